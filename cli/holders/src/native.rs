@@ -180,15 +180,13 @@ impl Native {
             }
             Kind::Unknown => self.window(copy, address)?,
         };
-        (!self.driver.is_record(granule)).then_some(chunk)
+        (!self.driver.owns(granule)).then_some(chunk)
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
-        let is_driver = copy
-            .granule(start)
-            .is_some_and(|granule| self.driver.is_record(granule));
+        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
         (!is_driver).then(|| Chunk {
             start,
             bytes: glibc::usable(copy, start),
@@ -264,7 +262,7 @@ impl Native {
         }
         for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
             self.pages.each_start(copy, kind, &mut |start, granule| {
-                if !self.driver.is_record(granule) {
+                if !self.driver.owns(granule) {
                     let bytes = match heap {
                         Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
                         _ => glibc::usable(copy, start),

@@ -80,7 +80,8 @@ impl Role {
 /// The driver's heap memory, by granules of the copy.
 #[derive(Default)]
 pub struct Driver {
-    /// Its own beyond doubt: no chunks for the walk.
+    /// Objects to which handles lead. As the records, they are no chunks for the walk.
+    marked: Bits,
     records: Bits,
     /// What its static memory leads to.
     reached: Bits,
@@ -88,18 +89,19 @@ pub struct Driver {
 
 impl Driver {
     #[inline]
-    pub fn is_record(&self, granule: usize) -> bool {
-        self.records.get(granule)
+    pub fn owns(&self, granule: usize) -> bool {
+        self.marked.get(granule) || self.records.get(granule)
     }
 
     /// Whether the memory is the driver's if nothing of the program leads to it.
     pub fn may_own(&self, granule: usize) -> bool {
-        self.records.get(granule) || self.reached.get(granule)
+        self.owns(granule) || self.reached.get(granule)
     }
 
     /// Finds marked memory, and what the static memory leads to.
     pub fn find(copy: &Copy, modules: &Modules, native: &mut Native) -> Driver {
         let mut driver = Driver {
+            marked: Bits::new(copy.granules()),
             records: Bits::new(copy.granules()),
             reached: Bits::new(copy.granules()),
         };
@@ -114,7 +116,7 @@ impl Driver {
         });
         for chunk in marked {
             if !is_of_program(copy, native, chunk.start) {
-                driver.add(copy, native, chunk);
+                set(copy, native, &mut driver.marked, chunk);
             }
         }
         driver.reached = reached(copy, modules, native).unwrap_or_default();
@@ -126,6 +128,10 @@ impl Driver {
     }
 
     fn has(&self, copy: &Copy, chunk: &Chunk) -> bool {
+        copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
+    }
+
+    fn has_record(&self, copy: &Copy, chunk: &Chunk) -> bool {
         copy.granule(chunk.start)
             .is_some_and(|granule| self.records.get(granule))
     }

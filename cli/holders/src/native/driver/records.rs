@@ -12,7 +12,7 @@
 //!    records.
 //!
 //! An object of the program with the address of a block has none of these: programs have no pointers to records, only to
-//! handles. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
+//! handles, some of which are marked. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
 //! reason nothing is a record because a record leads to it.
 
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ const MOST: usize = 256;
 pub fn find(driver: &mut Driver, copy: &Copy, native: &mut Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
-    if driver.records.is_empty() {
+    if driver.records.is_empty() || blocks.is_empty() {
         return;
     }
     let mentions = mentions(copy, native, blocks);
@@ -155,7 +155,7 @@ fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &B
     let mut linked: HashMap<u64, Vec<Chunk>, FixedState> = HashMap::default();
     let mut members = Vec::new();
     for chunks in forms.into_values() {
-        let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has(copy, &target));
+        let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
         if leading.len() >= others.len() {
             for chunk in leading {
@@ -251,7 +251,8 @@ fn owners(
                 Some(parent) if components[component].0.contains(&parent.start) => continue,
                 Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
                     parent.bytes = parent.bytes.min(MOST_BYTES);
-                    driver.has(copy, &parent) || targets(copy, native, &parent).any(|target| driver.has(copy, &target))
+                    driver.has(copy, &parent)
+                        || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
                 }),
                 // A chunk that was freed, or the unused part of a stack.
                 None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
