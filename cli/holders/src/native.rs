@@ -141,7 +141,11 @@ impl Native {
             pool_bytes: pool_bytes.unwrap_or(1),
             limits: Vec::new(),
         };
-        native.root_ranges = native.roots(copy, modules).iter().filter_map(NativeRoot::range).collect();
+        native.root_ranges = native
+            .roots(copy, modules)
+            .iter()
+            .filter_map(NativeRoot::range)
+            .collect();
         native.root_ranges.sort_by_key(|range| range.start);
         native.driver = Driver::find(copy, modules, &mut native);
         native.note_limits(modules);
@@ -176,13 +180,13 @@ impl Native {
             }
             Kind::Unknown => self.window(copy, address)?,
         };
-        (!self.driver.is_record(granule)).then_some(chunk)
+        (!self.driver.owns(granule)).then_some(chunk)
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
-        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.is_record(granule));
+        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
         (!is_driver).then(|| Chunk {
             start,
             bytes: glibc::usable(copy, start),
@@ -244,7 +248,8 @@ impl Native {
         let limits = chunk.start..=chunk.start + chunk.bytes;
         let (first, end) = (copy.word(place), copy.word(place.wrapping_add(8)));
         let limit = copy.word(place.wrapping_add(16));
-        let is_vector = first == chunk.start && end <= limit && limit > first && limits.contains(&end) && limits.contains(&limit);
+        let is_vector =
+            first == chunk.start && end <= limit && limit > first && limits.contains(&end) && limits.contains(&limit);
         if is_vector { end - first } else { chunk.bytes }
     }
 
@@ -257,7 +262,7 @@ impl Native {
         }
         for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
             self.pages.each_start(copy, kind, &mut |start, granule| {
-                if !self.driver.is_record(granule) {
+                if !self.driver.owns(granule) {
                     let bytes = match heap {
                         Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
                         _ => glibc::usable(copy, start),
@@ -277,11 +282,9 @@ impl Native {
 
     /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
     pub fn is_driver(&self, copy: &Copy, address: u64) -> bool {
-        copy.granule(address).is_some_and(|granule| self.driver.may_own(granule))
+        copy.granule(address)
+            .is_some_and(|granule| self.driver.may_own(granule))
     }
-
-    #[doc(hidden)] pub fn kinds(&self) -> String { [Kind::Glibc, Kind::Pool, Kind::Extent, Kind::Unknown].map(|k| format!("{k:?} {} MiB", self.pages.bytes_of(k) >> 20)).join(", ") }
-    pub fn kind_of(&self, copy: &Copy, address: u64) -> Kind { self.pages.kind_at(copy, address) }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
     /// object behind a shared pointer's counts.

@@ -35,7 +35,11 @@ impl Program {
     /// Its memory, once its first thread waits: the stack of one that runs is searched as a whole.
     fn process(&self) -> Process {
         let process = Process::new(self.child.id()).expect("our child");
-        while process.threads().first().is_some_and(|thread| thread.stack_pointer.is_none()) {
+        while process
+            .threads()
+            .first()
+            .is_some_and(|thread| thread.stack_pointer.is_none())
+        {
             std::thread::yield_now();
         }
         process
@@ -267,12 +271,21 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
     let mut native = Native::find(&copy, &modules, None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
     let numbers: Vec<u64> = program.lines.iter().map(number).collect();
-    let [object, held, far] = numbers[..] else { panic!("{numbers:x?}") };
+    let [object, held, far] = numbers[..] else {
+        panic!("{numbers:x?}")
+    };
     let chunk = native.chunk(&copy, object).expect("anonymous memory");
     assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Window));
-    assert_eq!(native.chunk(&copy, object + 3), None, "no object starts at an odd address");
+    assert_eq!(
+        native.chunk(&copy, object + 3),
+        None,
+        "no object starts at an odd address"
+    );
     let found = walk(&copy, &mut modules, &mut native, &[held, far]);
-    assert_eq!(found.get(&held).map(|(root, _)| root.as_str()), Some("g_object in own_allocator"));
+    assert_eq!(
+        found.get(&held).map(|(root, _)| root.as_str()),
+        Some("g_object in own_allocator")
+    );
     assert_eq!(found.get(&far), None, "behind the window");
 }
 
@@ -286,13 +299,19 @@ fn a_damaged_heap_costs_its_damaged_part_only() {
     let native = Native::find(&copy, &Modules::find(&copy), None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
     let numbers: Vec<u64> = program.lines.iter().map(number).collect();
-    let [before, inside, after] = numbers[..] else { panic!("{numbers:x?}") };
+    let [before, inside, after] = numbers[..] else {
+        panic!("{numbers:x?}")
+    };
     let heap = |address| native.chunk(&copy, address).map(|chunk| (chunk.start, chunk.heap));
     assert_eq!(heap(before), Some((before, Heap::Glibc)));
     assert_eq!(heap(inside), Some((inside, Heap::Window)));
     assert_eq!(heap(after), Some((after, Heap::Glibc)));
     assert_eq!(native.limits().len(), 1, "{:?}", native.limits());
-    assert!(native.limits()[0].contains("malloc's heaps are damaged"), "{:?}", native.limits());
+    assert!(
+        native.limits()[0].contains("malloc's heaps are damaged"),
+        "{:?}",
+        native.limits()
+    );
 }
 
 #[test]
@@ -322,12 +341,17 @@ sys.stdin.read()
     let minor: u32 = minor.expect("Python 3.x");
     let pool = if minor >= 10 { 16 << 10 } else { 4 << 10 };
     let native = Native::find(&copy, &Modules::find(&copy), Some(pool));
-    let (used, freed) = program.lines.split_at(program.lines.iter().position(|line| line == "freed").expect("a line"));
+    let (used, freed) = program
+        .lines
+        .split_at(program.lines.iter().position(|line| line == "freed").expect("a line"));
     assert!(used.len() == 20_000 && freed.len() > 2000);
     let mut right = 0;
     for line in used {
         let (at, bytes) = line.split_once(' ').expect("two numbers");
-        let (at, bytes) = (u64::from_str_radix(at, 16).unwrap(), u64::from_str_radix(bytes, 16).unwrap());
+        let (at, bytes) = (
+            u64::from_str_radix(at, 16).unwrap(),
+            u64::from_str_radix(bytes, 16).unwrap(),
+        );
         let chunk = native.chunk(&copy, at).expect("an object");
         assert_eq!((chunk.start, chunk.heap), (at, Heap::Python));
         assert_eq!(chunk.bytes, bytes.next_multiple_of(16));

@@ -80,7 +80,8 @@ impl Role {
 /// The driver's heap memory, by granules of the copy.
 #[derive(Default)]
 pub struct Driver {
-    /// Its own beyond doubt: no chunks for the walk.
+    /// Objects to which handles lead. As the records, they are no chunks for the walk.
+    marked: Bits,
     records: Bits,
     /// What its static memory leads to.
     reached: Bits,
@@ -88,18 +89,19 @@ pub struct Driver {
 
 impl Driver {
     #[inline]
-    pub fn is_record(&self, granule: usize) -> bool {
-        self.records.get(granule)
+    pub fn owns(&self, granule: usize) -> bool {
+        self.marked.get(granule) || self.records.get(granule)
     }
 
     /// Whether the memory is the driver's if nothing of the program leads to it.
     pub fn may_own(&self, granule: usize) -> bool {
-        self.records.get(granule) || self.reached.get(granule)
+        self.owns(granule) || self.reached.get(granule)
     }
 
     /// Finds marked memory, and what the static memory leads to.
     pub fn find(copy: &Copy, modules: &Modules, native: &mut Native) -> Driver {
         let mut driver = Driver {
+            marked: Bits::new(copy.granules()),
             records: Bits::new(copy.granules()),
             reached: Bits::new(copy.granules()),
         };
@@ -114,7 +116,7 @@ impl Driver {
         });
         for chunk in marked {
             if !is_of_program(copy, native, chunk.start) {
-                driver.add(copy, native, chunk);
+                set(copy, native, &mut driver.marked, chunk);
             }
         }
         driver.reached = reached(copy, modules, native).unwrap_or_default();
@@ -126,7 +128,12 @@ impl Driver {
     }
 
     fn has(&self, copy: &Copy, chunk: &Chunk) -> bool {
-        copy.granule(chunk.start).is_some_and(|granule| self.records.get(granule))
+        copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
+    }
+
+    fn has_record(&self, copy: &Copy, chunk: &Chunk) -> bool {
+        copy.granule(chunk.start)
+            .is_some_and(|granule| self.records.get(granule))
     }
 
     /// Finds the records of blocks, given their addresses.
@@ -148,16 +155,29 @@ struct Files {
 impl Files {
     fn find(copy: &Copy, modules: &Modules) -> Option<Files> {
         let mut files = Files {
-            span: u64::MAX..0,
+            span: Range {
+                start: u64::MAX,
+                end: 0,
+            },
             data: Vec::new(),
             code: Vec::new(),
             exported: Vec::new(),
         };
-        for module in modules.all().iter().filter(|module| Role::of(&module.path) == Role::Driver) {
+        for module in modules
+            .all()
+            .iter()
+            .filter(|module| Role::of(&module.path) == Role::Driver)
+        {
             files.data.extend(module.globals.iter().cloned());
             let regions = copy.regions();
-            for (place, region) in regions.iter().enumerate().filter(|(_, region)| region.name == module.path) {
-                let next = regions.get(place + 1).filter(|next| next.range.start == region.range.end);
+            for (place, region) in regions
+                .iter()
+                .enumerate()
+                .filter(|(_, region)| region.name == module.path)
+            {
+                let next = regions
+                    .get(place + 1)
+                    .filter(|next| next.range.start == region.range.end);
                 // Tables of functions become read-only once the loader has written them.
                 let was_written = next.is_some_and(|next| next.writable && next.name == region.name);
                 if region.executable {
@@ -167,7 +187,9 @@ impl Files {
                 }
             }
             match exported(copy, &module.path) {
-                Some(addresses) => files.exported.extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
+                Some(addresses) => files
+                    .exported
+                    .extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
                 None => files.code.clear(),
             }
         }
@@ -226,14 +248,19 @@ fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
 fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> {
     const MOST: u64 = 64 << 20;
     let mut found = Bits::new(copy.granules());
-    let of_driver = modules.all().iter().filter(|module| Role::of(&module.path) == Role::Driver);
+    let of_driver = modules
+        .all()
+        .iter()
+        .filter(|module| Role::of(&module.path) == Role::Driver);
     let mut open: Vec<Range<u64>> = of_driver.flat_map(|module| module.globals.iter().cloned()).collect();
     let mut bytes = 0;
     while let Some(range) = open.pop() {
         let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
         for part in present {
             for place in (part.start.max(range.start)..part.end).step_by(8) {
-                let Some(chunk) = native.chunk(copy, copy.word(place)) else { continue };
+                let Some(chunk) = native.chunk(copy, copy.word(place)) else {
+                    continue;
+                };
                 let is_known = copy.granule(chunk.start).is_some_and(|granule| found.get(granule));
                 if is_known && chunk.heap != Heap::Window
                     || chunk.heap == Heap::Python

@@ -40,7 +40,18 @@ struct Derived : Base {
 };
 } // namespace zoo
 
+// Objects with a handle of the driver are the program's own.
+struct Manager {
+    void *context;
+    Node *nodes;
+};
+struct Buffer {
+    void *context, *block;
+};
+
 std::vector<void *> g_vector;
+Manager *g_manager;
+std::vector<Buffer *> g_buffers;
 static std::vector<void *> hidden_vector;
 std::unordered_map<int, void *> g_map;
 std::shared_ptr<Base> g_shared;
@@ -159,6 +170,13 @@ __attribute__((noinline)) static void use_driver() {
         driver_add(known);
     driver_add(g_vector[0]);
     g_stream = driver_stream();
+    g_manager = new Manager{g_context, nullptr};
+    for (int i = 0; i < 5; i++) {
+        g_manager->nodes = new Node{{}, g_manager->nodes, block("held g_manager")};
+        driver_add(g_manager->nodes->block);
+        g_buffers.push_back(new Buffer{g_context, block("held g_buffers")});
+        driver_add(g_buffers.back()->block);
+    }
 }
 
 // Overwrites what the functions above left on the stack.

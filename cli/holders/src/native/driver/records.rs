@@ -12,7 +12,7 @@
 //!    records.
 //!
 //! An object of the program with the address of a block has none of these: programs have no pointers to records, only to
-//! handles. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
+//! handles, some of which are marked. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
 //! reason nothing is a record because a record leads to it.
 
 use std::collections::{HashMap, HashSet};
@@ -43,7 +43,7 @@ const MOST: usize = 256;
 pub fn find(driver: &mut Driver, copy: &Copy, native: &mut Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
-    if driver.records.is_empty() {
+    if driver.records.is_empty() || blocks.is_empty() {
         return;
     }
     let mentions = mentions(copy, native, blocks);
@@ -79,7 +79,9 @@ fn mentions(copy: &Copy, native: &mut Native, blocks: &[u64]) -> ByBlock {
                 continue;
             }
             let Some(of_one) = found.get_mut(word) else { continue };
-            let Some(chunk) = native.around(copy, place) else { continue };
+            let Some(chunk) = native.around(copy, place) else {
+                continue;
+            };
             match of_one.last_mut() {
                 Some(known) if known.chunk.start == chunk.start => known.times += 1,
                 _ if chunk.bytes <= LARGEST && !is_of_program(copy, native, chunk.start) => of_one.push(Mention {
@@ -108,9 +110,15 @@ fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention])
     if mentions.len() > MOST {
         return Vec::new();
     }
-    let number: HashMap<u64, usize, FixedState> =
-        mentions.iter().enumerate().map(|(place, mention)| (mention.chunk.start, place)).collect();
-    let mut is_record: Vec<bool> = mentions.iter().map(|mention| driver.has(copy, &mention.chunk)).collect();
+    let number: HashMap<u64, usize, FixedState> = mentions
+        .iter()
+        .enumerate()
+        .map(|(place, mention)| (mention.chunk.start, place))
+        .collect();
+    let mut is_record: Vec<bool> = mentions
+        .iter()
+        .map(|mention| driver.has(copy, &mention.chunk))
+        .collect();
     // Which of them lead to each.
     let mut links = vec![Vec::new(); mentions.len()];
     for (place, mention) in mentions.iter().enumerate() {
@@ -147,7 +155,7 @@ fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &B
     let mut linked: HashMap<u64, Vec<Chunk>, FixedState> = HashMap::default();
     let mut members = Vec::new();
     for chunks in forms.into_values() {
-        let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has(copy, &target));
+        let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
         if leading.len() >= others.len() {
             for chunk in leading {
@@ -171,7 +179,12 @@ fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &B
     }
     let owners = owners(driver, copy, native, &members);
     for ((_, component), owner) in members.iter().zip(owners) {
-        if owner == (Owner { driver: true, other: false }) {
+        if owner
+            == (Owner {
+                driver: true,
+                other: false,
+            })
+        {
             for chunk in component {
                 driver.add(copy, native, *chunk);
             }
@@ -209,7 +222,12 @@ struct Owner {
 }
 
 /// What leads to each component.
-fn owners(driver: &Driver, copy: &Copy, native: &Native, components: &[(HashSet<u64, FixedState>, Vec<Chunk>)]) -> Vec<Owner> {
+fn owners(
+    driver: &Driver,
+    copy: &Copy,
+    native: &Native,
+    components: &[(HashSet<u64, FixedState>, Vec<Chunk>)],
+) -> Vec<Owner> {
     /// Only so much of a larger chunk is examined.
     const MOST_BYTES: u64 = 1 << 20;
     let mut owners = vec![Owner::default(); components.len()];
@@ -226,12 +244,15 @@ fn owners(driver: &Driver, copy: &Copy, native: &Native, components: &[(HashSet<
             if word % 16 != 0 || !copy.granule(*word).is_some_and(|granule| starts.get(granule)) {
                 continue;
             }
-            let Some(component) = components.iter().position(|(own, _)| own.contains(word)) else { continue };
+            let Some(component) = components.iter().position(|(own, _)| own.contains(word)) else {
+                continue;
+            };
             let is_driver = match native.around(copy, place) {
                 Some(parent) if components[component].0.contains(&parent.start) => continue,
                 Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
                     parent.bytes = parent.bytes.min(MOST_BYTES);
-                    driver.has(copy, &parent) || targets(copy, native, &parent).any(|target| driver.has(copy, &target))
+                    driver.has(copy, &parent)
+                        || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
                 }),
                 // A chunk that was freed, or the unused part of a stack.
                 None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
