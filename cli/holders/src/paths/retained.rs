@@ -304,8 +304,8 @@ fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<(String, 
     }
     path.push((node, Edge::default()));
     let last = path.len() - 1;
-    let (path, omitted) = super::bounded(path);
-    let parts = names.parts(&path, &omitted);
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
     let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
     let is_dictionary = parts.last().is_some_and(is_inner);
     let style = Style {
