@@ -35,7 +35,7 @@ mod verify;
 
 use cycle::{Cycle, Cycles};
 use names::Names;
-use shapes::Shapes;
+use shapes::{Shapes, Shortened};
 use text::Style;
 use verify::{Check, Pages};
 
@@ -297,16 +297,15 @@ fn holder(names: &Names, found: Found) -> NodeId {
 const LONG: usize = 4096;
 
 /// Leaves the middle of a very long path out.
-fn bounded(mut path: Vec<(NodeId, Edge)>) -> (Vec<(NodeId, Edge)>, Vec<(u64, usize)>) {
-    if path.len() <= LONG {
-        return (path, Vec::new());
+fn bounded(mut nodes: Vec<(NodeId, Edge)>) -> Shortened {
+    let mut omitted = Vec::new();
+    if nodes.len() > LONG {
+        let count = nodes.len() - LONG;
+        nodes.drain(LONG / 2..LONG / 2 + count);
+        omitted = vec![(0, 0); LONG];
+        omitted[LONG / 2 - 1] = (count as u64, 1);
     }
-    let omitted = path.len() - LONG;
-    let keep = LONG / 2;
-    path.drain(keep..keep + omitted);
-    let mut omissions = vec![(0, 0); LONG];
-    omissions[keep - 1] = (omitted as u64, 1);
-    (path, omissions)
+    Shortened { nodes, omitted }
 }
 
 /// References that are looked at for the paths of one copy. The paths after that have their end only.
@@ -347,18 +346,16 @@ fn describe(
     {
         path.note = Some(format!("{} points to it", names.memory(pointer)));
     }
-    let (nodes, omitted) = if nodes.len() > 64 {
+    let mut shortened = if nodes.len() > 64 {
         let keys: Vec<u64> = nodes.iter().map(|(node, _)| shapes.key(names, *node)).collect();
         shapes::without_runs(&nodes, &keys)
     } else {
-        (nodes, Vec::new())
-    };
-    let (nodes, omitted) = if nodes.len() > LONG {
         bounded(nodes)
-    } else {
-        (nodes, omitted)
     };
-    let parts = names.parts(&nodes, &omitted);
+    if shortened.nodes.len() > LONG {
+        shortened = bounded(shortened.nodes);
+    }
+    let parts = names.parts(&shortened.nodes, &shortened.omitted);
     let words = text::words(&parts, style);
     path.root = words.root;
     path.steps = words.steps;

@@ -265,7 +265,13 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     match names.searched.graph.kind(node) {
         NodeKind::Root => matches!(names.searched.graph.root(node), Some(Root::Garbage)),
         NodeKind::Frame => false,
-        NodeKind::Native | NodeKind::Python => match names.kind(node) {
+        // Of native memory, a program can only drop what its variables hold.
+        NodeKind::Native => names
+            .searched
+            .graph
+            .parent(node)
+            .is_some_and(|(parent, _)| matches!(names.searched.graph.root(parent), Some(Root::Native { .. }))),
+        NodeKind::Python => match names.kind(node) {
             Kind::Module
             | Kind::Class
             | Kind::Function
@@ -273,21 +279,11 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
             | Kind::Cell
             | Kind::Frame
             | Kind::Traceback
-            | Kind::CacheLink
-            | Kind::AutogradMeta
-            | Kind::Storage
-            | Kind::PyNode
-            | Kind::Unnamed => false,
+            | Kind::CacheLink => false,
             // Not the inner parts of these.
             kind @ (Kind::Context | Kind::ThreadLocal) => {
                 ["Context", "threading.local"].contains(&names.name(node, kind).as_str())
             }
-            // Behind a Python object it is a part of that.
-            Kind::Tensor => names
-                .searched
-                .graph
-                .parent(node)
-                .is_some_and(|(parent, _)| names.kind(parent) != Kind::Object),
             _ => true,
         },
     }
@@ -308,8 +304,8 @@ fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<(String, 
     }
     path.push((node, Edge::default()));
     let last = path.len() - 1;
-    let (path, omitted) = super::bounded(path);
-    let parts = names.parts(&path, &omitted);
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
     let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
     let is_dictionary = parts.last().is_some_and(is_inner);
     let style = Style {
