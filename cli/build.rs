@@ -1,8 +1,8 @@
-//! Builds the preload library and the fake driver, which are embedded in the CLI.
+//! Builds the preload libraries and the fake driver, which are embedded in the CLI.
 //!
 //! A nested cargo builds them in a separate target directory, since the outer cargo locks the usual one. Cargo's artifact
 //! dependencies would need one line, but are unstable. Packagers who build the libraries elsewhere (for example for an older
-//! glibc) name the files in `CULEAK_PREBUILT_SHIM` and `CULEAK_PREBUILT_FAKE_DRIVER`.
+//! glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD` and `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -11,8 +11,9 @@ use std::process::Command;
 use std::{env, fs};
 
 /// The embedded libraries: package, file, name in the CLI, variable that replaces the build.
-const LIBRARIES: [(&str, &str, &str, &str); 2] = [
+const LIBRARIES: [(&str, &str, &str, &str); 3] = [
     ("culeak-shim", "libculeak_shim.so", "SHIM", "CULEAK_PREBUILT_SHIM"),
+    ("culeak-hold", "libculeak_hold.so", "HOLD", "CULEAK_PREBUILT_HOLD"),
     (
         "culeak-fake-driver",
         "libculeak_fake_driver.so",
@@ -21,7 +22,7 @@ const LIBRARIES: [(&str, &str, &str, &str); 2] = [
     ),
 ];
 
-/// The sources of the two libraries, relative to the workspace.
+/// The sources of the libraries, relative to the workspace.
 const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fake_driver"];
 
 fn main() {

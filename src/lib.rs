@@ -48,6 +48,7 @@
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
 //! | | `numbered` | enums whose numbers are part of the format (private) |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
+//! | | [`hold`] | where a process waits until `culeak run --why` has copied its memory |
 //! | | [`recording`] | the recording as its writer sees it |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
@@ -96,6 +97,7 @@
 #![recursion_limit = "256"]
 
 pub mod cuda_functions;
+pub mod hold;
 pub mod kind;
 mod numbered;
 pub mod quantities;

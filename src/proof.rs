@@ -6,8 +6,12 @@
 //! it. The file answers what a missing recording leaves open: was the library loaded in the program, did the program use
 //! CUDA, what prevented a recording, and how many recordings were created. Deliberately absent: anything about memory.
 
+use crate::hold::Holds;
+
 /// Size of the file.
-pub const BYTES: usize = 32;
+pub const BYTES: usize = HOLDS + size_of::<Holds>();
+/// Offset of the area in which processes wait for `culeak run --why`.
+pub const HOLDS: usize = 64;
 /// Length of the name at the beginning: that of the last image of the started process that loaded the library, as in
 /// `/proc/PID/comm`.
 pub const NAME_BYTES: usize = 16;
@@ -30,4 +34,4 @@ pub enum Fact {
 pub const CREATED: usize = 24;
 
 const _: () =
-    assert!(CREATED > Fact::NotCreated as usize && CREATED + 4 <= BYTES && NAME_BYTES == Fact::Ended as usize);
+    assert!(CREATED > Fact::NotCreated as usize && CREATED + 4 <= HOLDS && NAME_BYTES == Fact::Ended as usize);

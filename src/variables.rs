@@ -148,6 +148,8 @@ variables! {
         "size: log every allocation and free, the newest in at most this many bytes (8MiB to 4GiB)";
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
+    WHY = c"CULEAK_WHY", Values::Switch, "",
+        "`1`: let any process of the same user read this one's memory (`culeak why PID`), where the kernel permits it to parents only";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
         "read by the CLI: the config file (`docs/config.md`)";

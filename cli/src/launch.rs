@@ -1,9 +1,11 @@
 //! A program prepared for recording: the options of `run` and `live`, and the command with its environment.
 //!
 //! The parts in the order of their use: [`preload`] examines the program, [`shim`] unpacks the library, [`environment`] and
-//! [`no_pool`] compute variables, [`supervise`] runs the program, and [`proof`] explains a missing recording.
+//! [`no_pool`] compute variables, [`supervise`] runs the program, [`holds`] copies the memory of processes that wait for it, and
+//! [`proof`] explains a missing recording.
 
 pub mod environment;
+pub mod holds;
 mod no_pool;
 pub mod preload;
 pub mod proof;
@@ -100,22 +102,34 @@ pub struct Prepared {
     pub proof: Option<Proof>,
 }
 
-/// Finds the program, warns of obstacles to recording it, and prepares its environment.
+/// Finds the program, warns of obstacles to recording it, and prepares its environment. `why`: its processes wait at their ends
+/// until their memory is copied.
 ///
 /// # Errors
 /// A `CULEAK_` variable is wrong, the program cannot be executed, or the folder cannot hold recordings.
-pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failure> {
+pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepared, Failure> {
     environment::examine(env::vars_os())?;
     let program = preload::examine(&words[0])?;
     warn_about(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
     let tag = run_tag();
     try_folder(&folder, &tag)?;
-    let proof = Proof::create().ok();
+    let proof = match Proof::create() {
+        Err(error) if why => {
+            let folder = env::temp_dir();
+            return Err(Failure::new(format!(
+                "--why: no file can be created in {} ({error}); set TMPDIR to a folder that the program can write",
+                folder.display()
+            )));
+        }
+        created => created.ok(),
+    };
 
     let shim = shim::locate()?;
+    let hold = why.then(shim::hold_library).transpose()?;
     let settings = Settings {
         shim: &shim,
+        hold: hold.as_deref(),
         folder: &folder,
         tag: &tag,
         depth: args.depth,
@@ -135,7 +149,8 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
     command.args(&words[1..]);
     for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {
         if name == "LD_PRELOAD"
-            && let Some(order) = value.as_deref().and_then(environment::order_beside_others)
+            && let Some(list) = value.as_deref()
+            && let Some(order) = environment::order_beside_others(list, hold.as_deref())
         {
             eprintln!("culeak: LD_PRELOAD is kept; the order is {}", Escaped(&order));
         }

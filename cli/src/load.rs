@@ -2,13 +2,15 @@
 //!
 //! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
 //! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
-//! them. [`at`] reduces an input to a point in time, and [`holders`] searches for what keeps its memory alive. Deliberately absent: symbols; see `symbolize`.
+//! them. [`at`] reduces an input to a point in time, [`holders`] searches for what keeps its memory alive, and [`sidecar`] adds
+//! holders that `run --why` found. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
 mod file;
 pub mod holders;
 pub mod memory_viz;
 mod process;
+pub mod sidecar;
 pub mod timeline;
 
 use std::cell::RefCell;

@@ -18,6 +18,7 @@
 //!   environment     the variables that the program gets
 //!   no_pool         the variables that switch off caching allocators
 //!   proof           why a run has no recording
+//!   holds           processes that wait until their memory is copied, for `run --why`
 //!   supervise       a program run to its end, with signals forwarded
 //!
 //! usage           the memory in use on each device, queried through NVML
@@ -88,8 +89,8 @@ fn main() -> ExitCode {
         progress::fail(&failure);
         return ExitCode::from(failure.exit);
     }
-    // The live view has the screen to itself.
-    if !matches!(command, Command::Live(_)) {
+    // The live view has the screen to itself, and so has a program that runs.
+    if !matches!(command, Command::Live(_) | Command::Run(_)) {
         progress::show();
     }
     let result = match command {

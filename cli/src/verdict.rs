@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use culeak::analysis::check::{Breach, Judged, Standing, Verdict};
 use culeak::analysis::site::{CallStack, Fingerprint, Frame};
+use culeak::snapshot::Class;
 
 use crate::escape::Escaped;
 use crate::text::check::{allows_nothing, reason};
@@ -97,12 +98,24 @@ pub enum Kind {
     Grown,
     /// A limit on the total.
     Limit,
+    /// Blocks of a class that must not exist.
+    Held(Class),
     /// An incomplete recording.
     Incomplete,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 5] = [Kind::Leak, Kind::New, Kind::Grown, Kind::Limit, Kind::Incomplete];
+    pub const ALL: [Kind; 9] = [
+        Kind::Leak,
+        Kind::New,
+        Kind::Grown,
+        Kind::Limit,
+        Kind::Incomplete,
+        Kind::Held(Class::Lost),
+        Kind::Held(Class::Cycle),
+        Kind::Held(Class::NativeHolder),
+        Kind::Held(Class::OverCounted),
+    ];
 
     /// The machine-readable name.
     pub fn id(self) -> &'static str {
@@ -111,6 +124,11 @@ impl Kind {
             Kind::New => "gpu-memory-leak-new",
             Kind::Grown => "gpu-memory-leak-grown",
             Kind::Limit => "gpu-memory-over-limit",
+            Kind::Held(Class::Lost) => "gpu-memory-lost",
+            Kind::Held(Class::Cycle) => "gpu-memory-cycle",
+            Kind::Held(Class::NativeHolder) => "gpu-memory-native-holder",
+            Kind::Held(Class::OverCounted) => "gpu-memory-over-counted",
+            Kind::Held(Class::Held) => "gpu-memory-held",
             Kind::Incomplete => "gpu-memory-recording-incomplete",
         }
     }
@@ -121,6 +139,11 @@ impl Kind {
             Kind::New => "CUDA memory is never freed, at a call site that the baseline does not have.",
             Kind::Grown => "A known call site holds more memory than the baseline allows.",
             Kind::Limit => "All call sites together hold more memory than allowed.",
+            Kind::Held(Class::Lost) => "No pointer to CUDA memory is left in the process.",
+            Kind::Held(Class::Cycle) => "CUDA memory is held by Python objects that only refer to each other.",
+            Kind::Held(Class::NativeHolder) => "CUDA memory is held by native code through a Python object.",
+            Kind::Held(Class::OverCounted) => "CUDA memory is held by a reference that was never released.",
+            Kind::Held(Class::Held) => "CUDA memory is held by a variable.",
             Kind::Incomplete => "Allocations could not be recorded, so the absence of leaks is not proven.",
         }
     }
@@ -165,7 +188,8 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
 }
 
 pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
-    let sites = verdict.rows.iter().filter(|judged| judged.to_blame).map(|judged| {
+    let over_limits = verdict.rows.iter().filter(|judged| judged.to_blame && !judged.only_by_class);
+    let sites = over_limits.map(|judged| {
         let stack = judged.row.stacks.first().map(|stack| &stack.stack);
         Finding {
             kind: match judged.standing {
@@ -185,7 +209,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             Breach::Count { .. } if allows_nothing(verdict) => return None,
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
             Breach::LostAllocations { .. } => Kind::Incomplete,
-            Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } => return None,
+            Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } | Breach::Class { .. } => return None,
         };
         Some(Finding {
             kind,
@@ -194,7 +218,26 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             fingerprint: None,
         })
     });
-    whole.chain(sites).collect()
+    let classes = verdict.rows.iter().flat_map(|judged| by_class(judged, verdict));
+    whole.chain(sites).chain(classes).collect()
+}
+
+/// The blocks of a call site that fail by their class, one finding for each path.
+pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
+    let Some(stack) = judged.row.stacks.first().map(|stack| &stack.stack) else {
+        return Vec::new();
+    };
+    let word = if verdict.finished { "leaked" } else { "held" };
+    let findings = verdict.breaches.iter().filter_map(|breach| match breach {
+        Breach::Class { class, of, .. } if Some(*of) == judged.key() => Some(Finding {
+            kind: Kind::Held(*class),
+            title: Escaped(&reason(breach, word)).to_string(),
+            stack: Some(stack),
+            fingerprint: Some(stack.loose_site_fingerprint),
+        }),
+        _ => None,
+    });
+    findings.collect()
 }
 
 /// The visible frames of a stack, one per line.

@@ -16,6 +16,7 @@
 //! current         the calling thread's current context and device
 //! label           the calls that a thread is inside
 //! cost            the recorder's own cost
+//! hold            waiting for `culeak run --why`
 //! thread          what a thread remembers between events
 //! call            whether a call has been left without returning
 //! unhooked        names of allocator-like functions that have no hook
@@ -27,6 +28,7 @@ mod call;
 mod cost;
 mod create;
 pub mod current;
+mod hold;
 mod label;
 mod proof;
 mod session;

@@ -6,6 +6,8 @@
 //!                 └ ignored                └ suppressed
 //! ```
 //!
+//! Classes of blocks (`lost`, `cycle` …) fail by what holds them, which was searched for before.
+//!
 //! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new
 //! and grown sites fail, unless limits are given too. Claims (records that hold no memory) are judged only if their
 //! kind is selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no
@@ -26,12 +28,13 @@ use crate::analysis::program::Program;
 use crate::analysis::report::{
     By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
 };
-use crate::analysis::site::CallStacks;
+use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::suppressions::{Pattern, Sieve, Used};
 use crate::analysis::words;
 use crate::point::Point;
-use crate::snapshot::{Losses, Snapshot, Taken};
+use crate::snapshot::{Class, Losses, Snapshot, Taken};
 
+mod classes;
 mod growth;
 mod limits;
 
@@ -82,10 +85,24 @@ pub enum Breach {
         limit: u64,
         found: u64,
     },
+    /// Memory of a class that must not exist, of one call site and one path.
+    Class {
+        class: Class,
+        site: String,
+        /// What holds it, in words.
+        held_by: String,
+        found: u64,
+        count: u64,
+        #[serde(skip)]
+        of: SiteKey,
+    },
     LostAllocations {
         count: u64,
     },
 }
+
+/// What identifies a call site among the judged ones: memory that its caching allocators hold is apart.
+pub type SiteKey = (Fingerprint, bool);
 
 /// A call site compared with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -105,8 +122,20 @@ pub struct Judged<'a> {
     pub standing: Option<Standing>,
     /// What the baseline contains for this site.
     pub known: Option<Tally>,
-    /// The site is a reason for the failure: it is over a limit, new or grown, or part of a total over its limit.
+    /// The site is a reason for the failure: it is over a limit, new or grown, part of a total over its limit, or has blocks of
+    /// a class that must not exist.
     pub to_blame: bool,
+    /// Its blocks' classes are the only reason.
+    #[serde(skip)]
+    pub only_by_class: bool,
+}
+
+impl Judged<'_> {
+    /// `None` without a stack.
+    pub fn key(&self) -> Option<SiteKey> {
+        let stack = self.row.stacks.first()?;
+        Some((stack.stack.site_fingerprint, self.row.pool))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -178,6 +207,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
                 standing: known.map(|known| standing(&row, known, limits)),
                 known: known.flatten(),
                 to_blame: false,
+                only_by_class: false,
                 row,
             }
         })
@@ -191,6 +221,9 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         breaches.extend(of_site);
     }
     blame_totals(&mut judged, &breaches);
+    let mut of_classes = classes::breaches(snapshot, &groups, &sorted.judged, &stacks, rules);
+    classes::blame(&mut judged, &mut of_classes);
+    breaches.extend(of_classes);
     judged.sort_by_key(|row| !row.to_blame);
     let lost = snapshot.losses.lost_allocations;
     if lost > 0 && !limits.allow_losses {
@@ -236,6 +269,11 @@ pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
         true => snapshot.usual_point(),
         false => snapshot.taken.point.clone().unwrap_or(Point::Exit),
     }
+}
+
+/// Whether what holds the memory must be known, and is not.
+pub fn lacks_holders(snapshot: &Snapshot, rules: &Rules) -> bool {
+    !rules.limits.classes.is_empty() && snapshot.holders.is_none()
 }
 
 /// Why the baseline cannot judge this snapshot: it was taken at another point in time.
@@ -435,12 +473,17 @@ fn of_budgets(judged: &[Group], stacks: &CallStacks, limits: &Limits) -> Vec<Bre
     breaches
 }
 
-fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
-    let row = &judged.row;
-    let site = || match row.site().and_then(|site| site.short_place()) {
+/// A call site in words.
+fn site_name(row: &Row) -> String {
+    match row.site().and_then(|site| site.short_place()) {
         Some(place) => format!("{} {place}", plain(&row.label)),
         None => plain(&row.label).into_owned(),
-    };
+    }
+}
+
+fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
+    let row = &judged.row;
+    let site = || site_name(row);
     let mut breaches = Vec::new();
     if let Some(limit) = limits.max_per_site.filter(|&limit| row.bytes > limit) {
         breaches.push(Breach::Site {

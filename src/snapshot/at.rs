@@ -9,7 +9,7 @@
 //! Tables other than the rows stay as they are, so indices remain valid. Counters keep their totals and peaks; their live
 //! sums follow the rows. Deliberately absent: marks and times, which need another snapshot or a timeline.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::{Allocation, Allocations, AtPeak, Call, Counter, EndOf, ProcessState, Snapshot, Thread};
@@ -84,12 +84,16 @@ impl Snapshot {
             None => {}
         }
         match point {
-            Point::Exit => return Ok(self),
+            Point::Exit => {
+                self.keep_holders(point);
+                return Ok(self);
+            }
             Point::End => self.go_to_end()?,
             Point::Peak => self.go_to_peak()?,
             Point::Mark(_) | Point::Time(_) => return Err(PointError::Elsewhere(point.clone())),
         }
         self.taken.point = Some(point.clone());
+        self.keep_holders(point);
         Ok(self)
     }
 
@@ -100,6 +104,24 @@ impl Snapshot {
             (Some(shown), _) => shown.clone(),
             (None, Some(end)) if ended && end.of == EndOf::Script => Point::End,
             (None, _) => Point::Exit,
+        }
+    }
+
+    /// Drops holders that were found at another point, where other memory was held.
+    fn keep_holders(&mut self, point: &Point) {
+        let Some(holders) = &mut self.holders else { return };
+        let end = self.end.map(|end| end.of);
+        match (&holders.search.point, point) {
+            (None, Point::Exit) => {}
+            (Some(Point::Exit), Point::End) if end.is_none() => {}
+            // What `main` left is not freed by a shutdown, except by exit handlers and destructors.
+            (Some(Point::End), Point::Exit) if end == Some(EndOf::Main) => {
+                let rows = self.allocations.iter();
+                let live: HashSet<(u64, u64)> = rows.map(|row| (row.address, row.time_ns)).collect();
+                holders.retain(|block| live.contains(&(block.address, block.time_ns)));
+            }
+            (found, shown) if found.as_ref() == Some(shown) => {}
+            _ => self.holders = None,
         }
     }
 

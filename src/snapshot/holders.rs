@@ -10,6 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::point::Point;
+
 /// The result of a search for holders.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Holders {
@@ -23,11 +25,33 @@ pub struct Holders {
     pub blocks: Vec<HeldBlock>,
 }
 
+impl Holders {
+    /// Leaves out blocks, and what their retainers keep alive of them.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&HeldBlock) -> bool) {
+        let retainers = &mut self.retainers;
+        self.blocks.retain(|block| {
+            let kept = keeps(block);
+            let mut at = block.retainer.filter(|_| !kept);
+            while let Some(index) = at.filter(|&index| index < retainers.len()) {
+                let retainer = &mut retainers[index];
+                retainer.bytes = retainer.bytes.saturating_sub(block.bytes);
+                retainer.count = retainer.count.saturating_sub(1);
+                // Parents precede children, so this ends.
+                at = retainer.parent.filter(|&parent| parent < index);
+            }
+            kept
+        });
+    }
+}
+
 /// How the holders were searched for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     /// On the recording's clock; 0 if unknown.
     pub at_ns: u64,
+    /// The point of the recording whose memory was searched, if a process was held there; absent: that of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
     /// How long the search took.
     pub took_ns: u64,
     /// How long the first copy took.
@@ -188,7 +212,10 @@ pub struct HeldBlock {
 
 impl Holders {
     /// Checks that every index is within its table, and that parents precede children.
-    pub(super) fn validate(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// The row that is wrong.
+    pub fn validate(&self) -> Result<(), String> {
         let wrong = |what: &str, row: usize, index: usize, len: usize| {
             Err(format!(
                 "holders: {what} of row {row} is {index}, but it must be below {len}"

@@ -19,7 +19,7 @@ use crate::source::{Region, Source, Thread};
 mod pages;
 mod reading;
 mod room;
-mod selection;
+pub(crate) mod selection;
 
 use pages::{ABSENT, Pages, UNKNOWN};
 

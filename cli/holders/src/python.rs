@@ -149,8 +149,13 @@ impl Python {
     /// Whether the first word of an object can be its count.
     #[inline]
     fn is_counted(&self, word: u64) -> bool {
-        // From 3.14 on the upper half holds flags.
-        word as u32 != 0 && (word >> 32 == 0 || self.minor() >= 14)
+        // From 3.14 on the topmost 16 bits hold flags.
+        let rest = if self.minor() >= 14 {
+            word << 16 >> 48
+        } else {
+            word >> 32
+        };
+        word as u32 != 0 && rest == 0
     }
 
     /// Objects of this type hold nothing that the walk could follow: numbers, texts.

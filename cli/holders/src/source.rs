@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 pub mod core;
 pub mod live;
 mod registers;
+pub mod taken;
 
 /// A mapping of the process, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use crate::launch::environment;
 use crate::launch::proof::{Gap, Proof};
 use crate::load::{self, Loaded};
 use crate::options::format::{self, Format};
-use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_mark};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_holders, check_mark};
 use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, progress, text};
@@ -331,7 +331,8 @@ fn write(
             })?;
         }
         if args.check {
-            if let Err(failure) = check_mark(rules, item) {
+            let known = check_mark(rules, item);
+            if let Err(failure) = known.and_then(|()| check_holders(rules, process.judged(), &item.source)) {
                 out.flush()?;
                 progress::fail(&failure);
                 unreadable += 1;

@@ -7,18 +7,18 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::baseline::Baseline;
-use culeak::analysis::check::{Rules, Verdict, baseline_of, verdict};
+use culeak::analysis::check::{Rules, Verdict, baseline_of, lacks_holders, verdict};
 use culeak::analysis::program::Program;
 use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
 use super::boundaries::BoundaryArgs;
 use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::load::{self, Loaded, Several};
+use crate::load::{self, Loaded, Several, holders};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{RuleArgs, check_mark, is_baseline};
+use crate::options::rules::{RuleArgs, check_holders, check_mark, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, progress, text};
 
@@ -40,7 +40,8 @@ Examples:
   culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
   culeak check app.culeak --baseline leaks.json                       compare with the baseline
   culeak check app.culeak --at mark:asleep --same-as-last             nothing may be left by a round
-  culeak check app.culeak --at mark:asleep --not-above 64MiB")]
+  culeak check app.culeak --at mark:asleep --not-above 64MiB
+  culeak check app.culeak --fail-on lost,cycle                        recorded by run --why")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(
@@ -89,6 +90,13 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         ));
     }
     args.boundary.suits(&args.rules)?;
+    let classes = args.rules.classes();
+    if !classes.is_empty() && args.boundary.is_given() {
+        return Err(Failure::new(
+            "--fail-on lost, cycle, native-holder and over-counted apply to the end or to a running process; leave them out, or the \
+             options for marks",
+        ));
+    }
     let rules = if args.update_baseline {
         args.rules.without_baseline()?
     } else {
@@ -106,6 +114,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
             true => load::at::show(item, rules.at.as_ref(), &args.names),
             false => load::at::judge(item, &rules, &args.names),
         });
+        let judged = judged.and_then(|()| with_holders(item, &rules));
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
         judged
@@ -129,6 +138,15 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, &rules)))
         .collect();
     finish(args, &verdicts, unreadable)
+}
+
+/// Searches for what holds the memory of a running process, if memory fails by it.
+fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
+    let pid = item.root.is_some().then(|| item.source.parse().ok()).flatten();
+    if let Some(pid) = pid.filter(|_| lacks_holders(&item.snapshot, rules)) {
+        holders::of_process(item, pid, &holders::Wanted::default())?;
+    }
+    check_holders(rules, &item.snapshot, &item.source)
 }
 
 fn finish(args: &CheckArgs, verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode, Failure> {

@@ -98,7 +98,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     // Errors are detected before the view takes the terminal.
     let prepared = match args.command.as_slice() {
         [] => None,
-        command => Some(launch::prepare(&args.record, command)?),
+        command => Some(launch::prepare(&args.record, command, false)?),
     };
     let source = match (&args.source, &prepared) {
         (Some(source), _) => named_source(source)?,

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use culeak::analysis::report::shell_word;
@@ -17,6 +17,7 @@ use culeak::point::Point;
 use super::after_run::{self, AfterArgs};
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::launch::holds::{LIMIT, Served, Serving};
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, environment, preload, supervise};
 use crate::options::config::ConfigArgs;
@@ -37,11 +38,21 @@ Examples:
   culeak run -- python train.py
   culeak run -o runs --only 'python*' -- ./pipeline.sh
   culeak run --html report.html -- ./app
+  culeak run --why -- python train.py
   culeak run --check --max-leaked 1MiB --report-file leaks.txt -- ./tests
   culeak run --check --format junit --verdict-file leaks.xml -- ./tests")]
 pub struct RunArgs {
     #[command(flatten)]
     pub record: RecordArgs,
+
+    /// Find out what keeps memory alive at the end of each process and when memory runs out; the process waits there until its
+    /// memory is copied
+    #[arg(long)]
+    pub why: bool,
+
+    /// Let a process go on after TIME, even if its memory is not copied [default: 10s]
+    #[arg(long, value_name = "TIME", requires = "why", value_parser = units::parse_duration)]
+    pub why_limit: Option<Duration>,
 
     #[command(flatten)]
     pub after: AfterArgs,
@@ -57,17 +68,31 @@ pub struct RunArgs {
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
     suits_point(args)?;
-    let mut prepared = launch::prepare(&args.record, &args.command)?;
+    if !args.why && !args.after.rules.classes().is_empty() {
+        return Err(Failure::new(
+            "--fail-on lost, cycle, native-holder and over-counted judge what holds the memory; add --why, which finds it",
+        ));
+    }
+    let mut prepared = launch::prepare(&args.record, &args.command, args.why)?;
+    let serving = match prepared.proof.as_ref().filter(|_| args.why) {
+        Some(proof) => Some(Serving::start(proof.path(), args.why_limit.unwrap_or(LIMIT))?),
+        None => None,
+    };
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
         let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
     let code = supervise::shell_code(ended.status);
+    progress::show();
+    let served = serving.map(Serving::finish);
     let gap = match &prepared.proof {
         _ if prepared.blind => Some(Gap::Obstacle),
         Some(proof) => proof.gap(ended.name.as_deref()),
         None => Some(Gap::Unknown),
     };
+    if let Some(served) = &served {
+        mention_holds(served);
+    }
     let verdict = after_run::report(
         &args.after,
         &prepared.folder,
@@ -110,6 +135,20 @@ fn suits_point(args: &RunArgs) -> Result<(), Failure> {
         "--at {at}: without {remedy}, the recording will not show what was held then, so the check could not judge it; add \
          {remedy}"
     )))
+}
+
+/// Prints which processes could not be searched, or that none waited.
+fn mention_holds(served: &[Served]) {
+    for (process, reason) in served.iter().filter_map(|served| Some((&served.process, served.failure.as_ref()?))) {
+        let failure = format!("{process}: {reason}");
+        eprintln!("culeak: --why: {}", Escaped(&failure));
+    }
+    if served.is_empty() {
+        eprintln!(
+            "culeak: --why: no process with a recording reached its end: it was killed, or replaced itself by exec; name a running \
+             process with culeak why PID"
+        );
+    }
 }
 
 /// Prints how many automatic snapshots were taken, and a command for one of them; the report covers recordings only.

@@ -63,6 +63,8 @@ fn parse_step(text: &str) -> Result<u64, String> {
 #[derive(Debug)]
 pub struct Settings<'a> {
     pub shim: &'a Path,
+    /// The library that notices the end of a script.
+    pub hold: Option<&'a Path>,
     /// Absolute folder for the recordings.
     pub folder: &'a Path,
     /// Part of the name of every recording of this run, so that concurrent runs can share a folder.
@@ -96,7 +98,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         snapshot_every,
         timeline,
     } = settings.auto_snapshots;
-    let preloaded = preload(settings.shim, present("LD_PRELOAD").as_deref());
+    let preloaded = preload(settings.shim, settings.hold, present("LD_PRELOAD").as_deref());
     let every = snapshot_every.map(|time| time.as_secs_f64());
     // Without an option, the user's own variable applies.
     let chosen = |name: &'static str, value: Option<OsString>| (name, value.or_else(|| present(name)));
@@ -189,22 +191,28 @@ pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<
 }
 
 /// Puts the shim first, since the first definition of a symbol wins, but after AddressSanitizer, which must come first.
-fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
-    let shim = shim.as_os_str().as_bytes();
+fn preload(shim: &Path, hold: Option<&Path>, present: Option<&OsStr>) -> OsString {
+    let ours: Vec<&[u8]> = [Some(shim), hold].into_iter().flatten().map(bytes_of).collect();
     let present = present.map(OsStr::as_bytes).unwrap_or_default();
     let separator = |byte: &u8| matches!(byte, b':' | b' ' | b'\t' | b'\n');
     let others = present
         .split(separator)
-        .filter(|&name| !name.is_empty() && name != shim);
+        .filter(|&name| !name.is_empty() && !ours.contains(&name));
     let mut names: Vec<&[u8]> = others.collect();
     let sanitizer = names.iter().rposition(|name| is_address_sanitizer(name));
-    names.insert(sanitizer.map_or(0, |index| index + 1), shim);
+    let place = sanitizer.map_or(0, |index| index + 1);
+    names.splice(place..place, ours);
     OsString::from_vec(names.join(&b':'))
 }
 
-/// The libraries in `LD_PRELOAD` in the order of symbol look-up, for a message; `None` if the shim is alone.
-pub fn order_beside_others(list: &OsStr) -> Option<String> {
-    let list = list.to_str().filter(|list| list.contains(':'))?;
+fn bytes_of(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// The libraries in `LD_PRELOAD` in the order of symbol look-up, for a message; `None` if ours are alone.
+pub fn order_beside_others(list: &OsStr, hold: Option<&Path>) -> Option<String> {
+    let ours = 1 + usize::from(hold.is_some());
+    let list = list.to_str().filter(|list| list.split(':').count() > ours)?;
     Some(list.replace(':', ", "))
 }
 
@@ -240,6 +248,7 @@ mod tests {
     fn settings() -> Settings<'static> {
         Settings {
             shim: Path::new("/cache/libculeak.so"),
+            hold: None,
             folder: Path::new("/out"),
             tag: "k3f9",
             depth: None,
@@ -269,7 +278,7 @@ mod tests {
     }
 
     fn preloaded(present: &str) -> String {
-        preload(Path::new("/cache/libculeak.so"), Some(OsStr::new(present)))
+        preload(Path::new("/cache/libculeak.so"), None, Some(OsStr::new(present)))
             .into_string()
             .expect("text")
     }
@@ -285,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_order_beside_other_libraries_is_reported() {
-        let reported = |present| order_beside_others(OsStr::new(&preloaded(present)));
+        let reported = |present| order_beside_others(OsStr::new(&preloaded(present)), None);
         assert_eq!(reported("").as_deref(), None);
         assert_eq!(reported("/lib/a.so").as_deref(), Some("/cache/libculeak.so, /lib/a.so"));
     }
@@ -296,6 +305,17 @@ mod tests {
             preloaded("/lib/a.so:/cache/libculeak.so"),
             "/cache/libculeak.so:/lib/a.so"
         );
+    }
+
+    #[test]
+    fn the_library_that_notices_the_end_follows_the_shim() {
+        let hold = Some(Path::new("/cache/libculeak-hold.so"));
+        let of = |present| preload(Path::new("/cache/libculeak.so"), hold, Some(OsStr::new(present)));
+        assert_eq!(of(""), "/cache/libculeak.so:/cache/libculeak-hold.so");
+        let beside = of("/lib/libasan.so.8:/lib/b.so:/cache/libculeak-hold.so");
+        assert_eq!(beside, "/lib/libasan.so.8:/cache/libculeak.so:/cache/libculeak-hold.so:/lib/b.so");
+        assert_eq!(order_beside_others(&of(""), hold), None);
+        assert!(order_beside_others(&beside, hold).is_some());
     }
 
     #[test]

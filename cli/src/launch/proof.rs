@@ -50,6 +50,10 @@ impl Proof {
         setting
     }
 
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// How many recordings of this run are missing if `found` were found.
     pub fn missing(&self, found: usize) -> u32 {
         match std::fs::read(self.0.path()) {

@@ -30,6 +30,11 @@ const SHIM: Embedded = Embedded {
     id: env!("CULEAK_SHIM_ID"),
 };
 
+const HOLD: Embedded = Embedded {
+    bytes: include_bytes!(env!("CULEAK_HOLD_FILE")),
+    id: env!("CULEAK_HOLD_ID"),
+};
+
 const FAKE_DRIVER: Embedded = Embedded {
     bytes: include_bytes!(env!("CULEAK_FAKE_DRIVER_FILE")),
     id: env!("CULEAK_FAKE_DRIVER_ID"),
@@ -44,6 +49,14 @@ pub fn locate() -> Result<PathBuf, Failure> {
         Some(path) => overridden(&path),
         None => unpack(&SHIM, "/libculeak.so"),
     }
+}
+
+/// The path of the library that notices the end of a script, which `run --why` preloads too.
+///
+/// # Errors
+/// No folder can hold the library.
+pub fn hold_library() -> Result<PathBuf, Failure> {
+    unpack(&HOLD, "/libculeak-hold.so")
 }
 
 /// A folder to put first in `LD_LIBRARY_PATH`; its `libcuda.so.1` is the fake driver.

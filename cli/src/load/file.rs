@@ -10,7 +10,7 @@ use culeak::reader::{self, ReadError, open_regular};
 use culeak::snapshot::{self, Snapshot, streaming};
 use serde::Deserialize;
 
-use super::memory_viz;
+use super::{memory_viz, sidecar};
 use crate::errors::Failure;
 use crate::progress::{Progress, Unit};
 use crate::{output, pickle};
@@ -73,7 +73,9 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if !json && !pickle::is_pickle(start) {
         // The reader of recordings reports what is wrong with any other file.
-        return reader(path).map_err(|error| Failure::new(error.to_string()));
+        let mut snapshot = reader(path).map_err(|error| Failure::new(error.to_string()))?;
+        sidecar::attach(path, &mut snapshot);
+        return Ok(snapshot);
     }
     let mut text = || -> io::Result<Result<Snapshot, Vec<u8>>> {
         if json {

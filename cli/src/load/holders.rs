@@ -294,7 +294,7 @@ fn is_of_torch(allocation: &Allocation, allocator: Option<&str>) -> bool {
 }
 
 /// Device, pinned and managed memory, and everything that is mapped or reserved for it; merged, by address.
-fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
+pub fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
     use Kind::*;
     let has_addresses = |kind| {
         let is_handle = matches!(

@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 use clap::Args;
-use culeak::analysis::check::{Budget, FailOn, Tolerance};
+use culeak::analysis::check::{Budget, Tolerance};
 use culeak::kind::Kind;
 use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::rules::{self, RuleArgs};
+use super::rules::{self, Failing, RuleArgs};
 use super::{parse_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
@@ -66,7 +66,7 @@ struct CheckDefaults {
     #[serde(deserialize_with = "tolerance")]
     tolerance: Option<Tolerance>,
     #[serde(deserialize_with = "fail_on")]
-    fail_on: Option<FailOn>,
+    fail_on: Vec<Failing>,
 }
 
 /// Fills in options that the command line does not set: limits and other rules, and the output folder.
@@ -155,7 +155,7 @@ impl CheckDefaults {
         or_all(&mut rules.suppressions, suppressions.collect());
         or(&mut rules.baseline, self.baseline.map(|path| base.join(path)));
         or(&mut rules.tolerance, self.tolerance);
-        or(&mut rules.fail_on, self.fail_on);
+        or_all(&mut rules.fail_on, self.fail_on);
     }
 }
 
@@ -209,7 +209,19 @@ fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D
     rules::parse_tolerance(&text).map(Some).map_err(D::Error::custom)
 }
 
-fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Option<FailOn>, D::Error> {
-    let text = String::deserialize(value)?;
-    rules::parse_fail_on(&text).map(Some).map_err(D::Error::custom)
+/// One value, or a list.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a value, such as \"grown\", or a list, such as [\"lost\", \"cycle\"]")]
+enum Words {
+    One(String),
+    Several(Vec<String>),
+}
+
+fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Failing>, D::Error> {
+    let words = match Words::deserialize(value)? {
+        Words::One(word) => vec![word],
+        Words::Several(words) => words,
+    };
+    let values = words.iter().map(|word| rules::parse_fail_on(word).map_err(D::Error::custom));
+    values.collect()
 }

@@ -1,5 +1,6 @@
 //! What a check allows: limits, suppressions and a baseline, from options and files.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -8,11 +9,12 @@ use std::{fs, io};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
-use culeak::analysis::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
+use culeak::analysis::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of, lacks_holders};
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
 use culeak::point::Point;
+use culeak::snapshot::{Class, Snapshot};
 use serde::Deserialize;
 
 use super::{NameArgs, kind_parser, parse_kind, parse_pattern, parse_point, read_rules};
@@ -20,6 +22,13 @@ use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
 use crate::text::units;
+
+/// A value of `--fail-on`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failing {
+    AgainstBaseline(FailOn),
+    Class(Class),
+}
 
 /// The rules of a check.
 #[derive(Debug, Clone, Default, Args)]
@@ -67,9 +76,10 @@ pub struct RuleArgs {
     /// Let call sites in the baseline grow by this much, e.g. 1MiB or 5%; new call sites still fail
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]
-    #[arg(long, value_name = "new|grown|any", value_parser = fail_on_parser(), hide_possible_values = true)]
-    pub fail_on: Option<FailOn>,
+    /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]. Or memory
+    /// that fails by what holds it: lost, cycle, native-holder, over-counted; list or repeatable
+    #[arg(long, value_name = "new|grown|any|CLASS", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
+    pub fail_on: Vec<Failing>,
 }
 
 /// The ids of the options in [`RuleArgs`], for commands that restrict them.
@@ -100,18 +110,38 @@ impl RuleArgs {
         // The baseline may come from the config file, so clap cannot require it.
         let needs_baseline = [
             ("tolerance", self.tolerance.is_some()),
-            ("fail-on", self.fail_on.is_some()),
+            ("fail-on new, grown and any", !self.against_baseline().is_empty()),
         ];
         if let (None, Some((option, _))) = (&self.baseline, needs_baseline.iter().find(|(_, given)| *given)) {
             return Err(Failure::new(format!(
                 "{option} applies to a baseline, but none is given; add --baseline FILE"
             )));
         }
+        if self.against_baseline().len() > 1 {
+            return Err(Failure::new("--fail-on: new, grown and any exclude each other; keep one of them"));
+        }
         let mut rules = self.without_baseline()?;
         if let Some(path) = &self.baseline {
             rules.baseline = Some(read_baseline(path, &rules)?);
         }
         Ok(rules)
+    }
+
+    fn against_baseline(&self) -> Vec<FailOn> {
+        let values = self.fail_on.iter().filter_map(|failing| match failing {
+            Failing::AgainstBaseline(what) => Some(*what),
+            Failing::Class(_) => None,
+        });
+        values.collect()
+    }
+
+    /// The classes of blocks that fail.
+    pub fn classes(&self) -> BTreeSet<Class> {
+        let classes = self.fail_on.iter().filter_map(|failing| match failing {
+            Failing::Class(class) => Some(*class),
+            Failing::AgainstBaseline(_) => None,
+        });
+        classes.collect()
     }
 
     /// The rules without the baseline, for a baseline that is about to be written.
@@ -128,7 +158,8 @@ impl RuleArgs {
                 per_kind: self.max_kind.iter().copied().collect(),
                 budgets: self.budget.clone(),
                 tolerance: self.tolerance.unwrap_or_default(),
-                fail_on: self.fail_on.unwrap_or_default(),
+                fail_on: self.against_baseline().first().copied().unwrap_or_default(),
+                classes: self.classes(),
                 since: self.since.clone(),
                 kinds: self.kind.clone(),
                 judge_pools: self.judge_pools,
@@ -141,6 +172,22 @@ impl RuleArgs {
             previous: None,
         })
     }
+}
+
+/// Refuses a snapshot whose holders are not known, if memory fails by what holds it.
+///
+/// # Errors
+/// The message says how to record them.
+pub fn check_holders(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
+    if !lacks_holders(snapshot, rules) {
+        return Ok(());
+    }
+    let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
+    Err(Failure::new(format!(
+        "{source}: cannot be judged by --fail-on {}, because what holds its memory at this point is not known; record with culeak run \
+         --why, or name a running process",
+        classes.join(",")
+    )))
 }
 
 /// Refuses a snapshot without the mark of `--since`: what was allocated after it is unknown.
@@ -304,16 +351,19 @@ pub fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
     }
 }
 
-fn fail_on_parser() -> impl TypedValueParser<Value = FailOn> {
-    PossibleValuesParser::new(["new", "grown", "any"]).try_map(|text| parse_fail_on(&text))
+fn fail_on_parser() -> impl TypedValueParser<Value = Failing> {
+    PossibleValuesParser::new(FAILING).try_map(|text| parse_fail_on(&text))
 }
 
-pub fn parse_fail_on(text: &str) -> Result<FailOn, String> {
+const FAILING: [&str; 7] = ["new", "grown", "any", "lost", "cycle", "native-holder", "over-counted"];
+
+pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
+    let class = Class::from_name(text).filter(|&class| class != Class::Held);
     match text {
-        "new" => Ok(FailOn::New),
-        "grown" => Ok(FailOn::Grown),
-        "any" => Ok(FailOn::Any),
-        _ => Err("expected new, grown or any".to_owned()),
+        "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
+        "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
+        "any" => Ok(Failing::AgainstBaseline(FailOn::Any)),
+        _ => class.map(Failing::Class).ok_or_else(|| format!("expected one of {}", FAILING.join(", "))),
     }
 }
 

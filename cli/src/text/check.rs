@@ -181,6 +181,10 @@ fn limits(verdict: &Verdict) -> String {
         };
         parts.push(format!("what the baseline has{tolerance}"));
     }
+    if !verdict.limits.classes.is_empty() {
+        let classes: Vec<&str> = verdict.limits.classes.iter().map(|class| class.name()).collect();
+        parts.push(format!("nothing that is {}", classes.join(" or ")));
+    }
     format!("allowed {}", parts.join(" and "))
 }
 
@@ -225,6 +229,19 @@ pub fn reason(breach: &Breach, word: &str) -> String {
                 units::bytes(*known)
             )
         }
+        Breach::Class {
+            class,
+            site,
+            held_by,
+            found,
+            count,
+            ..
+        } => format!(
+            "{}: {} in {} of {site}, {held_by}",
+            class.name(),
+            units::bytes(*found),
+            plural(*count, "block", "blocks")
+        ),
         Breach::LostAllocations { count } => format!(
             "{} could not be recorded, so the run cannot pass; free disk space for the recording, or pass \
              --allow-losses",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use culeak::analysis::check::Verdict;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Kind, findings, stack_text, summary, title};
+use super::{Kind, by_class, findings, stack_text, summary, title};
 use crate::escape::Escaped;
 use crate::text::parts;
 
@@ -46,8 +46,13 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         let stack = judged.row.stacks.first().map(|stack| &stack.stack);
         if judged.to_blame {
             status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(title(judged, verdict)).set_type(Kind::Leak.id());
-            status.set_description(stack.map(stack_text).unwrap_or_default());
+            let of_classes = by_class(judged, verdict);
+            match of_classes.first().filter(|_| judged.only_by_class) {
+                Some(first) => status.set_message(first.title.clone()).set_type(first.kind.id()),
+                None => status.set_message(title(judged, verdict)).set_type(Kind::Leak.id()),
+            };
+            let reasons: String = of_classes.iter().map(|finding| format!("{}\n", finding.title)).collect();
+            status.set_description(format!("{reasons}{}", stack.map(stack_text).unwrap_or_default()));
         }
         let place = judged.row.site().and_then(|site| site.short_place());
         let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();

@@ -11,10 +11,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
+use crate::recorder::hold;
 use crate::messages;
 use crate::settings::{self, Path};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, NONE, Reason};
+use culeak::hold::Moment;
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
@@ -144,6 +146,7 @@ pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
         && let Some(path) = paths.path.as_c_str()
     {
         messages::out_of_memory(Api(entry.attributes.api).name(), entry.bytes, path);
+        hold::hold(Moment::OutOfMemory, paths.number);
     }
 }
 
@@ -179,6 +182,7 @@ pub fn requested(recording: &Recording, name: &[u8]) {
 
 /// File names, too large for a small stack. All zeros is a value.
 struct Paths {
+    number: u32,
     path: Path,
     unfinished: Path,
 }
@@ -192,6 +196,7 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], failure
                 return Err(Errno(libc::EFBIG));
             }
             NUMBER.store(number, Relaxed);
+            paths.number = number;
             paths.path.set_snapshot(recording.path(), what, Some(number));
             let result = match paths.path.as_c_str() {
                 Some(path) => recording.dump(path, reason, name, failure),
@@ -209,7 +214,7 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], failure
 /// Takes a snapshot that replaces the previous one.
 fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
     let kept = alone(recording, |mut paths| {
-        let Paths { path, unfinished } = &mut *paths;
+        let Paths { path, unfinished, .. } = &mut *paths;
         path.set_snapshot(recording.path(), what, Some(device.into()));
         unfinished.set_snapshot(recording.path(), b"unfinished-peak", Some(device.into()));
         let (Some(path), Some(unfinished)) = (path.as_c_str(), unfinished.as_c_str()) else {

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use crate::recorder::{auto_snapshot, proof, unhooked};
+use crate::recorder::{auto_snapshot, hold, proof, unhooked};
 use crate::{messages, settings, stacks};
 use culeak::proof::Fact;
 use culeak::recording::{Recording, Session, inode};
@@ -110,6 +110,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     match result {
         Ok(recording) => {
             proof::created();
+            hold::prepare();
             unhooked::flush(recording);
             if settings::is_set(variables::INTERVALS) {
                 // PyTorch tests whether the variable is set and ignores its value.

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 use crate::recorder::quietly;
 use crate::settings;
-use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
+use culeak::hold::Holds;
+use culeak::proof::{BYTES, CREATED, Fact, HOLDS, NAME_BYTES};
 use culeak::system::{Descriptor, Errno};
 
 /// The mapped file; null without one.
@@ -53,7 +54,17 @@ pub fn created() {
     }
 }
 
-/// The atomic at an offset of the file.
+/// Where this process waits for `culeak run --why`.
+pub fn holds() -> Option<&'static Holds> {
+    at::<Holds>(HOLDS)
+}
+
+/// The pid of `culeak run`.
+pub fn parent() -> Option<i32> {
+    run().map(|(parent, _)| parent)
+}
+
+/// What is at an offset of the file: atomics.
 fn at<T>(offset: usize) -> Option<&'static T> {
     let facts = FACTS.load(Acquire);
     // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of

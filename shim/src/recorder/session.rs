@@ -3,10 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
-use crate::recorder::{auto_snapshot, create, current, proof, thread};
+use crate::recorder::{auto_snapshot, create, current, hold, proof, quietly, thread};
 use crate::resolve::{loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
+use culeak::hold::Moment;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, monotonic_ns};
 
@@ -195,6 +196,7 @@ pub fn watch_exit() {
             // The interpreter may have finalized without a free.
             note_end(recording);
             recording.end_main();
+            quietly(|| hold::at_end(Moment::End));
         }
     }
     // At the first events only: libc's list of handlers must not grow without limit.
@@ -210,8 +212,8 @@ pub fn watch_exit() {
 /// Called at each event: the interpreter begins to finalize between two of them.
 #[inline]
 pub fn note_end(recording: &Recording) {
-    if stacks::is_interpreter_finalizing() && !recording.has_ended() {
-        recording.end_script();
+    if stacks::is_interpreter_finalizing() {
+        hold::end_script(recording);
     }
 }
 

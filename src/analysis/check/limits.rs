@@ -1,6 +1,6 @@
 //! What a check allows: limits on the total, on kinds, sites and patterns, and the tolerance of a baseline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -10,6 +10,7 @@ use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::kind::Kind;
 use crate::point::Point;
+use crate::snapshot::Class;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Limits {
@@ -25,6 +26,8 @@ pub struct Limits {
     pub tolerance: Tolerance,
     /// What fails against a baseline.
     pub fail_on: FailOn,
+    /// Blocks of these classes fail; their holders must be known.
+    pub classes: BTreeSet<Class>,
     /// Judge only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
     /// Judge only these kinds; every kind that holds memory if empty.
@@ -89,7 +92,8 @@ impl Limits {
             || self.max_count.is_some()
             || self.max_per_site.is_some()
             || !self.per_kind.is_empty()
-            || !self.budgets.is_empty();
+            || !self.budgets.is_empty()
+            || !self.classes.is_empty();
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 

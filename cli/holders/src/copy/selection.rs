@@ -84,7 +84,7 @@ pub fn writable(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>]
 }
 
 /// The parts of a range outside the excluded ranges.
-fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
+pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
     let first = excluded.partition_point(|excluded| excluded.end <= range.start);

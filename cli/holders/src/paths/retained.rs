@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use culeak::snapshot::{Class, Retainer, RootKind};
 use foldhash::fast::FixedState;
 
-use super::names::{Kind, Names};
+use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style};
 use crate::Block;
 use crate::graph::dominators::{Dominated, Links, dominators};
@@ -249,13 +249,15 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
             | Kind::Cell
             | Kind::Frame
             | Kind::Traceback
-            | Kind::Context
-            | Kind::ThreadLocal
             | Kind::CacheLink
             | Kind::AutogradMeta
             | Kind::Storage
             | Kind::PyNode
             | Kind::Unnamed => false,
+            // Not the inner parts of these.
+            kind @ (Kind::Context | Kind::ThreadLocal) => {
+                ["Context", "threading.local"].contains(&names.name(node, kind).as_str())
+            }
             // Behind a Python object it is a part of that.
             Kind::Tensor => names
                 .searched

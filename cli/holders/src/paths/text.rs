@@ -372,6 +372,7 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
             let named = next.is_some_and(|next| next.label.concrete.starts_with("closure"));
             fixed(if named { "" } else { &part.label.shape })
         }
+        (Kind::Generator, Kind::Frame) => fixed(""),
         (Kind::AutogradMeta, Kind::Tensor) => fixed(if part.edge.index() == 5 { ".grad" } else { "._base" }),
         (Kind::AutogradMeta, Kind::GradNode | Kind::PyNode) => fixed(".grad_fn"),
         (Kind::GradNode, Kind::Tensor) => fixed(torch::saved_tensor(&from.name)),
@@ -413,7 +414,8 @@ fn is_hidden(from: &Part, part: &Part, next: &Part, after: Option<&Part>, via: &
             );
             matches!(next.place, Place::Closure | Place::Defaults) || named && !via.is_empty()
         }
-        Kind::Generator => after.is_some_and(|after| after.kind == Kind::Frame),
+        // Up to 3.10 the frame is an object of its own.
+        Kind::Frame => part.kind == Kind::Generator,
         Kind::Tensor => {
             from.kind == Kind::Object && part.kind == Kind::Object && part.edge.kind() == EdgeKind::Word
                 || after_saved && after.is_some_and(|after| after.kind == Kind::Storage)

@@ -192,10 +192,9 @@ impl Python {
 
     /// An `OrderedDict` has a list of nodes {key, hash, next, previous} besides; each counts as a reference to its key.
     fn ordered_nodes<'a>(&self, copy: &'a Copy, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
-        const FIRST: u64 = 32;
         const NEXT: u64 = 16;
         let used = copy.word(dict + OBJECT_SIZE).min(MOST_ENTRIES);
-        let mut node = copy.word(dict + self.offsets.dict_bytes + FIRST);
+        let mut node = copy.word(dict + self.offsets.dict_bytes);
         (0..used).map_while(move |_| {
             let this = node;
             if this & 7 != 0 || !copy.has(this) {

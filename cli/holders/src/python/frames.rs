@@ -194,6 +194,17 @@ impl Python {
     pub(super) fn generator_references(&self, copy: &Copy, generator: u64, found: &mut Vec<Reference>) {
         if let Some(frame) = self.generator_frame(copy, generator) {
             self.inner_frame_references(copy, frame, found);
+        } else if self.minor() >= 12 {
+            // One that has ended keeps its code.
+            let target = self.untagged(copy.word(generator + self.offsets.generator_frame + self.offsets.frame_code));
+            let edge = Edge::new(EdgeKind::Field, FRAME_FIELD);
+            if self.is_code(copy, target) {
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Context,
+                });
+            }
         }
     }
 

@@ -178,6 +178,7 @@ offsets! {
     type_cached_keys
     type_module
     type_bytes
+    type_static_bytes
     text_length
     text_state
     text_ascii

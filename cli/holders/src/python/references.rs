@@ -31,7 +31,12 @@ impl Python {
                 sort: Sort::Context,
             });
         }
+        let o = &self.offsets;
+        let is_short = info.kind == Kind::Type && !TypeInfo::is_heap_type(copy.word(address + o.type_flags));
         for field in &info.fields {
+            if is_short && field.offset >= o.type_static_bytes {
+                break;
+            }
             let target = copy.word(address + field.offset);
             if is_address(target) {
                 found.push(Reference {
@@ -64,7 +69,7 @@ impl Python {
                 let state = self.module_state(copy, address).unwrap_or_default();
                 words(copy, state, STATE_WORDS, found);
             }
-            Kind::Object if info.item > 0 => {
+            Kind::Object if info.has_words => {
                 let first = info.basic.next_multiple_of(8);
                 let range = address + first..address + self.bytes(copy, address, info) & !7;
                 words(copy, range, first / 8, found);

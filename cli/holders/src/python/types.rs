@@ -56,6 +56,8 @@ pub struct TypeInfo {
     /// Where the instance dictionary is; negative: from the end of the object.
     pub dict_offset: i64,
     pub fields: Vec<Field>,
+    /// Behind the fields are words whose meaning and number are those of the object.
+    pub has_words: bool,
     /// Instances count as references to the type.
     pub is_heap: bool,
     /// Instances have a header for the collector.
@@ -112,6 +114,7 @@ pub struct Types {
     /// The interpreter's own types, by address.
     known: HashMap<u64, Known>,
     object_type: u64,
+    type_type: u64,
 }
 
 /// A type of the interpreter whose structure is known.
@@ -144,6 +147,7 @@ impl Types {
             last: (0, None),
             known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
             object_type: find("PyBaseObject_Type")?,
+            type_type: find("PyType_Type")?,
         })
     }
 
@@ -188,16 +192,19 @@ impl Types {
             }
             let basic = copy.word(at + offsets.type_basic_bytes);
             let item = copy.word(at + offsets.type_item_bytes);
-            if copy.word(at + offsets.type_flags) & READY == 0
+            let base = copy.word(at + offsets.type_base);
+            // C code may use a type that it never completed.
+            let is_incomplete = at == address && base == 0 && copy.word(at + OBJECT_TYPE) == self.type_type;
+            if copy.word(at + offsets.type_flags) & READY == 0 && !is_incomplete
                 || !(16..LARGEST_OBJECT).contains(&basic)
                 || item >= LARGEST_OBJECT
             {
                 return None;
             }
-            if at == self.object_type {
+            if at == self.object_type || is_incomplete {
                 return Some(bases);
             }
-            at = copy.word(at + offsets.type_base);
+            at = base;
             if bases.len() == MOST_BASES {
                 return None;
             }
@@ -210,7 +217,8 @@ impl Types {
         let word = |offset: u64| copy.word(address + offset);
         let flags = word(offsets.type_flags);
         let full_name = copy.text(word(offsets.type_name), 200);
-        let (kind, mut fields, known_bytes) = self.known_part(copy, offsets, bases);
+        let (known, known_bytes) = self.known_part(copy, offsets, bases);
+        let (kind, mut fields) = known.clone().unwrap_or((Kind::Object, Vec::new()));
         let (basic, item) = (word(offsets.type_basic_bytes), word(offsets.type_item_bytes));
         let weak_offset = word(offsets.type_weak_list) as i64;
         let dict_offset = match kind {
@@ -243,7 +251,9 @@ impl Types {
         }
         let is_heap = flags & HEAP != 0;
         let has_values = flags & (MANAGED_DICT | INLINE_VALUES) != 0 && self.minor >= 11 || dict_offset < 0;
-        let is_plain = matches!(kind, Kind::Leaf | Kind::Text) || kind == Kind::Object && item == 0;
+        // Smaller items are no pointers.
+        let has_words = known.is_none() && item > 0 && item.is_multiple_of(8);
+        let is_plain = matches!(kind, Kind::Leaf | Kind::Text) || kind == Kind::Object && !has_words;
         TypeInfo {
             address,
             kind,
@@ -254,13 +264,14 @@ impl Types {
             dict_offset,
             is_leaf: is_plain && fields.is_empty() && !is_heap && !has_values,
             fields,
+            has_words,
             is_heap,
             is_tracked: flags & TRACKED != 0,
         }
     }
 
     /// The nearest base with a known structure: its kind, its fields, and where unknown words begin.
-    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Kind, Vec<Field>, u64) {
+    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
         let basic = |of: u64| copy.word(of + offsets.type_basic_bytes);
         let item = |of: u64| copy.word(of + offsets.type_item_bytes);
         for &base in bases {
@@ -290,11 +301,11 @@ impl Types {
                     name => field(number, offset, name, sort),
                 };
                 let fields = known.fields.iter().filter(|field| field.0 != ABSENT);
-                return (known.kind, fields.enumerate().map(number).collect(), rest);
+                return (Some((known.kind, fields.enumerate().map(number).collect())), rest);
             }
         }
         let first = if item(bases[0]) > 0 { 24 } else { 16 };
-        (Kind::Object, Vec::new(), first)
+        (None, first)
     }
 }
 
@@ -536,6 +547,11 @@ fn descriptor() -> Vec<(u64, &'static str, Sort)> {
 }
 
 impl TypeInfo {
+    /// Whether this type itself, not its instances, is made at run time: others lack the last part of the structure.
+    pub fn is_heap_type(flags: u64) -> bool {
+        flags & HEAP != 0
+    }
+
     pub fn is_text(&self) -> bool {
         self.flags >> TEXT & 1 == 1
     }

@@ -1,0 +1,328 @@
+//! The memory of a process as it was while the process was held: the process goes on, and the search reads the copy.
+//!
+//! Private writable memory is copied, and read-only memory that the loader may have changed (virtual tables). Other read-only
+//! memory is read from its files.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use super::{Region, Source, Thread};
+use crate::copy::PAGE;
+use crate::copy::selection::without;
+
+/// The longest piece that is copied at once.
+const PIECE: u64 = 64 << 20;
+/// Longer read-only mappings are constants and code, which are as in the file.
+const RELOCATED: u64 = 32 << 20;
+
+/// Copied memory.
+pub struct Taken {
+    regions: Vec<Region>,
+    threads: Vec<Thread>,
+    limits: Vec<String>,
+    /// By address, without overlaps.
+    pieces: Vec<Piece>,
+    /// The root of the file system as the process sees it, if it differs from this process's.
+    root: Option<File>,
+}
+
+struct Piece {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+}
+
+impl Taken {
+    /// Copies the memory outside the excluded ranges, which are sorted and do not overlap.
+    ///
+    /// # Errors
+    /// The mappings cannot be read, or no memory can be copied.
+    pub fn of(source: &dyn Source, excluded: &[Range<u64>]) -> io::Result<Taken> {
+        let regions = source.regions()?;
+        let mut pieces = Vec::new();
+        for region in regions.iter().filter(|region| is_copied(region)) {
+            for part in without(&region.range, excluded) {
+                for run in source.present(part) {
+                    copy(source, run, &mut pieces)?;
+                }
+            }
+        }
+        if pieces.is_empty() {
+            return Err(io::Error::other("no page of it can be read"));
+        }
+        Ok(Taken {
+            threads: source.threads(),
+            limits: source.limits(),
+            root: source.pid().and_then(other_root),
+            regions,
+            pieces,
+        })
+    }
+
+    /// Where this process finds the files of the other one; `None`: under the same paths.
+    pub fn root(&self) -> Option<PathBuf> {
+        let root = self.root.as_ref()?;
+        Some(PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), root.as_raw_fd())))
+    }
+
+    pub fn copied_bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes.len() as u64).sum()
+    }
+
+    /// The pieces that touch this range.
+    fn pieces(&self, range: &Range<u64>) -> &[Piece] {
+        let first = self.pieces.partition_point(|piece| piece.end() <= range.start);
+        let after = self.pieces.partition_point(|piece| piece.start < range.end);
+        &self.pieces[first..after.max(first)]
+    }
+
+    /// Reads from this address on; returns the bytes before the first that is absent.
+    fn read_one(&self, mut address: u64, mut buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        while !buffer.is_empty() {
+            let copied = self.read_piece(address, buffer);
+            let count = if copied > 0 { copied } else { self.read_file(address, buffer) };
+            if count == 0 {
+                break;
+            }
+            (address, done) = (address + count as u64, done + count);
+            buffer = &mut buffer[count..];
+        }
+        done
+    }
+
+    fn read_piece(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let place = self.pieces.partition_point(|piece| piece.end() <= address);
+        let Some(piece) = self.pieces.get(place).filter(|piece| piece.start <= address) else {
+            return 0;
+        };
+        let from = &piece.bytes[(address - piece.start) as usize..];
+        let count = from.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&from[..count]);
+        count
+    }
+
+    /// Reads memory that was not copied, up to the next piece, from the file that is mapped there.
+    fn read_file(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let place = self.regions.partition_point(|region| region.range.end <= address);
+        let is_constant = |region: &&Region| region.range.start <= address && is_constant(region);
+        let Some(region) = self.regions.get(place).filter(is_constant) else {
+            return 0;
+        };
+        let next = self.pieces.partition_point(|piece| piece.start <= address);
+        let end = self.pieces.get(next).map_or(u64::MAX, |piece| piece.start).min(region.range.end);
+        let count = buffer.len().min((end - address) as usize);
+        let offset = region.offset.saturating_add(address - region.range.start);
+        let file = File::open(self.file(Path::new(&region.name)));
+        file.and_then(|file| file.read_at(&mut buffer[..count], offset)).unwrap_or(0)
+    }
+}
+
+fn is_copied(region: &Region) -> bool {
+    let is_memory = region.readable && !region.shared && (!region.name.starts_with("/dev/") || region.name.starts_with("/dev/zero"));
+    let is_kernels = matches!(region.name.as_str(), "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]");
+    let is_relocated = !region.executable && region.range.end - region.range.start <= RELOCATED;
+    is_memory && !is_kernels && (region.writable || is_relocated)
+}
+
+/// Whether the memory is as in its file, unless it was copied. Pages of data that the process never touched are, too.
+fn is_constant(region: &Region) -> bool {
+    region.readable && !region.shared && region.name.starts_with('/') && !region.name.starts_with("/dev/")
+}
+
+/// Copies a range, without the pages that cannot be read.
+fn copy(source: &dyn Source, range: Range<u64>, pieces: &mut Vec<Piece>) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let wanted = (range.end - at).min(PIECE);
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(wanted as usize).map_err(io::Error::other)?;
+        bytes.resize(wanted as usize, 0);
+        let count = source.read(&[at..at + wanted], &mut bytes);
+        bytes.truncate(count);
+        if count > 0 {
+            pieces.push(Piece { start: at, bytes });
+        }
+        at += count as u64;
+        if (count as u64) < wanted {
+            at = (at / PAGE + 1) * PAGE;
+        }
+    }
+    Ok(())
+}
+
+/// The root of a process that sees another file system than this one. It stays open when the process has ended.
+fn other_root(pid: u32) -> Option<File> {
+    let root = File::open(format!("/proc/{pid}/root")).ok()?;
+    let identity = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+    let own = std::fs::metadata("/").ok()?;
+    (identity(root.metadata().ok()?) != identity(own)).then_some(root)
+}
+
+impl Source for Taken {
+    fn pid(&self) -> Option<u32> {
+        None
+    }
+
+    fn regions(&self) -> io::Result<Vec<Region>> {
+        Ok(self.regions.clone())
+    }
+
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut parts: Vec<Range<u64>> = Vec::new();
+        for piece in self.pieces(&range) {
+            let part = piece.start.max(range.start)..piece.end().min(range.end);
+            match parts.last_mut() {
+                Some(last) if last.end == part.start => last.end = part.end,
+                _ => parts.push(part),
+            }
+        }
+        parts
+    }
+
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        for range in ranges {
+            let wanted = ((range.end - range.start) as usize).min(buffer.len() - done);
+            let count = self.read_one(range.start, &mut buffer[done..done + wanted]);
+            done += count;
+            if count < wanted {
+                break;
+            }
+        }
+        done
+    }
+
+    fn threads(&self) -> Vec<Thread> {
+        self.threads.clone()
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        match self.root() {
+            Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
+            None => path.to_path_buf(),
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        false
+    }
+
+    fn limits(&self) -> Vec<String> {
+        self.limits.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process whose byte at each address is the low byte of the address divided by 16, except absent pages.
+    struct Made {
+        regions: Vec<Region>,
+        absent: Vec<Range<u64>>,
+    }
+
+    impl Source for Made {
+        fn pid(&self) -> Option<u32> {
+            None
+        }
+        fn regions(&self) -> io::Result<Vec<Region>> {
+            Ok(self.regions.clone())
+        }
+        fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+            vec![range]
+        }
+        fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+            let mut done = 0;
+            for address in ranges.iter().cloned().flatten() {
+                if self.absent.iter().any(|hole| hole.contains(&address)) || done == buffer.len() {
+                    break;
+                }
+                buffer[done] = (address / 16) as u8;
+                done += 1;
+            }
+            done
+        }
+        fn threads(&self) -> Vec<Thread> {
+            Vec::new()
+        }
+        fn file(&self, path: &Path) -> PathBuf {
+            path.to_path_buf()
+        }
+        fn is_running(&self) -> bool {
+            true
+        }
+    }
+
+    fn region(range: Range<u64>, flags: &str, name: &str) -> Region {
+        Region {
+            range,
+            readable: flags.contains('r'),
+            writable: flags.contains('w'),
+            executable: flags.contains('x'),
+            shared: flags.contains('s'),
+            offset: 0,
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn private_memory_is_copied_without_holes_and_excluded_ranges() {
+        let made = Made {
+            regions: vec![
+                region(0x1_0000..0x1_8000, "rw", ""),
+                region(0x2_0000..0x2_4000, "rws", "/dev/shm/x"),
+                region(0x3_0000..0x3_4000, "", ""),
+            ],
+            absent: vec![0x1_3000..0x1_4000],
+        };
+        let excluded = [0x1_6000..0x1_7000, 0x2_0000..0x9_0000];
+        let taken = Taken::of(&made, &excluded).expect("copied");
+        let present = taken.present(0..u64::MAX);
+        assert_eq!(present, [0x1_0000..0x1_3000, 0x1_4000..0x1_6000, 0x1_7000..0x1_8000]);
+        assert_eq!(taken.copied_bytes(), 0x6000);
+        let mut buffer = [0xff; 0x100];
+        assert_eq!(taken.read(&[0x1_2ff0..0x1_3010], &mut buffer), 16, "up to the absent page");
+        assert_eq!(taken.read(&[0x1_0020..0x1_0021, 0x1_7010..0x1_7011], &mut buffer), 2);
+        assert_eq!(buffer[..2], [0x02, 0x01]);
+        assert_eq!(taken.read(&[0x2_0000..0x2_0010], &mut buffer), 0, "shared");
+    }
+
+    #[test]
+    fn constants_are_read_from_their_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lib.so");
+        std::fs::write(&path, [7; 0x3000]).expect("written");
+        let made = Made {
+            regions: vec![
+                region(0x1_0000..0x1_2000, "rx", path.to_str().expect("text")),
+                region(0x1_2000..0x1_3000, "r", path.to_str().expect("text")),
+            ],
+            absent: Vec::new(),
+        };
+        let taken = Taken::of(&made, &[]).expect("copied");
+        let mut buffer = [0; 0x20];
+        assert_eq!(taken.read(&[0x1_1ff0..0x1_2010], &mut buffer), 0x20);
+        assert_eq!(buffer[..16], [7; 16], "code is as in the file");
+        assert_eq!(buffer[16..], [0; 16], "what the loader changed is copied");
+    }
+
+    #[test]
+    fn a_process_without_readable_memory_is_an_error() {
+        let made = Made {
+            regions: vec![region(0x1_0000..0x1_1000, "rw", "")],
+            absent: vec![0..u64::MAX],
+        };
+        assert!(Taken::of(&made, &[]).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Waiting for `culeak run --why`, which copies this process's memory while it waits (`culeak::hold`).
+//!
+//! A process waits once at its end, and after each automatic snapshot of a request that failed for lack of memory. It is the
+//! only place where this library waits for something outside the process, so it does so only if the user asked for it; the
+//! wait ends after the limit, or when `culeak run` is gone. Other threads and signal handlers run on meanwhile, and no lock of
+//! this library is held.
+//!
+//! The end of a script is noticed when the main thread calls `sigaction` while the interpreter finalizes: the interpreter
+//! restores its handlers after the last `atexit` callback and before it collects cycles and clears modules. That function is
+//! replaced by a second library (`shim/hold`), which only `run --why` preloads and which calls [`culeak_hold`]. If a program
+//! removed the handlers, the first event after that counts.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+
+use crate::recorder::{proof, quietly, session};
+use crate::settings;
+use culeak::hold::{Moment, State, Waiting};
+use culeak::recording::Recording;
+use culeak::system::monotonic_ns;
+use culeak::variables;
+
+/// This process has waited at its end.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+/// The process that has the recording. A child of `vfork` shares this memory.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// How often a waiting process looks whether `culeak run` is alive.
+const LOOK_MS: u32 = 100;
+
+/// A recording is being created: this process may be read by `culeak run --why` or, if the user wants it, by any process of
+/// the same user. Some kernels (Yama) permit it to parents only.
+pub fn prepare() {
+    PROCESS.store(pid(), Relaxed);
+    HAS_ENDED.store(false, Relaxed);
+    let reader = if settings::is_set(variables::WHY) {
+        libc::PR_SET_PTRACER_ANY
+    } else if proof::holds().is_some_and(|holds| holds.is_served()) {
+        proof::parent().unwrap_or(0) as libc::c_ulong
+    } else {
+        return;
+    };
+    // SAFETY: takes a number; other kernels refuse it.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, reader, 0, 0, 0) };
+}
+
+fn pid() -> u32 {
+    // SAFETY: no preconditions.
+    unsafe { libc::getpid() as u32 }
+}
+
+/// Whether this is the thread that ends the interpreter.
+pub fn is_main_thread() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::gettid() == libc::getpid() }
+}
+
+/// The script, `main` or the process ends. Only the first call waits.
+#[cold]
+pub fn at_end(moment: Moment) {
+    if proof::holds().is_some_and(|holds| holds.is_served()) && !HAS_ENDED.swap(true, Relaxed) {
+        hold(moment, 0);
+    }
+}
+
+/// Waits until the memory is copied.
+#[cold]
+pub fn hold(moment: Moment, number: u32) {
+    let Some(holds) = proof::holds().filter(|holds| holds.is_served()) else {
+        return;
+    };
+    let waiting = Waiting {
+        pid: pid(),
+        moment,
+        number: number as u16,
+    };
+    if waiting.pid != PROCESS.load(Relaxed) {
+        return;
+    }
+    let Some(slot) = holds.wait(waiting) else { return };
+    let limit = u64::from(holds.limit_ms.load(Relaxed)) * 1_000_000;
+    let began = monotonic_ns();
+    while let Some((_, state)) = slot.read() {
+        let is_over = monotonic_ns().saturating_sub(began) >= limit || !holds.is_served();
+        match state {
+            State::Done if slot.change(waiting, State::Done, State::Free) => return,
+            State::Waiting | State::Copying if is_over => {
+                if slot.change(waiting, state, State::Left) {
+                    return;
+                }
+            }
+            state => slot.pause(waiting, state, LOOK_MS),
+        }
+    }
+}
+
+/// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` (1).
+#[unsafe(no_mangle)]
+extern "C" fn culeak_hold(called: libc::c_int) {
+    quietly(|| {
+        let Some(recording) = session::running() else { return };
+        match called {
+            0 => session::note_end(recording),
+            // After the exit handlers there is nothing left to search.
+            _ if !recording.has_ended() => at_end(Moment::Exit),
+            _ => {}
+        }
+    });
+}
+
+/// The interpreter finalizes.
+#[cold]
+pub fn end_script(recording: &Recording) {
+    if !recording.has_ended() {
+        recording.end_script();
+    }
+    // Any other thread would wait while the interpreter goes on.
+    if is_main_thread() {
+        at_end(Moment::End);
+    }
+}
