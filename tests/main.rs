@@ -41,4 +41,5 @@ mod transparent;
 mod trend;
 mod undisturbed;
 mod vmm;
+mod why;
 mod without_cuda;
