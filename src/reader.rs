@@ -56,7 +56,7 @@ pub use error::ReadError;
 pub use follow::Follower;
 pub use identity::{Identity, identity};
 pub use liveness::{own_pid, start_ticks};
-pub use python_line::python_line;
+pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;
 pub use stack_sums::{StackSums, Sum};
 

@@ -17,6 +17,8 @@ mod endings;
 mod ends;
 mod frees;
 mod graphs;
+mod holders;
+mod hostile_holders;
 #[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
 mod killed;
@@ -24,6 +26,7 @@ mod kinds;
 mod ledger;
 mod lookup;
 mod namespaces;
+mod native_holders;
 mod phases;
 mod plugins;
 mod points;

@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::{fs, io};
 
 use nix::sys::resource::{Resource, setrlimit};
-use sample::{Sample, leaky};
+use sample::{Sample, held, leaky};
 use tempfile::TempDir;
 
 /// Everything that writes to a file it is given, without that file's name, which comes last.
@@ -22,6 +22,7 @@ const WRITERS: &[&[&str]] = &[
     &["diff", "clean.json", "leaky.json", "--html"],
     &["diff", "clean.json", "leaky.json", "--flamegraph"],
     &["trend", "leaky.json", "--html"],
+    &["why", "held.json", "--html"],
     &["export", "leaky.json", "--format", "pprof", "-o"],
     &["export", "leaky.json", "--format", "speedscope", "-o"],
     &["export", "leaky.json", "--format", "folded", "-o"],
@@ -38,12 +39,13 @@ const WRITERS: &[&[&str]] = &[
 ];
 
 /// Commands with long output.
-const PRINTERS: [&[&str]; 9] = [
+const PRINTERS: [&[&str]; 10] = [
     &["report", "leaky.json"],
     &["report", "leaky.json", "--json"],
     &["report", "leaky.json", "--tree"],
     &["diff", "clean.json", "leaky.json"],
     &["trend", "leaky.json"],
+    &["why", "held.json"],
     &["check", "leaky.json", "--format", "junit"],
     &["check", "leaky.json", "--format", "sarif"],
     &["snapshot", "leaky.json", "-o", "-"],
@@ -52,7 +54,8 @@ const PRINTERS: [&[&str]; 9] = [
 
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    for (name, snapshot) in [("leaky.json", leaky()), ("clean.json", Sample::new().finish(0, 9))] {
+    let clean = Sample::new().finish(0, 9);
+    for (name, snapshot) in [("leaky.json", leaky()), ("held.json", held()), ("clean.json", clean)] {
         fs::write(folder.path().join(name), serde_json::to_vec(&snapshot).expect("json")).expect("written");
     }
     folder

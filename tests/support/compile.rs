@@ -1,4 +1,4 @@
-//! Compiles victims with `cc`, each variant once per test run, into a folder of that run.
+//! Compiles victims with `cc` or `c++`, each variant once per test run, into a folder of that run.
 //!
 //! No file is reused by a later run, so none can be stale; folders of finished runs are removed.
 
@@ -76,7 +76,7 @@ pub fn executable(name: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf 
     compile(name, name, flags, libraries)
 }
 
-/// A shared library from `tests/victims/<source>.c`, in its own folder, since its file name is its soname.
+/// A shared library from `tests/victims/<source>.c` or `.cpp`, in its own folder, since its file name is its soname.
 pub fn library(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
     let soname = format!("-Wl,-soname,{file}");
     let mut all = vec!["-shared", "-fPIC", soname.as_str()];
@@ -98,13 +98,19 @@ fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> P
     slot.get_or_init(|| {
         let folder = run_folder().join("built").join(number.to_string());
         fs::create_dir_all(&folder).expect("a folder for one compiled file");
-        let output = folder.join(file);
-        let mut cc = Command::new("cc");
+        let output = folder.join(Path::new(file).file_name().expect("a name"));
+        let c = sources().join("victims").join(format!("{source}.c"));
+        let (compiler, source) = if c.exists() {
+            ("cc", c)
+        } else {
+            ("c++", c.with_extension("cpp"))
+        };
+        let mut cc = Command::new(compiler);
         cc.args(["-g", "-O1", "-Wall", "-pthread", "-D_GNU_SOURCE"])
             .args(flags)
             .arg("-o")
             .arg(&output);
-        cc.arg(sources().join("victims").join(format!("{source}.c")));
+        cc.arg(source);
         for library in libraries {
             cc.arg(library);
             if let Some(folder) = library.parent().filter(|folder| folder.starts_with(run_folder())) {
@@ -112,7 +118,7 @@ fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> P
             }
         }
         cc.arg("-ldl");
-        let result = cc.output().expect("the victims need a C compiler: install gcc");
+        let result = cc.output().expect("the victims need a C and a C++ compiler: install gcc and g++");
         assert!(
             result.status.success(),
             "{cc:?}\n{}",

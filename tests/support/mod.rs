@@ -13,6 +13,7 @@
 
 pub mod claims;
 pub mod compile;
+pub mod holders;
 pub mod invariants;
 pub mod outcome;
 pub mod process;

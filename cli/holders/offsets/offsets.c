@@ -411,6 +411,7 @@ int main(void) {
     AT(type_module, PyHeapTypeObject, ht_module);
 #endif
     SIZE(type_bytes, sizeof(PyHeapTypeObject));
+    SIZE(type_static_bytes, sizeof(PyTypeObject));
 
     /* Texts. */
     AT(text_length, PyASCIIObject, length);

@@ -187,6 +187,7 @@ impl<'b> Paths<'b> {
             return changed;
         }
         let mut pages = Pages::default();
+        pages.add_roots(names);
         let mut checked: Vec<u32> = Vec::new();
         let examples = groups.values().flat_map(|group| group.blocks.iter().take(EXAMPLES));
         let others = groups.values().flat_map(|group| group.blocks.iter().skip(EXAMPLES));
@@ -330,6 +331,15 @@ fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: 
     if let Some(text) = cycle {
         path.origin = text;
         path.origin_type = String::new();
+        let copy = names.searched.copy;
+        let is_enabled = names
+            .searched
+            .python
+            .as_ref()
+            .and_then(|python| python.is_collector_enabled(copy));
+        if is_enabled == Some(false) {
+            path.note.get_or_insert_with(|| "gc is disabled".to_owned());
+        }
     }
     path
 }

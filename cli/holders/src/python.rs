@@ -22,6 +22,7 @@ use crate::python::offsets::Offsets;
 use crate::python::types::Types;
 
 mod containers;
+mod details;
 mod find;
 mod frames;
 mod names;
@@ -111,6 +112,10 @@ pub struct Python {
     runtime: u64,
     offsets: Offsets,
     types: Types,
+    /// The address of the type of code objects.
+    code_type: u64,
+    /// Before 3.11: the look-up function of dictionaries that have only texts as keys.
+    plain_lookup: u64,
     /// The interpreter's state has other offsets than the table where it describes them, so those that it does not describe
     /// are not used.
     is_state_shifted: bool,
@@ -144,8 +149,13 @@ impl Python {
     /// Whether the first word of an object can be its count.
     #[inline]
     fn is_counted(&self, word: u64) -> bool {
-        // From 3.14 on the upper half holds flags.
-        word as u32 != 0 && (word >> 32 == 0 || self.minor() >= 14)
+        // From 3.14 on the topmost 16 bits hold flags.
+        let rest = if self.minor() >= 14 {
+            word << 16 >> 48
+        } else {
+            word >> 32
+        };
+        word as u32 != 0 && rest == 0
     }
 
     /// Objects of this type hold nothing that the walk could follow: numbers, texts.

@@ -31,11 +31,13 @@ use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
-use rules::{Kind, STORAGE_BYTES, is_place_of_object, kind_of, object_in, points_into, two_digits};
+use rules::{Kind, STORAGE_BYTES, is_place_of_object, is_short_text, kind_of, object_in, points_into, two_digits};
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
 const CONTEXT: u8 = 8;
+/// An unnamed chunk in a process with PyTorch, whose classes have names: its words are often stale.
+const UNNAMED: u8 = 4;
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
@@ -295,12 +297,11 @@ impl<'w, 's> Walk<'w, 's> {
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
             (NodeKind::Native, _) => {
                 if let Some(chunk) = self.native.chunk(self.copy, address) {
-                    let bytes = match self.kind_of(chunk.start) {
-                        Kind::Leaf => 0,
-                        Kind::Storage => chunk.bytes.min(STORAGE_BYTES),
-                        Kind::Named | Kind::Unnamed => chunk.bytes,
-                    };
-                    self.words(node, chunk.start..chunk.start + bytes);
+                    match self.kind_of(chunk.start) {
+                        Kind::Leaf => {}
+                        Kind::Storage => self.storage(node, chunk),
+                        _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
+                    }
                 }
             }
             _ => {}
@@ -310,6 +311,14 @@ impl<'w, 's> Walk<'w, 's> {
         }
         self.references = references;
         self.graph.end_scan(node);
+    }
+
+    fn storage(&mut self, from: NodeId, chunk: Chunk) {
+        for place in 0..chunk.bytes.min(STORAGE_BYTES) / 8 {
+            if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
+                self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
+            }
+        }
     }
 
     fn words(&mut self, from: NodeId, range: Range<u64>) {
@@ -323,8 +332,11 @@ impl<'w, 's> Walk<'w, 's> {
                 for place in first..last {
                     let value = words[place as usize];
                     if value >= PAGE {
-                        let offset = (page + place * 8 - start) / 8;
-                        self.word(from, Edge::new(EdgeKind::Word, offset), value);
+                        let at = page + place * 8;
+                        if is_short_text(words, place as usize, page) {
+                            continue;
+                        }
+                        self.word(from, Edge::new(EdgeKind::Word, (at - start) / 8), value);
                     }
                 }
             }
@@ -458,16 +470,21 @@ impl<'w, 's> Walk<'w, 's> {
             (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
             (true, _) => 1,
         };
+        let is_from_native = self.graph.kind(from) == NodeKind::Native;
+        let is_stale_storage = is_from_native
+            && self.kind_of(start) == Kind::Storage
+            && self.kind_of(self.graph.address(from)) != Kind::Tensor;
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
         let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
-        let is_late = is_buffer || unnamed > self.unnamed;
+        let is_late = is_buffer || is_stale_storage || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
             }
             return;
         }
-        self.offer(id, from, edge, WORD, is_late || is_window, unnamed.min(15));
+        let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
+        self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {

@@ -130,14 +130,10 @@ fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
             _ => Vec::new(),
         },
     };
-    if let Some(core) = &args.core {
-        let recording = match &args.input {
-            Some(recording) => load::single(recording)?,
-            None => Place::File(holders::recording_of_core(core)?),
-        };
-        let mut item = recording.load()?;
+    if let Some(path) = &args.core {
+        let (mut core, mut item) = holders::open_core(path, args.input.as_deref())?;
         args.names.name_frames(&mut item);
-        holders::of_core(&mut item, core, &wanted)?;
+        holders::attach(&mut item.snapshot, &mut core, &wanted)?;
         return Ok(item);
     }
     let place = load::single(args.input.as_deref().unwrap_or_default())?;

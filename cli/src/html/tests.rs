@@ -5,6 +5,7 @@ use std::io::Read;
 use culeak::analysis::diff;
 use culeak::analysis::report::{By, Options, Report};
 use culeak::analysis::trend::{self, Summary, Trend, lineages};
+use culeak::analysis::why::{self, Why};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use data_encoding::BASE64;
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::escape::is_active;
-use crate::text::sample::{MAIN, MIB, Sample, leaky, training};
+use crate::text::sample::{MAIN, MIB, Sample, held, leaky, training};
 use crate::text::timeline::training_over_time;
 
 fn page(snapshot: &Snapshot, by: By) -> String {
@@ -69,6 +70,13 @@ fn trend_page(made: impl Fn() -> Snapshot) -> String {
     String::from_utf8(out).expect("text")
 }
 
+fn why_page(snapshot: &Snapshot) -> String {
+    let why = Why::of(snapshot, &why::Options::default()).expect("an answer");
+    let mut out = Vec::new();
+    write_why(&why, &mut out).expect("a page");
+    String::from_utf8(out).expect("text")
+}
+
 /// The texts between two markers of a page.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> Vec<&'a str> {
     let parts = page.split(start).skip(1);
@@ -115,6 +123,7 @@ fn the_policy_allows_the_scripts_and_styles_of_the_page_and_nothing_else() {
         page(&leaky(), By::Site),
         diff_page(&leaky(), &leaky()),
         trend_page(leaky),
+        why_page(&held()),
     ] {
         let policy = between(&page, "http-equiv=\"Content-Security-Policy\" content=\"", "\"")[0];
         let directive = |name: &str| -> Vec<&str> {
@@ -151,10 +160,21 @@ fn names_of_a_recording_never_become_markup() {
     snapshot.devices[0].name = nasty.to_owned();
     snapshot.threads[0].name = nasty.to_owned();
     snapshot.losses.unhooked = vec![nasty.to_owned()];
+    let mut with_holders = held();
+    (with_holders.process.command_line, with_holders.losses) = (vec![nasty.to_owned()], snapshot.losses.clone());
+    let holders = with_holders.holders.as_mut().expect("searched");
+    for path in &mut holders.paths {
+        (path.origin, path.origin_type, path.note) = (nasty.to_owned(), nasty.to_owned(), Some(nasty.to_owned()));
+        path.steps.iter_mut().for_each(|step| step.via = nasty.to_owned());
+    }
+    holders.retainers[0].name = nasty.to_owned();
+    holders.search.limits = vec![nasty.to_owned()];
     for page in [
         page(&snapshot, By::Site),
         diff_page(&snapshot, &leaky()),
         trend_page(|| snapshot.clone()),
+        page(&with_holders, By::Site),
+        why_page(&with_holders),
     ] {
         assert!(!page.contains("<img") && !page.contains("<b>"));
         assert!(page.contains("&lt;/script&gt;&lt;img src=x"));
@@ -212,6 +232,34 @@ fn the_numbers_are_those_of_the_report() {
             .collect();
         assert_eq!(shown, known);
     }
+}
+
+#[test]
+fn holders_are_those_of_the_answer() {
+    let snapshot = held();
+    let why = Why::of(&snapshot, &why::Options::default()).expect("an answer");
+    let (header, _) = data(&why_page(&snapshot));
+    let shown = &header["page"];
+    let numbers = |list: &Value| -> Vec<u64> {
+        let items = list.as_array().expect("a list").iter();
+        items.map(|item| item["bytes"].as_u64().expect("bytes")).collect()
+    };
+    let bytes: Vec<u64> = why.origins.iter().map(|origin| origin.tally.bytes).collect();
+    assert_eq!(numbers(&shown["holders"]), bytes);
+    let retained: Vec<u64> = why.retainers.iter().map(|retainer| retainer.tally.bytes).collect();
+    assert_eq!(numbers(&shown["retainers"]), retained);
+    // The page of a report shows them below its rows.
+    let (header, column) = data(&page(&snapshot, By::Site));
+    let process = &header["page"]["processes"][0];
+    let held = process["held"].as_array().expect("one list per row");
+    let of_rows: Vec<u64> = held.iter().map(|lines| numbers(lines).iter().sum()).collect();
+    assert_eq!(of_rows, column("0.rows.bytes"));
+    assert_eq!(numbers(&process["retainers"]), retained);
+    let (without, _) = data(&page(&leaky(), By::Site));
+    assert_eq!(
+        without["page"]["processes"][0]["held"].as_array().map(Vec::len),
+        Some(0)
+    );
 }
 
 #[test]

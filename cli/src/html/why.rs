@@ -1,9 +1,11 @@
 //! What holds memory, as a page of its own and as parts of a report's page: the holders of each call site, and a tree of what
 //! would be freed with what.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::analysis::report::{Report, Tally};
+use culeak::analysis::site::Fingerprint;
 use culeak::analysis::why::{Options, Retained, SiteHolders, Why};
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
@@ -141,11 +143,13 @@ pub fn of_rows(report: &Report) -> Vec<Vec<Line>> {
     if report.held_by.is_empty() {
         return Vec::new();
     }
-    let of_site = |row: &culeak::analysis::report::Row| {
-        let fingerprint = row.stacks.first()?.stack.site_fingerprint;
-        report.held_by.iter().find(|site| site.site_fingerprint == fingerprint)
-    };
-    let rows = report.rows.iter().map(|row| of_site(row).map_or(Vec::new(), lines));
+    let sites = report.held_by.iter().map(|site| (site.site_fingerprint, site));
+    let sites: HashMap<Fingerprint, &SiteHolders> = sites.collect();
+    let rows = report.rows.iter().map(|row| {
+        let stack = row.stacks.first();
+        let site = stack.and_then(|stack| sites.get(&stack.stack.site_fingerprint));
+        site.map_or(Vec::new(), |site| lines(site))
+    });
     rows.collect()
 }
 

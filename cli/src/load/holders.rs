@@ -14,6 +14,7 @@
 mod core_file;
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -23,10 +24,9 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, ProcessState, Retainer, Snapshot};
+use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Block, Error, Options};
-
-pub use core_file::recording_of_core;
 
 use super::{Loaded, Place};
 use crate::errors::Failure;
@@ -86,13 +86,18 @@ pub fn not_searched(item: &Loaded) -> String {
     }
 }
 
-/// Searches a core file for the blocks that the snapshot has.
+/// Reads a core file, and the recording of its process: this one, or `*.PID.culeak` beside the core file or in the current
+/// folder.
 ///
 /// # Errors
-/// The file cannot be read, or is no core file.
-pub fn of_core(item: &mut Loaded, core: &Path, wanted: &Wanted) -> Result<(), Failure> {
-    let mut source = live::Process::new(0).map_err(|error| failure(&core.display().to_string(), &error))?; // CORE
-    attach(&mut item.snapshot, &mut source, wanted)
+/// A file cannot be read, or there is not exactly one such recording; the message says what to name.
+pub fn open_core(path: &Path, recording: Option<&OsStr>) -> Result<(Core, Loaded), Failure> {
+    let core = Core::open(path).map_err(|error| failure(&path.display().to_string(), &error))?;
+    let place = match recording {
+        Some(recording) => super::single(recording)?,
+        None => Place::File(core_file::recording_of(core.process_id(), path)?),
+    };
+    Ok((core, place.load()?))
 }
 
 /// Searches this memory for the blocks that a report of the snapshot lists, and stores the holders in the snapshot. Names

@@ -474,6 +474,30 @@ mod schema {
         }
     }
 
+    #[test]
+    fn holders_are_in_the_schema() {
+        use culeak::snapshot::{Class, RootKind::*};
+        for class in Class::ALL {
+            for root in [
+                Module,
+                Frame,
+                ThreadLocal,
+                Context,
+                Exception,
+                Interpreter,
+                Global,
+                Stack,
+                Heap,
+                None,
+            ] {
+                let mut snapshot = crate::text::sample::held();
+                let path = &mut snapshot.holders.as_mut().expect("searched").paths[0];
+                (path.class, path.root, path.interior) = (class, root, true);
+                assert_eq!(problems(&snapshot), Vec::<String>::new(), "{class:?} {root:?}");
+            }
+        }
+    }
+
     /// The validator alone would not notice a missing field, since unknown fields are allowed.
     #[test]
     fn every_field_of_the_model_is_described() {
@@ -489,6 +513,9 @@ mod schema {
         let named = full.locations.iter().position(|location| location.symbols.len() == 1);
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
+        full.holders = crate::text::sample::held().holders;
+        let search = &mut full.holders.as_mut().expect("searched").search;
+        (search.paused_ns, search.torn) = (1, 1);
         let json = serde_json::to_value(&full).expect("json");
         let described = |object: &Value, definition: &Value| {
             for field in object.as_object().expect("an object").keys() {
@@ -530,6 +557,21 @@ mod schema {
         described(&json["end"], &schema["$defs"]["end"]);
         described(&json["process"]["python"], &schema["$defs"]["python"]);
         described(&json["taken"]["automatic"], &schema["$defs"]["automatic"]);
+        let holders = &json["holders"];
+        described(holders, &schema["$defs"]["holders"]);
+        described(&holders["search"], &schema["$defs"]["search"]);
+        for (rows, definition) in [
+            ("paths", "holder_path"),
+            ("retainers", "retainer"),
+            ("blocks", "held_block"),
+        ] {
+            for row in holders[rows].as_array().expect("rows") {
+                described(row, &schema["$defs"][definition]);
+            }
+        }
+        for step in holders["paths"][0]["steps"].as_array().expect("steps") {
+            described(step, &schema["$defs"]["holder_step"]);
+        }
         described(&json["usage"], &schema["$defs"]["usage"]);
         described(&json["usage"]["devices"][0], &schema["$defs"]["device_usage"]);
         described(

@@ -8,6 +8,8 @@ use crate::snapshot::{Class, HolderPath, RootKind, Step};
 const STEPS_SHOWN: usize = 24;
 /// The most characters of one part of a path.
 const PART_SHOWN: usize = 160;
+/// The most characters of a path. A small file may have one path, and rows for it at a hundred thousand call sites.
+const PATH_SHOWN: usize = 1000;
 
 /// The path from its origin on: `keep[*] → Tensor → storage`. Bounded, however long the path is.
 pub fn path_text(path: &HolderPath) -> String {
@@ -23,13 +25,23 @@ pub fn path_text(path: &HolderPath) -> String {
             .for_each(|step| add(&mut text, step));
     }
     if path.interior {
-        text.push_str(if text.is_empty() {
-            "into the block"
-        } else {
-            ", into the block"
+        text.push_str(match text.is_empty() {
+            true => "into the block",
+            false => ", into the block",
         });
     }
-    text
+    shortened(text)
+}
+
+/// The text, cut in the middle if it is very long.
+fn shortened(text: String) -> String {
+    let characters = text.chars().count();
+    if characters <= PATH_SHOWN {
+        return text;
+    }
+    let first = text.chars().take(PATH_SHOWN / 2);
+    let last = text.chars().skip(characters - PATH_SHOWN / 2);
+    first.chain(['…']).chain(last).collect()
 }
 
 fn add(text: &mut String, step: &Step) {

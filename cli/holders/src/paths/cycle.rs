@@ -198,7 +198,8 @@ fn node(names: &Names, place: u32) -> Option<NodeId> {
 }
 
 fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
-    edge.kind() == EdgeKind::Dictionary || node(names, owner).is_some_and(|node| names.label(node, edge).hidden)
+    edge.kind() == EdgeKind::Dictionary
+        || node(names, owner).is_some_and(|node| names.label(node, Kind::Object, edge).hidden)
 }
 
 fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {

@@ -62,6 +62,8 @@ pub(super) enum Place {
     /// The cells, defaults or keyword defaults of a function: their indices are no data of the user.
     Closure,
     Defaults,
+    /// A dictionary that has a dictionary for each thread or for each `threading.local`.
+    Threads,
 }
 
 /// What a path begins with.
@@ -141,7 +143,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let Some(python) = &self.searched.python else {
             return Kind::Object;
         };
-        let kind = match last_part(python.type_name(of)) {
+        let kind = match python.type_name(of) {
             _ if python.is_class(of) => Kind::Class,
             "module" => Kind::Module,
             "function" => Kind::Function,
@@ -191,7 +193,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return String::new();
         };
         let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
-        match last_part(name) {
+        match name {
             "_lru_cache_wrapper" => "lru_cache",
             "_local" => "threading.local",
             "ReferenceType" => "weakref",
@@ -209,7 +211,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             self.type_of(node),
             &mut self.searched.python,
         ) {
-            (NodeKind::Python, Some(of), Some(python)) => python.name(copy, address, of),
+            (NodeKind::Python, Some(of), Some(python)) => match python.type_name(of) {
+                "_lru_cache_wrapper" => "lru_cache".to_owned(),
+                "_local" => "threading.local".to_owned(),
+                _ => python.name(copy, address, of),
+            },
             (NodeKind::Python, ..) => String::new(),
             _ => {
                 let kind = self.kind(node);
@@ -218,7 +224,15 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         }
     }
 
-    pub fn label(&mut self, node: NodeId, edge: Edge) -> Label {
+    pub fn label(&mut self, node: NodeId, kind: Kind, edge: Edge) -> Label {
+        if kind == Kind::Context {
+            let name = self.context_variable(node, edge).unwrap_or_default();
+            return Label {
+                shape: name.clone(),
+                concrete: name,
+                hidden: false,
+            };
+        }
         let address = self.searched.graph.address(node);
         let is_frame = self.searched.graph.kind(node) == NodeKind::Frame;
         match (self.searched.graph.kind(node), &mut self.searched.python) {
@@ -234,7 +248,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         if kind == Kind::Root {
             return match self.searched.graph.root(from) {
                 Some(Root::Python(PythonRoot::Interpreter("sys.modules"))) => Place::Modules,
-                Some(Root::Python(PythonRoot::Interpreter(_) | PythonRoot::ThreadLocals { .. })) => Place::Attributes,
+                Some(Root::Python(PythonRoot::Interpreter("sys" | "builtins"))) => Place::Attributes,
+                Some(Root::Python(PythonRoot::ThreadLocals { .. })) => Place::Threads,
                 _ => Place::Plain,
             };
         }
@@ -242,15 +257,15 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return Place::Attributes;
         }
         match (kind, edge.kind(), to) {
-            (Kind::ThreadLocal, _, Kind::Dict) => Place::Attributes,
-            (Kind::Dict, EdgeKind::Value, Kind::Dict) if place == Place::Plain => Place::Plain,
-            (Kind::Function, EdgeKind::Field, _) => match self.label(from, edge) {
+            (Kind::ThreadLocal, _, Kind::Dict | Kind::Container) => Place::Threads,
+            (Kind::Dict, _, Kind::Dict) if place == Place::Threads => Place::Attributes,
+            (Kind::Function, EdgeKind::Field, _) => match self.label(from, kind, edge) {
                 label if label.hidden => Place::Attributes,
                 label if label.shape == ".__closure__" => Place::Closure,
                 label if label.shape.ends_with("defaults__") => Place::Defaults,
                 _ => Place::Plain,
             },
-            (_, EdgeKind::Field, Kind::Dict) if self.label(from, edge).hidden => Place::Attributes,
+            (_, EdgeKind::Field, Kind::Dict) if self.label(from, kind, edge).hidden => Place::Attributes,
             _ => Place::Plain,
         }
     }
@@ -268,7 +283,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
                     kind = Kind::Module;
                 }
             }
-            let mut label = self.label(node, edge);
+            let mut label = self.label(node, kind, edge);
             if place == Place::Closure
                 && let Some(&(function, _)) = nth.checked_sub(1).and_then(|nth| path.get(nth))
                 && let Some(name) = self.free_variable(function, edge.index())
@@ -297,8 +312,21 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     /// The name of a function's free variable.
     fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
-        let _ = (function, index);
-        None
+        let address = self.searched.graph.address(function);
+        self.searched
+            .python
+            .as_mut()?
+            .free_variable(self.searched.copy, address, index)
+    }
+
+    /// The name of the context variable whose value this is: keys and values take turns.
+    fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
+        let copy = self.searched.copy;
+        let value = self.searched.graph.address(node) + edge.index() * 8;
+        self.searched
+            .python
+            .as_mut()?
+            .context_variable(copy, copy.word(value.checked_sub(8)?))
     }
 
     /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.
@@ -354,10 +382,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
                 Beginning::Namespace(name.to_owned(), RootKind::Module)
             }
-            PythonRoot::Interpreter(name @ "interpreter state") => {
-                Beginning::Other(name.to_owned(), RootKind::Interpreter)
-            }
-            PythonRoot::Interpreter(name) => Beginning::Namespace(name.to_owned(), RootKind::Interpreter),
+            PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
             PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
             PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
             PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
@@ -383,11 +408,6 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             _ => format!("thread {id}"),
         }
     }
-}
-
-/// `deque` for `collections.deque`.
-pub(super) fn last_part(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
 }
 
 /// `frame of generator gen, train.py:62`, whatever the generator itself is called.

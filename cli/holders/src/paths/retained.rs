@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use culeak::snapshot::{Class, Retainer, RootKind};
 use foldhash::fast::FixedState;
 
-use super::names::{Kind, Names};
+use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style};
 use crate::Block;
 use crate::graph::dominators::{Dominated, Links, dominators};
-use crate::graph::{Edge, Graph, NodeId, NodeKind, Phase, Root};
+use crate::graph::{BlockEdge, Edge, Graph, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
 
 /// Holders that are reported.
@@ -76,13 +76,12 @@ fn entries(names: &mut Names) -> Vec<u32> {
     for (node, root) in graph.roots() {
         match root {
             Root::Heap => continue,
-            _ if graph.phase(*node) == Phase::Records => continue,
             Root::Python(PythonRoot::Interpreter("sys.modules")) => {
                 let all = graph.targets(*node);
                 variables.extend(all);
                 variables.extend(all.iter().flat_map(|modules| graph.targets(*modules)));
             }
-            Root::Python(PythonRoot::Interpreter(_)) => variables.extend(graph.targets(*node)),
+            Root::Python(PythonRoot::Interpreter("sys" | "builtins")) => variables.extend(graph.targets(*node)),
             _ => {}
         }
         entries.push(node.0);
@@ -121,9 +120,7 @@ impl<'g> Holding<'g> {
         let nodes = graph.len();
         let mut holds = vec![0; nodes.div_ceil(64)];
         // The records of an allocator point to all of its blocks.
-        let counts = |edge: &&crate::graph::BlockEdge| {
-            graph.phase(edge.node) != Phase::Records && !(edge.weak && blocks[edge.block as usize].of_torch)
-        };
+        let counts = |edge: &&BlockEdge| !edge.weak || !blocks[edge.block as usize].of_torch;
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()
@@ -252,13 +249,15 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
             | Kind::Cell
             | Kind::Frame
             | Kind::Traceback
-            | Kind::Context
-            | Kind::ThreadLocal
             | Kind::CacheLink
             | Kind::AutogradMeta
             | Kind::Storage
             | Kind::PyNode
             | Kind::Unnamed => false,
+            // Not the inner parts of these.
+            kind @ (Kind::Context | Kind::ThreadLocal) => {
+                ["Context", "threading.local"].contains(&names.name(node, kind).as_str())
+            }
             // Behind a Python object it is a part of that.
             Kind::Tensor => names
                 .searched

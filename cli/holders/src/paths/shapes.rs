@@ -183,14 +183,14 @@ impl Shapes {
             (EdgeKind::Word | EdgeKind::Root | EdgeKind::Stack, _) if from != Kind::Context => plain(0),
             (EdgeKind::Item | EdgeKind::Value | EdgeKind::Key | EdgeKind::Member, _) => match (place, from) {
                 (Place::Plain, Kind::Context) | (Place::Modules | Place::Attributes, _) => {
-                    let label = names.label(parent, edge);
+                    let label = names.label(parent, from, edge);
                     self.text(&label.concrete)
                 }
                 (Place::Plain, _) => plain(0),
                 _ => plain(1 + edge.index()),
             },
             (_, Kind::Context) => {
-                let label = names.label(parent, edge);
+                let label = names.label(parent, from, edge);
                 self.text(&label.concrete)
             }
             _ => plain(edge.index()),

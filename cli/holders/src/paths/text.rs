@@ -141,15 +141,12 @@ impl<'a> Origin<'a> {
             }
             Some(Beginning::ThreadLocal(thread)) => {
                 origin.root = RootKind::ThreadLocal;
-                let inner = |part: &&Part| matches!(part.kind, Kind::Dict | Kind::ThreadLocal | Kind::Container);
-                let count = parts[1..].iter().take_while(inner).count();
-                let named = |part: &&Part| !part.label.hidden && part.edge.kind() == EdgeKind::Value;
-                let name = parts[1..1 + count]
-                    .iter()
-                    .rfind(named)
-                    .map_or("", |part| &part.label.concrete);
-                origin.text = format!("{thread}thread-local {}", unquoted(name)).trim_end().to_owned();
-                origin.at = 1 + count;
+                // A dictionary of the thread, and in it the dictionary of a `threading.local`.
+                let is_local = parts.get(2).is_some_and(|part| part.place == Place::Attributes);
+                let last = if is_local { 2 } else { 1 };
+                let name = parts.get(last).map_or("", |part| unquoted(&part.label.concrete));
+                origin.text = format!("{thread}thread-local {name}").trim_end().to_owned();
+                origin.at = last + 1;
             }
             Some(Beginning::Context(thread)) => {
                 origin.root = RootKind::Context;
@@ -357,6 +354,12 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
     if part.label.hidden || is_meaningless(part.kind) && part.kind != Kind::Unnamed && part.kind != Kind::Context {
         return fixed("");
     }
+    if part.place == Place::Threads {
+        return fixed("");
+    }
+    if part.kind == Kind::Context && !part.label.shape.is_empty() {
+        return fixed(&format!("context variable {}", part.label.shape));
+    }
     if part.place == Place::Attributes {
         // The name of an attribute is part of the shape.
         return fixed(&attribute(&part.label.concrete));
@@ -369,6 +372,7 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
             let named = next.is_some_and(|next| next.label.concrete.starts_with("closure"));
             fixed(if named { "" } else { &part.label.shape })
         }
+        (Kind::Generator, Kind::Frame) => fixed(""),
         (Kind::AutogradMeta, Kind::Tensor) => fixed(if part.edge.index() == 5 { ".grad" } else { "._base" }),
         (Kind::AutogradMeta, Kind::GradNode | Kind::PyNode) => fixed(".grad_fn"),
         (Kind::GradNode, Kind::Tensor) => fixed(torch::saved_tensor(&from.name)),
@@ -402,7 +406,7 @@ fn is_hidden(from: &Part, part: &Part, next: &Part, after: Option<&Part>, via: &
     let is_end = |part: Option<&Part>| part.is_none();
     match next.kind {
         Kind::Cell | Kind::Traceback | Kind::Context | Kind::CacheLink | Kind::AutogradMeta => true,
-        Kind::Dict if next.place == Place::Attributes => true,
+        Kind::Dict | Kind::Container if matches!(next.place, Place::Attributes | Place::Threads) => true,
         Kind::Dict | Kind::Container => {
             let named = matches!(
                 next.edge.kind(),
@@ -410,7 +414,8 @@ fn is_hidden(from: &Part, part: &Part, next: &Part, after: Option<&Part>, via: &
             );
             matches!(next.place, Place::Closure | Place::Defaults) || named && !via.is_empty()
         }
-        Kind::Generator => after.is_some_and(|after| after.kind == Kind::Frame),
+        // Up to 3.10 the frame is an object of its own.
+        Kind::Frame => part.kind == Kind::Generator,
         Kind::Tensor => {
             from.kind == Kind::Object && part.kind == Kind::Object && part.edge.kind() == EdgeKind::Word
                 || after_saved && after.is_some_and(|after| after.kind == Kind::Storage)

@@ -11,6 +11,7 @@ use super::names::Names;
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::NativeRoot;
+use crate::python::PythonRoot;
 
 /// Nodes that are read again.
 const NODES: usize = 500_000;
@@ -54,6 +55,15 @@ impl Pages {
         }
     }
 
+    /// What the roots of Python are read from.
+    pub fn add_roots(&mut self, names: &Names) {
+        if let Some(python) = &names.searched.python {
+            for range in python.root_ranges(names.searched.copy) {
+                self.range(names.searched.copy, range.start, range.end.saturating_sub(range.start));
+            }
+        }
+    }
+
     fn object(&mut self, names: &mut Names, node: NodeId) {
         let address = names.searched.graph.address(node);
         let copy = names.searched.copy;
@@ -93,10 +103,18 @@ const FRAME: u64 = 2048;
 pub(super) struct Check<'n, 'c> {
     newer: &'n Copy<'c>,
     /// What objects refer to now.
-    targets: HashMap<NodeId, HashSet<u64, FixedState>, FixedState>,
+    targets: HashMap<NodeId, Targets, FixedState>,
     /// By node: the reference to it is still there, and all before it.
     known: HashMap<NodeId, bool, FixedState>,
-    references: Vec<crate::python::Reference>,
+    /// What the roots of Python lead to now.
+    rooted: Option<HashSet<u64, FixedState>>,
+}
+
+/// What an object refers to.
+#[derive(Default)]
+struct Targets {
+    objects: HashSet<u64, FixedState>,
+    by_edge: HashMap<Edge, u64, FixedState>,
 }
 
 impl<'n, 'c> Check<'n, 'c> {
@@ -105,13 +123,13 @@ impl<'n, 'c> Check<'n, 'c> {
             newer,
             targets: HashMap::default(),
             known: HashMap::default(),
-            references: Vec::new(),
+            rooted: None,
         }
     }
 
     /// Whether all references of a path to a block are still there.
     pub fn holds(&mut self, names: &mut Names, last: (NodeId, Edge), block: u64) -> bool {
-        if !self.refers(names, last.0, last.1, block) {
+        if !self.refers(names, last.0, last.1, block, true) {
             return false;
         }
         let mut open = Vec::new();
@@ -131,7 +149,7 @@ impl<'n, 'c> Check<'n, 'c> {
             if let Some((parent, edge)) = names.searched.graph.parent(node) {
                 holds = holds && {
                     let target = names.searched.graph.address(node);
-                    self.refers(names, parent, edge, target)
+                    self.refers(names, parent, edge, target, false)
                 };
             }
             self.known.insert(node, holds);
@@ -139,7 +157,7 @@ impl<'n, 'c> Check<'n, 'c> {
         holds
     }
 
-    fn refers(&mut self, names: &mut Names, from: NodeId, edge: Edge, target: u64) -> bool {
+    fn refers(&mut self, names: &mut Names, from: NodeId, edge: Edge, target: u64, is_block: bool) -> bool {
         let address = names.searched.graph.address(from);
         match names.searched.graph.kind(from) {
             NodeKind::Root => match names.searched.graph.root(from) {
@@ -148,34 +166,42 @@ impl<'n, 'c> Check<'n, 'c> {
                     ..
                 }) => true,
                 Some(Root::Native { start, .. }) => self.same_word(names, start + edge.index() * 8),
+                Some(Root::Python(root)) if is_of_thread(root) => self.is_rooted(names, target),
                 _ => true,
             },
             NodeKind::Native => self.is_allocated(names, address) && self.same_word(names, address + edge.index() * 8),
-            NodeKind::Python | NodeKind::Frame if edge.kind() == EdgeKind::Word => {
-                self.same_word(names, address + edge.index() * 8)
-            }
             NodeKind::Python | NodeKind::Frame => {
                 if !self.targets.contains_key(&from) {
-                    let targets = self.read(names, from);
+                    let targets = read(names, self.newer, from);
                     self.targets.insert(from, targets);
                 }
-                self.targets[&from].contains(&target)
+                let now = &self.targets[&from];
+                if edge.kind() != EdgeKind::Word && now.objects.contains(&target) {
+                    return true;
+                }
+                // A word may point into something, and a number may be an address.
+                let copy = names.searched.copy;
+                match read(names, copy, from).by_edge.get(&edge) {
+                    Some(before) if edge.kind() == EdgeKind::Word => now.by_edge.get(&edge) == Some(before),
+                    Some(before) => is_block && now.objects.contains(before),
+                    None => false,
+                }
             }
         }
     }
 
-    fn read(&mut self, names: &mut Names, node: NodeId) -> HashSet<u64, FixedState> {
-        let address = names.searched.graph.address(node);
-        let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
-        self.references.clear();
-        if let Some(python) = &mut names.searched.python {
-            if is_frame {
-                python.frame_references(self.newer, address, &mut self.references);
-            } else if let Some(of) = python.object(self.newer, address) {
-                python.references(self.newer, address, of, &mut self.references);
+    fn is_rooted(&mut self, names: &mut Names, target: u64) -> bool {
+        let newer = self.newer;
+        let rooted = self.rooted.get_or_insert_with(|| {
+            let mut rooted = HashSet::default();
+            if let Some(python) = &mut names.searched.python {
+                python.roots(newer, &mut |_, root| {
+                    rooted.insert(root.target);
+                });
             }
-        }
-        self.references.iter().map(|reference| reference.target).collect()
+            rooted
+        });
+        rooted.contains(&target)
     }
 
     fn same_word(&self, names: &Names, address: u64) -> bool {
@@ -186,4 +212,36 @@ impl<'n, 'c> Check<'n, 'c> {
     fn is_allocated(&self, names: &Names, address: u64) -> bool {
         self.same_word(names, address) || self.same_word(names, address + 8)
     }
+}
+
+/// Frames end, and exceptions are handled.
+fn is_of_thread(root: &PythonRoot) -> bool {
+    matches!(
+        root,
+        PythonRoot::Frame { .. }
+            | PythonRoot::Exception { .. }
+            | PythonRoot::Context { .. }
+            | PythonRoot::ThreadLocals { .. }
+    )
+}
+
+fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
+    let address = names.searched.graph.address(node);
+    let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
+    let mut references = Vec::new();
+    if let Some(python) = &mut names.searched.python {
+        if is_frame {
+            python.frame_references(copy, address, &mut references);
+        } else if let Some(of) = python.object(copy, address) {
+            python.references(copy, address, of, &mut references);
+        }
+    }
+    let mut targets = Targets::default();
+    for reference in references {
+        if reference.edge.kind() != EdgeKind::Word {
+            targets.objects.insert(reference.target);
+        }
+        targets.by_edge.insert(reference.edge, reference.target);
+    }
+    targets
 }

@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::offsets::ABSENT;
+use crate::python::references::is_address;
 use crate::python::{OBJECT_SIZE, Python, Reference, Sort};
 
 /// More than fits into memory.
@@ -32,7 +33,11 @@ pub struct Entries {
 
 impl Entries {
     pub fn key(&self, copy: &Copy, index: u64) -> u64 {
-        if index < self.count { copy.word(self.first + index * self.step + self.key) } else { 0 }
+        if index < self.count {
+            copy.word(self.first + index * self.step + self.key)
+        } else {
+            0
+        }
     }
 
     pub fn value(&self, copy: &Copy, index: u64) -> u64 {
@@ -51,7 +56,10 @@ pub fn is_present(copy: &Copy, range: &Range<u64>) -> bool {
         || range.start & 7 == 0
             && copy.has(range.start)
             && copy.has(range.end - 8)
-            && (bytes <= 16 * PAGE || copy.region(range.start).is_some_and(|region| region.range.end >= range.end))
+            && (bytes <= 16 * PAGE
+                || copy
+                    .region(range.start)
+                    .is_some_and(|region| region.range.end >= range.end))
 }
 
 /// `start`, and `count` elements of `step` bytes behind it.
@@ -65,7 +73,11 @@ fn array(start: u64, count: u64, step: u64) -> Option<Range<u64>> {
 fn push(found: &mut Vec<Reference>, kind: EdgeKind, index: u64, target: u64) {
     if target != 0 {
         let edge = Edge::new(kind, index);
-        found.push(Reference { edge, target, sort: Sort::Named });
+        found.push(Reference {
+            edge,
+            target,
+            sort: Sort::Named,
+        });
     }
 }
 
@@ -73,7 +85,7 @@ impl Python {
     /// The entries of a dictionary's keys; `None` if they are torn.
     pub(super) fn entries(&self, copy: &Copy, keys: u64) -> Option<Entries> {
         let o = &self.offsets;
-        if keys < PAGE || keys & 7 != 0 {
+        if !is_address(keys) || keys & 7 != 0 {
             return None;
         }
         let count = copy.word(keys + o.keys_entries);
@@ -120,6 +132,9 @@ impl Python {
     /// The values of a split dictionary.
     fn split_values(&self, copy: &Copy, values: u64, count: u64) -> Option<Range<u64>> {
         let o = &self.offsets;
+        if !is_address(values) {
+            return None;
+        }
         let count = match o.values_embedded {
             ABSENT => count,
             // The first byte is the capacity.
@@ -131,12 +146,16 @@ impl Python {
 
     /// The values of a split dictionary are part of the object whose attributes they are.
     fn is_embedded(&self, copy: &Copy, values: u64) -> bool {
-        self.offsets.values_embedded != ABSENT && copy.byte(values + self.offsets.values_embedded) != 0
+        self.offsets.values_embedded != ABSENT
+            && is_address(values)
+            && copy.byte(values + self.offsets.values_embedded) != 0
     }
 
     pub(super) fn dict_references(&self, copy: &Copy, dict: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
-        let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else { return };
+        let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else {
+            return;
+        };
         let values = copy.word(dict + o.dict_values);
         if values != 0 {
             if !self.is_embedded(copy, values) {
@@ -161,7 +180,9 @@ impl Python {
 
     pub(super) fn dict_arrays(&self, copy: &Copy, dict: u64, arrays: &mut Vec<Range<u64>>) {
         let o = &self.offsets;
-        let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else { return };
+        let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else {
+            return;
+        };
         arrays.push(entries.range());
         let values = copy.word(dict + o.dict_values);
         if values != 0 {
@@ -171,10 +192,9 @@ impl Python {
 
     /// An `OrderedDict` has a list of nodes {key, hash, next, previous} besides; each counts as a reference to its key.
     fn ordered_nodes<'a>(&self, copy: &'a Copy, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
-        const FIRST: u64 = 32;
         const NEXT: u64 = 16;
         let used = copy.word(dict + OBJECT_SIZE).min(MOST_ENTRIES);
-        let mut node = copy.word(dict + self.offsets.dict_bytes + FIRST);
+        let mut node = copy.word(dict + self.offsets.dict_bytes);
         (0..used).map_while(move |_| {
             let this = node;
             if this & 7 != 0 || !copy.has(this) {
@@ -225,7 +245,11 @@ impl Python {
 
     /// The blocks of a deque: {previous, 64 elements, next}, and the elements in use: index of the first, number.
     fn deque_blocks(&self, copy: &Copy, deque: u64) -> (Vec<u64>, u64, u64) {
-        let (mut block, first, count) = (copy.word(deque + 24), copy.word(deque + 40), copy.word(deque + OBJECT_SIZE));
+        let (mut block, first, count) = (
+            copy.word(deque + 24),
+            copy.word(deque + 40),
+            copy.word(deque + OBJECT_SIZE),
+        );
         let mut blocks = Vec::new();
         if first >= DEQUE_BLOCK || count > MOST_ENTRIES {
             return (blocks, 0, 0);
@@ -244,8 +268,15 @@ impl Python {
         let (blocks, first, count) = self.deque_blocks(copy, deque);
         for index in 0..count {
             let place = first + index;
-            let Some(block) = blocks.get((place / DEQUE_BLOCK) as usize) else { break };
-            push(found, EdgeKind::Item, index, copy.word(block + 8 + place % DEQUE_BLOCK * 8));
+            let Some(block) = blocks.get((place / DEQUE_BLOCK) as usize) else {
+                break;
+            };
+            push(
+                found,
+                EdgeKind::Item,
+                index,
+                copy.word(block + 8 + place % DEQUE_BLOCK * 8),
+            );
         }
     }
 
@@ -262,7 +293,7 @@ impl Python {
         let bytes = match o.module_definition {
             ABSENT => copy.word(module + o.module_state_bytes),
             at => match copy.word(module + at) {
-                0 => 0,
+                definition if !is_address(definition) => 0,
                 definition => copy.word(definition + o.definition_state_bytes),
             },
         };

@@ -6,9 +6,7 @@
 //! While a frame executes, the depth of its value stack is only in a register; what its slots hold may then be stale. From
 //! 3.14 on the low bits of a slot say whether it counts as a reference.
 
-use std::ops::Range;
-
-use culeak::reader::python_line::{BEFORE_FIRST, python_line};
+use culeak::reader::{BEFORE_FIRST, python_line};
 
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
@@ -63,15 +61,23 @@ impl Python {
         let mut count = u64::from(copy.half(code + o.code_variables));
         if o.code_cell_names != ABSENT {
             for names in [o.code_cell_names, o.code_free_names] {
-                count = count.saturating_add(copy.word(copy.word(code + names) + OBJECT_SIZE));
+                count = count.saturating_add(copy.word(copy.word(code + names).wrapping_add(OBJECT_SIZE)));
             }
         }
         count
     }
 
     fn slots(&self, copy: &Copy, code: u64, first: u64) -> Option<Slots> {
-        let (variables, stack) = (self.variables(copy, code), copy.half(code + self.offsets.code_stack_slots).into());
-        let slots = Slots { first, variables, stack, depth: None };
+        let (variables, stack) = (
+            self.variables(copy, code),
+            copy.half(code + self.offsets.code_stack_slots).into(),
+        );
+        let slots = Slots {
+            first,
+            variables,
+            stack,
+            depth: None,
+        };
         let fits = variables < MOST_SLOTS && stack < MOST_SLOTS;
         (fits && is_present(copy, &(first..first + variables * 8))).then_some(slots)
     }
@@ -155,7 +161,9 @@ impl Python {
 
     fn inner_frame_references(&self, copy: &Copy, frame: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
-        let Some(slots) = self.frame_slots_of(copy, frame) else { return };
+        let Some(slots) = self.frame_slots_of(copy, frame) else {
+            return;
+        };
         self.slot_references(copy, slots, found);
         let fields = [o.frame_code, o.frame_function, o.frame_names, o.frame_object];
         for (index, at) in fields.into_iter().enumerate() {
@@ -186,6 +194,17 @@ impl Python {
     pub(super) fn generator_references(&self, copy: &Copy, generator: u64, found: &mut Vec<Reference>) {
         if let Some(frame) = self.generator_frame(copy, generator) {
             self.inner_frame_references(copy, frame, found);
+        } else if self.minor() >= 12 {
+            // One that has ended keeps its code.
+            let target = self.untagged(copy.word(generator + self.offsets.generator_frame + self.offsets.frame_code));
+            let edge = Edge::new(EdgeKind::Field, FRAME_FIELD);
+            if self.is_code(copy, target) {
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Context,
+                });
+            }
         }
     }
 
@@ -198,7 +217,11 @@ impl Python {
         // The states were numbered anew in 3.15.
         const CLEARED: u8 = 5;
         let state = copy.byte(generator + o.generator_state);
-        let has_frame = if self.minor() >= 15 { state < CLEARED } else { state as i8 <= 0 };
+        let has_frame = if self.minor() >= 15 {
+            state < CLEARED
+        } else {
+            state as i8 <= 0
+        };
         has_frame.then_some(generator + o.generator_frame)
     }
 
@@ -210,7 +233,10 @@ impl Python {
                 Some(Kind::Generator) => copy.word(address + o.generator_frame_object),
                 _ => address,
             };
-            let code = copy.word(frame.checked_add(o.frame_object_code)?);
+            if !is_address(frame) {
+                return None;
+            }
+            let code = copy.word(frame + o.frame_object_code);
             let last = copy.half(frame + o.frame_object_instruction);
             let offset = match self.minor() {
                 _ if last == u32::MAX => BEFORE_FIRST,
@@ -227,7 +253,12 @@ impl Python {
         let code = self.frame_code(copy, frame)?;
         let instruction = copy.word(frame + o.frame_instruction);
         let offset = instruction.checked_sub(code + o.code_instructions);
-        Some((code, offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(BEFORE_FIRST)))
+        Some((
+            code,
+            offset
+                .and_then(|offset| u32::try_from(offset).ok())
+                .unwrap_or(BEFORE_FIRST),
+        ))
     }
 
     /// `gen, train.py:62`.
@@ -239,10 +270,12 @@ impl Python {
         let file = super::text::plain(file.rsplit('/').next().unwrap_or_default());
         let table = self.byte_string(copy, copy.word(code + o.code_lines), MOST_LINE_BYTES);
         let first = copy.half(code + o.code_first_line);
-        Some(match python_line(self.minor(), &table.unwrap_or_default(), first, offset) {
-            Some(line) => format!("{name}, {file}:{line}"),
-            None => format!("{name}, {file}"),
-        })
+        Some(
+            match python_line(self.minor(), &table.unwrap_or_default(), first, offset) {
+                Some(line) => format!("{name}, {file}:{line}"),
+                None => format!("{name}, {file}"),
+            },
+        )
     }
 
     /// The name of a variable.
@@ -250,6 +283,7 @@ impl Python {
         let (code, _) = self.position(copy, address, kind)?;
         let o = self.offsets;
         let name_in = |tuple: u64, index: u64| {
+            let tuple = Some(tuple).filter(|&tuple| is_address(tuple))?;
             let names = self.elements(copy, tuple + o.tuple_items, tuple).unwrap_or_default();
             let at = names.start.checked_add(index.checked_mul(8)?)?;
             names.contains(&at).then(|| copy.word(at))
@@ -259,7 +293,7 @@ impl Python {
             name_in(names(o.code_variable_names), index)
         } else {
             let locals = u64::from(copy.half(code + o.code_variables));
-            let cells = copy.word(names(o.code_cell_names) + OBJECT_SIZE);
+            let cells = copy.word(names(o.code_cell_names).wrapping_add(OBJECT_SIZE));
             match index {
                 _ if index < locals => name_in(names(o.code_variable_names), index),
                 _ if index - locals < cells => name_in(names(o.code_cell_names), index - locals),
@@ -275,9 +309,13 @@ impl Python {
         let o = &self.offsets;
         let mut frame = match o.thread_c_frame {
             ABSENT => copy.word(thread + o.thread_frame),
-            at => copy.word(copy.word(thread + at) + o.c_frame_current),
+            at => copy.word(copy.word(thread + at).wrapping_add(o.c_frame_current)),
         };
-        let previous = if self.minor() < 11 { o.frame_object_back } else { o.frame_previous };
+        let previous = if self.minor() < 11 {
+            o.frame_object_back
+        } else {
+            o.frame_previous
+        };
         let mut frames = Vec::new();
         while is_address(frame) && frame & 7 == 0 && copy.has(frame) && frames.len() < MOST_FRAMES {
             // Some of 3.12 and later mark calls from C and run no code.
@@ -287,12 +325,6 @@ impl Python {
             frame = copy.word(frame + previous);
         }
         frames
-    }
-
-    /// What the walk reads besides the object: the variables of frame objects before 3.11 are behind the object's head.
-    pub(super) fn slots_range(&self, copy: &Copy, frame: u64) -> Option<Range<u64>> {
-        let slots = self.frame_slots_of(copy, frame)?;
-        Some(frame..slots.first + (slots.variables + slots.stack) * 8)
     }
 }
 

@@ -124,9 +124,13 @@ impl Python {
         if let Some(text) = self.text(copy, key, MOST_CHARACTERS) {
             return quoted(&text);
         }
-        let Some(of) = self.object(copy, key) else { return "?".to_owned() };
+        let Some(of) = self.object(copy, key) else {
+            return "?".to_owned();
+        };
         let info = &self.types[of];
-        if info.is_number() && let Some(number) = self.small_number(copy, key) {
+        if info.is_number()
+            && let Some(number) = self.small_number(copy, key)
+        {
             return number.to_string();
         }
         match &*info.name {

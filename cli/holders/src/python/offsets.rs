@@ -178,6 +178,7 @@ offsets! {
     type_cached_keys
     type_module
     type_bytes
+    type_static_bytes
     text_length
     text_state
     text_ascii
@@ -227,7 +228,10 @@ impl Lines<'_> {
         let (text, name) = (self.0, name.as_bytes());
         let mut at = 0;
         while at < name.len() {
-            assert!(text[at] == name[at], "a table of offsets lacks a name, or has another order");
+            assert!(
+                text[at] == name[at],
+                "a table of offsets lacks a name, or has another order"
+            );
             at += 1;
         }
         assert!(text[at] == b' ', "a table of offsets has another name");
@@ -248,12 +252,8 @@ impl Lines<'_> {
     }
 }
 
-/// The oldest minor version with a table, and the newest.
+/// The oldest minor version with a table.
 pub const OLDEST: u32 = 8;
-pub const NEWEST: u32 = OLDEST + TABLES.len() as u32 - 1;
-
-/// The first version that describes its structures: `_Py_DebugOffsets` at the beginning of the runtime.
-pub const OLDEST_DESCRIBED: u32 = 13;
 
 const TABLES: [Offsets; 8] = [
     Offsets::parse(include_str!("../../offsets/3.8.txt")),
@@ -271,51 +271,60 @@ pub fn of(minor: u32) -> Option<&'static Offsets> {
     TABLES.get(minor.checked_sub(OLDEST)? as usize)
 }
 
-impl Offsets {
-    /// Where the interpreter describes an offset, its expected value, and its name; 3.13 and later.
-    pub fn described(&self) -> impl Iterator<Item = (u64, u64, &'static str)> {
-        macro_rules! rows {
-            ($($place:ident $name:ident)*) => { [$((self.$place, self.$name, stringify!($name)),)*] };
+macro_rules! described {
+    ($($place:ident $name:ident)*) => {
+        impl Offsets {
+            /// Where the interpreter describes an offset, its expected value, and its name; 3.13 and later.
+            pub fn described(&self) -> impl Iterator<Item = (u64, u64, &'static str)> + use<> {
+                let rows = [$((self.$place, self.$name, stringify!($name)),)*];
+                rows.into_iter().filter(|(place, ..)| *place != ABSENT)
+            }
+
+            /// Replaces the offset that is described at this place.
+            pub fn adopt(&mut self, place: u64, value: u64) {
+                $(if self.$place == place {
+                    self.$name = value;
+                })*
+            }
         }
-        rows! {
-            described_runtime_interpreters runtime_interpreters
-            described_interpreter_bytes interpreter_bytes
-            described_interpreter_next interpreter_next
-            described_interpreter_threads interpreter_threads
-            described_interpreter_gc interpreter_gc
-            described_interpreter_modules interpreter_modules
-            described_interpreter_sysdict interpreter_sysdict
-            described_interpreter_builtins interpreter_builtins
-            described_thread_bytes thread_bytes
-            described_thread_next thread_next
-            described_thread_frame thread_frame
-            described_thread_id thread_id
-            described_thread_native_id thread_native_id
-            described_frame_previous frame_previous
-            described_frame_code frame_code
-            described_frame_instruction frame_instruction
-            described_frame_locals frame_locals
-            described_frame_owner frame_owner
-            described_code_file code_file
-            described_code_name code_name
-            described_code_lines code_lines
-            described_code_first_line code_first_line
-            described_code_variable_names code_variable_names
-            described_code_instructions code_instructions
-            described_type_name type_name
-            described_type_flags type_flags
-            described_tuple_items tuple_items
-            described_list_items list_items
-            described_dict_keys dict_keys
-            described_dict_values dict_values
-            described_text_length text_length
-            described_text_state text_state
-            described_text_ascii text_ascii
-            described_gc_collecting gc_collecting
-        }
-        .into_iter()
-        .filter(|(place, ..)| *place != ABSENT)
-    }
+    };
+}
+
+described! {
+    described_runtime_interpreters runtime_interpreters
+    described_interpreter_bytes interpreter_bytes
+    described_interpreter_next interpreter_next
+    described_interpreter_threads interpreter_threads
+    described_interpreter_gc interpreter_gc
+    described_interpreter_modules interpreter_modules
+    described_interpreter_sysdict interpreter_sysdict
+    described_interpreter_builtins interpreter_builtins
+    described_thread_bytes thread_bytes
+    described_thread_next thread_next
+    described_thread_frame thread_frame
+    described_thread_id thread_id
+    described_thread_native_id thread_native_id
+    described_frame_previous frame_previous
+    described_frame_code frame_code
+    described_frame_instruction frame_instruction
+    described_frame_locals frame_locals
+    described_frame_owner frame_owner
+    described_code_file code_file
+    described_code_name code_name
+    described_code_lines code_lines
+    described_code_first_line code_first_line
+    described_code_variable_names code_variable_names
+    described_code_instructions code_instructions
+    described_type_name type_name
+    described_type_flags type_flags
+    described_tuple_items tuple_items
+    described_list_items list_items
+    described_dict_keys dict_keys
+    described_dict_values dict_values
+    described_text_length text_length
+    described_text_state text_state
+    described_text_ascii text_ascii
+    described_gc_collecting gc_collecting
 }
 
 #[cfg(test)]
@@ -324,11 +333,12 @@ mod tests {
 
     #[test]
     fn every_table_is_that_of_its_version() {
-        for minor in OLDEST..=NEWEST {
+        let end = OLDEST + TABLES.len() as u32;
+        for minor in OLDEST..end {
             let offsets = of(minor).unwrap();
             assert_eq!(offsets.version, u64::from(3 << 8 | minor));
-            assert_eq!(offsets.described().count() > 0, minor >= OLDEST_DESCRIBED, "3.{minor}");
+            assert_eq!(offsets.described().count() > 0, minor >= 13, "3.{minor}");
         }
-        assert!(of(OLDEST - 1).is_none() && of(NEWEST + 1).is_none());
+        assert!(of(OLDEST - 1).is_none() && of(end).is_none());
     }
 }

@@ -31,10 +31,19 @@ impl Python {
                 sort: Sort::Context,
             });
         }
+        let o = &self.offsets;
+        let is_short = info.kind == Kind::Type && !TypeInfo::is_heap_type(copy.word(address + o.type_flags));
         for field in &info.fields {
+            if is_short && field.offset >= o.type_static_bytes {
+                break;
+            }
             let target = copy.word(address + field.offset);
             if is_address(target) {
-                found.push(Reference { edge: field.edge, target, sort: field.sort });
+                found.push(Reference {
+                    edge: field.edge,
+                    target,
+                    sort: field.sort,
+                });
             }
         }
         self.attributes(copy, address, info, found);
@@ -60,17 +69,12 @@ impl Python {
                 let state = self.module_state(copy, address).unwrap_or_default();
                 words(copy, state, STATE_WORDS, found);
             }
-            Kind::Object if info.item > 0 => {
-                let range = address + info.basic..address + self.bytes(copy, address, info);
-                words(copy, range, info.basic / 8, found);
+            Kind::Object if info.has_words => {
+                let first = info.basic.next_multiple_of(8);
+                let range = address + first..address + self.bytes(copy, address, info) & !7;
+                words(copy, range, first / 8, found);
             }
-            Kind::Object
-            | Kind::Leaf
-            | Kind::Type
-            | Kind::Function
-            | Kind::Method
-            | Kind::Code
-            | Kind::Text => {}
+            Kind::Object | Kind::Leaf | Kind::Type | Kind::Function | Kind::Method | Kind::Code | Kind::Text => {}
         }
     }
 
@@ -79,7 +83,11 @@ impl Python {
         let mut dictionary = |target: u64| {
             if is_address(target) {
                 let edge = Edge::new(EdgeKind::Dictionary, 0);
-                found.push(Reference { edge, target, sort: Sort::Named });
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Named,
+                });
             }
         };
         if self.minor() >= 11 && info.has_managed_dict() {
@@ -96,7 +104,11 @@ impl Python {
             let target = copy.word(at);
             if is_address(target) {
                 let edge = Edge::new(EdgeKind::Attribute, index as u64);
-                found.push(Reference { edge, target, sort: Sort::Named });
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Named,
+                });
             }
         }
     }
@@ -109,21 +121,28 @@ impl Python {
         let first = match self.minor() {
             11 => copy.word(address - 32),
             12 => match copy.word(address - 24) {
-                word if word & 1 == 1 => word + 1,
+                word if word & 1 == 1 => word.wrapping_add(1),
                 _ => 0,
             },
             _ if info.has_inline_values() => {
                 let values = address + info.basic;
                 let is_valid = copy.byte(values + self.offsets.values_valid) != 0;
-                if is_valid { values + self.offsets.values_first } else { 0 }
+                if is_valid {
+                    values + self.offsets.values_first
+                } else {
+                    0
+                }
             }
             _ => 0,
         };
-        if first == 0 {
+        if !is_address(first) {
             return 0..0;
         }
         let keys = copy.word(info.address + self.offsets.type_cached_keys);
-        let mut count = self.entries(copy, keys).map_or(0, |entries| entries.count).min(MOST_VALUES);
+        let mut count = self
+            .entries(copy, keys)
+            .map_or(0, |entries| entries.count)
+            .min(MOST_VALUES);
         if self.minor() >= 13 {
             count = count.min(copy.byte(address + info.basic).into());
         }
@@ -148,7 +167,11 @@ impl Python {
             }
         };
         // A torn size is as good as none.
-        let more = if more > MOST_BYTES || !copy.has(address + info.basic + more.max(8) - 8) { 0 } else { more };
+        let more = if more > MOST_BYTES || !copy.has(address + info.basic + more.max(8) - 8) {
+            0
+        } else {
+            more
+        };
         info.basic + more
     }
 
@@ -203,7 +226,11 @@ pub fn words(copy: &Copy, range: Range<u64>, first: u64, found: &mut Vec<Referen
         let target = copy.word(at);
         if is_address(target) {
             let edge = Edge::new(EdgeKind::Word, first + index as u64);
-            found.push(Reference { edge, target, sort: Sort::Word });
+            found.push(Reference {
+                edge,
+                target,
+                sort: Sort::Word,
+            });
         }
     }
 }

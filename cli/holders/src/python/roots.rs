@@ -5,6 +5,7 @@ use crate::copy::Copy;
 use crate::graph::EdgeKind;
 use crate::python::offsets::{ABSENT, OLDEST};
 use crate::python::references::is_address;
+use crate::python::types::Kind;
 use crate::python::{Python, PythonRoot, Rooted, Sort};
 
 const MOST_THREADS: usize = 1 << 20;
@@ -18,8 +19,8 @@ const PTHREAD_ID: u64 = 720;
 
 /// A thread's state, and how it is named.
 #[derive(Clone, Copy)]
-struct ThreadState {
-    address: u64,
+pub(super) struct ThreadState {
+    pub(super) address: u64,
     id: u64,
     is_main: bool,
 }
@@ -29,7 +30,7 @@ impl Python {
     pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let interpreters = self.interpreters(copy);
-        let mut interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
+        let interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
             for interpreter in &interpreters {
                 for (at, name) in roots {
                     object(see, &PythonRoot::Interpreter(name), copy.word(interpreter + at));
@@ -69,7 +70,7 @@ impl Python {
     }
 
     /// The threads of these interpreters, oldest last.
-    fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
+    pub(super) fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
         let o = &self.offsets;
         let system_threads = copy.source().threads();
         let pid = copy.source().pid();
@@ -106,7 +107,14 @@ impl Python {
         let word = |at: u64| copy.word(state.address + at);
         let is_frame = self.minor() >= 11;
         for target in self.thread_frames(copy, state.address) {
-            see(&PythonRoot::Frame { thread, main }, Rooted { target, is_frame, sort: Sort::Named });
+            see(
+                &PythonRoot::Frame { thread, main },
+                Rooted {
+                    target,
+                    is_frame,
+                    sort: Sort::Named,
+                },
+            );
         }
         object(see, &PythonRoot::ThreadLocals { thread, main }, word(o.thread_dict));
         object(see, &PythonRoot::Context { thread, main }, word(o.thread_context));
@@ -131,7 +139,11 @@ impl Python {
             let target = word(at);
             // Its links to other states, and to its own frame.
             if is_address(target) && self.object(copy, target).is_some() {
-                let rooted = Rooted { target, is_frame: false, sort: Sort::Word };
+                let rooted = Rooted {
+                    target,
+                    is_frame: false,
+                    sort: Sort::Word,
+                };
                 see(&PythonRoot::ThreadState { thread, main }, rooted);
             }
         }
@@ -146,7 +158,9 @@ impl Python {
             ABSENT => {
                 let modules = copy.word(interpreter + o.interpreter_modules);
                 let module = self.value_of(copy, modules, "atexit");
-                module.and_then(|module| self.module_state(copy, module)).map(|state| state.start)
+                module
+                    .and_then(|module| self.module_state(copy, module))
+                    .map(|state| state.start)
             }
             _ if self.is_state_shifted => None,
             at => Some(interpreter + at),
@@ -171,7 +185,10 @@ impl Python {
     /// From 3.12 on each interpreter has its own dictionaries and lists of subclasses for the types that interpreters share.
     fn static_types(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
-        for (first, count) in [(o.interpreter_types, STATIC_TYPES), (o.interpreter_extension_types, EXTENSION_TYPES)] {
+        for (first, count) in [
+            (o.interpreter_types, STATIC_TYPES),
+            (o.interpreter_extension_types, EXTENSION_TYPES),
+        ] {
             if first == ABSENT {
                 continue;
             }
@@ -179,7 +196,11 @@ impl Python {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
                     let target = copy.word(entry + at);
                     if is_address(target) {
-                        let rooted = Rooted { target, is_frame: false, sort: Sort::Context };
+                        let rooted = Rooted {
+                            target,
+                            is_frame: false,
+                            sort: Sort::Context,
+                        };
                         see(&PythonRoot::Interpreter("static types"), rooted);
                     }
                 }
@@ -189,7 +210,10 @@ impl Python {
 
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
-        self.object(copy, dict)?;
+        let of = self.object(copy, dict)?;
+        if !matches!(self.types[of].kind, Kind::Dict | Kind::OrderedDict) {
+            return None;
+        }
         let mut found = Vec::new();
         self.dict_references(copy, dict, &mut found);
         let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
@@ -206,8 +230,18 @@ impl Python {
 
 fn object(see: &mut dyn FnMut(&PythonRoot, Rooted), root: &PythonRoot, target: u64) {
     if is_address(target) {
-        see(root, Rooted { target, is_frame: false, sort: Sort::Named });
+        see(
+            root,
+            Rooted {
+                target,
+                is_frame: false,
+                sort: Sort::Named,
+            },
+        );
     }
 }
 
-const _: () = assert!(OLDEST >= 7, "before, exceptions in hand were fields of the thread's state");
+const _: () = assert!(
+    OLDEST >= 7,
+    "before, exceptions in hand were fields of the thread's state"
+);

@@ -42,7 +42,11 @@ impl Python {
         let state = copy.half(address + self.offsets.text_state);
         let is_compact = state >> 5 & 1 == 1;
         let (width, length) = (u64::from(state >> 2 & 7), copy.word(address + self.offsets.text_length));
-        if is_compact { length.saturating_add(1).saturating_mul(width) } else { 0 }
+        if is_compact {
+            length.saturating_add(1).saturating_mul(width)
+        } else {
+            0
+        }
     }
 
     /// The contents of a `bytes` object up to a limit.

@@ -30,7 +30,11 @@ impl Python {
     pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
         let o = self.offsets;
         let collectors = match o.runtime_gc {
-            ABSENT => self.interpreters(copy).into_iter().map(|state| state + o.interpreter_gc).collect(),
+            ABSENT => self
+                .interpreters(copy)
+                .into_iter()
+                .map(|state| state + o.interpreter_gc)
+                .collect(),
             at => vec![self.runtime + at],
         };
         for collector in collectors {

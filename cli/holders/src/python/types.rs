@@ -56,6 +56,8 @@ pub struct TypeInfo {
     /// Where the instance dictionary is; negative: from the end of the object.
     pub dict_offset: i64,
     pub fields: Vec<Field>,
+    /// Behind the fields are words whose meaning and number are those of the object.
+    pub has_words: bool,
     /// Instances count as references to the type.
     pub is_heap: bool,
     /// Instances have a header for the collector.
@@ -112,6 +114,7 @@ pub struct Types {
     /// The interpreter's own types, by address.
     known: HashMap<u64, Known>,
     object_type: u64,
+    type_type: u64,
 }
 
 /// A type of the interpreter whose structure is known.
@@ -144,6 +147,7 @@ impl Types {
             last: (0, None),
             known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
             object_type: find("PyBaseObject_Type")?,
+            type_type: find("PyType_Type")?,
         })
     }
 
@@ -180,24 +184,27 @@ impl Types {
         let mut at = address;
         loop {
             let is_type = |of: u64| {
-                let meta = copy.word(of + OBJECT_TYPE);
-                copy.has(of) && copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
+                let meta = if copy.has(of) { copy.word(of + OBJECT_TYPE) } else { 0 };
+                copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
             };
+            if at & 7 != 0 || !is_type(at) || !is_type(copy.word(at + OBJECT_TYPE)) {
+                return None;
+            }
             let basic = copy.word(at + offsets.type_basic_bytes);
             let item = copy.word(at + offsets.type_item_bytes);
-            if at & 7 != 0
-                || !is_type(at)
-                || !is_type(copy.word(at + OBJECT_TYPE))
-                || copy.word(at + offsets.type_flags) & READY == 0
+            let base = copy.word(at + offsets.type_base);
+            // C code may use a type that it never completed.
+            let is_incomplete = at == address && base == 0 && copy.word(at + OBJECT_TYPE) == self.type_type;
+            if copy.word(at + offsets.type_flags) & READY == 0 && !is_incomplete
                 || !(16..LARGEST_OBJECT).contains(&basic)
                 || item >= LARGEST_OBJECT
             {
                 return None;
             }
-            if at == self.object_type {
+            if at == self.object_type || is_incomplete {
                 return Some(bases);
             }
-            at = copy.word(at + offsets.type_base);
+            at = base;
             if bases.len() == MOST_BASES {
                 return None;
             }
@@ -210,7 +217,8 @@ impl Types {
         let word = |offset: u64| copy.word(address + offset);
         let flags = word(offsets.type_flags);
         let full_name = copy.text(word(offsets.type_name), 200);
-        let (kind, mut fields, known_bytes) = self.known_part(copy, offsets, bases);
+        let (known, known_bytes) = self.known_part(copy, offsets, bases);
+        let (kind, mut fields) = known.clone().unwrap_or((Kind::Object, Vec::new()));
         let (basic, item) = (word(offsets.type_basic_bytes), word(offsets.type_item_bytes));
         let weak_offset = word(offsets.type_weak_list) as i64;
         let dict_offset = match kind {
@@ -243,7 +251,9 @@ impl Types {
         }
         let is_heap = flags & HEAP != 0;
         let has_values = flags & (MANAGED_DICT | INLINE_VALUES) != 0 && self.minor >= 11 || dict_offset < 0;
-        let is_plain = matches!(kind, Kind::Leaf | Kind::Text) || kind == Kind::Object && item == 0;
+        // Smaller items are no pointers.
+        let has_words = known.is_none() && item > 0 && item.is_multiple_of(8);
+        let is_plain = matches!(kind, Kind::Leaf | Kind::Text) || kind == Kind::Object && !has_words;
         TypeInfo {
             address,
             kind,
@@ -254,13 +264,14 @@ impl Types {
             dict_offset,
             is_leaf: is_plain && fields.is_empty() && !is_heap && !has_values,
             fields,
+            has_words,
             is_heap,
             is_tracked: flags & TRACKED != 0,
         }
     }
 
     /// The nearest base with a known structure: its kind, its fields, and where unknown words begin.
-    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Kind, Vec<Field>, u64) {
+    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
         let basic = |of: u64| copy.word(of + offsets.type_basic_bytes);
         let item = |of: u64| copy.word(of + offsets.type_item_bytes);
         for &base in bases {
@@ -290,11 +301,11 @@ impl Types {
                     name => field(number, offset, name, sort),
                 };
                 let fields = known.fields.iter().filter(|field| field.0 != ABSENT);
-                return (known.kind, fields.enumerate().map(number).collect(), rest);
+                return (Some((known.kind, fields.enumerate().map(number).collect())), rest);
             }
         }
         let first = if item(bases[0]) > 0 { 24 } else { 16 };
-        (Kind::Object, Vec::new(), first)
+        (None, first)
     }
 }
 
@@ -357,12 +368,19 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (Kind::Tuple, "PyTuple_Type", vec![]),
         (Kind::Set, "PySet_Type", vec![]),
         (Kind::Set, "PyFrozenSet_Type", vec![]),
-        (Kind::Object, "PyCell_Type", vec![(o.cell_contents, "cell_contents", Named)]),
+        (
+            Kind::Object,
+            "PyCell_Type",
+            vec![(o.cell_contents, "cell_contents", Named)],
+        ),
         (Kind::Function, "PyFunction_Type", function(o)),
         (
             Kind::Method,
             "PyMethod_Type",
-            vec![(o.method_self, "__self__", Named), (o.method_function, "__func__", Named)],
+            vec![
+                (o.method_self, "__self__", Named),
+                (o.method_function, "__func__", Named),
+            ],
         ),
         (Kind::Object, "PyCFunction_Type", builtin(o)),
         (
@@ -379,13 +397,20 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (
             Kind::Object,
             "PyTraceBack_Type",
-            vec![(o.traceback_next, "tb_next", Named), (o.traceback_frame, "tb_frame", Named)],
+            vec![
+                (o.traceback_next, "tb_next", Named),
+                (o.traceback_frame, "tb_frame", Named),
+            ],
         ),
         (Kind::Object, "_PyWeakref_RefType", callback(o)),
         (Kind::Object, "_PyWeakref_ProxyType", callback(o)),
         (Kind::Object, "_PyWeakref_CallableProxyType", callback(o)),
         // The buffer that it describes again belongs to the managed buffer.
-        (Kind::Object, "PyMemoryView_Type", vec![(o.memoryview_buffer, "obj", Named)]),
+        (
+            Kind::Object,
+            "PyMemoryView_Type",
+            vec![(o.memoryview_buffer, "obj", Named)],
+        ),
         // The value that it remembers belongs to the context.
         (Kind::Object, "PyContextVar_Type", vec![(24, "default", Named)]),
         (Kind::Object, "PyGetSetDescr_Type", descriptor()),
@@ -402,7 +427,9 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (Kind::Leaf, "PyRange_Type", vec![]),
     ];
     let exported = exported.into_iter();
-    exported.map(|(kind, name, fields)| (name, Known { kind, fields })).collect()
+    exported
+        .map(|(kind, name, fields)| (name, Known { kind, fields }))
+        .collect()
 }
 
 /// Types whose address is not exported, by name.
@@ -429,9 +456,7 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
         }
         "functools._lru_list_elem" => (Kind::Object, vec![(40, "key", Named), (48, "result", Named)]),
         // Behind it is the buffer for bytes, whose contents are no pointers.
-        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => {
-            (Kind::Object, vec![(16, "raw", Named)])
-        }
+        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => (Kind::Object, vec![(16, "raw", Named)]),
         _ => return None,
     };
     Some(Known { kind, fields })
@@ -522,6 +547,11 @@ fn descriptor() -> Vec<(u64, &'static str, Sort)> {
 }
 
 impl TypeInfo {
+    /// Whether this type itself, not its instances, is made at run time: others lack the last part of the structure.
+    pub fn is_heap_type(flags: u64) -> bool {
+        flags & HEAP != 0
+    }
+
     pub fn is_text(&self) -> bool {
         self.flags >> TEXT & 1 == 1
     }

@@ -14,7 +14,10 @@ pub const STORAGE_BYTES: u64 = 40;
 pub enum Kind {
     Unnamed,
     Named,
-    /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator.
+    /// `c10::TensorImpl` and classes derived from it: among native objects, only these hold a storage.
+    Tensor,
+    /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator. Its words lead to nothing else: the data of a tensor
+    /// in host memory are numbers.
     Storage,
     /// Its words hold nothing.
     Leaf,
@@ -25,6 +28,7 @@ pub fn kind_of(class: &str) -> Kind {
     const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
     match class {
         "c10::StorageImpl" => Kind::Storage,
+        _ if class.ends_with("TensorImpl") => Kind::Tensor,
         _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
         _ if class.ends_with("_Sp_counted_ptr") => Kind::Leaf,
         _ => Kind::Named,
@@ -78,6 +82,13 @@ pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
     let digits = copy.word(integer + 24);
     let value = (digits & 0xffff_ffff) | (digits >> 32) << 30;
     (size == 2 || size & !0b100 == 2 << 3).then_some(value)
+}
+
+/// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points
+/// to its buffer, which follows the length.
+pub fn is_short_text(page: &[u64; 512], place: usize, address: u64) -> bool {
+    let points_to = |pointer: usize, buffer: usize| page[pointer] == address + buffer as u64 * 8;
+    (place >= 2 && points_to(place - 2, place)) || (place >= 3 && points_to(place - 3, place - 1))
 }
 
 /// The parts of a range outside the others.

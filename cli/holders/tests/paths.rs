@@ -1,0 +1,189 @@
+//! The words of paths, in real interpreters that hold stand-ins of tensors in many kinds of holders.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use culeak::snapshot::{HolderPath, Holders, Retainer};
+use culeak_holders::source::live::Process;
+use culeak_holders::{Block, Options, search};
+
+/// A running program that printed its blocks and the expected paths.
+struct Program {
+    child: Child,
+    blocks: Vec<Block>,
+    expected: HashMap<u64, String>,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Program {
+    fn start(python: &Path, script: &Path) -> Program {
+        let mut child = Command::new(python)
+            .arg(script)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{python:?}: {error}"));
+        let (mut blocks, mut expected) = (Vec::new(), HashMap::new());
+        for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            if line == "ready" {
+                break;
+            }
+            let (address, path) = line.split_once('\t').unwrap_or_else(|| panic!("{line}"));
+            let address = u64::from_str_radix(address, 16).unwrap();
+            expected.insert(address, path.to_owned());
+            blocks.push(Block {
+                address,
+                bytes: 4096,
+                time_ns: 0,
+                of_torch: false,
+            });
+        }
+        Program {
+            child,
+            blocks,
+            expected,
+        }
+    }
+
+    fn search(&self, options: &Options) -> Holders {
+        search(&Process::new(self.child.id()).unwrap(), &self.blocks, options).unwrap()
+    }
+}
+
+fn interpreters() -> Vec<PathBuf> {
+    let mut all = vec![PathBuf::from("python3")];
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = std::fs::read_dir(home.join(".pyenv/versions"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    for version in versions {
+        let name = version.file_name().into_string().unwrap_or_default();
+        let minor = name
+            .strip_prefix("3.")
+            .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        if minor.is_some_and(|minor| (8..=15).contains(&minor)) {
+            all.push(version.path().join("bin/python3"));
+        }
+    }
+    all
+}
+
+fn kinds() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/kinds.py")
+}
+
+fn text(path: &HolderPath) -> String {
+    let mut text = path.origin.clone();
+    for step in &path.steps {
+        if !step.via.is_empty() && !step.via.starts_with(['.', '[']) {
+            text.push_str(", ");
+        }
+        text.push_str(&step.via);
+        if !step.holder.is_empty() {
+            text.push_str(" → ");
+            text.push_str(&step.holder);
+        }
+    }
+    text
+}
+
+/// Without line numbers, and with `N` in place of a thread's number.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(".py:");
+    let mut result = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        result.push_str(".py");
+        result.push_str(part.trim_start_matches(|c: char| c.is_ascii_digit()));
+    }
+    match result.strip_prefix("thread ") {
+        Some(rest) => format!("thread N{}", rest.trim_start_matches(|c: char| c.is_ascii_digit())),
+        None => result,
+    }
+}
+
+#[test]
+fn paths_read_as_expected_in_each_version() {
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let program = Program::start(&python, &kinds());
+        let holders = program.search(&Options::default());
+        assert_eq!(holders.search.changed, 0, "{python:?}");
+        assert_eq!(holders.blocks.len(), program.blocks.len());
+        for block in &holders.blocks {
+            let path = without_numbers(&text(&holders.paths[block.path]));
+            let expected = &program.expected[&block.address];
+            if path != *expected {
+                mistakes.push(format!(
+                    "{:?}:\n  expected {expected}\n  found    {path}",
+                    holders.search.python
+                ));
+            }
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
+#[test]
+fn chosen_blocks_have_their_index() {
+    let program = Program::start(Path::new("python3"), &kinds());
+    let all: Vec<usize> = (0..program.blocks.len()).collect();
+    let holders = program.search(&Options {
+        concrete: all,
+        ..Options::default()
+    });
+    let texts: Vec<String> = holders.paths.iter().map(text).collect();
+    for path in [
+        "__main__.keep[1]",
+        "__main__.by_name['a']",
+        "__main__.by_name[7][0]",
+        "__main__.nested[0][0][0]",
+    ] {
+        let expected = format!("{path} → T → native memory");
+        assert!(texts.contains(&expected), "{expected} is none of {texts:#?}");
+    }
+}
+
+#[test]
+fn holders_retain_what_they_alone_hold() {
+    let program = Program::start(Path::new("python3"), &kinds());
+    let holders = program.search(&Options::default());
+    let find = |name: &str| -> &Retainer {
+        let found = holders.retainers.iter().find(|retainer| retainer.name == name);
+        found.unwrap_or_else(|| panic!("{name} is none of {:#?}", holders.retainers))
+    };
+    let keep = find("__main__.keep (list of 2)");
+    assert_eq!((keep.bytes, keep.count, keep.parent), (2 * 4096, 2, None));
+    let cache = find("__main__.cache (Cache)");
+    assert_eq!(cache.count, 2);
+    let store = find("__main__.cache.store (list of 1)");
+    assert_eq!(
+        (store.count, store.parent.map(|parent| &holders.retainers[parent].name)),
+        (1, Some(&cache.name))
+    );
+    for block in &holders.blocks {
+        let path = &holders.paths[block.path];
+        let typed = format!("{} ({})", path.origin, path.origin_type);
+        let mut at = block.retainer;
+        let mut names = Vec::new();
+        while let Some(retainer) = at {
+            names.push(holders.retainers[retainer].name.as_str());
+            assert!(holders.retainers[retainer].parent < Some(retainer));
+            at = holders.retainers[retainer].parent;
+        }
+        // Each of them has one holder only.
+        assert!(
+            names.contains(&typed.as_str()) || names.contains(&path.origin.as_str()),
+            "{typed}: {names:?}"
+        );
+    }
+}

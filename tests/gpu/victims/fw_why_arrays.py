@@ -1,0 +1,107 @@
+"""Holders of arrays of JAX, CuPy and numba; the first argument selects one."""
+
+import contextvars
+import functools
+import gc
+import sys
+import threading
+
+from holding import holds, keep, questions
+from printing import needs
+
+
+class Cache:
+    __slots__ = ("store", "other")
+
+
+def zoo(new, address, owner):
+    """Keeps arrays in the usual ways. `owner`: what the path names on the way to the memory."""
+    def kept(name, *texts, of="held"):
+        array = new()
+        holds(name, address(array), *([] if of == "cycle" else ["__main__." + name]), *texts, owner, of=of)
+        return array
+
+    def closure_of(held):
+        return lambda: held
+
+    def generate(held):
+        yield held.shape
+
+    def work(ready, held_by_thread):
+        ready.set()
+        threading.Event().wait()
+        print(held_by_thread)
+
+    keep("a_list", [kept("a_list", "[*]")])
+    keep("a_dict", {"weights": {"layer": kept("a_dict", "[*]", "[*]")}})
+    keep("a_tree", ({"w": [kept("a_tree", "[*]", "[*]", "[*]"), 1]}, None))
+    keep("a_closure", closure_of(kept("a_closure", "closure|held")))
+    keep("a_partial", functools.partial(print, kept("a_partial", ".args", "[*]")))
+    keep("a_generator", generate(kept("a_generator", "local held")))
+    next(sys.modules["__main__"].a_generator)
+    cache = Cache()
+    cache.store = kept("a_cache", ".store")
+    keep("a_cache", cache)
+    looped = Cache()
+    looped.other, looped.store = looped, kept("cycle", "Cache", of="cycle")
+    del looped
+    array = new()
+    holds("context", address(array), "ontext", owner)
+    keep("variable", contextvars.ContextVar("variable"))
+    sys.modules["__main__"].variable.set(array)
+    ready, array = threading.Event(), new()
+    holds("thread", address(array), "work", "local held_by_thread", owner)
+    threading.Thread(target=work, args=(ready, array), daemon=True).start()
+    del array
+    ready.wait()
+
+
+def sizes(first=300_000, step=1024):
+    # No two arrays of a size, so that no pool returns a cached block.
+    return iter(range(first, 10**8, step))
+
+
+def jax():
+    needs("jax", "numpy")
+    import jax
+    import numpy as np
+
+    count = sizes()
+
+    def new():
+        array = jax.device_put(np.full((next(count),), 1, dtype=np.int32))
+        return jax.block_until_ready(array)
+
+    gc.disable()
+    zoo(new, lambda array: array.unsafe_buffer_pointer(), "ArrayImpl")
+    questions(lambda: sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()))
+
+
+def cupy():
+    needs("cupy")
+    import cupy
+
+    count = sizes()
+    gc.disable()
+    zoo(lambda: cupy.zeros(next(count), dtype=cupy.uint8), lambda array: array.data.ptr, "ndarray")
+    questions(cupy.get_default_memory_pool().used_bytes)
+
+
+def numba():
+    needs("numba", "numpy")
+    import numpy as np
+
+    # numba-cuda 0.2x looks up this name at import; NumPy 2.5 removed it (it was an alias).
+    if not hasattr(np, "row_stack"):
+        np.row_stack = np.vstack
+    from numba import cuda
+
+    count = sizes()
+    gc.disable()
+    zoo(lambda: cuda.device_array(next(count), dtype=np.uint8), lambda array: array.device_ctypes_pointer.value, "DeviceNDArray")
+    # numba frees arrays in batches, so its own figure lags behind.
+    questions(lambda: 0)
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (jax, cupy, numba)}[sys.argv[1]]()

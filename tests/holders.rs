@@ -1,0 +1,136 @@
+//! What Python programs hold: the zoo in `victims/holders/zoo.py`, under every installed interpreter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use culeak::snapshot::{Class, Holders, RootKind};
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::interpreters::{Python, interpreters};
+use crate::support::compile::library;
+use crate::support::holders::{Waiting, path_of, says, start, text};
+use crate::support::{program, sources};
+
+/// What a reader expects of one block.
+#[derive(Debug, Deserialize)]
+struct Expected {
+    name: String,
+    /// In decimal: the program must not keep the number.
+    address: String,
+    class: Vec<Class>,
+    texts: Vec<String>,
+}
+
+impl Expected {
+    fn address(&self) -> u64 {
+        self.address.parse().expect("an address")
+    }
+}
+
+fn zoo(python: &Python) -> (Waiting, Vec<Expected>) {
+    let profile = program(&python.command)
+        .arg("-B")
+        .arg(sources().join("victims/holders/zoo.py"))
+        .env("HOLDERS_LIBRARY", library("holders/library", "libheld.so", &["-std=c++17"], &[]));
+    let victim = start(&profile);
+    let expected = serde_json::from_str(&victim.printed[0]).expect("the list of holders");
+    (victim, expected)
+}
+
+#[test]
+fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
+    let mut stories = Vec::new();
+    for python in interpreters() {
+        let (mut victim, expected) = zoo(python);
+        assert!(expected.len() >= 90, "{} holders", expected.len());
+        let holders = victim.search().expect("an answer");
+        let (mut unexpected, mut failed) = (0, false);
+        for one in &expected {
+            let path = path_of(&holders, one.address()).expect("a path for each block");
+            let all = text(path);
+            let mut remarks = Vec::new();
+            if !one.class.contains(&path.class) {
+                failed = true;
+                remarks.push(format!("class {:?}, expected {:?}", path.class, one.class));
+            } else if !says(&all, &one.texts) {
+                unexpected += 1;
+                remarks.push(format!("expected {:?}", one.texts));
+            }
+            let steps: Vec<[&str; 2]> = path.steps.iter().map(|step| [&*step.via, &*step.holder]).collect();
+            let class = serde_json::to_value(path.class).expect("a name");
+            let verdict = victim.ask(&json!(["walk", one.address(), class, path.origin, steps]));
+            if verdict != "ok" {
+                failed = true;
+                remarks.push(format!("wrong path: {verdict}"));
+            }
+            if !remarks.is_empty() {
+                stories.push(format!("{} {}: {all}\n    {}", python.version, one.name, remarks.join("; ")));
+            }
+        }
+        let enough = (expected.len() - unexpected) * 100 >= expected.len() * 95;
+        if failed || !enough {
+            stories.push(format!("{}: FAILED, {unexpected} unexpected paths", python.version));
+        }
+        victim.quit();
+    }
+    let failed = stories.iter().any(|story| story.contains("FAILED"));
+    println!("{}", stories.join("\n"));
+    assert!(!failed, "see the list above");
+}
+
+/// The addresses and bytes that an action freed.
+fn freed(answer: serde_json::Value) -> BTreeMap<u64, u64> {
+    serde_json::from_value::<Vec<(u64, u64)>>(answer)
+        .expect("pairs of address and bytes")
+        .into_iter()
+        .collect()
+}
+
+fn of_class(holders: &Holders, class: Class) -> BTreeSet<u64> {
+    let blocks = holders.blocks.iter();
+    blocks
+        .filter(|block| holders.paths[block.path].class == class)
+        .map(|block| block.address)
+        .collect()
+}
+
+#[test]
+fn what_is_said_to_be_freed_is_freed() {
+    for python in interpreters() {
+        let (mut victim, _) = zoo(python);
+        let holders = victim.search().expect("an answer");
+        let collected = freed(victim.ask(&json!(["collect"])));
+        let cycles = of_class(&holders, Class::Cycle);
+        assert!(cycles.len() >= 8, "{}: {cycles:?}", python.version);
+        assert_eq!(
+            collected.keys().copied().collect::<BTreeSet<_>>(),
+            cycles,
+            "{}: freed by gc.collect() (left) and classed as cycles (right)",
+            python.version
+        );
+        // A global that is the only reference to its value: to drop it frees what it retains.
+        let mut dropped = 0;
+        for retainer in &holders.retainers {
+            if retainer.parent.is_some() || retainer.root != RootKind::Module {
+                continue;
+            }
+            let name = retainer.name.split(" (").next().expect("a name");
+            let answer = victim.ask(&json!(["drop", name]));
+            if answer.is_null() {
+                continue;
+            }
+            let freed = freed(answer);
+            let bytes: u64 = freed.values().sum();
+            assert_eq!(
+                (freed.len() as u64, bytes),
+                (retainer.count, retainer.bytes),
+                "{}: blocks and bytes freed by dropping {} (left) and retained (right)",
+                python.version,
+                retainer.name
+            );
+            dropped += 1;
+        }
+        assert!(dropped >= 40, "{}: {dropped} globals in {:#?}", python.version, holders.retainers);
+        victim.quit();
+    }
+}

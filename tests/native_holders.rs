@@ -1,0 +1,139 @@
+//! What C++ programs hold: `victims/holders/native.cpp`. The same program with `malloc` in place of the driver runs under
+//! LeakSanitizer, which must agree.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use culeak::snapshot::{Class, RootKind};
+
+use crate::support::compile::{executable, library};
+use crate::support::holders::{Waiting, path_of, says, start, text};
+use crate::support::{Preload, Profile, fake_driver, program};
+
+const FLAGS: [&str; 2] = ["-std=c++17", "-fno-omit-frame-pointer"];
+
+/// Two copies of the plugin: one is unloaded.
+fn plugins() -> [PathBuf; 2] {
+    ["libplugin.so", "libunloaded.so"].map(|file| library("holders/library", file, &["-std=c++17"], &[]))
+}
+
+fn victim() -> Profile {
+    let program_file = executable("holders/native", &FLAGS, &[fake_driver()]);
+    let [plugin, unloaded] = plugins();
+    program(program_file).arg(plugin).arg(unloaded)
+}
+
+/// What the program printed about a block.
+struct Expected {
+    name: String,
+    bytes: u64,
+    address: u64,
+    class: Class,
+    roots: Vec<RootKind>,
+    texts: Vec<String>,
+}
+
+fn expected(line: &str) -> Option<Expected> {
+    let words: Vec<&str> = line.strip_prefix("BLOCK\t")?.split('\t').collect();
+    let class = |name: &str| serde_json::from_value(name.into()).expect("a class");
+    let root = |name: &str| serde_json::from_value(name.into()).expect("a root");
+    Some(Expected {
+        name: words[0].to_owned(),
+        bytes: words[1].parse().expect("bytes"),
+        address: words[2].parse().expect("an address"),
+        class: class(words[3]),
+        roots: words[4].split('|').map(root).collect(),
+        texts: words[5..].iter().filter(|text| !text.is_empty()).map(|text| (*text).to_owned()).collect(),
+    })
+}
+
+fn all_expected(victim: &Waiting) -> Vec<Expected> {
+    let found: Vec<Expected> = victim.printed.iter().filter_map(|line| expected(line)).collect();
+    assert!(found.len() >= 28, "{} holders", found.len());
+    found
+}
+
+#[track_caller]
+fn expect_classes(profile: &Profile, with_roots: bool) {
+    let victim = start(profile);
+    let holders = victim.search().expect("an answer");
+    let mut wrong = Vec::new();
+    for one in all_expected(&victim) {
+        let path = path_of(&holders, one.address).expect("a path for each block");
+        let all = text(path);
+        let right_root = one.class == Class::Lost || one.roots.contains(&path.root);
+        if path.class != one.class {
+            wrong.push(format!("{}: {:?}, expected {:?}: {all}", one.name, path.class, one.class));
+        } else if with_roots && !(right_root && says(&all, &one.texts)) {
+            let wanted = format!("{:?} {:?}", one.roots, one.texts);
+            wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
+        }
+        let interior = ["interior", "tagged"].contains(&one.name.as_str());
+        if path.class == Class::Held && path.interior != interior {
+            wrong.push(format!("{}: interior is {}: {all}", one.name, path.interior));
+        }
+    }
+    victim.kill();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_native_holder_is_classed_and_named() {
+    expect_classes(&victim(), true);
+}
+
+#[test]
+fn in_a_stripped_program_the_classes_are_the_same() {
+    let [plugin, unloaded] = plugins();
+    let stripped = executable("holders/native", &["-std=c++17", "-s"], &[fake_driver()]);
+    expect_classes(&program(stripped).arg(plugin).arg(unloaded), false);
+}
+
+/// The first installed library of this name.
+fn installed(name: &str) -> PathBuf {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
+}
+
+#[test]
+fn with_jemalloc_the_classes_are_the_same() {
+    let jemalloc = installed("libjemalloc.so.2");
+    expect_classes(&victim().with_preload(Preload::AfterCuleak, jemalloc), false);
+}
+
+#[test]
+fn with_tcmalloc_the_classes_are_the_same() {
+    let tcmalloc = installed("libtcmalloc_minimal.so.4");
+    expect_classes(&victim().with_preload(Preload::AfterCuleak, tcmalloc), false);
+}
+
+#[test]
+fn leak_sanitizer_agrees() {
+    let flags = ["-std=c++17", "-fno-omit-frame-pointer", "-DHOST_MEMORY", "-fsanitize=leak"];
+    let [plugin, unloaded] = plugins();
+    let output = Command::new(executable("holders/native", &flags, &[]))
+        .args([plugin, unloaded])
+        .env("LSAN_OPTIONS", "report_objects=1")
+        .output()
+        .expect("the program starts");
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert!(report.contains("LeakSanitizer: detected memory leaks"), "{output:?}");
+    // `0x626000009000 (10304 bytes)`
+    let leaked: Vec<u64> = report
+        .lines()
+        .filter(|line| line.starts_with("0x"))
+        .filter_map(|line| line.split(['(', ' ']).nth(2)?.parse().ok())
+        .collect();
+    let mut differ = BTreeMap::new();
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let Some(one) = expected(line) else { continue };
+        let leaks = leaked.contains(&one.bytes);
+        if leaks != (one.class == Class::Lost) {
+            differ.insert(one.name, leaks);
+        }
+    }
+    // LeakSanitizer does not search memory from mmap that it was not given.
+    assert_eq!(differ, BTreeMap::from([("arena".to_owned(), true)]), "{report}");
+}

@@ -1,0 +1,255 @@
+// Native holders, each of one block. With -DHOST_MEMORY the blocks are malloc's and LeakSanitizer classes them; otherwise they are
+// GPU memory and culeak does. Prints a line for each: name, bytes, address, class, root, and a text of the path; then waits until
+// standard input is closed.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <functional>
+#include <map>
+#include <memory>
+#include <pthread.h>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <unistd.h>
+#include <unordered_map>
+#include <vector>
+
+// A function with a frame that is gone when it returns.
+#define PART __attribute__((noinline)) static void
+
+static size_t next_bytes = 10000;
+
+// The compiler must take this memory for used: it removes allocations that nothing reads.
+template <typename T> static T *used(T *memory) {
+    asm volatile("" : "+r"(memory) : : "memory");
+    return memory;
+}
+
+#ifdef HOST_MEMORY
+extern "C" int __lsan_do_recoverable_leak_check();
+static void begin() {}
+static char *new_block(size_t bytes) { return (char *)malloc(bytes); }
+#else
+extern "C" {
+int cuInit(unsigned);
+int cuDevicePrimaryCtxRetain(void **, int);
+int cuCtxSetCurrent(void *);
+int cuMemAlloc_v2(uint64_t *, size_t);
+}
+static void require(bool holds) {
+    if (!holds) abort();
+}
+static void begin() {
+    void *context;
+    require(cuInit(0) == 0 && cuDevicePrimaryCtxRetain(&context, 0) == 0 && cuCtxSetCurrent(context) == 0);
+}
+static char *new_block(size_t bytes) {
+    uint64_t address;
+    require(cuMemAlloc_v2(&address, bytes) == 0);
+    return (char *)address;
+}
+#endif
+
+// A new block, which the caller stores. Sizes differ, by which LeakSanitizer's report names them.
+static char *block(const char *name, const char *of, const char *root, const char *text) {
+    next_bytes += 16;
+    char *made = new_block(next_bytes);
+    printf("BLOCK\t%s\t%zu\t%zu\t%s\t%s\t%s\n", name, next_bytes, (size_t)made, of, root, text);
+    fflush(stdout);
+    return made;
+}
+
+// ---- globals ----
+
+char *global_pointer;
+static char *volatile file_static;
+struct Structure {
+    int kind;
+    char *blocks[4];
+} global_structure;
+char *interior_pointer, *tagged_pointer;
+char *table_of_pointers[1000];
+namespace cache {
+char *in_namespace;
+}
+thread_local char *of_each_thread;
+
+PART hold_in_globals() {
+    global_pointer = block("global", "held", "global", "global_pointer");
+    file_static = block("static", "held", "global", "file_static");
+    global_structure.blocks[2] = block("structure", "held", "global", "global_structure");
+    table_of_pointers[777] = block("table", "held", "global", "table_of_pointers");
+    cache::in_namespace = block("namespace", "held", "global", "in_namespace");
+    interior_pointer = block("interior", "held", "global", "interior_pointer") + 512;
+    tagged_pointer = block("tagged", "held", "global", "tagged_pointer") + 1;
+    of_each_thread = block("thread-local", "held", "thread_local", "");
+}
+
+PART hold_in_static_local() {
+    static char *volatile static_local;
+    static_local = block("static local", "held", "global", "static_local");
+    used(&static_local);
+}
+
+// ---- the heap ----
+
+struct Link {
+    Link *next = nullptr;
+    char *held = nullptr;
+};
+struct Pool {
+    virtual ~Pool() {}
+    virtual void fill() {}
+    std::vector<char *> blocks;
+};
+struct BigPool : Pool {
+    void fill() override {}
+};
+
+Link *global_chain;
+std::vector<char *> global_vector;
+std::map<int, char *> global_map;
+std::unordered_map<std::string, char *> global_hash_map;
+std::shared_ptr<Pool> global_shared;
+std::unique_ptr<Pool> global_unique;
+std::function<char *()> global_function;
+std::vector<std::vector<char *>> global_nested;
+struct Registry {
+    static std::vector<char *> members;
+};
+std::vector<char *> Registry::members;
+
+PART hold_in_heap() {
+    for (int length = 0; length < 5; length++) {
+        Link *link = new Link;
+        link->next = global_chain, global_chain = link;
+    }
+    global_chain->next->next->held = block("chain", "held", "global", "global_chain");
+    global_vector.resize(300);
+    global_vector[299] = block("vector", "held", "global", "global_vector");
+    for (int key = 0; key < 20; key++) global_map[key] = nullptr;
+    global_map[13] = block("map", "held", "global", "global_map");
+    for (int key = 0; key < 20; key++) global_hash_map["key " + std::to_string(key)] = nullptr;
+    global_hash_map["key 7"] = block("hash map", "held", "global", "global_hash_map");
+    global_shared = std::make_shared<BigPool>();
+    global_shared->blocks.push_back(block("shared pointer", "held", "global", "global_shared"));
+    global_unique = std::make_unique<BigPool>();
+    global_unique->blocks.push_back(block("unique pointer", "held", "global", "global_unique|BigPool"));
+    char *captured[4] = {0, 0, block("function", "held", "global", "global_function"), 0};
+    std::string large(100, 'x');
+    global_function = [=] { return captured[2] + large.size(); };
+    memset(captured, 0, sizeof captured);
+    global_nested.resize(10);
+    global_nested[4].push_back(block("nested vectors", "held", "global", "global_nested"));
+    Registry::members.push_back(block("static member", "held", "global", "members"));
+}
+
+// An allocator of its own: memory from mmap, of which malloc knows nothing.
+char *arena;
+
+PART hold_in_arena() {
+    arena = (char *)mmap(nullptr, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char **object = (char **)(arena + 4096 * 3 + 160);
+    object[2] = block("arena", "held", "global|heap", "");
+    // Its address is in the first page, to which the global points.
+    *(char ***)(arena + 64) = object;
+}
+
+// ---- nothing holds it ----
+
+PART lose() {
+    block("lost", "lost", "none", "");
+    char **owner = used((char **)calloc(1, 200));
+    owner[10] = block("owner lost", "lost", "none", "");
+    Link *one = used(new Link), *other = used(new Link);
+    one->next = other, other->next = one;
+    other->held = block("cycle of structures", "lost", "none", "");
+    used(one), used(owner);
+    char **freed = used((char **)calloc(1, 3000));
+    freed[100] = block("owner freed", "lost", "none", "");
+    free(used(freed));
+}
+
+uint64_t hidden;
+
+PART hide() {
+    // Encoded pointers are no pointers, to either tool.
+    hidden = ~(uint64_t)block("hidden", "lost", "none", "");
+}
+
+// ---- plugins ----
+
+PART plugin(const char *path, const char *name, bool unload, const char *of, const char *root, const char *text) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    auto keep = (void (*)(uint64_t))dlsym(library, "keep_pointer");
+    keep((uint64_t)block(name, of, root, text));
+    if (unload) dlclose(library);
+}
+
+// ---- threads ----
+
+static std::atomic<int> waiting;
+
+static void wait_for_ever() {
+    waiting++;
+    for (;;) pause();
+}
+
+PART holds_on_its_stack() {
+    begin();
+    char *volatile on_the_stack = block("thread's stack", "held", "stack", "holds_on_its_stack|thread");
+    wait_for_ever();
+    (void)on_the_stack;
+}
+
+PART thread_local_of_another() {
+    begin();
+    of_each_thread = block("thread-local of another thread", "held", "thread_local|stack", "");
+    wait_for_ever();
+}
+
+PART clear_stack() {
+    char below[1 << 16];
+    memset(below, 0, sizeof below);
+    asm volatile("" : : "r"(below) : "memory");
+}
+
+PART wait_for_questions() {
+    char *volatile in_main = block("main's stack", "held", "stack", "wait_for_questions|main|thread");
+    clear_stack();
+    printf("READY\t%d\n", getpid());
+    fflush(stdout);
+#ifdef HOST_MEMORY
+    __lsan_do_recoverable_leak_check();
+#else
+    char answer;
+    while (read(0, &answer, 1) > 0) {}
+#endif
+    (void)in_main;
+}
+
+int main(int, char **arguments) {
+    begin();
+    hold_in_globals();
+    hold_in_static_local();
+    hold_in_heap();
+    hold_in_arena();
+    lose();
+    hide();
+    plugin(arguments[1], "plugin", false, "held", "global", "held_pointer");
+    plugin(arguments[2], "unloaded plugin", true, "lost", "none", "");
+    std::thread(holds_on_its_stack).detach();
+    std::thread(thread_local_of_another).detach();
+    while (waiting < 2) usleep(1000);
+    clear_stack();
+    wait_for_questions();
+    _exit(0);
+}
