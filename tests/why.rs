@@ -29,6 +29,12 @@ fn run(options: &[&str], folder: &Path, program: &[&str]) -> Command {
         .args(["run", "--why", "-o"])
         .arg(folder)
         .args(options)
+        .args(
+            (!options.contains(&"--why-limit"))
+                .then_some(["--why-limit", FOR_EVER])
+                .into_iter()
+                .flatten(),
+        )
         .arg("--")
         .args(program)
         .env_remove("LD_PRELOAD")
@@ -105,7 +111,10 @@ fn classes(path: &Path) -> BTreeMap<u64, String> {
 }
 
 fn these(expected: &[(u64, &str)]) -> BTreeMap<u64, String> {
-    expected.iter().map(|&(bytes, class)| (bytes, class.to_owned())).collect()
+    expected
+        .iter()
+        .map(|&(bytes, class)| (bytes, class.to_owned()))
+        .collect()
 }
 
 const ALL: [(u64, &str); 3] = [(1000, "held"), (2000, "cycle"), (3000, "lost")];
@@ -116,7 +125,11 @@ fn a_script_is_searched_before_its_interpreter_collects_cycles() {
         let done = done(&[], &python(interpreter, &script(), "all"));
         assert_eq!(done.code, Some(0), "{}", done.stderr);
         done.expect(&ALL, &interpreter.version);
-        assert!(done.stderr.contains("__main__.keep"), "the report shows the holder: {}", done.stderr);
+        assert!(
+            done.stderr.contains("__main__.keep"),
+            "the report shows the holder: {}",
+            done.stderr
+        );
     }
 }
 
@@ -129,12 +142,17 @@ fn what_a_script_frees_in_its_exit_callbacks_is_not_held() {
 }
 
 #[test]
-fn a_script_without_signal_handlers_is_searched_at_its_first_free() {
+fn a_script_without_signal_handlers_waits_at_its_first_free() {
     for interpreter in interpreters() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
-        let classes = done.classes();
-        assert_eq!(classes.len(), 1, "{}: {}", interpreter.version, done.stderr);
-        assert_eq!(classes[0].get(&3000).map(String::as_str), Some("lost"), "{}", interpreter.version);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        // The interpreter has cleared modules by then; if it cannot be read any more, that is reported.
+        let is_searched = done
+            .classes()
+            .first()
+            .is_some_and(|classes| classes.contains_key(&3000));
+        let is_reported = done.stderr.contains("--why: process ") && done.stderr.contains("its objects cannot be read");
+        assert!(is_searched != is_reported, "{}: {}", interpreter.version, done.stderr);
     }
 }
 
@@ -144,7 +162,10 @@ fn a_process_that_leaves_at_once_is_searched() {
     let done = done(&["--no-report"], &python(interpreter, &script(), "leave_at_once"));
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     done.expect(&ALL, "os._exit");
-    assert_eq!(sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"], "exit");
+    assert_eq!(
+        sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"],
+        "exit"
+    );
 }
 
 #[test]
@@ -162,12 +183,22 @@ fn processes_that_wait_at_the_same_time_are_all_searched() {
 
 #[test]
 fn the_snapshot_of_a_request_that_failed_has_holders() {
-    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "out_of_memory"));
+    let done = done(
+        &["--no-report"],
+        &python(&interpreters()[0], &script(), "out_of_memory"),
+    );
     let snapshot = done.files(".out-of-memory-1.culeak-why");
     assert_eq!(snapshot.len(), 1, "{}", done.stderr);
     assert_eq!(classes(&snapshot[0]), these(&ALL));
-    let at_end = done.files(&".culeak-why".to_owned()).into_iter().find(|path| *path != snapshot[0]);
-    assert_eq!(classes(&at_end.expect("one of the end")), these(&ALL[2..]), "the script freed the others");
+    let at_end = done
+        .files(&".culeak-why".to_owned())
+        .into_iter()
+        .find(|path| *path != snapshot[0]);
+    assert_eq!(
+        classes(&at_end.expect("one of the end")),
+        these(&ALL[2..]),
+        "the script freed the others"
+    );
 }
 
 /// Memory of native code, when `main` returned.
@@ -187,7 +218,10 @@ fn native_code_is_searched_before_its_globals_are_destroyed() {
 fn a_child_of_vfork_that_leaves_does_not_wait_in_its_parents_place() {
     let done = done(&["--no-report"], &[&native(), "vforks"]);
     done.expect(&NATIVE, "vfork");
-    assert_eq!(sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"], "end");
+    assert_eq!(
+        sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"],
+        "end"
+    );
 }
 
 #[test]
@@ -221,7 +255,11 @@ impl Waiting {
     fn start(limit: &str, case: &str) -> Waiting {
         use std::io::Read;
         let folder = folder();
-        let mut command = run(&["--why-limit", limit, "--no-report"], folder.path(), &[&native(), case]);
+        let mut command = run(
+            &["--why-limit", limit, "--no-report"],
+            folder.path(),
+            &[&native(), case],
+        );
         let mut culeak = process::start(&mut command);
         let mut stdout = culeak.stdout();
         let mut line = Vec::new();
@@ -233,8 +271,14 @@ impl Waiting {
         let pid: i32 = String::from_utf8_lossy(&line).trim().parse().expect("a pid");
         let environment = fs::read(format!("/proc/{pid}/environ")).expect("its environment");
         let environment = String::from_utf8_lossy(&environment).into_owned();
-        let setting = environment.split('\0').find_map(|entry| entry.strip_prefix("CULEAK_RUN="));
-        let facts = setting.and_then(|setting| setting.split_once(':')).expect("a file").1.into();
+        let setting = environment
+            .split('\0')
+            .find_map(|entry| entry.strip_prefix("CULEAK_RUN="));
+        let facts = setting
+            .and_then(|setting| setting.split_once(':'))
+            .expect("a file")
+            .1
+            .into();
         Waiting {
             culeak,
             program: Pid::from_raw(pid),
@@ -317,7 +361,11 @@ fn a_program_goes_on_after_the_limit() {
     assert_eq!(code, Some(0), "{stderr}");
     assert!(stderr.contains("went on before its memory was copied"), "{stderr}");
     let names = fs::read_dir(folder.path()).expect("the folder").flatten();
-    assert!(names.into_iter().all(|entry| !entry.file_name().to_string_lossy().ends_with("-why")));
+    assert!(
+        names
+            .into_iter()
+            .all(|entry| !entry.file_name().to_string_lossy().ends_with("-why"))
+    );
 }
 
 #[test]
@@ -357,16 +405,34 @@ fn a_check_can_fail_by_what_holds_memory() {
     assert_eq!(judge("only_held", "lost,cycle").code, Some(0), "held by a global");
     let lost = judge("all", "lost");
     assert_eq!(lost.code, Some(1), "{}", lost.stderr);
-    assert!(lost.stderr.contains("lost: 2.9 KiB in 1 block of lose why.py:"), "{}", lost.stderr);
+    assert!(
+        lost.stderr.contains("lost: 2.9 KiB in 1 block of lose why.py:"),
+        "{}",
+        lost.stderr
+    );
     assert!(!lost.stderr.contains("cycle: "), "{}", lost.stderr);
     let cycle = judge("all", "cycle");
     assert_eq!(cycle.code, Some(1), "{}", cycle.stderr);
-    assert!(cycle.stderr.contains("uncollected cycle Block.itself"), "{}", cycle.stderr);
+    assert!(
+        cycle.stderr.contains("uncollected cycle Block.itself"),
+        "{}",
+        cycle.stderr
+    );
     // The recording is judged later by what was found.
     let recording = &lost.files(".culeak")[0];
-    let check = |words: &[&str]| Command::new(culeak()).arg("check").arg(recording).args(words).output().expect("starts");
+    let check = |words: &[&str]| {
+        Command::new(culeak())
+            .arg("check")
+            .arg(recording)
+            .args(words)
+            .output()
+            .expect("starts")
+    };
     assert_eq!(check(&["--fail-on", "lost"]).status.code(), Some(1));
-    assert_eq!(check(&["--fail-on", "native-holder,over-counted"]).status.code(), Some(0));
+    assert_eq!(
+        check(&["--fail-on", "native-holder,over-counted"]).status.code(),
+        Some(0)
+    );
     fs::remove_file(recording.with_extension("culeak-why")).expect("it is there");
     let unknown = check(&["--fail-on", "lost"]);
     let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();

@@ -17,7 +17,7 @@ __attribute__((constructor)) static void construct_global(void) {
 }
 
 static NOINLINE void hold(void) {
-    static CUdeviceptr local;
+    static volatile CUdeviceptr local;
     global = leak(1000);
     local = leak(2000);
     STAY();
