@@ -292,6 +292,20 @@ impl Waiting {
         kill(Pid::from_raw(self.culeak.child.id() as i32), signal).expect("culeak runs");
     }
 
+    /// Stops all threads of culeak, so that it serves nothing.
+    fn stop_culeak(&self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.culeak.child.id());
+        let is_stopped = |task: PathBuf| {
+            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        until("culeak stops", || {
+            let tasks = fs::read_dir(&tasks).expect("culeak runs").flatten();
+            tasks.into_iter().all(|task| is_stopped(task.path()))
+        });
+    }
+
     /// Lets the program end.
     fn end_input(&mut self) {
         drop(self.culeak.child.stdin.take());
@@ -342,7 +356,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
 #[test]
 fn a_program_goes_on_when_culeak_is_killed_while_it_waits() {
     let mut waiting = Waiting::start(FOR_EVER, "asks_before");
-    waiting.signal(Signal::SIGSTOP);
+    waiting.stop_culeak();
     waiting.end_input();
     waiting.until_it_waits();
     waiting.signal(Signal::SIGKILL);
@@ -352,7 +366,7 @@ fn a_program_goes_on_when_culeak_is_killed_while_it_waits() {
 #[test]
 fn a_program_goes_on_after_the_limit() {
     let mut waiting = Waiting::start("1ms", "asks_before");
-    waiting.signal(Signal::SIGSTOP);
+    waiting.stop_culeak();
     waiting.end_input();
     // Culeak is stopped and copies nothing.
     waiting.expect_output("done\ndestroyed\n");
@@ -371,7 +385,7 @@ fn a_program_goes_on_after_the_limit() {
 #[test]
 fn signals_are_handled_while_a_program_waits() {
     let mut waiting = Waiting::start(FOR_EVER, "handles_signals");
-    waiting.signal(Signal::SIGSTOP);
+    waiting.stop_culeak();
     waiting.end_input();
     waiting.until_it_waits();
     kill(waiting.program, Signal::SIGUSR1).expect("it runs");
@@ -385,7 +399,7 @@ fn signals_are_handled_while_a_program_waits() {
 #[test]
 fn a_program_that_dies_while_it_waits_does_not_stop_culeak() {
     let mut waiting = Waiting::start(FOR_EVER, "asks_before");
-    waiting.signal(Signal::SIGSTOP);
+    waiting.stop_culeak();
     waiting.end_input();
     waiting.until_it_waits();
     kill(waiting.program, Signal::SIGKILL).expect("it runs");

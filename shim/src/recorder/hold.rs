@@ -48,8 +48,9 @@ fn is_main_thread() -> bool {
     unsafe { libc::gettid() == libc::getpid() }
 }
 
+/// Whether `culeak run --why` serves, and this is no child of `vfork`.
 fn is_served() -> bool {
-    proof::holds().is_some_and(|holds| holds.is_served())
+    proof::holds().is_some_and(|holds| holds.is_served()) && pid() == PROCESS.load(Relaxed)
 }
 
 /// The script, `main` or the process ends. Only the first call waits.
@@ -63,7 +64,7 @@ pub fn at_end(moment: Moment) {
 /// Waits until the memory is copied.
 #[cold]
 pub fn hold(moment: Moment, number: u32) {
-    let Some(holds) = proof::holds().filter(|holds| holds.is_served()) else {
+    let Some(holds) = proof::holds().filter(|_| is_served()) else {
         return;
     };
     let waiting = Waiting {
@@ -71,9 +72,6 @@ pub fn hold(moment: Moment, number: u32) {
         moment,
         number: number as u16,
     };
-    if waiting.pid != PROCESS.load(Relaxed) {
-        return;
-    }
     let Some(slot) = holds.wait(waiting) else { return };
     let limit = u64::from(holds.limit_ms.load(Relaxed)) * 1_000_000;
     let began = monotonic_ns();
