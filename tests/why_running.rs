@@ -49,7 +49,9 @@ fn every_command_has_the_same_answer_for_a_running_process() {
     let folder = tempfile::tempdir().expect("a folder");
     let stored = folder.path().join("why.json");
     let stored = stored.to_str().expect("a path in UTF-8");
-    let output = Command::new(culeak()).args(["snapshot", &pid, "--why", "-o", stored]).output();
+    let output = Command::new(culeak())
+        .args(["snapshot", &pid, "--why", "-o", stored])
+        .output();
     assert!(output.expect("the CLI starts").status.success());
     let later = json(&["why", stored, "--json"]);
     assert_eq!(later["origins"], why["origins"], "the snapshot has the answer");
