@@ -44,7 +44,11 @@ fn expected(line: &str) -> Option<Expected> {
         address: words[2].parse().expect("an address"),
         class: class(words[3]),
         roots: words[4].split('|').map(root).collect(),
-        texts: words[5..].iter().filter(|text| !text.is_empty()).map(|text| (*text).to_owned()).collect(),
+        texts: words[5..]
+            .iter()
+            .filter(|text| !text.is_empty())
+            .map(|text| (*text).to_owned())
+            .collect(),
     })
 }
 
@@ -64,7 +68,10 @@ fn expect_classes(profile: &Profile, with_roots: bool) {
         let all = text(path);
         let right_root = one.class == Class::Lost || one.roots.contains(&path.root);
         if path.class != one.class {
-            wrong.push(format!("{}: {:?}, expected {:?}: {all}", one.name, path.class, one.class));
+            wrong.push(format!(
+                "{}: {:?}, expected {:?}: {all}",
+                one.name, path.class, one.class
+            ));
         } else if with_roots && !(right_root && says(&all, &one.texts)) {
             let wanted = format!("{:?} {:?}", one.roots, one.texts);
             wrong.push(format!("{}: {:?} {all}, expected {wanted}", one.name, path.root));
@@ -93,7 +100,10 @@ fn in_a_stripped_program_the_classes_are_the_same() {
 /// The first installed library of this name.
 fn installed(name: &str) -> PathBuf {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let found = folders.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.exists());
+    let found = folders
+        .iter()
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| path.exists());
     found.unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
 }
 
@@ -111,7 +121,12 @@ fn with_tcmalloc_the_classes_are_the_same() {
 
 #[test]
 fn leak_sanitizer_agrees() {
-    let flags = ["-std=c++17", "-fno-omit-frame-pointer", "-DHOST_MEMORY", "-fsanitize=leak"];
+    let flags = [
+        "-std=c++17",
+        "-fno-omit-frame-pointer",
+        "-DHOST_MEMORY",
+        "-fsanitize=leak",
+    ];
     let [plugin, unloaded] = plugins();
     let output = Command::new(executable("holders/native", &flags, &[]))
         .args([plugin, unloaded])
