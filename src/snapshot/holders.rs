@@ -66,7 +66,8 @@ pub struct Search {
     /// The version of CPython, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Blocks that the process freed or moved while its memory was read.
+    /// Blocks whose path was not there any more when it was read again: their holders changed, or they were freed. Their
+    /// class is known, their path is not.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub changed: u64,
     /// References that led to no live object, because the memory changed while it was copied.

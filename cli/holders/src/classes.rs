@@ -82,6 +82,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let index = BlockIndex::new(blocks);
     let mut paths = Paths::new(blocks, options);
     let mut limits: Vec<String> = Vec::new();
+    let mut changed = Vec::new();
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
@@ -98,13 +99,15 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
-        let better: Vec<usize> = (0..blocks.len())
-            .filter(|block| best[*block].is_none_or(|known| searched.found[*block].class < known))
-            .collect();
+        let is_better = |block: &usize| {
+            let class = searched.found[*block].class;
+            best[*block].is_none_or(|known| class < known || class == known && changed.contains(block))
+        };
+        let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         for block in &better {
             best[*block] = Some(searched.found[*block].class);
         }
-        paths.add(&mut searched, &better);
+        changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
         if searched.expired {
             limits.push(format!(
@@ -112,10 +115,13 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
                 options.limit.as_secs()
             ));
         }
-        let all_final = best
-            .iter()
-            .all(|class| matches!(class, Some(Class::Held | Class::Cycle)));
-        if all_final || is_consistent || search.copies >= options.copies || Instant::now() > deadline {
+        let is_final = |class: &Option<Class>| matches!(class, Some(Class::Held | Class::Cycle));
+        let is_done = match best.iter().all(is_final) {
+            // A path that changed is looked for once more.
+            true => changed.is_empty() || search.copies > 1,
+            false => search.copies >= options.copies,
+        };
+        if is_done || is_consistent || Instant::now() > deadline {
             break;
         }
     }
@@ -180,7 +186,9 @@ fn examine<'c, 's>(
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
         .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
-    let states = python.as_ref().map_or_else(Vec::new, |python| python.states(copy));
+    let states = python.as_ref().map_or_else(Vec::new, |python| {
+        [python.globals(&modules), python.states(copy)].concat()
+    });
     let with_torch = modules
         .all()
         .iter()
@@ -197,6 +205,7 @@ fn examine<'c, 's>(
             None => Unreached::default(),
         };
         walk.entry = Entry::Counted(&unreached);
+        walk.search_entries();
         walk.search_native(Phase::Globals, &globals, &states);
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
@@ -206,17 +215,21 @@ fn examine<'c, 's>(
             walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
         }
         if walk.unexplained() {
+            walk.search_tails();
+        }
+        if walk.unexplained() {
             walk.search_native(Phase::Stacks, &stacks, &[]);
         }
         if walk.unexplained() {
+            walk.search_tails();
             walk.search_late();
             walk.search_states(&states);
             walk.search_late();
+            walk.search_tails();
         }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
         unreached = Unreached::default();
-        walk.entry = Entry::None;
         walk.search_native(Phase::Globals, &globals, &states);
     }
 

@@ -148,7 +148,8 @@ impl Contents {
                 .map(Variables::read)
                 .unwrap_or_default()
         };
-        let debug = self.debug_file().map(|path| read(&path)).unwrap_or_default();
+        let debug = self.debug_file(Path::new(DEBUG_FOLDER));
+        let debug = debug.map(|path| read(&path)).unwrap_or_default();
         match &self.file {
             Some(path) if debug.is_empty() => read(path),
             _ => debug,
@@ -156,10 +157,10 @@ impl Contents {
     }
 
     /// The installed debug file with the same build id.
-    fn debug_file(&self) -> Option<PathBuf> {
+    fn debug_file(&self, folder: &Path) -> Option<PathBuf> {
         let (first, rest) = self.build_id.split_first()?;
         let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
-        let path = PathBuf::from(format!("{DEBUG_FOLDER}/{first:02x}/{rest}.debug"));
+        let path = folder.join(format!("{first:02x}/{rest}.debug"));
         let file = culeak::reader::open_regular(&path).ok()?;
         let headers = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok())?;
         // A debug file has notes but no other contents, at offsets of its own.

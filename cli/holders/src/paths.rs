@@ -44,7 +44,7 @@ use verify::{Check, Pages};
 enum Answer {
     Path(usize),
     /// The path was not there any more when it was read again.
-    Changed,
+    Changed(Class),
 }
 
 /// Collects the paths of all blocks.
@@ -150,7 +150,7 @@ impl<'b> Paths<'b> {
             for &block in &group.blocks {
                 let block = block as usize;
                 self.answers[block] = Some(match changed.contains(&block) {
-                    true => Answer::Changed,
+                    true => Answer::Changed(sort.class),
                     false => Answer::Path(*path.get_or_insert_with(|| {
                         let style = Style {
                             concrete: sort.concrete.is_some(),
@@ -224,6 +224,7 @@ impl<'b> Paths<'b> {
         let mut numbers = vec![usize::MAX; self.paths.len()];
         let mut paths = Vec::new();
         let mut blocks = Vec::new();
+        let mut changed: HashMap<Class, usize, FixedState> = HashMap::default();
         for (index, block) in self.blocks.iter().enumerate() {
             match self.answers[index] {
                 Some(Answer::Path(path)) => {
@@ -239,7 +240,26 @@ impl<'b> Paths<'b> {
                         retainer: of_blocks.get(index).copied().flatten(),
                     });
                 }
-                Some(Answer::Changed) => search.changed += 1,
+                Some(Answer::Changed(class)) => {
+                    search.changed += 1;
+                    let changed = *changed.entry(class).or_insert_with(|| {
+                        paths.push(HolderPath {
+                            class,
+                            root: RootKind::None,
+                            origin: CHANGED.to_owned(),
+                            possibly: true,
+                            ..HolderPath::default()
+                        });
+                        paths.len() - 1
+                    });
+                    blocks.push(HeldBlock {
+                        address: block.address,
+                        time_ns: block.time_ns,
+                        bytes: block.bytes,
+                        path: changed,
+                        retainer: None,
+                    });
+                }
                 None => {}
             }
         }
@@ -251,6 +271,9 @@ impl<'b> Paths<'b> {
         }
     }
 }
+
+/// In place of a path that was not there any more when it was read again.
+const CHANGED: &str = "holders that changed while they were read";
 
 /// Paths of each shape that are read again before those of the next shape.
 const EXAMPLES: usize = 4;

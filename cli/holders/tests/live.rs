@@ -132,9 +132,13 @@ fn each_block_gets_the_class_of_its_holder() {
             mistakes.push(format!("{} ({:?}): {mistake}", python.display(), holders.search.python));
         }
         let leaked = running.path(&holders, "leaked-chunk");
+        let note = leaked.note.as_deref();
+        let python = python.display();
         assert_eq!(
-            leaked.note.as_deref(),
-            Some("only unreachable heap memory points to it")
+            note,
+            Some("only unreachable heap memory points to it"),
+            "{python}: {leaked:?} {:?}",
+            holders.search
         );
         assert!(running.path(&holders, "lost").note.is_none());
     }

@@ -8,11 +8,16 @@ use std::process::{Child, Command, Stdio};
 use culeak_holders::copy::Copy;
 use culeak_holders::graph::EdgeKind;
 use culeak_holders::modules::Modules;
-use culeak_holders::python::{Count, Python, Reference, Sort};
+use culeak_holders::python::{Count, Python, PythonRoot, Reference, Rooted, Sort};
 use culeak_holders::source::live::Process;
 
 #[path = "../../../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
+
+#[path = "python/hostile.rs"]
+mod hostile;
+#[path = "python/offsets.rs"]
+mod offsets;
 
 use interpreters::interpreters;
 
@@ -98,7 +103,7 @@ const ELSEWHERE: [(&str, &str); 7] = [
     ("PyCapsule", "class "),
     ("PyCPointerType", "class "),
     ("_lru_cache_wrapper", ""),
-    ("module", "class "),
+    ("module", ""),
     ("tee", ""),
 ];
 
@@ -309,7 +314,99 @@ fn no_object_has_more_references_than_its_count() {
         if !more.is_empty() {
             println!("  more: {more:?}");
         }
-        failed |= !more.is_empty() || fewer.values().sum::<u64>() > 400;
+        failed |= !more.is_empty() || fewer.values().sum::<u64>() > tracked.len() as u64 * 3 / 100;
     }
     assert!(!failed, "counts differ, see above");
+}
+
+#[test]
+fn references_and_objects_have_the_names_that_the_program_gives_them() {
+    for python in interpreters() {
+        let version = &python.version;
+        let mut program = Waiting::start(&python.command, "labels.py");
+        let count: usize = program.line().parse().unwrap();
+        let lines: Vec<String> = (0..count).map(|_| program.line()).collect();
+        let process = program.process();
+        let copy = Copy::take(&process, &[]).unwrap();
+        let mut reader = read(&copy);
+        let mut roots = Vec::new();
+        reader.roots(&copy, &mut |root, rooted| roots.push((root.clone(), rooted)));
+        let mut frames = Vec::new();
+        for (root, rooted) in &roots {
+            if let PythonRoot::Frame { thread, main } = root {
+                let name = match rooted.is_frame {
+                    true => reader.frame_name(&copy, rooted.target),
+                    false => {
+                        let of = reader.object(&copy, rooted.target).unwrap();
+                        reader.name(&copy, rooted.target, of)
+                    }
+                };
+                assert_eq!(*main, *thread == u64::from(program.child.id()), "{version}: {root:?}");
+                frames.push((*thread, name, *rooted));
+            }
+        }
+        for line in lines {
+            let (what, rest) = line.split_once(' ').unwrap();
+            let (first, text) = rest.split_once(' ').unwrap_or((rest, ""));
+            let first: u64 = first.parse().unwrap();
+            match what {
+                "label" => {
+                    let (target, text) = text.split_once(' ').unwrap();
+                    let (concrete, shape) = text.split_once('\t').unwrap();
+                    let target: u64 = target.parse().unwrap();
+                    let of = reader.object(&copy, first).expect(&line);
+                    let mut found = Vec::new();
+                    reader.references(&copy, first, of, &mut found);
+                    found.retain(|reference| reference.target == target);
+                    let edges: Vec<_> = found.iter().map(|found| reader.label(&copy, first, false, found.edge)).collect();
+                    let labels: Vec<_> = edges.iter().map(|label| (&*label.concrete, &*label.shape)).collect();
+                    assert!(labels.contains(&(concrete, shape)), "{version}: {line}: {labels:?}");
+                    let is_hidden = concrete == ".__dict__";
+                    assert!(edges.iter().all(|label| label.hidden == is_hidden), "{version}: {line}");
+                }
+                "name" => {
+                    let of = reader.object(&copy, first).expect(&line);
+                    assert_eq!(reader.name(&copy, first, of), text, "{version}");
+                }
+                "frame" => {
+                    let found = frames.iter().find(|(_, name, _)| name == text);
+                    let thread = found.unwrap_or_else(|| panic!("{version}: {line}: {frames:?}")).0;
+                    assert_eq!(thread, first, "{version}: {line}");
+                }
+                "root" => {
+                    // From 3.14 on callbacks are in tuples in a list.
+                    let mut found: Vec<u64> = roots.iter().map(|(_, rooted)| rooted.target).collect();
+                    for _ in 0..2 {
+                        let mut references = Vec::new();
+                        for target in &found {
+                            if let Some(of) = reader.object(&copy, *target) {
+                                reader.references(&copy, *target, of, &mut references);
+                            }
+                        }
+                        references.retain(|reference| reference.edge.kind() == EdgeKind::Item);
+                        found.extend(references.iter().map(|reference| reference.target));
+                    }
+                    let kinds: Vec<_> = roots.iter().map(|(root, _)| root).collect();
+                    assert!(found.contains(&first), "{version}: {line} {text}: {kinds:?}");
+                }
+                "variable" => {
+                    let is_local = |rooted: &Rooted, reader: &mut Python| {
+                        let mut found = Vec::new();
+                        if rooted.is_frame {
+                            reader.frame_references(&copy, rooted.target, &mut found);
+                        } else if let Some(of) = reader.object(&copy, rooted.target) {
+                            reader.references(&copy, rooted.target, of, &mut found);
+                        }
+                        let at = found.iter().find(|found| found.target == first && found.edge.kind() == EdgeKind::Local);
+                        at.is_some_and(|at| {
+                            let label = reader.label(&copy, rooted.target, rooted.is_frame, at.edge);
+                            label.concrete == format!("local {text}")
+                        })
+                    };
+                    assert!(frames.iter().any(|(.., rooted)| is_local(rooted, &mut reader)), "{version}: {line}");
+                }
+                _ => assert_eq!(what, "local"),
+            }
+        }
+    }
 }

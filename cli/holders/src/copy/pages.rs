@@ -117,7 +117,7 @@ impl Pages {
     fn over(mapping: Mapping, copied: u32, end: u32) -> Pages {
         let absent = all_absent();
         Pages {
-            directory: (0..TABLES).map(|_| Cell::new(absent)).collect(),
+            directory: vec![Cell::new(absent); TABLES].into(),
             tables: Cell::default(),
             mapping,
             copied,

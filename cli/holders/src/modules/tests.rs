@@ -1,4 +1,5 @@
 use std::fs;
+use std::process::Command;
 
 use super::*;
 use crate::testing::{Victim, compile};
@@ -190,4 +191,83 @@ int main(void) {{
     assert!(copy.regions().iter().any(|region| region.name.ends_with("libhold.so")));
     let modules = Modules::find(&copy);
     assert!(modules.all().iter().all(|module| module.file_name() != "libhold.so"));
+}
+
+#[test]
+fn a_stripped_library_has_names_of_exported_variables() {
+    let loaded = started(&["-s"]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let mut modules = Modules::find(&copy);
+    assert_eq!(modules.variable_at(loaded.addresses[1]), None);
+    let exported = modules.variable_at(loaded.addresses[0]);
+    assert_eq!(exported, Some(("exported_cache".to_owned(), 0)));
+}
+
+#[test]
+fn a_debug_file_is_known_by_its_build_id() {
+    let loaded = started(&["-Wl,--build-id"]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let modules = Modules::find(&copy);
+    let place = modules
+        .all()
+        .iter()
+        .position(|module| module.file_name() == "libhold.so");
+    let place = place.expect("loaded");
+    let (contents, bias) = (&modules.contents[place], modules.all()[place].bias);
+    let hex: String = contents.build_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex.len(), 40, "an SHA-1");
+    let debug = tempfile::tempdir().expect("a folder");
+    let folder = debug.path().join(&hex[..2]);
+    fs::create_dir(&folder).expect("created");
+    let file = folder.join(format!("{}.debug", &hex[2..]));
+    assert_eq!(contents.debug_file(debug.path()), None);
+    let split = Command::new("objcopy")
+        .arg("--only-keep-debug")
+        .args([&loaded.folder.path().join("libhold.so"), &file])
+        .status();
+    assert!(split.expect("objcopy").success());
+    let found = contents.debug_file(debug.path());
+    assert_eq!(found.as_deref(), Some(&*file));
+    let variables = Variables::read(File::open(&file).expect("readable"));
+    let name = variables.at(loaded.addresses[1] - bias);
+    assert_eq!(name, Some(("hidden_table".to_owned(), 0)));
+    let other = format!("{LIBRARY}\nint other;");
+    let other = compile(
+        debug.path(),
+        "other.so",
+        &other,
+        &["-shared", "-fPIC", "-Wl,--build-id"],
+    );
+    fs::rename(other, &file).expect("renamed");
+    assert_eq!(contents.debug_file(debug.path()), None, "another build id");
+}
+
+#[test]
+fn static_memory_of_the_preload_library_is_not_copied() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display().to_string();
+    let source = "static long table[600] = {7}, zeros[600]; long *TABLE(void) { return table; } \
+                  long *ZEROS(void) { zeros[599] = 7; return zeros; }";
+    for (name, table, zeros) in [("libculeak_shim.so", "a", "b"), ("libother.so", "c", "d")] {
+        let source = source.replace("TABLE", table).replace("ZEROS", zeros);
+        compile(folder.path(), name, &source, &["-shared", "-fPIC"]);
+    }
+    let program = r#"
+#include <stdio.h>
+extern long *a(void), *b(void), *c(void), *d(void);
+int main(void) {
+    printf("%p %p %p %p\n", (void *)a(), (void *)(b() + 599), (void *)c(), (void *)(d() + 599));
+    fflush(stdout);
+    return getchar();
+}"#;
+    let run_path = format!("-Wl,-rpath,{path}");
+    let libraries = ["-L", &path, "-l:libculeak_shim.so", "-lother", &run_path];
+    let victim = Victim::start(&compile(folder.path(), "recorded", program, &libraries));
+    let process = victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address");
+    let words: Vec<u64> = victim.line.split(' ').map(|text| copy.word(hex(text))).collect();
+    assert_eq!(words, [0, 0, 7, 7]);
 }

@@ -9,14 +9,15 @@
 //! ```
 //!
 //! The search stops at objects that are clearly not the driver's: those of Python, and those of classes that other
-//! files define. The recorder is treated like the driver.
+//! files define. It also stops at chunks that other memory refers to: the driver does not clear its memory, so words that
+//! others left there lead to their chunks. The recorder is treated like the driver.
 
 use std::ops::Range;
 
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 
-use super::pages::Bits;
+use super::pages::{Bits, Kind};
 use super::{Chunk, Heap, Native};
 
 /// What a loaded file is for.
@@ -74,25 +75,75 @@ const MOST_SHARE: u64 = 2;
 /// # Errors
 /// How much would belong to it: so much that it is not credible.
 pub fn memory(copy: &Copy, modules: &Modules, native: &mut Native) -> Result<Bits, u64> {
+    let suspected = reached(copy, modules, native, &Bits::default())?;
+    let shared = referred_to(copy, modules, native, &suspected);
+    reached(copy, modules, native, &shared)
+}
+
+/// What the driver's static memory leads to, other than through these chunks.
+fn reached(copy: &Copy, modules: &Modules, native: &mut Native, not: &Bits) -> Result<Bits, u64> {
     let mut found = Bits::new(copy.granules());
     let mut open: Vec<Chunk> = Vec::new();
     let mut bytes = 0;
     for module in modules.all() {
         if Role::of(&module.path) == Role::Driver {
             for range in &module.globals {
-                enter(copy, native, &mut found, &mut open, range.clone(), &mut bytes);
+                enter(copy, native, not, &mut found, &mut open, range.clone(), &mut bytes);
             }
         }
     }
     while let Some(chunk) = open.pop() {
         let range = chunk.start..chunk.start + chunk.bytes;
-        enter(copy, native, &mut found, &mut open, range, &mut bytes);
+        enter(copy, native, not, &mut found, &mut open, range, &mut bytes);
     }
     let heap = native.heap_bytes();
     if bytes > heap / MOST_SHARE && bytes > LARGE {
         return Err(bytes);
     }
     Ok(found)
+}
+
+/// Chunks among these to whose start other memory refers: Python's objects, other chunks, the program's static memory.
+fn referred_to(copy: &Copy, modules: &Modules, native: &Native, suspected: &Bits) -> Bits {
+    let mut found = Bits::new(copy.granules());
+    let is_suspected = |address: u64| copy.granule(address).is_some_and(|granule| suspected.get(granule));
+    let mut see = |range: Range<u64>, is_heap: bool| {
+        for place in range.step_by(8) {
+            let word = copy.word(place);
+            if word < PAGE || !word.is_multiple_of(16) || !is_suspected(word) {
+                continue;
+            }
+            let counts = !is_heap
+                || native
+                    .chunk(copy, place)
+                    .is_some_and(|chunk| !is_suspected(chunk.start));
+            if let Some(granule) = copy
+                .granule(word)
+                .filter(|granule| counts && native.pages.is_start(*granule))
+            {
+                found.set(granule);
+            }
+        }
+    };
+    for page in native.pages.addresses(0..u64::MAX) {
+        match native.pages.kind_at(copy, page) {
+            Kind::Pool => see(page..page + PAGE, false),
+            Kind::Glibc => see(page..page + PAGE, true),
+            _ => {}
+        }
+    }
+    for module in modules
+        .all()
+        .iter()
+        .filter(|module| Role::of(&module.path) == Role::Program)
+    {
+        for range in &module.globals {
+            for part in native.pages.present(range.clone()) {
+                see(part.start.max(range.start).next_multiple_of(8)..part.end, false);
+            }
+        }
+    }
+    found
 }
 
 /// Less than this may well be all the driver's.
@@ -102,6 +153,7 @@ const LARGE: u64 = 64 << 20;
 fn enter(
     copy: &Copy,
     native: &mut Native,
+    not: &Bits,
     found: &mut Bits,
     open: &mut Vec<Chunk>,
     range: Range<u64>,
@@ -119,6 +171,9 @@ fn enter(
         let Some(chunk) = native.chunk(copy, word) else {
             continue;
         };
+        if copy.granule(chunk.start).is_some_and(|granule| not.get(granule)) {
+            continue;
+        }
         if chunk.heap == Heap::Python || is_python_object(copy, chunk.start) || is_of_program(copy, native, chunk.start)
         {
             continue;

@@ -195,7 +195,14 @@ impl<'a> Origin<'a> {
         while let Some(part) = self.parts.get(self.at) {
             let next = self.parts.get(self.at + 1);
             match part.kind {
-                Kind::Cell | Kind::Wrapper => self.at += 1,
+                Kind::Cell => self.at += 1,
+                Kind::Wrapper if next.is_some() => {
+                    // A static method is called like its function; a property has up to three.
+                    if part.label.concrete.starts_with(".f") {
+                        self.text.push_str(&part.label.concrete);
+                    }
+                    self.at += 1;
+                }
                 Kind::Module | Kind::Class | Kind::Function if part.label.hidden && next.is_some() => {
                     self.at += 1;
                     self.attribute();

@@ -114,6 +114,7 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
         ));
     }
     let table = *offsets;
+    let mut is_shifted = false;
     for (place, expected, what) in table.described() {
         let found = copy.word(runtime + place);
         if found == expected {
@@ -130,8 +131,10 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
             ));
         }
         offsets.adopt(place, found);
+        // Some builds of a version have more at the end.
+        is_shifted |= !what.ends_with("_bytes");
     }
-    Ok(*offsets != table)
+    Ok(is_shifted)
 }
 
 /// No part of the interpreter's state is larger.

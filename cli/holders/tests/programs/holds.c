@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 struct entry {
-    uint64_t tag, block;
+    volatile uint64_t tag, block;
 };
 
 static void *volatile held_object;
@@ -24,4 +24,4 @@ static struct entry *entry(uint64_t block) {
 }
 void hold_in_chunk(uint64_t block) { held_chunk = entry(block); }
 void hold_in_thread(uint64_t block) { held_by_thread = block; }
-void leak_in_chunk(uint64_t block) { *(volatile uint64_t *)&entry(block)->tag = 1; }
+void leak_in_chunk(uint64_t block) { entry(block)->tag = 1; }

@@ -1,0 +1,216 @@
+//! Damaged memory costs time and precision; it causes no panic, no endless loop and no large allocation.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use culeak_holders::Error;
+use culeak_holders::copy::Copy;
+use culeak_holders::modules::Modules;
+use culeak_holders::python::{Python, PythonRoot};
+use culeak_holders::source::live::Process;
+use culeak_holders::source::{Region, Source, Thread};
+
+use crate::Waiting;
+use crate::interpreters::interpreters;
+
+/// A process whose memory reads differently than it is.
+struct Damaged {
+    process: Process,
+    /// Words with another value.
+    patches: Vec<(u64, u64)>,
+    /// One of so many words is replaced; 0: none.
+    rate: u64,
+    random: AtomicU64,
+}
+
+impl Damaged {
+    fn new(program: &Waiting) -> Damaged {
+        let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+        Damaged { process: program.process(), patches: Vec::new(), rate: 0, random }
+    }
+
+    fn next(&self) -> u64 {
+        let mut value = self.random.load(Relaxed);
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
+        self.random.store(value, Relaxed);
+        value
+    }
+
+    fn damage(&self, buffer: &mut [u8]) {
+        let mut previous = 0;
+        for word in buffer.chunks_exact_mut(8) {
+            let old = u64::from_le_bytes(word.try_into().unwrap());
+            if self.next() % self.rate == 0 {
+                let value = match self.next() % 8 {
+                    0 => 0,
+                    1 => u64::MAX,
+                    2 => u64::MAX - 7,
+                    3 => self.next(),
+                    4 => self.next() % 1000,
+                    // Another pointer of the process.
+                    5 => previous,
+                    6 => old ^ 1 << (self.next() % 48),
+                    _ => 1 << (self.next() % 64),
+                };
+                word.copy_from_slice(&value.to_le_bytes());
+            }
+            if old > 1 << 20 {
+                previous = old;
+            }
+        }
+    }
+}
+
+impl Source for Damaged {
+    fn pid(&self) -> Option<u32> {
+        self.process.pid()
+    }
+
+    fn regions(&self) -> io::Result<Vec<Region>> {
+        self.process.regions()
+    }
+
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.process.present(range)
+    }
+
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+        let bytes = self.process.read(ranges, buffer);
+        let mut start = 0;
+        for range in ranges {
+            for &(at, value) in &self.patches {
+                if range.contains(&at) {
+                    let place = start + (at - range.start) as usize;
+                    buffer[place..place + 8].copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            start += (range.end - range.start) as usize;
+        }
+        if self.rate > 0 {
+            self.damage(buffer);
+        }
+        bytes
+    }
+
+    fn threads(&self) -> Vec<Thread> {
+        self.process.threads()
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        self.process.file(path)
+    }
+
+    fn is_running(&self) -> bool {
+        true
+    }
+}
+
+/// Asks for everything about an address.
+fn examine(reader: &mut Python, copy: &Copy, address: u64) -> usize {
+    let mut found = Vec::new();
+    reader.frame_references(copy, address, &mut found);
+    let _ = (reader.frame_name(copy, address), reader.tracked_in(copy, address, 1 << 20));
+    let _ = reader.count(copy, address);
+    let Some(of) = reader.object(copy, address) else { return 0 };
+    reader.references(copy, address, of, &mut found);
+    let _ = (reader.arrays(copy, address, of), reader.extent(copy, address, of));
+    assert!(reader.name(copy, address, of).len() < 1000);
+    for reference in found.iter().take(20) {
+        let label = reader.label(copy, address, false, reference.edge);
+        assert!(label.concrete.len() < 1000, "{label:?}");
+    }
+    assert!(found.len() as u64 <= copy.copied_bytes() / 8);
+    found.len()
+}
+
+#[test]
+fn damaged_memory_is_survived() {
+    for python in interpreters() {
+        let mut program = Waiting::start(&python.command, "labels.py");
+        program.line();
+        for rate in [8, 100, 2000] {
+            let mut source = Damaged::new(&program);
+            // The interpreter is found in sound memory; otherwise little would be read.
+            let sound = Damaged::new(&program);
+            let whole = Copy::take(&sound, &[]).unwrap();
+            let mut reader = crate::read(&whole);
+            let mut addresses = Vec::new();
+            reader.tracked(&whole, &mut |address| addresses.push(address));
+            addresses.truncate(8000);
+            source.rate = rate;
+            let copy = Copy::take(&source, &[]).unwrap();
+            let _ = Python::find(&copy, &Modules::find(&copy));
+            reader.roots(&copy, &mut |_, rooted| addresses.push(rooted.target));
+            reader.tracked(&copy, &mut |address| addresses.push(address));
+            addresses.extend([0, 1, 8, 4096, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX - 4095, u64::MAX]);
+            let found: usize = addresses.iter().map(|address| examine(&mut reader, &copy, *address)).sum();
+            println!("{} at 1 in {rate}: {found} references", python.version);
+            assert!(rate == 8 || found > 1000, "{found}");
+        }
+    }
+}
+
+#[test]
+fn unknown_and_unsupported_builds_are_refused_by_name() {
+    for python in interpreters() {
+        let mut program = Waiting::start(&python.command, "labels.py");
+        program.line();
+        let mut source = Damaged::new(&program);
+        let (runtime, version, dict) = {
+            let copy = Copy::take(&source, &[]).unwrap();
+            let modules = Modules::find(&copy);
+            let find = |name: &str| modules.all().iter().find_map(|module| modules.address_of(module, name));
+            (find("_PyRuntime").unwrap(), find("Py_Version"), find("PyDict_Type").unwrap())
+        };
+        let mut refused = |at: u64, value: u64, expected: &str| {
+            source.patches = vec![(at & !7, value << ((at & 7) * 8))];
+            let copy = Copy::take(&source, &[]).unwrap();
+            match Python::find(&copy, &Modules::find(&copy)) {
+                Err(Error::Unsupported(text)) => assert!(text.contains(expected), "{}: {text}", python.version),
+                Err(other) => panic!("{other}"),
+                Ok(found) => panic!("{} is accepted: {}, not {expected}", python.version, found.is_some()),
+            }
+        };
+        refused(dict + 32, 56, "has dictionaries elsewhere");
+        if let Some(version) = version {
+            refused(version, 0x0310_00f0, "Python 3.16 is not supported");
+            refused(version, 0x0307_00f0, "Python 3.7 is not supported");
+        }
+        if python.minor >= 13 {
+            refused(runtime + 16, 1, "free-threaded");
+            refused(runtime, 7, "does not describe its structures");
+        }
+    }
+}
+
+#[test]
+fn every_interpreter_of_a_process_is_searched() {
+    for python in interpreters() {
+        let mut program = Waiting::start(&python.command, "interpreters.py");
+        assert_eq!(program.line(), "ready");
+        let process = program.process();
+        let copy = Copy::take(&process, &[]).unwrap();
+        let mut modules = 0;
+        let mut reader = crate::read(&copy);
+        reader.roots(&copy, &mut |root, _| modules += usize::from(*root == PythonRoot::Interpreter("sys.modules")));
+        assert_eq!(modules, 3, "{}", python.version);
+        assert_eq!(reader.states(&copy).len(), 3);
+    }
+}
+
+#[test]
+fn a_process_without_python_has_none() {
+    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let process = Process::new(child.id()).unwrap();
+    let found = {
+        let copy = Copy::take(&process, &[]).unwrap();
+        Python::find(&copy, &Modules::find(&copy)).map(|found| found.is_some())
+    };
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!found.unwrap());
+}
