@@ -31,7 +31,10 @@ fn zoo(python: &Python) -> (Waiting, Vec<Expected>) {
     let profile = program(&python.command)
         .arg("-B")
         .arg(sources().join("victims/holders/zoo.py"))
-        .env("HOLDERS_LIBRARY", library("holders/library", "libheld.so", &["-std=c++17"], &[]));
+        .env(
+            "HOLDERS_LIBRARY",
+            library("holders/library", "libheld.so", &["-std=c++17"], &[]),
+        );
     let victim = start(&profile);
     let expected = serde_json::from_str(&victim.printed[0]).expect("the list of holders");
     (victim, expected)
@@ -64,7 +67,12 @@ fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
                 remarks.push(format!("wrong path: {verdict}"));
             }
             if !remarks.is_empty() {
-                stories.push(format!("{} {}: {all}\n    {}", python.version, one.name, remarks.join("; ")));
+                stories.push(format!(
+                    "{} {}: {all}\n    {}",
+                    python.version,
+                    one.name,
+                    remarks.join("; ")
+                ));
             }
         }
         let enough = (expected.len() - unexpected) * 100 >= expected.len() * 95;
@@ -130,7 +138,12 @@ fn what_is_said_to_be_freed_is_freed() {
             );
             dropped += 1;
         }
-        assert!(dropped >= 40, "{}: {dropped} globals in {:#?}", python.version, holders.retainers);
+        assert!(
+            dropped >= 40,
+            "{}: {dropped} globals in {:#?}",
+            python.version,
+            holders.retainers
+        );
         victim.quit();
     }
 }

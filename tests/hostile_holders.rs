@@ -30,14 +30,24 @@ fn expect_class(victim: Waiting, class: Class, blocks: &[u64]) {
         let path = path_of(&holders, block).expect("a path for each block");
         let shown: String = text(path).chars().take(500).collect();
         assert_eq!(path.class, class, "{block:#x}: {shown}");
-        assert!(path.steps.len() < 1000, "a path of {} steps is not collapsed", path.steps.len());
+        assert!(
+            path.steps.len() < 1000,
+            "a path of {} steps is not collapsed",
+            path.steps.len()
+        );
     }
     victim.quit();
 }
 
 #[test]
 fn large_and_deep_heaps_are_searched_to_the_end() {
-    for case in ["long_cycle", "long_list", "large_dictionaries", "nested", "everything_refers_to_everything"] {
+    for case in [
+        "long_cycle",
+        "long_list",
+        "large_dictionaries",
+        "nested",
+        "everything_refers_to_everything",
+    ] {
         let (victim, class, blocks) = hostile(case);
         expect_class(victim, class, &blocks);
     }

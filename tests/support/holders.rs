@@ -9,9 +9,9 @@ use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options};
 use tempfile::TempDir;
 
-use super::profile::{Profile, folder};
 use super::outcome::recordings_in;
 use super::process::Started;
+use super::profile::{Profile, folder};
 
 /// A running victim. It printed lines, then `READY` and its process id.
 pub struct Waiting {
