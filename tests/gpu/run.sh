@@ -4,7 +4,7 @@
 #   tests/gpu/run.sh [--only REGEX] [--out DIR] [--jobs N] [--allow-missing] [--list] [--compare]
 #
 # It needs nvcc, a C compiler, python3 and a GPU, and for the framework claims torch, jax, cupy, numba, triton, transformers,
-# lightning, pytest and ipykernel with jupyter_client.
+# accelerate, peft, lightning, pytest and ipykernel with jupyter_client.
 #   CULEAK_BIN    folder with `culeak` and `victim-cudarc` (tests/gpu/cudarc_victim); default: target/release
 #   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
 #   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc

@@ -214,7 +214,9 @@ fn examine<'c, 's>(
     native.find_records(copy, &index.of_driver());
     let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
         .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
-    let states = python.as_ref().map_or_else(Vec::new, |python| python.states(copy));
+    let states = python.as_ref().map_or_else(Vec::new, |python| {
+        [python.globals(&modules), python.states(copy)].concat()
+    });
     let with_torch = modules
         .all()
         .iter()
@@ -241,12 +243,17 @@ fn examine<'c, 's>(
             walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
         }
         if walk.unexplained() {
+            walk.search_tails();
+        }
+        if walk.unexplained() {
             walk.search_native(Phase::Stacks, &stacks, &[]);
         }
         if walk.unexplained() {
+            walk.search_tails();
             walk.search_late();
             walk.search_states(&states);
             walk.search_late();
+            walk.search_tails();
         }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.

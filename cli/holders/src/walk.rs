@@ -19,6 +19,7 @@
 //! Nothing here recurses, and each node is scanned once, so the time is bounded by the size of the copy.
 
 mod rules;
+mod words;
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -27,14 +28,14 @@ use std::time::Instant;
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
-use crate::copy::{Copy, PAGE};
+use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
 use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
-use rules::{Kind, STORAGE_BYTES, is_place_of_object, is_short_text, kind_of, object_in, points_into, two_digits};
+use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -57,6 +58,12 @@ pub(crate) struct Pointer {
     pub interior: bool,
     pub phase: Phase,
     pub weak: bool,
+}
+
+/// Where the last word of a chunk leads to.
+pub(crate) enum Tail {
+    Block(NodeId, Edge, usize, bool),
+    Node(NodeId, Edge, NodeId, u8),
 }
 
 /// Which Python objects words may lead to that are stale more often than not: those of native memory, and the value stack of
@@ -97,6 +104,10 @@ pub(crate) struct Walk<'w, 's> {
     integers: Option<TypeId>,
     kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
+    /// The word that is being scanned may lie behind what the program requested.
+    is_tail: bool,
+    /// Where such words lead to.
+    tails: Vec<Tail>,
     scanned: u64,
     references: Vec<Reference>,
     copied: Range<u64>,
@@ -141,6 +152,8 @@ impl<'w, 's> Walk<'w, 's> {
                 (false, false) => u8::MAX,
             },
             block_edges: vec![0; index.len()],
+            is_tail: false,
+            tails: Vec::new(),
             scanned: 0,
             references: Vec::new(),
             copied,
@@ -314,6 +327,7 @@ impl<'w, 's> Walk<'w, 's> {
                     match self.kind_of(chunk.start) {
                         Kind::Leaf => {}
                         Kind::Storage => self.storage(node, chunk),
+                        Kind::Unnamed if chunk.heap == Heap::Glibc => self.unnamed_words(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
                     }
                 }
@@ -325,37 +339,6 @@ impl<'w, 's> Walk<'w, 's> {
         }
         self.references = references;
         self.graph.end_scan(node);
-    }
-
-    fn storage(&mut self, from: NodeId, chunk: Chunk) {
-        for place in 0..chunk.bytes.min(STORAGE_BYTES) / 8 {
-            if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
-                self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
-            }
-        }
-    }
-
-    fn words(&mut self, from: NodeId, range: Range<u64>) {
-        let copy = self.copy;
-        let start = range.start.next_multiple_of(8);
-        let mut page = start & !(PAGE - 1);
-        while page < range.end {
-            if let Some(words) = copy.page(page) {
-                let first = (start.max(page) - page) / 8;
-                let last = (range.end.min(page + PAGE) - page) / 8;
-                for place in first..last {
-                    let value = words[place as usize];
-                    if value >= PAGE {
-                        let at = page + place * 8;
-                        if is_short_text(words, place as usize, page) {
-                            continue;
-                        }
-                        self.word(from, Edge::new(EdgeKind::Word, (at - start) / 8), value);
-                    }
-                }
-            }
-            page += PAGE;
-        }
     }
 
     fn frame(&mut self, from: NodeId, edge: Edge, address: u64) {
@@ -507,6 +490,9 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        if self.is_tail {
+            return self.tails.push(Tail::Block(from, edge, block, interior));
+        }
         let holds = !self.index.is_of_torch(block)
             || match self.graph.kind(from) {
                 NodeKind::Python | NodeKind::Frame => true,
@@ -548,6 +534,9 @@ impl<'w, 's> Walk<'w, 's> {
     /// Puts a node into the tree, if it is not there or has a worse place.
     #[inline]
     fn offer(&mut self, id: NodeId, from: NodeId, edge: Edge, cost: u8, weak: bool, unnamed: u8) {
+        if self.is_tail {
+            return self.tails.push(Tail::Node(from, edge, id, unnamed));
+        }
         let cost = (self.cost + cost) % COSTS;
         let weak = weak || self.graph.is_weak(from);
         if self.graph.phase(id) != Phase::None {

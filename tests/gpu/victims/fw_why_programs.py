@@ -142,7 +142,7 @@ def peft():
     adapted.to(DEVICE)
     for name, parameter in adapted.named_parameters():
         if "adapter_" in name:
-            holds("adapter", base(parameter), "__main__.adapted", "lora_|[*]")
+            holds("adapter", base(parameter), "__main__.adapted", "lora_|[*]|_modules")
     del model
     keep("adapted", adapted)
 
@@ -162,7 +162,7 @@ def cached_method():
     for length in (3, 5):
         model = Encoder().to(DEVICE)
         holds("features", base(model.features(length)), "__main__.Encoder", "features")
-        holds("model", base(model.layer.weight), "__main__.Encoder", "features", "weight")
+        holds("model", base(model.layer.weight), "__main__.Encoder", "features", "_parameters|weight")
         del model
 
 

@@ -155,10 +155,10 @@ def models():
     model.layer = torch.nn.Module()
     model.layer.weight = torch.nn.Parameter(new())
     model.layer.register_buffer("mean", new())
-    holds("parameter", base(model.layer.weight), "__main__.model", "layer", "weight")
-    holds("buffer", base(model.layer.mean), "__main__.model", "layer", "mean")
+    holds("parameter", base(model.layer.weight), "__main__.model", "_modules|layer", "_parameters|weight")
+    holds("buffer", base(model.layer.mean), "__main__.model", "_modules|layer", "_buffers|mean")
     model.layer.weight.sum().backward()
-    holds("gradient", base(model.layer.weight.grad), "__main__.model", "weight", "grad")
+    holds("gradient", base(model.layer.weight.grad), "__main__.model", "_parameters|weight", "grad")
     keep("model", model)
 
 
@@ -171,7 +171,7 @@ def optimizers():
     weight.grad = None
     for name in ("exp_avg", "exp_avg_sq"):
         holds(name, base(optimizer.state[weight][name]), "__main__.optimizer", ".state", "[*]", "[*]")
-    holds("optimizer", base(weight), "__main__.optimizer", "[*]")
+    holds("optimizer", base(weight), "__main__.optimizer", "state|param_groups")
     keep("optimizer", optimizer)
 
 

@@ -9,6 +9,7 @@ use foldhash::fast::FixedState;
 use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style};
 use crate::Block;
+use crate::classes::Found;
 use crate::graph::dominators::{Dominated, Links, dominators};
 use crate::graph::{BlockEdge, Edge, Graph, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
@@ -34,7 +35,7 @@ pub(super) fn retainers(names: &mut Names, blocks: &[Block]) -> (Vec<Retainer>, 
         }
     }
     let entries = entries(names);
-    let holding = Holding::new(&names.searched.graph, blocks);
+    let holding = Holding::new(&names.searched.graph, &names.searched.found, blocks);
     let tree = dominators(&holding, &entries, &weights);
     let kept = choose(names, &tree, nodes);
     let places: Vec<u32> = kept.iter().map(|(place, ..)| *place).collect();
@@ -128,11 +129,14 @@ struct Holding<'g> {
 }
 
 impl<'g> Holding<'g> {
-    fn new(graph: &'g Graph, blocks: &[Block]) -> Holding<'g> {
+    fn new(graph: &'g Graph, found: &[Found], blocks: &[Block]) -> Holding<'g> {
         let nodes = graph.len();
         let mut holds = vec![0; nodes.div_ceil(64)];
         // The records of an allocator point to all of its blocks.
-        let counts = |edge: &&BlockEdge| !edge.weak || !blocks[edge.block as usize].of_torch;
+        let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch;
+        let is_stale =
+            |edge: &BlockEdge| graph.phase(edge.node) == Phase::Rest && found[edge.block as usize].phase < Phase::Rest;
+        let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()
@@ -169,7 +173,10 @@ impl Links for Holding<'_> {
         }
         let targets = self.graph.targets(NodeId(node));
         if let Some(target) = targets.get(nth) {
-            return Some(target.0);
+            // What was searched last, such as the interpreter's lists of free objects, has many stale words. Where they lead
+            // to an object that has a holder, the edge is replaced by one that changes nothing.
+            let is_stale = self.graph.phase(NodeId(node)) == Phase::Rest && self.graph.phase(*target) < Phase::Rest;
+            return Some(if is_stale { node } else { target.0 });
         }
         if self.holds[node as usize / 64] >> (node % 64) & 1 == 0 {
             return None;

@@ -4,6 +4,7 @@
 //! copy of a running process usually breaks off; what it yields until then is a bonus.
 
 use crate::copy::Copy;
+use crate::modules::{Module, Modules};
 use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
 use crate::python::{OBJECT_TYPE, Python};
@@ -83,6 +84,18 @@ impl Python {
             let fits = info.is_tracked && info.header_bytes(self.minor()) == before && before + info.basic <= bytes;
             fits.then_some(address)
         })
+    }
+
+    /// The static memory of the interpreter's own file, where older versions have their lists of free objects.
+    pub fn globals(&self, modules: &Modules) -> Vec<std::ops::Range<u64>> {
+        // A program with its own name may contain the interpreter, among much else.
+        let is_own = |module: &&Module| {
+            ["python", "libpython"]
+                .iter()
+                .any(|name| module.file_name().starts_with(name))
+        };
+        let file = modules.with_global(self.runtime).filter(is_own);
+        file.map_or_else(Vec::new, |file| file.globals.clone())
     }
 
     /// The interpreter's state, which is searched for words last.
