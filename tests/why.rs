@@ -191,7 +191,7 @@ fn the_snapshot_of_a_request_that_failed_has_holders() {
     assert_eq!(snapshot.len(), 1, "{}", done.stderr);
     assert_eq!(classes(&snapshot[0]), these(&ALL));
     let at_end = done
-        .files(&".culeak-why".to_owned())
+        .files(".culeak-why")
         .into_iter()
         .find(|path| *path != snapshot[0]);
     assert_eq!(

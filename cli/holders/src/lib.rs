@@ -97,7 +97,9 @@ pub struct Options {
 
 /// Says for each of these blocks whether it still exists.
 #[derive(Clone)]
-pub struct StillLive(pub Arc<dyn Fn(&[Block]) -> Vec<bool> + Send + Sync>);
+pub struct StillLive(pub Arc<AreLive>);
+
+type AreLive = dyn Fn(&[Block]) -> Vec<bool> + Send + Sync;
 
 impl fmt::Debug for StillLive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

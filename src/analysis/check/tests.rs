@@ -510,7 +510,7 @@ fn blocks_fail_by_their_class_and_no_others_do() {
     };
     let cycle = (Class::Cycle, "cycle train.py:29".to_owned(), 8 * MIB, 2);
     let lost = (Class::Lost, "fill_pool pool.cu:77".to_owned(), MIB, 1);
-    assert_eq!(judge(&[Class::Lost], ""), [lost.clone()]);
+    assert_eq!(judge(&[Class::Lost], ""), std::slice::from_ref(&lost));
     assert_eq!(judge(&[Class::Lost, Class::Cycle], ""), [cycle.clone(), lost]);
     assert_eq!(judge(&[Class::Lost, Class::Cycle], "leak:pool.cu"), [cycle]);
     let rest = judge(&[Class::NativeHolder, Class::OverCounted], "");
