@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The search stops at objects that are clearly not the driver's: those of Python, and those of classes that other
-//! files define. It also stops at chunks that other memory refers to: the driver does not clear its memory, so words that
-//! others left there lead to their chunks. The recorder is treated like the driver.
+//! files define. It also stops at chunks that Python's objects or other chunks refer to: the driver does not clear its
+//! memory, so words that others left there lead to their chunks. The recorder is treated like the driver.
 
 use std::ops::Range;
 
@@ -76,7 +76,7 @@ const MOST_SHARE: u64 = 2;
 /// How much would belong to it: so much that it is not credible.
 pub fn memory(copy: &Copy, modules: &Modules, native: &mut Native) -> Result<Bits, u64> {
     let suspected = reached(copy, modules, native, &Bits::default())?;
-    let shared = referred_to(copy, modules, native, &suspected);
+    let shared = referred_to(copy, native, &suspected);
     reached(copy, modules, native, &shared)
 }
 
@@ -103,8 +103,9 @@ fn reached(copy: &Copy, modules: &Modules, native: &mut Native, not: &Bits) -> R
     Ok(found)
 }
 
-/// Chunks among these to whose start other memory refers: Python's objects, other chunks, the program's static memory.
-fn referred_to(copy: &Copy, modules: &Modules, native: &Native, suspected: &Bits) -> Bits {
+/// Chunks among these to whose start Python's objects or other chunks refer. Static memory does not count: handles of
+/// contexts are there.
+fn referred_to(copy: &Copy, native: &Native, suspected: &Bits) -> Bits {
     let mut found = Bits::new(copy.granules());
     let is_suspected = |address: u64| copy.granule(address).is_some_and(|granule| suspected.get(granule));
     let mut see = |range: Range<u64>, is_heap: bool| {
@@ -130,17 +131,6 @@ fn referred_to(copy: &Copy, modules: &Modules, native: &Native, suspected: &Bits
             Kind::Pool => see(page..page + PAGE, false),
             Kind::Glibc => see(page..page + PAGE, true),
             _ => {}
-        }
-    }
-    for module in modules
-        .all()
-        .iter()
-        .filter(|module| Role::of(&module.path) == Role::Program)
-    {
-        for range in &module.globals {
-            for part in native.pages.present(range.clone()) {
-                see(part.start.max(range.start).next_multiple_of(8)..part.end, false);
-            }
         }
     }
     found
