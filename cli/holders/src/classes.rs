@@ -67,7 +67,6 @@ pub struct Searched<'c, 's> {
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
-
 const ONLY_NUMBER: &str = "held as a number";
 
 /// # Errors
@@ -86,7 +85,13 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
-        let (copy, is_consistent) = copied(source, options)?;
+        let (copy, is_consistent) = match copied(source, options) {
+            Err(error) if search.copies > 0 => {
+                limits.push(format!("the memory was not copied again: {error}"));
+                break;
+            }
+            copied => copied?,
+        };
         search.copies += 1;
         if search.copies == 1 {
             search.copy_ns = nanoseconds(before);
@@ -95,18 +100,25 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         if options.pause {
             search.paused_ns += nanoseconds(before);
         }
-        let mut searched = examine(&copy, &index, is_consistent, deadline)?;
+        let mut searched = match examine(&copy, &index, is_consistent, deadline) {
+            Err(error) if search.copies > 1 => {
+                limits.push(format!("a further copy was not searched: {error}"));
+                break;
+            }
+            searched => searched?,
+        };
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
         let is_better = |block: &usize| {
             let class = searched.found[*block].class;
-            best[*block].is_none_or(|known| class < known || class == known && changed.contains(block))
+            best[*block].is_none_or(|known| class < known || class == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         for block in &better {
             best[*block] = Some(searched.found[*block].class);
         }
+        // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
         if searched.expired {
@@ -115,14 +127,24 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
                 options.limit.as_secs()
             ));
         }
-        let is_final = |class: &Option<Class>| matches!(class, Some(Class::Held | Class::Cycle));
-        let is_done = match best.iter().all(is_final) {
+        let all_final = best.iter().all(is_final);
+        let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
             false => search.copies >= options.copies,
         };
         if is_done || is_consistent || Instant::now() > deadline {
             break;
+        }
+        if let Some(still_live) = options.still_live.as_ref().filter(|_| !all_final) {
+            let is_live = still_live.0(blocks);
+            if best
+                .iter()
+                .zip(is_live)
+                .all(|(class, is_live)| is_final(class) || !is_live)
+            {
+                break;
+            }
         }
     }
     limits.extend(source.limits());
@@ -133,6 +155,11 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     }
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
+}
+
+/// No other copy can contradict these.
+fn is_final(class: &Option<Class>) -> bool {
+    matches!(class, Some(Class::Held | Class::Cycle))
 }
 
 /// Copies the memory, and says whether all of it is of the same instant.

@@ -243,7 +243,8 @@ impl<'a> Copy<'a> {
         let readable = self
             .region(address)
             .is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded));
-        let read = |buffer: &mut [u8]| readable && self.source.read(&[page.clone()], buffer) == buffer.len();
+        let read =
+            |buffer: &mut [u8]| readable && self.source.read(std::slice::from_ref(&page), buffer) == buffer.len();
         Place::Here(self.pages.add(start, read))
     }
 

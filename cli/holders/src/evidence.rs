@@ -4,7 +4,8 @@
 //! or in an allocated chunk, unless
 //! * it is a field of a Python object: these are counted already, or borrowed (weak references);
 //! * it lies in an array of an object that refers to it;
-//! * it lies in memory that the object itself points to: that points back to its owner;
+//! * it lies in memory that the object itself points to: that points back to its owner. PyTorch sets the lowest bit of such a
+//!   word if it is the other way round, and the tensor owns its Python object;
 //! * it lies in an interpreter's state, which keeps stale pointers.
 //!
 //! Stacks do not count: their dead slots keep pointers to objects that were used a while ago.
@@ -75,8 +76,9 @@ impl Evidence {
 }
 
 fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {
+    let is_tagged = walk.copy.word(address) & 1 != 0;
     if statics.iter().any(|range| range.contains(&address)) {
-        return true;
+        return !is_tagged;
     }
     // Pointers to the last word of a chunk are none, but the word belongs to it.
     let chunk = |address| walk.native.chunk(walk.copy, address);
@@ -88,7 +90,7 @@ fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, obje
         (Some(object), Some(chunk)) => walk.graph.targets(object).contains(&chunk),
         _ => false,
     };
-    !is_own && !walk.contains_object(chunk)
+    is_own == is_tagged && !walk.contains_object(chunk)
 }
 
 fn explained_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {

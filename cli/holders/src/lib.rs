@@ -33,6 +33,11 @@
 //! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory, managed
 //! memory and memory shared between processes are not searched.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "ranges of addresses are values here, not sequences"
+)]
+
 mod blocks;
 pub mod classes;
 pub mod copy;
@@ -53,6 +58,7 @@ mod testing;
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use culeak::snapshot::Holders;
@@ -83,8 +89,20 @@ pub struct Options {
     pub excluded: Vec<Range<u64>>,
     /// Give up after this time; what is found until then is reported.
     pub limit: Duration,
+    /// Asked before a process is copied again, so that blocks that were freed meanwhile cost no further copy.
+    pub still_live: Option<StillLive>,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
     pub concrete: Vec<usize>,
+}
+
+/// Says for each of these blocks whether it still exists.
+#[derive(Clone)]
+pub struct StillLive(pub Arc<dyn Fn(&[Block]) -> Vec<bool> + Send + Sync>);
+
+impl fmt::Debug for StillLive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StillLive")
+    }
 }
 
 impl Default for Options {
@@ -94,6 +112,7 @@ impl Default for Options {
             pause: false,
             excluded: Vec::new(),
             limit: Duration::from_secs(120),
+            still_live: None,
             concrete: Vec::new(),
         }
     }

@@ -9,6 +9,9 @@
 //! late   chains of unnamed chunks, large unnamed chunks     scanned only when all else is done
 //! ```
 //!
+//! Words that may be stale lead to a Python object only if its reference count shows that something outside of Python's own
+//! references holds it. That is known only after all of those have been followed, so such words wait until then.
+//!
 //! Each target is checked before it becomes a node: a Python object has a valid type and a count, native memory is an
 //! allocated chunk. Chunks that contain a Python object are never entered, except at the object: otherwise the links of the
 //! collector's lists would join everything to everything.
@@ -63,7 +66,8 @@ pub(crate) enum Tail {
     Node(NodeId, Edge, NodeId, u8),
 }
 
-/// Which Python objects words of native memory may lead to. Many such words are stale.
+/// Which Python objects words may lead to that are stale more often than not: those of native memory, and the value stack of
+/// an executing frame.
 pub(crate) enum Entry<'u> {
     /// Objects that are reached already.
     None,
@@ -92,8 +96,8 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
-    /// Words of native memory that equal the address of an object which nothing in Python leads to.
-    entries: Vec<(u64, NodeId, Edge)>,
+    /// Words that may be stale and equal the address of an object which nothing else in Python leads to.
+    entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
     /// The type `int`.
@@ -187,10 +191,10 @@ impl<'w, 's> Walk<'w, 's> {
         self.run();
     }
 
-    /// Everything that native memory which Python leads to leads back to.
+    /// What words that may be stale lead to, if the count of the object says that they are not.
     pub fn search_entries(&mut self) {
-        for (object, from, edge) in std::mem::take(&mut self.entries) {
-            self.word(from, edge, object);
+        for (object, from, edge, sort) in std::mem::take(&mut self.entries) {
+            self.refer(from, edge, object, sort);
         }
         self.run();
     }
@@ -372,6 +376,11 @@ impl<'w, 's> Walk<'w, 's> {
                     self.number(from, edge, target);
                 }
             }
+            Some(_) if weak && !self.may_enter(target) => {
+                if self.phase == Phase::Python {
+                    self.entries.push((target, from, edge, sort));
+                }
+            }
             Some(_) => self.add_object(from, edge, target, cost, weak),
             None => self.torn += u64::from(!weak && target != 0),
         }
@@ -424,15 +433,10 @@ impl<'w, 's> Walk<'w, 's> {
             if python.is_leaf(of) {
                 return;
             }
-            let enters = match &self.entry {
-                _ if self.graph.kind(from) == NodeKind::Python => true,
-                Entry::None => false,
-                Entry::Counted(unreached) => unreached.may_enter(value),
-            };
-            if enters {
+            if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
                 self.add_object(from, edge, value, WORD, false);
             } else if self.phase == Phase::Python {
-                self.entries.push((value, from, edge));
+                self.entries.push((value, from, edge, Sort::Word));
             }
             return;
         }
@@ -557,6 +561,14 @@ impl<'w, 's> Walk<'w, 's> {
             },
         );
         self.queues[usize::from(cost)].push_back(id);
+    }
+
+    /// Whether a word that may be stale can lead to this object.
+    fn may_enter(&self, object: u64) -> bool {
+        match &self.entry {
+            Entry::None => false,
+            Entry::Counted(unreached) => unreached.may_enter(object),
+        }
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {

@@ -15,7 +15,7 @@ const KEPT: usize = 256;
 pub(crate) struct Words {
     /// That point to a block or into it, by the block's index.
     pub to_blocks: HashMap<usize, Vec<u64>, FixedState>,
-    /// That point to an object.
+    /// That point to an object; their lowest bit may be set.
     pub to_objects: HashMap<u64, Vec<u64>, FixedState>,
 }
 
@@ -38,8 +38,8 @@ impl Words {
                     {
                         keep(words.to_blocks.entry(block).or_default(), address);
                     } else if *value >= from
-                        && *value <= to
-                        && let Some(known) = words.to_objects.get_mut(value)
+                        && *value <= to | 1
+                        && let Some(known) = words.to_objects.get_mut(&(*value & !1))
                     {
                         keep(known, address);
                     }

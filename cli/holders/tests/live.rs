@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use culeak::snapshot::{Class, HolderPath, Holders};
 use culeak_holders::source::live::Process;
-use culeak_holders::{Block, Options, search};
+use culeak_holders::{Block, Options, StillLive, search};
 
 /// A running program that printed its blocks.
 struct Program {
@@ -176,4 +177,32 @@ fn no_block_needs_no_copy() {
     let holders = running.search();
     assert_eq!((holders.blocks.len(), holders.search.copies), (0, 0));
     assert_eq!(holders.paths.iter().filter(|path| path.class == Class::Held).count(), 0);
+}
+
+#[test]
+fn deep_wide_cyclic_and_damaged_heaps_are_searched() {
+    let running = Program::start(Command::new("python3").arg(program("hostile.py")));
+    let holders = running.search();
+    let mistakes = running.mistakes(&holders);
+    assert!(mistakes.is_empty(), "{}\n{:?}", mistakes.join("\n"), holders.search);
+}
+
+#[test]
+fn blocks_that_were_freed_cost_no_further_copy() {
+    let running = Program::start(Command::new("python3").arg(program("moves.py")));
+    let source = Process::new(running.child.id()).unwrap();
+    let freed = Block {
+        address: 0x7e00_0000_0000,
+        bytes: 4096,
+        time_ns: 0,
+        of_torch: false,
+    };
+    let copies = |options: &Options| search(&source, &[freed], options).unwrap().search.copies;
+    let default = Options::default();
+    assert_eq!(copies(&default), default.copies);
+    let asked = Options {
+        still_live: Some(StillLive(Arc::new(|blocks| vec![false; blocks.len()]))),
+        ..default
+    };
+    assert_eq!(copies(&asked), 1);
 }

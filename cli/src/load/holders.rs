@@ -17,6 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::groups::{Groups, Level};
@@ -26,7 +27,7 @@ use culeak::kind::{self, Kind};
 use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, ProcessState, Retainer, Snapshot};
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, Options};
+use culeak_holders::{Block, Error, Options, StillLive};
 
 use super::{Loaded, Place};
 use crate::errors::Failure;
@@ -121,6 +122,7 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
         excluded: listed.excluded.clone(),
+        still_live: source.pid().map(|_| still_live(&snapshot.process.recording)),
         concrete: wanted
             .concrete
             .iter()
@@ -136,6 +138,28 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
     }
     snapshot.holders = Some(holders);
     Ok(())
+}
+
+/// Reads the recording again to find the blocks that were not freed since. If that fails, all count as live.
+fn still_live(recording: &str) -> StillLive {
+    let recording = PathBuf::from(recording);
+    StillLive(Arc::new(move |blocks| match Place::File(recording.clone()).load() {
+        Ok(now) => {
+            let live = live_blocks(&now.snapshot);
+            let is_live = |block: &Block| live.contains(&(block.address, block.time_ns));
+            blocks.iter().map(is_live).collect()
+        }
+        Err(_) => vec![true; blocks.len()],
+    }))
+}
+
+/// Address and time of each block.
+fn live_blocks(snapshot: &Snapshot) -> HashSet<(u64, u64)> {
+    snapshot
+        .allocations
+        .iter()
+        .map(|row| (row.address, row.time_ns))
+        .collect()
 }
 
 fn failure(subject: &str, error: &Error) -> Failure {
@@ -382,7 +406,7 @@ fn change_retained(retainers: &mut [Retainer], innermost: Option<usize>, bytes: 
 
 /// Drops the blocks that are not live in a later snapshot of the process, and counts them as changed.
 pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
-    let live: HashSet<(u64, u64)> = now.allocations.iter().map(|row| (row.address, row.time_ns)).collect();
+    let live = live_blocks(now);
     let Holders { blocks, retainers, .. } = holders;
     let before = blocks.len();
     blocks.retain(|held: &HeldBlock| {

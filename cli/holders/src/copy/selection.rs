@@ -110,7 +110,8 @@ pub fn read_singly(source: &dyn Source, region: &Region, page: &Range<u64>, excl
     if !region.readable || region.shared || is_special(region) || (region.writable && !of_file) {
         return false;
     }
-    let is_excluded = excluded.iter().any(|range| range.contains(&page.start));
+    let next = excluded.partition_point(|range| range.end <= page.start);
+    let is_excluded = excluded.get(next).is_some_and(|range| range.contains(&page.start));
     // Reading a page of a file creates nothing but an entry in the page table.
     !is_excluded && (of_file || !source.present(page.clone()).is_empty())
 }

@@ -10,6 +10,9 @@ use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_OBJECT};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
+/// Larger tables of symbols are not read; those of the largest libraries have 100 MiB.
+const LARGEST: u64 = 1 << 30;
+
 /// The longest name, as mangled.
 const NAME: usize = 4096;
 
@@ -48,6 +51,10 @@ impl Variables {
         let cache = ReadCache::new(file);
         let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
         let sections = header.sections(endian, &cache).ok()?;
+        let section = sections.iter().find(|section| section.sh_type(endian) == table)?;
+        if section.sh_size(endian) > LARGEST {
+            return None;
+        }
         let symbols = sections.symbols(endian, &cache, table).ok()?;
         let strings = sections.section(symbols.string_section()).ok()?.sh_offset(endian);
         let variable = |symbol: &object::elf::Sym64<LittleEndian>| {

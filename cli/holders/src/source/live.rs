@@ -52,24 +52,32 @@ impl Process {
             pause: Mutex::default(),
             limits: Mutex::default(),
         };
-        let failed = |error| Error::Read(format!("process {pid}"), permission::explained(pid, error));
+        let failed = |error| {
+            Error::Read(
+                format!("process {pid}"),
+                permission::explained(pid, "its memory cannot be read", error),
+            )
+        };
         let regions = process.regions().map_err(failed)?;
-        // Some page of a loaded file exists in every process.
+        // A page of a loaded file shows whether memory can be read.
         let readable = |region: &&Region| region.readable && region.name.starts_with('/') && !region.shared;
         let mut buffer = [0; 16];
-        let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
+        let mut refused = None;
         for region in regions.iter().filter(readable).take(16) {
             let header = region.range.start..region.range.start + buffer.len() as u64;
-            match process.read_some(&[header.clone()], &mut buffer) {
+            match process.read_some(std::slice::from_ref(&header), &mut buffer) {
                 Ok(_) => return Ok(process),
-                Err(error) => last_error = error,
+                Err(error) => refused = Some(error),
             }
             if process.read_file(&header, &mut buffer) == buffer.len() {
                 process.only_file.store(true, Relaxed);
                 return Ok(process);
             }
         }
-        Err(failed(last_error))
+        match refused {
+            Some(error) => Err(failed(error)),
+            None => Ok(process),
+        }
     }
 
     /// One system call for a part of these ranges: the bytes that were copied.
@@ -223,7 +231,10 @@ impl Source for Process {
         if !paused {
             *pause = None;
         } else if pause.is_none() {
-            *pause = Some(Pause::begin(self.pid).map_err(|error| permission::explained(self.pid, error))?);
+            *pause = Some(
+                Pause::begin(self.pid)
+                    .map_err(|error| permission::explained(self.pid, "it cannot be stopped", error))?,
+            );
         }
         Ok(())
     }

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 
-/// The error with its reason and a remedy.
-pub fn explained(pid: u32, error: io::Error) -> io::Error {
+/// The error with its reason and a remedy. `failure`: what was refused, as a sentence.
+pub fn explained(pid: u32, failure: &str, error: io::Error) -> io::Error {
     if !fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
         return io::Error::new(io::ErrorKind::NotFound, "no such process");
     }
@@ -16,10 +16,7 @@ pub fn explained(pid: u32, error: io::Error) -> io::Error {
     let (ours, theirs) = (status("self"), status(&pid.to_string()));
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let reason = reason(&ours, &theirs, scope.trim());
-    io::Error::new(
-        io::ErrorKind::PermissionDenied,
-        format!("its memory cannot be read: {reason}"),
-    )
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("{failure}: {reason}"))
 }
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
@@ -39,7 +36,7 @@ fn reason(ours: &str, theirs: &str, scope: &str) -> String {
     let may_trace = capabilities.unwrap_or(0) & CAP_SYS_PTRACE != 0;
     let tracer = field(theirs, "TracerPid").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {
-        return format!("process {tracer} traces it (a debugger?); end that, or run without --pause");
+        return format!("process {tracer} traces it (a debugger?); end that process, or run without --pause");
     }
     if scope == "3" {
         return "kernel.yama.ptrace_scope is 3, which forbids it to all until the next boot; use a core file"
@@ -59,10 +56,10 @@ fn reason(ours: &str, theirs: &str, scope: &str) -> String {
         return format!("it belongs to user {user}; run culeak as that user or as root");
     }
     match scope {
-        "1" => "kernel.yama.ptrace_scope is 1, so only its parent may read it; run culeak as root, or set it to 0 \
+        "1" => "kernel.yama.ptrace_scope is 1, so only its parent may; run culeak as root, or set it to 0 \
                 (sysctl kernel.yama.ptrace_scope=0)"
             .to_owned(),
-        "2" => "kernel.yama.ptrace_scope is 2, so only root may read it; run culeak as root".to_owned(),
+        "2" => "kernel.yama.ptrace_scope is 2, so only root may; run culeak as root".to_owned(),
         _ => "the kernel protects it (a set-user-ID program, a program with capabilities, or another container); run \
               culeak as root"
             .to_owned(),
