@@ -1,4 +1,4 @@
-//! Links the shim so that it depends on libc and the loader alone.
+//! Links the shim, and the second library (`hold/`), so that they depend on libc and the loader alone.
 //!
 //! The standard library links with libgcc_s, a shared library that slim containers lack and that would change the order
 //! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in
@@ -8,11 +8,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
+    let is_second = std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "culeak-hold");
+    let (script, soname) = match is_second {
+        true => ("../build.rs", "libculeak-hold.so"),
+        false => ("build.rs", "libculeak.so"),
+    };
+    println!("cargo:rerun-if-changed={script}");
     println!("cargo:rerun-if-env-changed=CC");
     // Threads may be running this library's code during any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libculeak.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     // References to this library's own exports (the hooks that look-ups return) must not resolve to another preload.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -108,7 +108,10 @@ impl Slot {
     pub fn change(&self, waiting: Waiting, from: State, to: State) -> bool {
         let after = if to == State::Free { 0 } else { pack(waiting, to) };
         // Release: pairs with the Acquire in `read`: a process that sees `Done` does so after its memory was copied.
-        let changed = self.0.compare_exchange(pack(waiting, from), after, AcqRel, Acquire).is_ok();
+        let changed = self
+            .0
+            .compare_exchange(pack(waiting, from), after, AcqRel, Acquire)
+            .is_ok();
         if changed {
             wake(self.low());
         }

@@ -44,4 +44,6 @@ mod transparent;
 mod trend;
 mod undisturbed;
 mod vmm;
+mod why;
+mod why_running;
 mod without_cuda;

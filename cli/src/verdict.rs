@@ -188,7 +188,10 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
 }
 
 pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
-    let over_limits = verdict.rows.iter().filter(|judged| judged.to_blame && !judged.only_by_class);
+    let over_limits = verdict
+        .rows
+        .iter()
+        .filter(|judged| judged.to_blame && !judged.only_by_class);
     let sites = over_limits.map(|judged| {
         let stack = judged.row.stacks.first().map(|stack| &stack.stack);
         Finding {

@@ -636,7 +636,7 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
         ("[check]\nbudget = { \"*\" = 1 }\n", "culeak.toml:2:10: \"*\""),
         (
             "[check]\nfail-on = \"old\"\n",
-            "culeak.toml:2:11: expected new, grown or any",
+            "culeak.toml:2:11: expected one of new, grown, any, lost, cycle, native-holder, over-counted",
         ),
         ("[check\n", "culeak.toml:1:"),
     ] {

@@ -2,7 +2,8 @@
 //!
 //! It runs inside the user's process: once a recording has started it allocates nothing from the heap, no panic crosses
 //! its boundary, `errno` is preserved, and the only calls of CUDA besides the program's own are a few queries
-//! (`resolve::driver`). Waiting for another thread ends after two seconds at most, and then counts as a loss. Signals,
+//! (`resolve::driver`). Waiting for another thread ends after two seconds at most, and then counts as a loss; waiting for
+//! `culeak run --why` (`recorder::hold`) happens only if the user asked for it. Signals,
 //! descriptors below 64 and all but 16 KiB of the stack are left to the program (`culeak::system`). The library needs
 //! libc and the loader alone, is never unloaded, and does nothing until the process uses CUDA.
 //!

@@ -99,7 +99,7 @@ pub struct Why<'a> {
     pub hidden_origins: usize,
     /// What would be freed with each holder: a tree in the order in which it is printed. Empty if only a part of the memory
     /// is selected.
-    pub retainers: Vec<Retained<'a>>,
+    pub retainers: Vec<Retained>,
     /// Memory without an answer: allocated after the search, freed or moved during it, or without an address.
     pub not_searched: Tally,
     /// Memory that caching allocators keep for reuse, by allocator.
@@ -184,8 +184,9 @@ fn is_false(flag: &bool) -> bool {
 
 /// A holder in the tree of retained memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Retained<'a> {
-    pub name: &'a str,
+pub struct Retained {
+    /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`.
+    pub name: String,
     pub root: RootKind,
     pub depth: usize,
     /// Index of the holder around it in this list.

@@ -238,7 +238,7 @@ fn by_place<'a>(rows: impl Iterator<Item = (Allocation<'a>, u64)>) -> HashMap<Pl
 mod tests {
     use super::*;
     use crate::sample::{MAIN, MIB, RUNTIME, Sample, leaky, shut_down};
-    use crate::snapshot::{End, streaming};
+    use crate::snapshot::{End, HeldBlock, HolderPath, Holders, Retainer, Search, streaming};
     use proptest::prelude::*;
 
     fn sums(snapshot: &Snapshot) -> HashMap<Place, (u64, u64)> {
@@ -324,6 +324,59 @@ mod tests {
         assert_eq!(streaming::read(without.as_bytes()).expect("read"), None);
         peak.allocations.counts[0] = u64::MAX;
         assert!(peak.validate().unwrap_err().contains("64 bits"));
+    }
+
+    /// A process whose memory was searched at its end.
+    fn searched(of: EndOf) -> Snapshot {
+        let mut snapshot = shut_down();
+        let end = snapshot.end.expect("an end");
+        snapshot.end = Some(End { of, ..end });
+        // The sample's rows have addresses by their number in each table.
+        snapshot.freed_after_end.change(|_, row, _| row.address ^= 1 << 46);
+        let rows: Vec<(u64, u64, u64)> = (snapshot.allocations.iter())
+            .chain(&snapshot.freed_after_end)
+            .map(|row| (row.address, row.time_ns, row.bytes))
+            .collect();
+        let total = rows.iter().map(|row| row.2).sum();
+        let blocks = rows.iter().map(|&(address, time_ns, bytes)| HeldBlock {
+            address,
+            time_ns,
+            bytes,
+            path: 0,
+            retainer: Some(0),
+        });
+        snapshot.holders = Some(Holders {
+            search: Search {
+                point: Some(Point::End),
+                ..Search::default()
+            },
+            paths: vec![HolderPath::default()],
+            retainers: vec![Retainer {
+                bytes: total,
+                count: rows.len() as u64,
+                ..Retainer::default()
+            }],
+            blocks: blocks.collect(),
+        });
+        snapshot
+    }
+
+    #[test]
+    fn holders_belong_to_the_point_at_which_they_were_found() {
+        let script = searched(EndOf::Script);
+        let known = |point: &Point| script.at(point).expect("a point").holders.is_some();
+        assert!(known(&Point::End) && !known(&Point::Exit) && !known(&Point::Peak));
+        // What is left of the end of `main` is still held by the same.
+        let main = searched(EndOf::Main);
+        let left = main.at(&Point::Exit).expect("the last state").holders.expect("holders");
+        let live: Vec<u64> = main.allocations.iter().map(|row| row.bytes).collect();
+        let retained = (left.retainers[0].bytes, left.retainers[0].count);
+        assert_eq!(retained, (live.iter().sum(), live.len() as u64));
+        assert!(left.blocks.len() == live.len() && !main.freed_after_end.is_empty());
+        let mut now = searched(EndOf::Main);
+        now.holders.as_mut().expect("holders").search.point = None;
+        assert!(now.at(&Point::Exit).expect("now").holders.is_some());
+        assert!(now.at(&Point::End).expect("the end").holders.is_none());
     }
 
     #[test]

@@ -393,6 +393,29 @@ def several_processes_are_chosen_from_a_list(browser):
         assert t.page.locator(".open").first.inner_text() == "device"
 
 
+def holders_are_shown_below_call_sites_and_as_a_tree(browser):
+    why = json.loads(culeak("why", "held.json", "--json"))
+    with tab(browser, write("held", "report", "held.json")) as t:
+        row = t.rows().filter(has_text="training_step").first
+        row.locator(".open").click()
+        holders = t.page.locator(".holders li").all_inner_texts()
+        assert holders[0].startswith("900 MiB in 100 blocks") and "trainer.history (list of 128): history[*] → Batch.data" in holders[0], holders
+        assert "uncollected cycle </script>" in holders[1], holders
+        tree = t.page.locator(".retained").first.locator(":scope > li")
+        assert [int(node.get_attribute("data-bytes")) for node in tree.all()] == [node["bytes"] for node in why["retainers"] if node["depth"] == 0]
+        assert "98 × trainer.history[*] (Batch)" in t.page.locator(".retained").first.inner_text()
+    with tab(browser, write("why", "why", "held.json")) as t:
+        assert t.page.locator(".headline").inner_text() == culeak("why", "held.json").splitlines()[0]
+        shown = [int(cell.get_attribute("data-bytes")) for cell in t.rows().locator("[data-bytes]").all()]
+        assert shown == [origin["bytes"] for origin in why["origins"]], shown
+        t.page.keyboard.press("/")
+        t.page.keyboard.type("GC is disabled")
+        assert t.rows().count() == 1
+        t.rows().locator(".open").click()
+        assert ".data" in t.page.locator(".holders").inner_text()
+        assert t.page.evaluate("window.hacked") is None
+
+
 def timed(browser, path):
     """Opens a page. Returns its context, the tab, and the seconds of CPU time that it took: wall-clock time would include other processes."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
@@ -579,6 +602,7 @@ CLAIMS = [
     a_narrow_window_does_not_scroll_sideways,
     the_policy_forbids_any_load_and_any_markup,
     without_scripts_the_page_has_the_text,
+    holders_are_shown_below_call_sites_and_as_a_tree,
     several_processes_are_chosen_from_a_list,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
     an_enormous_stack_is_drawn,

@@ -205,6 +205,25 @@ def ways(stacks=130):
     return made
 
 
+def held():
+    """The training program with holders: a list of tensors, and a cycle with a name that a page must show as text."""
+    made = training("running")
+    blocks = [row for row in made.value["allocations"] if row["kind"] == "device" and row["bytes"] == 9 * MIB]
+    retainers = [{"name": "trainer.history (list of 128)", "root": "module", "bytes": 9 * MIB * 100, "count": 100},
+                 {"name": "trainer.history['best'] (Batch)", "root": "module", "parent": 0, "bytes": 9 * MIB * 2, "count": 2},
+                 {"name": HOSTILE[1], "root": "none", "bytes": 9 * MIB * 28, "count": 28}]
+    retainers += [{"name": f"trainer.history[{n}] (Batch)", "root": "module", "parent": 0, "bytes": 9 * MIB, "count": 1} for n in range(98)]
+    steps = [{"via": "[*]", "holder": "Batch"}, {"via": ".data", "holder": ""}]
+    paths = [{"class": "held", "root": "module", "origin": "trainer.history", "origin_type": "list of 128", "steps": steps},
+             {"class": "cycle", "root": "none", "origin": "cycle " + HOSTILE[0], "origin_type": "", "steps": steps, "note": "gc is disabled"}]
+    made.value["holders"] = {
+        "search": {"at_ns": 60 * SECOND, "took_ns": SECOND, "copy_ns": SECOND // 4, "copies": 1, "copied_bytes": MIB, "visited": 5000},
+        "paths": paths, "retainers": retainers,
+        "blocks": [{"address": row["address"], "time_ns": row["time_ns"], "bytes": row["bytes"], "path": int(nth >= 100)}
+                   for nth, row in enumerate(blocks)]}
+    return made
+
+
 def large(stacks=100_000, depth=30):
     """Many distinct stacks, as in a program with many callers of its allocator."""
     made = Snapshot()
@@ -244,4 +263,5 @@ if __name__ == "__main__":
     hostile().write(f"{folder}/hostile.json")
     deep().write(f"{folder}/deep.json")
     ways().write(f"{folder}/ways.json")
+    held().write(f"{folder}/held.json")
     large().write(f"{folder}/large.json")

@@ -118,7 +118,9 @@ fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> P
             }
         }
         cc.arg("-ldl");
-        let result = cc.output().expect("the victims need a C and a C++ compiler: install gcc and g++");
+        let result = cc
+            .output()
+            .expect("the victims need a C and a C++ compiler: install gcc and g++");
         assert!(
             result.status.success(),
             "{cc:?}\n{}",

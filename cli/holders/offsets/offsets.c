@@ -1,6 +1,8 @@
 /* Prints where CPython keeps things: one line per name, `-` if this version has no such field. The names and their order
  * are those of `Offsets` in src/python/offsets.rs, which is checked when that file is compiled.
  *
+ * `CULEAK_BLESS=1 cargo test -p culeak-holders --test python offsets` writes the tables of the installed interpreters. By hand:
+ *
  *     cc -I$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))') offsets.c -o offsets && ./offsets
  */
 #define Py_BUILD_CORE 1

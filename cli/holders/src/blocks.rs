@@ -42,6 +42,12 @@ impl BlockIndex {
         self.blocks.len()
     }
 
+    /// Addresses of the blocks that the driver allocated on request of the program, not those inside PyTorch's segments.
+    pub fn of_driver(&self) -> Vec<u64> {
+        let own = self.blocks.iter().filter(|block| !block.of_torch);
+        own.map(|block| block.address).collect()
+    }
+
     pub fn is_of_torch(&self, block: usize) -> bool {
         self.blocks[block].of_torch
     }

@@ -211,6 +211,7 @@ fn examine<'c, 's>(
     let modules = Modules::find(copy);
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
+    native.find_records(copy, &index.of_driver());
     let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
         .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
     let states = python.as_ref().map_or_else(Vec::new, |python| {
@@ -378,9 +379,12 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
         };
     }
     for &address in evidence.words.to_blocks.get(&block).into_iter().flatten() {
-        let Some(chunk) = walk.native.chunk(walk.copy, address) else {
+        let Some(chunk) = walk.native.around(walk.copy, address) else {
             continue;
         };
+        if walk.native.is_driver(walk.copy, chunk.start) {
+            continue;
+        }
         if chunk.heap == Heap::Window {
             let root = walk.graph.add_root(Root::Heap, Phase::Rest);
             let pointed = walk.index.find(walk.copy.word(address));

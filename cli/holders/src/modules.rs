@@ -287,4 +287,5 @@ fn image(copy: &Copy, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

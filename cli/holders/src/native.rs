@@ -13,8 +13,9 @@ use culeak::analysis::words;
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 
+use driver::Driver;
 use glibc::Heaps;
-use pages::{Bits, Kind, Pages};
+use pages::{Kind, Pages};
 use roots::Stack;
 use rtti::Classes;
 
@@ -73,6 +74,18 @@ pub enum NativeRoot {
     },
 }
 
+impl NativeRoot {
+    /// Where its words are; `None` for registers.
+    pub fn range(&self) -> Option<Range<u64>> {
+        match self {
+            NativeRoot::Globals { range, .. }
+            | NativeRoot::Stack { range, .. }
+            | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
+            NativeRoot::Registers { .. } => None,
+        }
+    }
+}
+
 /// The native memory of a copy.
 #[derive(Default)]
 pub struct Native {
@@ -82,8 +95,9 @@ pub struct Native {
     stacks: Vec<Stack>,
     /// 1 if there are none, so that the size can be divided by.
     pool_bytes: u64,
-    /// Memory of the CUDA driver.
-    driver: Bits,
+    driver: Driver,
+    /// All roots but registers, by address.
+    root_ranges: Vec<Range<u64>>,
     limits: Vec<String>,
 }
 
@@ -118,7 +132,8 @@ impl Native {
         glibc::find_mapped(copy, &mut pages, &memory);
         pages.finish(copy, |start| start + glibc::usable(copy, start));
         let mut native = Native {
-            driver: Bits::new(copy.granules()),
+            driver: Driver::default(),
+            root_ranges: Vec::new(),
             pages,
             classes: Classes::new(copy),
             heaps,
@@ -126,14 +141,13 @@ impl Native {
             pool_bytes: pool_bytes.unwrap_or(1),
             limits: Vec::new(),
         };
-        match driver::memory(copy, modules, &mut native) {
-            Ok(memory) => native.driver = memory,
-            Err(bytes) => native.limits.push(format!(
-                "the CUDA driver's own records cannot be told apart: {} can be reached from its static memory; blocks that \
-                 only these hold count as held",
-                words::bytes(bytes)
-            )),
-        }
+        native.root_ranges = native
+            .roots(copy, modules)
+            .iter()
+            .filter_map(NativeRoot::range)
+            .collect();
+        native.root_ranges.sort_by_key(|range| range.start);
+        native.driver = Driver::find(copy, modules, &mut native);
         native.note_limits(modules);
         native
     }
@@ -166,18 +180,41 @@ impl Native {
             }
             Kind::Unknown => self.window(copy, address)?,
         };
-        (!self.driver.get(granule)).then_some(chunk)
+        (!self.driver.owns(granule)).then_some(chunk)
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
-        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.get(granule));
+        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
         (!is_driver).then(|| Chunk {
             start,
             bytes: glibc::usable(copy, start),
             heap: Heap::Glibc,
         })
+    }
+
+    /// The allocated chunk whose memory contains this address, the last word and the CUDA driver's included.
+    pub fn around(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        let Some(granule) = copy.granule(address) else {
+            return self.absent(copy, address);
+        };
+        match self.pages.kind(granule) {
+            Kind::None | Kind::Extent => None,
+            Kind::Glibc => {
+                let start = self.pages.start_before(granule, address)?;
+                let bytes = glibc::usable(copy, start);
+                let heap = Heap::Glibc;
+                (address - start < bytes).then_some(Chunk { start, bytes, heap })
+            }
+            Kind::Pool => {
+                let (start, bytes) = pools::block_around(copy, address, self.pool_bytes)?;
+                let is_used = copy.granule(start).is_some_and(|granule| self.pages.is_start(granule));
+                let heap = Heap::Python;
+                is_used.then_some(Chunk { start, bytes, heap })
+            }
+            Kind::Unknown => self.window(copy, address & !7),
+        }
     }
 
     #[inline]
@@ -205,6 +242,17 @@ impl Native {
         })
     }
 
+    /// How much of a chunk is in use, given where a pointer to it is: if that is the beginning of a `std::vector` or the like
+    /// (first, end, limit), the part before its end. What is behind it is often left from a freed chunk.
+    pub fn bytes_in_use(&self, copy: &Copy, place: u64, chunk: &Chunk) -> u64 {
+        let limits = chunk.start..=chunk.start + chunk.bytes;
+        let (first, end) = (copy.word(place), copy.word(place.wrapping_add(8)));
+        let limit = copy.word(place.wrapping_add(16));
+        let is_vector =
+            first == chunk.start && end <= limit && limit > first && limits.contains(&end) && limits.contains(&limit);
+        if is_vector { end - first } else { chunk.bytes }
+    }
+
     /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.
     pub fn each_chunk(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
         for start in self.pages.absent_starts(copy) {
@@ -214,7 +262,7 @@ impl Native {
         }
         for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
             self.pages.each_start(copy, kind, &mut |start, granule| {
-                if !self.driver.get(granule) {
+                if !self.driver.owns(granule) {
                     let bytes = match heap {
                         Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
                         _ => glibc::usable(copy, start),
@@ -225,10 +273,17 @@ impl Native {
         }
     }
 
-    /// Bytes of all heaps.
-    fn heap_bytes(&self) -> u64 {
-        let heaps = [Kind::Glibc, Kind::Pool, Kind::Extent, Kind::Unknown];
-        heaps.into_iter().map(|kind| self.pages.bytes_of(kind)).sum()
+    /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
+    pub fn find_records(&mut self, copy: &Copy, blocks: &[u64]) {
+        let mut driver = std::mem::take(&mut self.driver);
+        driver.find_records(copy, self, blocks);
+        self.driver = driver;
+    }
+
+    /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
+    pub fn is_driver(&self, copy: &Copy, address: u64) -> bool {
+        copy.granule(address)
+            .is_some_and(|granule| self.driver.may_own(granule))
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
@@ -251,6 +306,12 @@ impl Native {
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
     pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
         roots::all(modules, &self.stacks)
+    }
+
+    /// Whether this is static memory of the program, or part of a stack in use.
+    fn is_root(&self, address: u64) -> bool {
+        let place = self.root_ranges.partition_point(|range| range.end <= address);
+        self.root_ranges.get(place).is_some_and(|range| range.start <= address)
     }
 
     /// What could not be searched, in sentences.

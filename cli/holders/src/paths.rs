@@ -12,7 +12,7 @@
 //! * `verify`: reads paths again
 //! * `retained`: what each holder alone keeps alive
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search};
 use foldhash::fast::FixedState;
@@ -35,7 +35,7 @@ mod verify;
 
 use cycle::{Cycle, Cycles};
 use names::Names;
-use shapes::Shapes;
+use shapes::{Shapes, Shortened};
 use text::Style;
 use verify::{Check, Pages};
 
@@ -50,7 +50,8 @@ enum Answer {
 /// Collects the paths of all blocks.
 pub struct Paths<'b> {
     blocks: &'b [Block],
-    options: &'b Options,
+    /// Indices of blocks.
+    concrete: HashSet<usize, FixedState>,
     /// By the index of the block.
     answers: Vec<Option<Answer>>,
     paths: Vec<HolderPath>,
@@ -70,8 +71,8 @@ struct Sort {
     note: Option<&'static str>,
     /// The path of this block is put into words by itself.
     concrete: Option<u32>,
-    /// The text of the cycle.
-    cycle: u32,
+    /// The text of the cycle, or of the native pointer to an object.
+    text: u32,
 }
 
 /// Blocks whose paths are called alike.
@@ -86,7 +87,7 @@ impl<'b> Paths<'b> {
     pub fn new(blocks: &'b [Block], options: &'b Options) -> Paths<'b> {
         Paths {
             blocks,
-            options,
+            concrete: options.concrete.iter().copied().collect(),
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
             known: HashMap::default(),
@@ -103,18 +104,20 @@ impl<'b> Paths<'b> {
         }
         let mut shapes = Shapes::new(names.searched.graph.len());
         let mut cycles = Cycles::new(&names.searched.garbage);
-        let mut cycle_texts: HashMap<String, u32, FixedState> = HashMap::default();
+        let mut texts: HashMap<String, u32, FixedState> = HashMap::default();
+        let mut budget = BUDGET;
         let mut groups: HashMap<Sort, Group, FixedState> = HashMap::default();
         for &block in these {
             let found = names.searched.found[block];
-            let cycle = match found.class {
-                Class::Cycle => {
-                    let text = cycles.of(names, self::holder(names, found)).key();
-                    let next = cycle_texts.len() as u32 + 1;
-                    *cycle_texts.entry(text).or_insert(next)
-                }
-                _ => 0,
+            let text = match found.class {
+                Class::Cycle => Some(cycles.of(names, self::holder(names, found)).key()),
+                Class::NativeHolder => found.pointer.map(|pointer| names.memory(pointer)),
+                _ => None,
             };
+            let text = text.map_or(0, |text| {
+                let next = texts.len() as u32 + 1;
+                *texts.entry(text).or_insert(next)
+            });
             let (shape, last, length) = match found.last.0.is_none() {
                 true => (0, 0, 0),
                 false => shapes.end(names, found.last.0, found.last.1),
@@ -126,8 +129,8 @@ impl<'b> Paths<'b> {
                 interior: found.interior,
                 possibly: found.possibly,
                 note: found.note,
-                concrete: self.options.concrete.contains(&block).then_some(block as u32),
-                cycle,
+                concrete: self.concrete.contains(&block).then_some(block as u32),
+                text,
             };
             let group = groups.entry(sort).or_default();
             if group.blocks.is_empty() {
@@ -157,7 +160,7 @@ impl<'b> Paths<'b> {
                             varies: group.shortest < group.longest,
                             to_object: false,
                         };
-                        let path = describe(names, &mut shapes, &mut cycles, block, style);
+                        let path = describe(names, &mut shapes, &mut cycles, block, style, &mut budget);
                         self.intern(path)
                     })),
                 });
@@ -177,12 +180,8 @@ impl<'b> Paths<'b> {
     }
 
     /// The blocks whose paths are not there any more. Examples are read again first, the others as far as there is room.
-    fn changed(
-        &self,
-        names: &mut Names,
-        groups: &HashMap<Sort, Group, FixedState>,
-    ) -> std::collections::HashSet<usize, FixedState> {
-        let mut changed = std::collections::HashSet::default();
+    fn changed(&self, names: &mut Names, groups: &HashMap<Sort, Group, FixedState>) -> HashSet<usize, FixedState> {
+        let mut changed = HashSet::default();
         if !names.searched.copy.source().is_running() {
             return changed;
         }
@@ -199,9 +198,7 @@ impl<'b> Paths<'b> {
             if !pages.has_room() {
                 break;
             }
-            let mut path = names.searched.graph.path(found.last.0);
-            path.push(found.last);
-            pages.add(names, &path);
+            pages.add(names, found.last);
             checked.push(block);
         }
         if checked.is_empty() {
@@ -300,19 +297,28 @@ fn holder(names: &Names, found: Found) -> NodeId {
 const LONG: usize = 4096;
 
 /// Leaves the middle of a very long path out.
-fn bounded(mut path: Vec<(NodeId, Edge)>) -> (Vec<(NodeId, Edge)>, Vec<(u64, usize)>) {
-    if path.len() <= LONG {
-        return (path, Vec::new());
+fn bounded(mut nodes: Vec<(NodeId, Edge)>) -> Shortened {
+    let mut omitted = Vec::new();
+    if nodes.len() > LONG {
+        let count = nodes.len() - LONG;
+        nodes.drain(LONG / 2..LONG / 2 + count);
+        omitted = vec![(0, 0); LONG];
+        omitted[LONG / 2 - 1] = (count as u64, 1);
     }
-    let omitted = path.len() - LONG;
-    let keep = LONG / 2;
-    path.drain(keep..keep + omitted);
-    let mut omissions = vec![(0, 0); LONG];
-    omissions[keep - 1] = (omitted as u64, 1);
-    (path, omissions)
+    Shortened { nodes, omitted }
 }
 
-fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: usize, style: Style) -> HolderPath {
+/// References that are looked at for the paths of one copy. The paths after that have their end only.
+const BUDGET: usize = 50_000_000;
+
+fn describe(
+    names: &mut Names,
+    shapes: &mut Shapes,
+    cycles: &mut Cycles,
+    block: usize,
+    style: Style,
+    budget: &mut usize,
+) -> HolderPath {
     let found = names.searched.found[block];
     let mut path = HolderPath {
         class: found.class,
@@ -325,7 +331,8 @@ fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: 
     if found.class == Class::Lost {
         return path;
     }
-    let mut nodes = names.searched.graph.path(found.last.0);
+    let mut nodes = names.path(found.last.0, *budget);
+    *budget = budget.saturating_sub(nodes.len());
     nodes.push(found.last);
     let mut cycle = None;
     if found.class == Class::Cycle {
@@ -333,18 +340,22 @@ fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: 
         nodes.splice(1..1, of.path.iter().copied());
         cycle = Some(of.text);
     }
-    let (nodes, omitted) = if nodes.len() > 64 {
+    if found.class == Class::NativeHolder
+        && path.note.is_none()
+        && let Some(pointer) = found.pointer
+    {
+        path.note = Some(format!("{} points to it", names.memory(pointer)));
+    }
+    let mut shortened = if nodes.len() > 64 {
         let keys: Vec<u64> = nodes.iter().map(|(node, _)| shapes.key(names, *node)).collect();
         shapes::without_runs(&nodes, &keys)
     } else {
-        (nodes, Vec::new())
-    };
-    let (nodes, omitted) = if nodes.len() > LONG {
         bounded(nodes)
-    } else {
-        (nodes, omitted)
     };
-    let parts = names.parts(&nodes, &omitted);
+    if shortened.nodes.len() > LONG {
+        shortened = bounded(shortened.nodes);
+    }
+    let parts = names.parts(&shortened.nodes, &shortened.omitted);
     let words = text::words(&parts, style);
     path.root = words.root;
     path.steps = words.steps;

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use culeak_holders::copy::Copy;
 use culeak_holders::modules::Modules;
 use culeak_holders::native::{Chunk, Heap, Native, NativeRoot};
+use culeak_holders::source::Source;
 use culeak_holders::source::live::Process;
 
 /// A program that waits until its input ends.
@@ -31,8 +32,17 @@ impl Program {
         Program { child, lines }
     }
 
+    /// Its memory, once its first thread waits: the stack of one that runs is searched as a whole.
     fn process(&self) -> Process {
-        Process::new(self.child.id()).expect("our child")
+        let process = Process::new(self.child.id()).expect("our child");
+        while process
+            .threads()
+            .first()
+            .is_some_and(|thread| thread.stack_pointer.is_none())
+        {
+            std::thread::yield_now();
+        }
+        process
     }
 }
 
@@ -98,8 +108,9 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
             NativeRoot::Registers { values, .. } => values.iter().map(|value| (0, *value)).collect(),
         };
         for (place, word) in words {
-            let mut open = vec![(word, None)];
-            while let Some((word, holder)) = open.pop() {
+            // Where each word is, and the chunk around it.
+            let mut open = vec![(place, word, None)];
+            while let Some((at, word, holder)) = open.pop() {
                 if blocks.contains(&word) && !found.contains_key(&word) {
                     let class = holder.and_then(|holder: Chunk| Some(native.class(copy, holder.start)?.to_owned()));
                     found.insert(word, (native.describe(copy, modules, &root, place), class));
@@ -108,8 +119,8 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
                     continue;
                 };
                 if seen.insert(chunk.start, ()).is_none() {
-                    let words = (chunk.start..chunk.start + chunk.bytes).step_by(8);
-                    open.extend(words.map(|at| (copy.word(at), Some(chunk))));
+                    let words = (chunk.start..chunk.start + native.bytes_in_use(copy, at, &chunk)).step_by(8);
+                    open.extend(words.map(|at| (at, copy.word(at), Some(chunk))));
                 }
             }
         }
@@ -131,6 +142,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
         expected.insert(u64::from_str_radix(address, 16).expect("an address"), text.to_owned());
     }
     let blocks: Vec<u64> = expected.keys().copied().collect();
+    native.find_records(&copy, &blocks);
     let found = walk(&copy, &mut modules, &mut native, &blocks);
     let mut in_chunks: HashMap<u64, Chunk> = HashMap::new();
     native.each_chunk(&copy, &mut |chunk| {
@@ -152,7 +164,10 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
                 place && words.get(2).is_none_or(|name| class.as_deref() == Some(*name))
             }
             ("unreached", None) => in_chunks.contains_key(block),
-            ("lost" | "driver", None) => !in_chunks.contains_key(block),
+            ("lost", None) => !in_chunks.contains_key(block),
+            ("driver", None) => in_chunks
+                .get(block)
+                .is_none_or(|chunk| native.is_driver(&copy, chunk.start)),
             _ => false,
         };
         if !right {
@@ -243,4 +258,109 @@ fn every_chunk_of_a_static_program_is_found() {
     let mut command = Command::new(&program);
     command.arg("20000").arg(&list);
     compare(command, &list);
+}
+
+#[test]
+fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "own_allocator.cpp", "own_allocator", &[]);
+    let program = Program::start(&mut Command::new(program));
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).expect("copied");
+    let mut modules = Modules::find(&copy);
+    let mut native = Native::find(&copy, &modules, None);
+    let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
+    let numbers: Vec<u64> = program.lines.iter().map(number).collect();
+    let [object, held, far] = numbers[..] else {
+        panic!("{numbers:x?}")
+    };
+    let chunk = native.chunk(&copy, object).expect("anonymous memory");
+    assert_eq!((chunk.start, chunk.bytes, chunk.heap), (object, 256, Heap::Window));
+    assert_eq!(
+        native.chunk(&copy, object + 3),
+        None,
+        "no object starts at an odd address"
+    );
+    let found = walk(&copy, &mut modules, &mut native, &[held, far]);
+    assert_eq!(
+        found.get(&held).map(|(root, _)| root.as_str()),
+        Some("g_object in own_allocator")
+    );
+    assert_eq!(found.get(&far), None, "behind the window");
+}
+
+#[test]
+fn a_damaged_heap_costs_its_damaged_part_only() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "damaged.cpp", "damaged", &[]);
+    let program = Program::start(&mut Command::new(program));
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).expect("copied");
+    let native = Native::find(&copy, &Modules::find(&copy), None);
+    let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
+    let numbers: Vec<u64> = program.lines.iter().map(number).collect();
+    let [before, inside, after] = numbers[..] else {
+        panic!("{numbers:x?}")
+    };
+    let heap = |address| native.chunk(&copy, address).map(|chunk| (chunk.start, chunk.heap));
+    assert_eq!(heap(before), Some((before, Heap::Glibc)));
+    assert_eq!(heap(inside), Some((inside, Heap::Window)));
+    assert_eq!(heap(after), Some((after, Heap::Glibc)));
+    assert_eq!(native.limits().len(), 1, "{:?}", native.limits());
+    assert!(
+        native.limits()[0].contains("malloc's heaps are damaged"),
+        "{:?}",
+        native.limits()
+    );
+}
+
+#[test]
+fn blocks_of_pythons_pools_are_found_unless_they_are_free() {
+    const SCRIPT: &str = "
+import sys, ctypes
+kept = [bytes([i % 256]) * (i % 460 + 1) + b'x' for i in range(20000)]
+freed = [bytes([i % 256]) * (i % 460 + 1) + b'y' for i in range(20000)]
+where = [id(x) for x in freed]
+del freed
+for x in kept:
+    print('%x %x' % (id(x), sys.getsizeof(x)))
+# Memory of the freed ones that nothing took since: their counts are gone, and their text is still there.
+print('freed')
+for at in where[::7]:
+    print('%x' % at)
+print('ready', flush=True)
+sys.stdin.read()
+";
+    let mut command = Command::new("python3");
+    let program = Program::start(command.args(["-c", SCRIPT]));
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).expect("copied");
+    let version = Command::new("python3").arg("-V").output().expect("python3");
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let minor = version.split('.').nth(1).and_then(|minor| minor.parse().ok());
+    let minor: u32 = minor.expect("Python 3.x");
+    let pool = if minor >= 10 { 16 << 10 } else { 4 << 10 };
+    let native = Native::find(&copy, &Modules::find(&copy), Some(pool));
+    let (used, freed) = program
+        .lines
+        .split_at(program.lines.iter().position(|line| line == "freed").expect("a line"));
+    assert!(used.len() == 20_000 && freed.len() > 2000);
+    let mut right = 0;
+    for line in used {
+        let (at, bytes) = line.split_once(' ').expect("two numbers");
+        let (at, bytes) = (
+            u64::from_str_radix(at, 16).unwrap(),
+            u64::from_str_radix(bytes, 16).unwrap(),
+        );
+        let chunk = native.chunk(&copy, at).expect("an object");
+        assert_eq!((chunk.start, chunk.heap), (at, Heap::Python));
+        assert_eq!(chunk.bytes, bytes.next_multiple_of(16));
+        assert_eq!(native.chunk(&copy, at + 8), None, "not at its start");
+        assert_eq!(native.around(&copy, at + bytes - 1), Some(chunk));
+        right += 1;
+    }
+    let still = freed[1..].iter().map(|line| u64::from_str_radix(line, 16).unwrap());
+    let free = still.filter(|at| native.chunk(&copy, *at).is_none()).count();
+    assert!(free * 10 > freed.len() * 8, "{free} of {}", freed.len());
+    assert_eq!(right, 20_000);
 }

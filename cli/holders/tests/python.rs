@@ -30,9 +30,12 @@ struct Waiting {
 impl Waiting {
     fn start(python: &Path, script: &str) -> Waiting {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(script);
-        let mut command = Command::new(python);
-        command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().expect("Python starts");
+        Waiting::spawn(Command::new(python).arg(script))
+    }
+
+    fn spawn(command: &mut Command) -> Waiting {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().unwrap());
         Waiting { child, output }
     }
@@ -358,7 +361,10 @@ fn references_and_objects_have_the_names_that_the_program_gives_them() {
                     let mut found = Vec::new();
                     reader.references(&copy, first, of, &mut found);
                     found.retain(|reference| reference.target == target);
-                    let edges: Vec<_> = found.iter().map(|found| reader.label(&copy, first, false, found.edge)).collect();
+                    let edges: Vec<_> = found
+                        .iter()
+                        .map(|found| reader.label(&copy, first, false, found.edge))
+                        .collect();
                     let labels: Vec<_> = edges.iter().map(|label| (&*label.concrete, &*label.shape)).collect();
                     assert!(labels.contains(&(concrete, shape)), "{version}: {line}: {labels:?}");
                     let is_hidden = concrete == ".__dict__";
@@ -397,13 +403,18 @@ fn references_and_objects_have_the_names_that_the_program_gives_them() {
                         } else if let Some(of) = reader.object(&copy, rooted.target) {
                             reader.references(&copy, rooted.target, of, &mut found);
                         }
-                        let at = found.iter().find(|found| found.target == first && found.edge.kind() == EdgeKind::Local);
+                        let at = found
+                            .iter()
+                            .find(|found| found.target == first && found.edge.kind() == EdgeKind::Local);
                         at.is_some_and(|at| {
                             let label = reader.label(&copy, rooted.target, rooted.is_frame, at.edge);
                             label.concrete == format!("local {text}")
                         })
                     };
-                    assert!(frames.iter().any(|(.., rooted)| is_local(rooted, &mut reader)), "{version}: {line}");
+                    assert!(
+                        frames.iter().any(|(.., rooted)| is_local(rooted, &mut reader)),
+                        "{version}: {line}"
+                    );
                 }
                 _ => assert_eq!(what, "local"),
             }

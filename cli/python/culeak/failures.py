@@ -3,13 +3,15 @@ pytest's short tracebacks."""
 
 import linecache
 import os
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional
 
 from culeak.sizes import show_blocks, show_size
-from culeak.verdict import Frame, Site, Verdict
+from culeak.verdict import Frame, Site, Verdict, site_name
 
 #: Call sites listed in one failure.
 MOST_SITES = 10
+#: Holders listed for a call site.
+MOST_HOLDERS = 5
 
 
 class Test(NamedTuple):
@@ -20,14 +22,14 @@ class Test(NamedTuple):
     folder: str
 
 
-def leaked(test: Test, verdict: Verdict, limit: int) -> str:
-    """The test left too much behind."""
+def leaked(test: Test, verdict: Verdict, limit: int, holders: Optional[Dict[str, List[str]]] = None) -> str:
+    """The test left too much behind. ``holders``: what holds the memory, by call site."""
     if verdict.lost:
         return "No verdict on GPU memory: {} allocations of this process could not be recorded.".format(verdict.lost)
     first = "GPU memory left behind: {} in {}, allowed {}".format(
         show_size(verdict.bytes), show_blocks(verdict.blocks), show_size(limit)
     )
-    lines = [first] + _sites(test, verdict.sites)
+    lines = [first] + _sites(test, verdict.sites, holders or {})
     if verdict.suppressed_bytes:
         lines += ["", "Another {} is suppressed.".format(show_size(verdict.suppressed_bytes))]
     return "\n".join(lines)
@@ -61,7 +63,7 @@ def _inner(test: Test, frames: List[Frame]) -> List[Frame]:
     return frames
 
 
-def _sites(test: Test, sites: List[Site]) -> List[str]:
+def _sites(test: Test, sites: List[Site], holders: Optional[Dict[str, List[str]]] = None) -> List[str]:
     lines = []
     for site in sites[:MOST_SITES]:
         shown = below(test, site)
@@ -72,6 +74,10 @@ def _sites(test: Test, sites: List[Site]) -> List[str]:
             lines += [line for frame in stack.frames for line in _frame(test, frame)] or ["    " + site.label]
         if site.stacks_in_all > len(site.stacks):
             lines.append("  and {} other stacks with this call site".format(site.stacks_in_all - len(site.stacks)))
+        held_by = (holders or {}).get(site_name(site.label, site.place), [])
+        lines += ["  held by {}".format(holder) for holder in held_by[:MOST_HOLDERS]]
+        if len(held_by) > MOST_HOLDERS:
+            lines.append("  and by {} others".format(len(held_by) - MOST_HOLDERS))
     if len(sites) > MOST_SITES:
         rest = sum(site.bytes for site in sites[MOST_SITES:])
         lines += ["", "and {} more call sites with {}".format(len(sites) - MOST_SITES, show_size(rest))]

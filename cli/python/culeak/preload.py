@@ -29,10 +29,11 @@ def is_ready() -> bool:
     return Recorder.here() is not None and os.environ.get("CULEAK_INTERVALS", "0") not in ("", "0")
 
 
-def restart(command: str, recordings: Optional[str]) -> None:
+def restart(command: str, recordings: Optional[str], why: bool = False) -> None:
     """Replaces this process by itself under the preload library of ``command``; does not return.
 
-    ``recordings``: the folder to keep the recordings in; None for a temporary one."""
+    ``recordings``: the folder to keep the recordings in; None for a temporary one. ``why``: the command may read this process's
+    memory, which some kernels permit to parents only."""
     if os.environ.get(STARTED) == str(os.getpid()):
         raise CannotPreload(
             "the interpreter {} does not load the preload library; run `culeak doctor` to find out why".format(sys.executable)
@@ -44,6 +45,8 @@ def restart(command: str, recordings: Optional[str]) -> None:
             "  LD_PRELOAD=$(culeak shim-path) CULEAK_INTERVALS=1 {}".format(" ".join(line))
         )
     environment = changed(os.environ, _library(command), recordings)
+    if why:
+        environment["CULEAK_WHY"] = "1"
     sys.stdout.flush()
     sys.stderr.flush()
     os.execve(sys.executable, [sys.executable] + line[1:], environment)

@@ -31,6 +31,9 @@ def pytest_addoption(parser: Any) -> None:
         "--culeak-sites", metavar="N", type=int, default=3, help="list N call sites for every test that leaves memory behind; 0: only for failures [default: 3]"
     )
     group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary; 0: all [default: 10]")
+    group.addoption(
+        "--culeak-why", action="store_true", help="say in failures what holds the memory; lets processes of the same user read the memory of this one"
+    )
     parser.addini("culeak", "record every run, as --culeak does", type="bool", default=False)
 
 
@@ -64,7 +67,7 @@ def _be_recorded(options: Any) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         raise pytest.UsageError("--culeak: this worker was started without its parent's environment, so it cannot be recorded; let the workers inherit the environment")
     try:
-        preload.restart(command.find_command(), options.culeak_recordings)
+        preload.restart(command.find_command(), options.culeak_recordings, options.culeak_why)
     except (preload.CannotPreload, command.CommandMissing, OSError) as error:
         pytest_unconfigure()
         raise pytest.UsageError("--culeak: {}".format(error))

@@ -140,8 +140,17 @@ class Session:
         if peak is not None and not failed and everywhere.peak > peak:
             return failures.needed(test, everywhere.peak, peak, self._when_exceeded())
         if limit is not None and verdict is not None and not verdict.passed:
-            return failures.leaked(test, verdict, limit)
+            return self._leaked(test, verdict, limit)
         return None
+
+    def _leaked(self, test: failures.Test, verdict: Verdict, limit: int) -> str:
+        if not self.config.option.culeak_why:
+            return failures.leaked(test, verdict, limit)
+        assert self.measured is not None
+        try:
+            return failures.leaked(test, verdict, limit, self.judge.holders(os.getpid(), self.measured.name))
+        except CannotJudge as error:
+            return "{}\n\nWhat holds it is not known: {}".format(failures.leaked(test, verdict, limit), error)
 
     def _when_exceeded(self) -> Optional[Verdict]:
         """A verdict on the snapshot that was written when the interval's limit was exceeded."""

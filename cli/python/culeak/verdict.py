@@ -93,6 +93,45 @@ class Judge:
             raise CannotJudge("culeak check gave no verdict: {}".format(message)) from error
 
 
+    def holders(self, pid: int, since: str) -> Dict[str, List[str]]:
+        """What holds the memory that was allocated since a mark, by the name and place of the call site."""
+        words = [self._command, "why", str(pid), "--since=" + since, "--json"]
+        words += [word for kind in KINDS for word in ("--kind", kind)]
+        result = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=without_preload(os.environ))
+        try:
+            return _holders(json.loads(result.stdout.decode("utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            message = result.stderr.decode("utf-8", "replace").strip() or repr(error)
+            raise CannotJudge("culeak why gave no answer: {}".format(message)) from error
+
+
+#: What a class means, for memory that no variable holds.
+CLASSES = {
+    "cycle": "an uncollected cycle, ",
+    "native_holder": "native code, through ",
+    "over_counted": "a reference that was never released, to ",
+    "lost": "nothing: no pointer to it is left",
+}
+
+
+def _holders(found: Dict[str, Any]) -> Dict[str, List[str]]:
+    by_site = {}  # type: Dict[str, List[str]]
+    for origin in found["origins"]:
+        name = CLASSES.get(origin["class"], "") + (origin["origin"] or "")
+        if origin["class"] == "cycle":
+            name = name.replace("cycle, cycle ", "cycle ")
+        if origin["origin_type"]:
+            name += " ({})".format(origin["origin_type"])
+        for holder in origin["holders"]:
+            text = "{}: {}".format(name, holder["path"]) if holder["path"] else name
+            by_site.setdefault(site_name(holder["label"], holder["place"]), []).append(text)
+    return by_site
+
+
+def site_name(label: str, place: Optional[str]) -> str:
+    return "{} {}".format(label, place or "")
+
+
 def _verdict(found: Dict[str, Any]) -> Verdict:
     lost = [breach["count"] for breach in found["breaches"] if breach["reason"] == "lost_allocations"]
     return Verdict(

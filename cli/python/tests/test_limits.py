@@ -309,3 +309,26 @@ def test_limits_that_are_not_checked_cause_a_warning(run):
     )
     result.assert_outcomes(passed=2, warnings=1)
     result.stdout.fnmatch_lines(["*limits on GPU memory were not checked for 1 of 2 tests; run pytest with --culeak*"])
+
+
+def test_a_failure_says_what_holds_the_memory(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        cache = []
+
+        def fill(blocks):
+            for _ in range(blocks):
+                cache.append(allocate(1 << 20))
+
+        @pytest.mark.limit_gpu_leaks("2 MiB")
+        def test_fills():
+            fill(3)
+        """,
+        "--culeak",
+        "--culeak-why",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["        cache.append(allocate(1 << 20))", "  held by test_it.cache (list of 3)*"])

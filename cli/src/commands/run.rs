@@ -91,7 +91,8 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         None => Some(Gap::Unknown),
     };
     if let Some(served) = &served {
-        mention_holds(served);
+        let recorded = prepared.proof.as_ref().map_or(0, |proof| proof.missing(0));
+        mention_holds(served, recorded);
     }
     let verdict = after_run::report(
         &args.after,
@@ -137,13 +138,16 @@ fn suits_point(args: &RunArgs) -> Result<(), Failure> {
     )))
 }
 
-/// Prints which processes could not be searched, or that none waited.
-fn mention_holds(served: &[Served]) {
-    for (process, reason) in served.iter().filter_map(|served| Some((&served.process, served.failure.as_ref()?))) {
+/// Prints which processes could not be searched, or that none waited although there are recordings.
+fn mention_holds(served: &[Served], recorded: u32) {
+    for (process, reason) in served
+        .iter()
+        .filter_map(|served| Some((&served.process, served.failure.as_ref()?)))
+    {
         let failure = format!("{process}: {reason}");
         eprintln!("culeak: --why: {}", Escaped(&failure));
     }
-    if served.is_empty() {
+    if served.is_empty() && recorded > 0 {
         eprintln!(
             "culeak: --why: no process with a recording reached its end: it was killed, or replaced itself by exec; name a running \
              process with culeak why PID"

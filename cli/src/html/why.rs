@@ -118,7 +118,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
 
 fn nodes(retainers: &[Retained]) -> Vec<Node> {
     let nodes = retainers.iter().map(|retainer| Node {
-        name: escaped(retainer.name),
+        name: escaped(&retainer.name),
         depth: retainer.depth,
         tally: retainer.tally,
     });

@@ -313,7 +313,10 @@ mod tests {
         let of = |present| preload(Path::new("/cache/libculeak.so"), hold, Some(OsStr::new(present)));
         assert_eq!(of(""), "/cache/libculeak.so:/cache/libculeak-hold.so");
         let beside = of("/lib/libasan.so.8:/lib/b.so:/cache/libculeak-hold.so");
-        assert_eq!(beside, "/lib/libasan.so.8:/cache/libculeak.so:/cache/libculeak-hold.so:/lib/b.so");
+        assert_eq!(
+            beside,
+            "/lib/libasan.so.8:/cache/libculeak.so:/cache/libculeak-hold.so:/lib/b.so"
+        );
         assert_eq!(order_beside_others(&of(""), hold), None);
         assert!(order_beside_others(&beside, hold).is_some());
     }

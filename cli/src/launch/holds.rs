@@ -55,7 +55,8 @@ impl Serving {
     /// # Errors
     /// The file cannot be mapped, or no thread can be started.
     pub fn start(facts: &Path, limit: Duration) -> Result<Serving, Failure> {
-        let failed = |error: io::Error| Failure::new(format!("--why: processes cannot be held: {error}; leave out --why"));
+        let failed =
+            |error: io::Error| Failure::new(format!("--why: processes cannot be held: {error}; leave out --why"));
         let area = map(facts).map_err(failed)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let (facts, ending) = (facts.to_owned(), Arc::clone(&is_over));
@@ -121,7 +122,11 @@ fn own(area: &'static Holds) {
     list.next = ptr::from_ref(list);
     // SAFETY: the list is never freed, is empty, and names a word that is never unmapped. The other call has no preconditions.
     let thread = unsafe {
-        libc::syscall(libc::SYS_set_robust_list, ptr::from_ref(list), mem::size_of::<RobustList>());
+        libc::syscall(
+            libc::SYS_set_robust_list,
+            ptr::from_ref(list),
+            mem::size_of::<RobustList>(),
+        );
         libc::syscall(libc::SYS_gettid)
     };
     area.owner.store(thread as u32, Release);
@@ -179,7 +184,9 @@ fn attend(slot: &Slot, facts: &Path) -> Option<Served> {
 fn caught<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     let reason = |panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("unknown");
+        let text = text
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown");
         format!("its memory could not be searched, by a defect of culeak ({text}); please report it")
     };
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(reason(panic)))
@@ -301,7 +308,12 @@ mod tests {
         let slot = area.wait(waiting).expect("a slot");
         assert!(slot.change(waiting, State::Waiting, State::Left));
         let served = Serving::start(file.path(), LIMIT).expect("serves").finish();
-        assert!(served[0].failure.as_deref().is_some_and(|reason| reason.contains("--why-limit")));
+        assert!(
+            served[0]
+                .failure
+                .as_deref()
+                .is_some_and(|reason| reason.contains("--why-limit"))
+        );
         assert_eq!(slot.read(), None);
     }
 

@@ -59,14 +59,14 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
     Ok(())
 }
 
-/// Searches for the holders of a source's memory, unless they are known. For options that ask for holders.
+/// Searches a running process for the holders of its memory; other sources must have them. For options that ask for holders.
 ///
 /// # Errors
-/// The source is no running process, or that cannot be read; the message says what to do.
+/// A process cannot be read, or another source has no holders; the message says what to do.
 pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
     match place {
-        _ if item.snapshot.holders.is_some() => Ok(()),
         Place::Process(pid) => of_process(item, *pid, &Wanted::default()),
+        _ if item.snapshot.holders.is_some() => Ok(()),
         Place::File(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
     }
 }

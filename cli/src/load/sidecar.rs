@@ -86,7 +86,8 @@ pub fn attach(recording: &Path, snapshot: &mut Snapshot) {
 
 fn read(path: &Path, snapshot: &Snapshot) -> io::Result<Holders> {
     let file = BufReader::new(open_regular(path)?);
-    let sidecar: Sidecar = serde_json::from_reader(file).map_err(|error| io::Error::other(format!("damaged ({error})")))?;
+    let sidecar: Sidecar =
+        serde_json::from_reader(file).map_err(|error| io::Error::other(format!("damaged ({error})")))?;
     if sidecar.format != FORMAT || sidecar.version != VERSION {
         return Err(io::Error::other("written by another version of culeak"));
     }

@@ -211,7 +211,10 @@ fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D
 
 /// One value, or a list.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "expected a value, such as \"grown\", or a list, such as [\"lost\", \"cycle\"]")]
+#[serde(
+    untagged,
+    expecting = "expected a value, such as \"grown\", or a list, such as [\"lost\", \"cycle\"]"
+)]
 enum Words {
     One(String),
     Several(Vec<String>),
@@ -222,6 +225,8 @@ fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Failing>, D::Error
         Words::One(word) => vec![word],
         Words::Several(words) => words,
     };
-    let values = words.iter().map(|word| rules::parse_fail_on(word).map_err(D::Error::custom));
+    let values = words
+        .iter()
+        .map(|word| rules::parse_fail_on(word).map_err(D::Error::custom));
     values.collect()
 }

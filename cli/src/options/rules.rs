@@ -118,7 +118,9 @@ impl RuleArgs {
             )));
         }
         if self.against_baseline().len() > 1 {
-            return Err(Failure::new("--fail-on: new, grown and any exclude each other; keep one of them"));
+            return Err(Failure::new(
+                "--fail-on: new, grown and any exclude each other; keep one of them",
+            ));
         }
         let mut rules = self.without_baseline()?;
         if let Some(path) = &self.baseline {
@@ -363,7 +365,9 @@ pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
         "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
         "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
         "any" => Ok(Failing::AgainstBaseline(FailOn::Any)),
-        _ => class.map(Failing::Class).ok_or_else(|| format!("expected one of {}", FAILING.join(", "))),
+        _ => class
+            .map(Failing::Class)
+            .ok_or_else(|| format!("expected one of {}", FAILING.join(", "))),
     }
 }
 

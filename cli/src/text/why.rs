@@ -210,7 +210,7 @@ fn retainers(retainers: &[Retained], out: &mut dyn Write) -> io::Result<()> {
             "  {} in {:<counts$}  {indent}{}",
             Styled(BOLD, format!("{:>size$}", units::bytes(retainer.tally.bytes))),
             blocks(retainer.tally),
-            Escaped(retainer.name)
+            Escaped(&retainer.name)
         )?;
     }
     Ok(())
@@ -305,19 +305,13 @@ fn not_searched(why: &Why) -> Vec<String> {
     let mut texts = Vec::new();
     if why.not_searched.count > 0 {
         texts.push(format!(
-            "{}: allocated, freed or moved while the memory was read, or without an address",
+            "{}: allocated, freed or moved while the memory was searched, or without an address",
             parts::tally(why.not_searched)
         ));
     }
     if search.changed > 0 {
         let blocks = plural(search.changed, "block", "blocks");
-        texts.push(format!("{blocks} that the process freed or moved meanwhile"));
-    }
-    if search.torn > 0 {
-        let references = plural(search.torn, "reference", "references");
-        texts.push(format!(
-            "{references} that led to no live object, because memory changed while it was copied"
-        ));
+        texts.push(format!("{blocks} that were freed, or whose holders changed, meanwhile"));
     }
     texts.extend(search.limits.iter().map(|limit| Escaped(limit).to_string()));
     if texts.is_empty() {
@@ -338,8 +332,12 @@ fn search(why: &Why) -> String {
         0 => "the process was not stopped".to_owned(),
         ns => format!("the process was stopped for {}", units::duration(ns)),
     };
+    let torn = match search.torn {
+        0 => String::new(),
+        n => format!("; {} led to no live object", plural(n, "reference", "references")),
+    };
     format!(
-        "{} objects and pieces of memory in {}{python}, in {}; {}, the first in {}; {stopped}",
+        "{} objects and pieces of memory in {}{python}, in {}; {}, the first in {}; {stopped}{torn}",
         units::count(search.visited),
         units::bytes(search.copied_bytes),
         units::duration(search.took_ns),

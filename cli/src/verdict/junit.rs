@@ -51,7 +51,10 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
                 Some(first) => status.set_message(first.title.clone()).set_type(first.kind.id()),
                 None => status.set_message(title(judged, verdict)).set_type(Kind::Leak.id()),
             };
-            let reasons: String = of_classes.iter().map(|finding| format!("{}\n", finding.title)).collect();
+            let reasons: String = of_classes
+                .iter()
+                .map(|finding| format!("{}\n", finding.title))
+                .collect();
             status.set_description(format!("{reasons}{}", stack.map(stack_text).unwrap_or_default()));
         }
         let place = judged.row.site().and_then(|site| site.short_place());

@@ -41,6 +41,37 @@ fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> S
     String::from_utf8(out).expect("text")
 }
 
+#[test]
+fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() {
+    let snapshot = crate::text::sample::held();
+    let mut rules = Rules::default();
+    rules.limits.classes = [Class::Lost, Class::Cycle].into();
+    let verdict = verdict(&snapshot, &rules);
+    let found = findings(&verdict);
+    let kinds: Vec<&str> = found.iter().map(|finding| finding.kind.id()).collect();
+    assert_eq!(kinds, ["gpu-memory-cycle", "gpu-memory-lost"]);
+    assert_eq!(
+        found[0].title,
+        "cycle: 8 MiB in 2 blocks of cycle train.py:29, uncollected cycle Node.o → Node.o (gc is disabled): .t → Tensor → storage"
+    );
+    assert!(
+        found
+            .iter()
+            .all(|finding| finding.stack.is_some() && finding.fingerprint.is_some())
+    );
+    let verdicts = [("train.culeak", verdict)];
+    let xml = text(|out| junit::write(&verdicts, out));
+    assert!(
+        xml.contains("type=\"gpu-memory-cycle\"") && xml.contains("Node.o → Node.o"),
+        "{xml}"
+    );
+    let (_folder, root) = sources();
+    let results = log(&verdicts, &root)["runs"][0]["results"].clone();
+    assert_eq!(results[1]["ruleId"], "gpu-memory-lost");
+    let github = text(|out| github::write(&verdicts, &root, out));
+    assert!(github.contains("::error file=train.py,line=29"), "{github}");
+}
+
 /// The published schema, from the sources of a crate that reads SARIF.
 fn schema() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

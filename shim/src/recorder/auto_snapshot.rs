@@ -11,8 +11,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
-use crate::recorder::hold;
 use crate::messages;
+use crate::recorder::hold;
 use crate::settings::{self, Path};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, NONE, Reason};

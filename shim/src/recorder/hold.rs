@@ -26,20 +26,15 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// How often a waiting process looks whether `culeak run` is alive.
 const LOOK_MS: u32 = 100;
 
-/// A recording is being created: this process may be read by `culeak run --why` or, if the user wants it, by any process of
-/// the same user. Some kernels (Yama) permit it to parents only.
+/// A recording is being created. If the user wants it, any process of the same user may read this one: some kernels (Yama)
+/// permit it to parents only, as `culeak run --why` is.
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
-    let reader = if settings::is_set(variables::WHY) {
-        libc::PR_SET_PTRACER_ANY
-    } else if proof::holds().is_some_and(|holds| holds.is_served()) {
-        proof::parent().unwrap_or(0) as libc::c_ulong
-    } else {
-        return;
-    };
-    // SAFETY: takes a number; other kernels refuse it.
-    unsafe { libc::prctl(libc::PR_SET_PTRACER, reader, 0, 0, 0) };
+    if settings::is_set(variables::WHY) {
+        // SAFETY: takes a number; a kernel without Yama refuses it.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+    }
 }
 
 fn pid() -> u32 {
@@ -48,15 +43,20 @@ fn pid() -> u32 {
 }
 
 /// Whether this is the thread that ends the interpreter.
-pub fn is_main_thread() -> bool {
+fn is_main_thread() -> bool {
     // SAFETY: no preconditions.
     unsafe { libc::gettid() == libc::getpid() }
+}
+
+/// Whether `culeak run --why` serves, and this is no child of `vfork`.
+fn is_served() -> bool {
+    proof::holds().is_some_and(|holds| holds.is_served()) && pid() == PROCESS.load(Relaxed)
 }
 
 /// The script, `main` or the process ends. Only the first call waits.
 #[cold]
 pub fn at_end(moment: Moment) {
-    if proof::holds().is_some_and(|holds| holds.is_served()) && !HAS_ENDED.swap(true, Relaxed) {
+    if is_served() && !HAS_ENDED.swap(true, Relaxed) {
         hold(moment, 0);
     }
 }
@@ -64,7 +64,7 @@ pub fn at_end(moment: Moment) {
 /// Waits until the memory is copied.
 #[cold]
 pub fn hold(moment: Moment, number: u32) {
-    let Some(holds) = proof::holds().filter(|holds| holds.is_served()) else {
+    let Some(holds) = proof::holds().filter(|_| is_served()) else {
         return;
     };
     let waiting = Waiting {
@@ -72,9 +72,6 @@ pub fn hold(moment: Moment, number: u32) {
         moment,
         number: number as u16,
     };
-    if waiting.pid != PROCESS.load(Relaxed) {
-        return;
-    }
     let Some(slot) = holds.wait(waiting) else { return };
     let limit = u64::from(holds.limit_ms.load(Relaxed)) * 1_000_000;
     let began = monotonic_ns();
@@ -113,7 +110,7 @@ pub fn end_script(recording: &Recording) {
         recording.end_script();
     }
     // Any other thread would wait while the interpreter goes on.
-    if is_main_thread() {
+    if is_served() && is_main_thread() {
         at_end(Moment::End);
     }
 }

@@ -59,11 +59,6 @@ pub fn holds() -> Option<&'static Holds> {
     at::<Holds>(HOLDS)
 }
 
-/// The pid of `culeak run`.
-pub fn parent() -> Option<i32> {
-    run().map(|(parent, _)| parent)
-}
-
 /// What is at an offset of the file: atomics.
 fn at<T>(offset: usize) -> Option<&'static T> {
     let facts = FACTS.load(Acquire);

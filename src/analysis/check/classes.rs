@@ -25,11 +25,16 @@ pub(super) fn breaches(
         return Vec::new();
     };
     let failing = holders.blocks.iter().filter_map(|block| {
-        let path = holders.paths.get(block.path).filter(|path| classes.contains(&path.class))?;
+        let path = holders
+            .paths
+            .get(block.path)
+            .filter(|path| classes.contains(&path.class))?;
         Some(((block.address, block.time_ns), path))
     });
     let failing: HashMap<(u64, u64), &HolderPath> = failing.collect();
-    let sorts = judged.iter().map(|group| (std::ptr::from_ref(group.call), group.stack, group.level));
+    let sorts = judged
+        .iter()
+        .map(|group| (std::ptr::from_ref(group.call), group.stack, group.level));
     let sorts: HashSet<Sort> = sorts.collect();
     let since = since(snapshot, rules);
     let mut sums: HashMap<(SiteKey, *const HolderPath), (Tally, &HolderPath)> = HashMap::default();
@@ -39,13 +44,24 @@ pub(super) fn breaches(
         };
         let sort = (std::ptr::from_ref(row.call), row.stack, groups.level(&row, stacks));
         if sorts.contains(&sort) {
-            let site = (stacks.get(row.stack).site_fingerprint, stacks.is_pool(row.call.kind, row.stack));
+            let site = (
+                stacks.get(row.stack).site_fingerprint,
+                stacks.is_pool(row.call.kind, row.stack),
+            );
             let (sum, _) = sums.entry((site, path)).or_insert((Tally::default(), path));
             sum.add(row.bytes);
         }
     }
     let mut found: Vec<_> = sums.into_iter().collect();
-    found.sort_by_key(|&((site, _), (sum, path))| (std::cmp::Reverse(sum.bytes), site, path.class, &path.origin, &path.steps));
+    found.sort_by_key(|&((site, _), (sum, path))| {
+        (
+            std::cmp::Reverse(sum.bytes),
+            site,
+            path.class,
+            &path.origin,
+            &path.steps,
+        )
+    });
     let breach = |((of, _), (sum, path)): ((SiteKey, _), (Tally, &HolderPath))| Breach::Class {
         class: path.class,
         site: String::new(),
@@ -59,7 +75,13 @@ pub(super) fn breaches(
 
 /// `uncollected cycle Node.o → Node.o: .store → Tensor → storage`.
 fn in_words(path: &HolderPath) -> String {
-    let origin = class_and_origin(path.class, path.root, &path.origin, &path.origin_type, path.note.as_deref());
+    let origin = class_and_origin(
+        path.class,
+        path.root,
+        &path.origin,
+        &path.origin_type,
+        path.note.as_deref(),
+    );
     let possibly = if path.possibly { "possibly " } else { "" };
     match path_text(path) {
         steps if steps.is_empty() => format!("{possibly}{origin}"),

@@ -480,3 +480,51 @@ fn a_check_warns_of_a_killed_process_as_a_report_does() {
     assert!(warning.is_some() && warning == caveat(&report.warnings), "{warning:?}");
     assert_eq!(caveat(&verdict(&sample::leaky(), &Rules::default()).warnings), None);
 }
+
+#[test]
+fn blocks_fail_by_their_class_and_no_others_do() {
+    let snapshot = sample::held();
+    let judge = |classes: &[Class], suppressions: &str| {
+        let mut rules = Rules::from(Limits {
+            classes: classes.iter().copied().collect(),
+            ..Limits::default()
+        });
+        rules.suppressions.add(suppressions, "test").expect("rules");
+        let verdict = verdict(&snapshot, &rules);
+        let found = verdict.breaches.iter().map(|breach| match breach {
+            Breach::Class {
+                class,
+                site,
+                found,
+                count,
+                ..
+            } => (*class, site.clone(), *found, *count),
+            other => panic!("{other:?}"),
+        });
+        let found: Vec<_> = found.collect();
+        assert_eq!(verdict.passed, found.is_empty());
+        let blamed = verdict.rows.iter().filter(|row| row.to_blame);
+        assert!(blamed.clone().all(|row| row.only_by_class));
+        assert_eq!(blamed.count(), found.len(), "each at another call site");
+        found
+    };
+    let cycle = (Class::Cycle, "cycle train.py:29".to_owned(), 8 * MIB, 2);
+    let lost = (Class::Lost, "fill_pool pool.cu:77".to_owned(), MIB, 1);
+    assert_eq!(judge(&[Class::Lost], ""), [lost.clone()]);
+    assert_eq!(judge(&[Class::Lost, Class::Cycle], ""), [cycle.clone(), lost]);
+    assert_eq!(judge(&[Class::Lost, Class::Cycle], "leak:pool.cu"), [cycle]);
+    let rest = judge(&[Class::NativeHolder, Class::OverCounted], "");
+    assert_eq!(rest.len(), 2, "{rest:?}");
+}
+
+#[test]
+fn classes_need_holders_and_are_judged_where_these_were_found() {
+    let limits = Limits {
+        classes: [Class::Lost].into(),
+        ..Limits::default()
+    };
+    let rules = limits.into();
+    assert!(!lacks_holders(&sample::held(), &rules) && lacks_holders(&sample::leaky(), &rules));
+    assert!(!lacks_holders(&sample::leaky(), &Rules::default()));
+    assert_eq!(point_of(&sample::shut_down(), &rules), Point::End);
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::analysis::ledger::What;
+use crate::analysis::words::count;
 
 /// The retainers around which there is no other, by name.
 pub(super) fn whole_retainers(holders: &Holders) -> HashMap<&str, &Retainer> {
@@ -18,42 +19,135 @@ pub(super) fn retained_by(origin: &Origin, whole: &HashMap<&str, &Retainer>) -> 
     })
 }
 
-/// The largest retainers as a tree, in the order in which it is printed.
-pub(super) fn retained<'a>(holders: &'a Holders, options: &Options) -> Vec<Retained<'a>> {
+/// The largest retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose
+/// parents are alike, are one node; a retainer that frees the same as the one around it is left out.
+pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
     let all = &holders.retainers;
-    let mut largest: Vec<usize> = (0..all.len())
-        .filter(|&nth| all[nth].bytes >= options.min_bytes)
-        .collect();
-    // A parent is as large as its children, and precedes them.
-    largest.sort_by_key(|&nth| (std::cmp::Reverse(all[nth].bytes), nth));
-    largest.truncate(options.top.unwrap_or(usize::MAX));
-    let chosen: HashSet<usize> = largest.iter().copied().collect();
     let mut children: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
-    for nth in largest {
-        let parent = all[nth].parent.filter(|parent| chosen.contains(parent));
-        children.entry(parent).or_default().push(nth);
+    for (nth, retainer) in all.iter().enumerate() {
+        children.entry(retainer.parent).or_default().push(nth);
     }
     let mut tree: Vec<Retained> = Vec::new();
-    let mut open: Vec<(usize, usize, Option<usize>)> = Vec::new();
-    let push = |open: &mut Vec<_>, nodes: Option<Vec<usize>>, depth, parent| {
-        open.extend(nodes.into_iter().flatten().rev().map(|nth| (nth, depth, parent)));
-    };
-    push(&mut open, children.remove(&None), 0, None);
-    while let Some((nth, depth, parent)) = open.pop() {
+    let mut open: Vec<(Alike, usize, Option<usize>)> = Vec::new();
+    let outermost = alike(all, children.remove(&None).unwrap_or_default());
+    open.extend(outermost.into_iter().rev().map(|group| (group, 0, None)));
+    while let Some((group, depth, parent)) = open.pop() {
+        let inner = below(all, &mut children, &group);
         tree.push(Retained {
-            name: &all[nth].name,
-            root: all[nth].root,
+            name: group.name(all),
+            root: all[group.members[0]].root,
             depth,
             parent,
-            tally: Tally {
-                bytes: all[nth].bytes,
-                count: all[nth].count,
-            },
+            tally: group.tally,
         });
         let at = tree.len() - 1;
-        push(&mut open, children.remove(&Some(nth)), depth + 1, Some(at));
+        open.extend(inner.into_iter().rev().map(|group| (group, depth + 1, Some(at))));
     }
-    tree
+    largest(tree, options)
+}
+
+/// Retainers that differ only in an index.
+struct Alike {
+    shape: String,
+    members: Vec<usize>,
+    tally: Tally,
+}
+
+impl Alike {
+    fn name(&self, all: &[Retainer]) -> String {
+        match self.members.as_slice() {
+            [one] => all[*one].name.clone(),
+            several => format!("{} × {}", count(several.len() as u64), self.shape),
+        }
+    }
+}
+
+/// More keys of one holder are not listed one by one.
+const KEYS: usize = 20;
+
+/// Puts retainers that are alike together, largest first.
+fn alike(all: &[Retainer], nodes: Vec<usize>) -> Vec<Alike> {
+    let by = |all_keys: bool| {
+        let mut groups: HashMap<String, Alike> = HashMap::new();
+        for &nth in &nodes {
+            let shape = without_indices(&all[nth].name, all_keys);
+            let group = groups.entry(shape.clone()).or_insert_with(|| Alike {
+                shape,
+                members: Vec::new(),
+                tally: Tally::default(),
+            });
+            group.members.push(nth);
+            group.tally.join(Tally {
+                bytes: all[nth].bytes,
+                count: all[nth].count,
+            });
+        }
+        groups
+    };
+    let mut groups = by(false);
+    if groups.len() > KEYS {
+        groups = by(true);
+    }
+    let mut groups: Vec<Alike> = groups.into_values().collect();
+    groups.sort_by_key(|group| {
+        (
+            std::cmp::Reverse((group.tally.bytes, group.tally.count)),
+            group.members[0],
+        )
+    });
+    groups
+}
+
+/// The groups below a group, without those that free the same as what is around them.
+fn below(all: &[Retainer], children: &mut HashMap<Option<usize>, Vec<usize>>, group: &Alike) -> Vec<Alike> {
+    let mut around = group.members.clone();
+    loop {
+        let inner = around.iter().filter_map(|&nth| children.remove(&Some(nth)));
+        let mut inner = alike(all, inner.flatten().collect());
+        let frees_the_same = inner.first().is_some_and(|first| first.tally == group.tally);
+        match frees_the_same && inner.len() == 1 {
+            true => around = inner.remove(0).members,
+            false => return inner,
+        }
+    }
+}
+
+/// The name with `*` in place of numbers in brackets, or of everything in brackets.
+fn without_indices(name: &str, all_keys: bool) -> String {
+    let mut shape = String::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((before, after)) = rest.split_once('[') {
+        let Some((key, behind)) = after.split_once(']') else {
+            break;
+        };
+        let is_number = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_digit());
+        let key = if is_number || all_keys { "*" } else { key };
+        shape.push_str(&format!("{before}[{key}]"));
+        rest = behind;
+    }
+    shape + rest
+}
+
+/// The largest nodes of a tree. A node is as large as those below it, so these are a tree too.
+fn largest(tree: Vec<Retained>, options: &Options) -> Vec<Retained> {
+    let mut order: Vec<usize> = (0..tree.len()).collect();
+    order.retain(|&nth| tree[nth].tally.bytes >= options.min_bytes);
+    order.sort_by_key(|&nth| (std::cmp::Reverse(tree[nth].tally.bytes), nth));
+    order.truncate(options.top.unwrap_or(usize::MAX));
+    order.sort_unstable();
+    let mut places = vec![None; tree.len()];
+    let mut kept: Vec<Retained> = Vec::new();
+    for (nth, node) in tree.into_iter().enumerate() {
+        if order.binary_search(&nth).is_err() {
+            continue;
+        }
+        places[nth] = Some(kept.len());
+        let parent = node.parent.and_then(|parent| places[parent]);
+        // A damaged file may have a parent that is smaller.
+        let depth = parent.map_or(0, |parent: usize| kept[parent].depth + 1);
+        kept.push(Retained { parent, depth, ..node });
+    }
+    kept
 }
 
 /// Adds what caching allocators reserve and no live block uses.

@@ -2,7 +2,7 @@ use super::words::path_text;
 use super::*;
 use crate::analysis::report::{self, Report};
 use crate::sample::{MIB, held, leaky};
-use crate::snapshot::Step;
+use crate::snapshot::{Retainer, Step};
 
 fn why<'a>(snapshot: &'a Snapshot, options: &Options) -> Why<'a> {
     Why::of(snapshot, options).expect("an answer")
@@ -129,6 +129,59 @@ fn retainers_are_a_tree_with_parents_before_children() {
                 .is_none_or(|parent| parent < nth && tree[parent].tally.bytes >= node.tally.bytes)
         );
     }
+}
+
+/// A retainer of this name, below another one.
+fn retainer(name: &str, parent: Option<usize>, mib: u64) -> Retainer {
+    Retainer {
+        name: name.to_owned(),
+        parent,
+        bytes: mib * MIB,
+        count: mib,
+        ..Retainer::default()
+    }
+}
+
+/// The tree of these retainers as text.
+fn tree_of(retainers: Vec<Retainer>) -> Vec<String> {
+    let mut snapshot = held();
+    snapshot.holders.as_mut().expect("searched").retainers = retainers;
+    snapshot.validate().expect("a valid snapshot");
+    let tree = why(&snapshot, &Options::default()).retainers;
+    let line = |node: &Retained| format!("{}{} {}", "  ".repeat(node.depth), node.tally.bytes / MIB, node.name);
+    tree.iter().map(line).collect()
+}
+
+#[test]
+fn retainers_that_differ_in_an_index_are_one_and_equal_ones_are_left_out() {
+    let mut all = vec![retainer("keep (list of 9)", None, 9), retainer("net.cache", None, 4)];
+    for nth in 0..9 {
+        all.push(retainer(&format!("keep[{nth}] (Block)"), Some(0), 1));
+    }
+    // The whole cache is below one of its keys.
+    all.push(retainer("net.cache['k'] (list of 2)", Some(1), 4));
+    let cache = all.len() - 1;
+    all.push(retainer("net.cache['k'][0] (Block)", Some(cache), 3));
+    all.push(retainer("net.cache['k'][1] (Tensor)", Some(cache), 1));
+    let expected = [
+        "9 keep (list of 9)",
+        "4 net.cache",
+        "  3 net.cache['k'][0] (Block)",
+        "  1 net.cache['k'][1] (Tensor)",
+    ];
+    assert_eq!(tree_of(all), expected);
+    let mut many = vec![retainer("cache (dict of 40)", None, 42)];
+    many.extend((0..40).map(|nth| retainer(&format!("cache['request {nth}'] (Block)"), Some(0), 1)));
+    assert_eq!(tree_of(many), ["42 cache (dict of 40)", "  40 40 × cache[*] (Block)"]);
+}
+
+#[test]
+fn a_chain_of_many_retainers_is_one_node() {
+    let link = |nth: usize| retainer("node.next", nth.checked_sub(1), if nth == 0 { 2 } else { 1 });
+    assert_eq!(
+        tree_of((0..100_000).map(link).collect()),
+        ["2 node.next", "  1 node.next"]
+    );
 }
 
 #[test]

@@ -39,8 +39,9 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
         let read = |offset: u64, buffer: &mut [u8]| {
-            let start = region.range.start + offset;
-            source.read(&[start..start + buffer.len() as u64], buffer) == buffer.len()
+            let start = region.range.start.saturating_add(offset);
+            let range = start..start + buffer.len() as u64;
+            source.read(std::slice::from_ref(&range), buffer) == buffer.len()
         };
         let Some(headers) = Headers::read(&read) else { continue };
         let bias = headers.bias(region.range.start);
@@ -117,6 +118,7 @@ pub fn read_singly(source: &dyn Source, region: &Region, page: &Range<u64>, excl
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests {
     use super::*;
 

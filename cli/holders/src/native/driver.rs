@@ -1,24 +1,34 @@
 //! The CUDA driver's own records, which hold nothing.
 //!
-//! The driver keeps a record of each block, in heap memory like that of everybody else. If that counted, no block would
-//! ever be lost. So its static memory is no root, and what can be reached from there belongs to the driver:
+//! The driver keeps several records of each block, in heap memory like that of everybody else. If they counted, no block
+//! would ever be lost: a context's handle, which every program has, leads to all of them.
 //!
 //! ```text
-//! libcuda's globals ─► chunk ─► chunk ─► block        all of these chunks are the driver's
-//! program's globals ─► context's handle ─┘            so this path holds nothing, either
+//! libcuda's globals ─► tables, trees ─► record ─► block
+//! program's globals ─► handle ─► context ─┘
 //! ```
 //!
-//! The search stops at objects that are clearly not the driver's: those of Python, and those of classes that other
-//! files define. It also stops at chunks that Python's objects or other chunks refer to: the driver does not clear its
-//! memory, so words that others left there lead to their chunks. The recorder is treated like the driver.
+//! So the driver's static memory is no root, and its records are recognised by what they contain:
+//!
+//! * *Marked* memory points to the driver's static memory, or to functions that it does not export, in a thirty-second of
+//!   its words: contexts, lists of functions. Programs have pointers to exported functions only.
+//! * *Records* of blocks: see [`records`].
+//!
+//! What can be reached from the driver's static memory is no criterion: its larger tables contain what was in the memory
+//! before, so they lead to most of the program's objects.
 
 use std::ops::Range;
+
+use object::read::elf::ElfFile64;
+use object::{Object, ObjectSymbol, ReadCache};
 
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 
-use super::pages::{Bits, Kind};
+use super::pages::Bits;
 use super::{Chunk, Heap, Native};
+
+mod records;
 
 /// What a loaded file is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,120 +77,208 @@ impl Role {
     }
 }
 
-/// More chunks than this are not all the driver's: then nothing is.
-const MOST_SHARE: u64 = 2;
-
-/// The granules of the copy that belong to the driver.
-///
-/// # Errors
-/// How much would belong to it: so much that it is not credible.
-pub fn memory(copy: &Copy, modules: &Modules, native: &mut Native) -> Result<Bits, u64> {
-    let suspected = reached(copy, modules, native, &Bits::default())?;
-    let shared = referred_to(copy, native, &suspected);
-    reached(copy, modules, native, &shared)
+/// The driver's heap memory, by granules of the copy.
+#[derive(Default)]
+pub struct Driver {
+    /// Objects to which handles lead. As the records, they are no chunks for the walk.
+    marked: Bits,
+    records: Bits,
+    /// What its static memory leads to.
+    reached: Bits,
 }
 
-/// What the driver's static memory leads to, other than through these chunks.
-fn reached(copy: &Copy, modules: &Modules, native: &mut Native, not: &Bits) -> Result<Bits, u64> {
-    let mut found = Bits::new(copy.granules());
-    let mut open: Vec<Chunk> = Vec::new();
-    let mut bytes = 0;
-    for module in modules.all() {
-        if Role::of(&module.path) == Role::Driver {
-            for range in &module.globals {
-                enter(copy, native, not, &mut found, &mut open, range.clone(), &mut bytes);
-            }
-        }
+impl Driver {
+    #[inline]
+    pub fn owns(&self, granule: usize) -> bool {
+        self.marked.get(granule) || self.records.get(granule)
     }
-    while let Some(chunk) = open.pop() {
-        let range = chunk.start..chunk.start + chunk.bytes;
-        enter(copy, native, not, &mut found, &mut open, range, &mut bytes);
-    }
-    let heap = native.heap_bytes();
-    if bytes > heap / MOST_SHARE && bytes > LARGE {
-        return Err(bytes);
-    }
-    Ok(found)
-}
 
-/// Chunks among these to whose start Python's objects or other chunks refer. Static memory does not count: handles of
-/// contexts are there.
-fn referred_to(copy: &Copy, native: &Native, suspected: &Bits) -> Bits {
-    let mut found = Bits::new(copy.granules());
-    let is_suspected = |address: u64| copy.granule(address).is_some_and(|granule| suspected.get(granule));
-    let mut see = |range: Range<u64>, is_heap: bool| {
-        for place in range.step_by(8) {
-            let word = copy.word(place);
-            if word < PAGE || !word.is_multiple_of(16) || !is_suspected(word) {
-                continue;
-            }
-            let counts = !is_heap
-                || native
-                    .chunk(copy, place)
-                    .is_some_and(|chunk| !is_suspected(chunk.start));
-            if let Some(granule) = copy
-                .granule(word)
-                .filter(|granule| counts && native.pages.is_start(*granule))
-            {
-                found.set(granule);
-            }
-        }
-    };
-    for page in native.pages.addresses(0..u64::MAX) {
-        match native.pages.kind_at(copy, page) {
-            Kind::Pool => see(page..page + PAGE, false),
-            Kind::Glibc => see(page..page + PAGE, true),
-            _ => {}
-        }
+    /// Whether the memory is the driver's if nothing of the program leads to it.
+    pub fn may_own(&self, granule: usize) -> bool {
+        self.owns(granule) || self.reached.get(granule)
     }
-    found
-}
 
-/// Less than this may well be all the driver's.
-const LARGE: u64 = 64 << 20;
-
-/// Adds all chunks that these words lead to.
-fn enter(
-    copy: &Copy,
-    native: &mut Native,
-    not: &Bits,
-    found: &mut Bits,
-    open: &mut Vec<Chunk>,
-    range: Range<u64>,
-    bytes: &mut u64,
-) {
-    let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
-    let places = present
-        .into_iter()
-        .flat_map(|part| part.start.max(range.start)..part.end);
-    for place in places.step_by(8) {
-        let word = copy.word(place);
-        if word < PAGE {
-            continue;
-        }
-        let Some(chunk) = native.chunk(copy, word) else {
-            continue;
+    /// Finds marked memory, and what the static memory leads to.
+    pub fn find(copy: &Copy, modules: &Modules, native: &mut Native) -> Driver {
+        let mut driver = Driver {
+            marked: Bits::new(copy.granules()),
+            records: Bits::new(copy.granules()),
+            reached: Bits::new(copy.granules()),
         };
-        if copy.granule(chunk.start).is_some_and(|granule| not.get(granule)) {
-            continue;
-        }
-        if chunk.heap == Heap::Python || is_python_object(copy, chunk.start) || is_of_program(copy, native, chunk.start)
-        {
-            continue;
-        }
-        let mut is_new = false;
-        let present: Vec<Range<u64>> = native.pages.present(chunk.start..chunk.start + chunk.bytes).collect();
-        for part in present {
-            let from = part.start.max(chunk.start & !15);
-            for place in (from..part.end).step_by(16) {
-                is_new |= copy.granule(place).is_some_and(|granule| found.set(granule));
+        let Some(files) = Files::find(copy, modules) else {
+            return Driver::default();
+        };
+        let mut marked = Vec::new();
+        native.each_chunk(copy, &mut |chunk| {
+            if chunk.heap != Heap::Python && is_marked(copy, &files, chunk) {
+                marked.push(chunk);
+            }
+        });
+        for chunk in marked {
+            if !is_of_program(copy, native, chunk.start) {
+                set(copy, native, &mut driver.marked, chunk);
             }
         }
-        if is_new {
-            *bytes += chunk.bytes;
-            open.push(chunk);
+        driver.reached = reached(copy, modules, native).unwrap_or_default();
+        driver
+    }
+
+    fn add(&mut self, copy: &Copy, native: &Native, chunk: Chunk) {
+        set(copy, native, &mut self.records, chunk);
+    }
+
+    fn has(&self, copy: &Copy, chunk: &Chunk) -> bool {
+        copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
+    }
+
+    fn has_record(&self, copy: &Copy, chunk: &Chunk) -> bool {
+        copy.granule(chunk.start)
+            .is_some_and(|granule| self.records.get(granule))
+    }
+
+    /// Finds the records of blocks, given their addresses.
+    pub fn find_records(&mut self, copy: &Copy, native: &mut Native, blocks: &[u64]) {
+        records::find(self, copy, native, blocks);
+    }
+}
+
+/// The driver's mapped files.
+struct Files {
+    /// Around all of them.
+    span: Range<u64>,
+    /// Static memory and tables of functions.
+    data: Vec<Range<u64>>,
+    code: Vec<Range<u64>>,
+    exported: Vec<u64>,
+}
+
+impl Files {
+    fn find(copy: &Copy, modules: &Modules) -> Option<Files> {
+        let mut files = Files {
+            span: Range {
+                start: u64::MAX,
+                end: 0,
+            },
+            data: Vec::new(),
+            code: Vec::new(),
+            exported: Vec::new(),
+        };
+        for module in modules
+            .all()
+            .iter()
+            .filter(|module| Role::of(&module.path) == Role::Driver)
+        {
+            files.data.extend(module.globals.iter().cloned());
+            let regions = copy.regions();
+            for (place, region) in regions
+                .iter()
+                .enumerate()
+                .filter(|(_, region)| region.name == module.path)
+            {
+                let next = regions
+                    .get(place + 1)
+                    .filter(|next| next.range.start == region.range.end);
+                // Tables of functions become read-only once the loader has written them.
+                let was_written = next.is_some_and(|next| next.writable && next.name == region.name);
+                if region.executable {
+                    files.code.push(region.range.clone());
+                } else if region.writable || was_written {
+                    files.data.push(region.range.clone());
+                }
+            }
+            match exported(copy, &module.path) {
+                Some(addresses) => files
+                    .exported
+                    .extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
+                None => files.code.clear(),
+            }
+        }
+        for range in files.data.iter().chain(&files.code) {
+            files.span.start = files.span.start.min(range.start);
+            files.span.end = files.span.end.max(range.end);
+        }
+        files.exported.sort_unstable();
+        (files.span.start < files.span.end).then_some(files)
+    }
+
+    #[inline]
+    fn contain(&self, address: u64) -> bool {
+        self.span.contains(&address) && self.are_marks(address)
+    }
+
+    fn are_marks(&self, address: u64) -> bool {
+        let within = |ranges: &[Range<u64>]| ranges.iter().any(|range| range.contains(&address));
+        within(&self.data) || within(&self.code) && self.exported.binary_search(&address).is_err()
+    }
+}
+
+/// Addresses of the exported functions in a file.
+fn exported(copy: &Copy, path: &str) -> Option<Vec<u64>> {
+    let path = copy.source().file(path.as_ref());
+    let cache = ReadCache::new(std::fs::File::open(path).ok()?);
+    let file: ElfFile64<object::Endianness, _> = ElfFile64::parse(&cache).ok()?;
+    Some(file.dynamic_symbols().map(|symbol| symbol.address()).collect())
+}
+
+fn is_marked(copy: &Copy, files: &Files, chunk: Chunk) -> bool {
+    // Larger chunks are tables of many things.
+    const LARGEST: u64 = 64 << 10;
+    const SHARE: u64 = 32;
+    if chunk.bytes > LARGEST {
+        return false;
+    }
+    let places = (chunk.start..chunk.start + chunk.bytes).step_by(8);
+    let marks = places.filter(|place| files.contain(copy.word(*place))).count() as u64;
+    marks > 0 && marks * SHARE * 8 >= chunk.bytes
+}
+
+/// The granules of a chunk that are present. Returns whether one of them is new.
+fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
+    let mut is_new = false;
+    for part in native.pages.present(chunk.start..chunk.start + chunk.bytes) {
+        let from = part.start.max(chunk.start & !15);
+        for place in (from..part.end).step_by(16) {
+            is_new |= copy.granule(place).is_some_and(|granule| bits.set(granule));
         }
     }
+    is_new
+}
+
+/// What the driver's static memory leads to; `None` if that is more than the driver can own.
+fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> {
+    const MOST: u64 = 64 << 20;
+    let mut found = Bits::new(copy.granules());
+    let of_driver = modules
+        .all()
+        .iter()
+        .filter(|module| Role::of(&module.path) == Role::Driver);
+    let mut open: Vec<Range<u64>> = of_driver.flat_map(|module| module.globals.iter().cloned()).collect();
+    let mut bytes = 0;
+    while let Some(range) = open.pop() {
+        let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
+        for part in present {
+            for place in (part.start.max(range.start)..part.end).step_by(8) {
+                let Some(chunk) = native.chunk(copy, copy.word(place)) else {
+                    continue;
+                };
+                let is_known = copy.granule(chunk.start).is_some_and(|granule| found.get(granule));
+                if is_known && chunk.heap != Heap::Window
+                    || chunk.heap == Heap::Python
+                    || is_python_object(copy, chunk.start)
+                    || is_of_program(copy, native, chunk.start)
+                    || !set(copy, native, &mut found, chunk)
+                {
+                    continue;
+                }
+                bytes += chunk.bytes;
+                open.push(chunk.start..chunk.start + chunk.bytes);
+            }
+        }
+        if bytes > MOST {
+            return None;
+        }
+    }
+    Some(found)
 }
 
 /// An object of a class that a file other than the driver's defines.

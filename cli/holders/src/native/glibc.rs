@@ -151,7 +151,7 @@ fn next_chain(copy: &Copy, range: Range<u64>) -> Option<u64> {
     let mut at = range.start.next_multiple_of(16);
     while at + SMALLEST <= range.end {
         if !copy.has(at + 8) {
-            at = (at + 8 & !(PAGE - 1)) + PAGE;
+            at = ((at + 8) & !(PAGE - 1)) + PAGE;
         } else if has_chain(copy, at, range.end) {
             return Some(at);
         } else {

@@ -43,6 +43,11 @@ impl Bits {
         Bits(vec![0; granules.div_ceil(64)])
     }
 
+    /// Whether there is room for no bit.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     #[inline]
     pub fn get(&self, granule: usize) -> bool {
         (self.0.get(granule / 64)).is_some_and(|word| word >> (granule % 64) & 1 != 0)

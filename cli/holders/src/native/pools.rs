@@ -97,3 +97,11 @@ pub fn block_bytes(copy: &Copy, address: u64, pool_bytes: u64) -> u64 {
     let base = address & !(pool_bytes - 1);
     (u64::from(copy.half(base + 36)) + 1) * 16
 }
+
+/// The start and size of the block that contains this address, whether it is in use or not.
+pub fn block_around(copy: &Copy, address: u64, pool_bytes: u64) -> Option<(u64, u64)> {
+    let first = (address & !(pool_bytes - 1)) + HEADER;
+    let bytes = block_bytes(copy, address, pool_bytes);
+    let index = address.checked_sub(first)? / bytes;
+    Some((first + index * bytes, bytes))
+}

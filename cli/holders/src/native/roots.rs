@@ -141,7 +141,8 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
         let mut stack = Stack::default();
         stack.thread.id = copy.half(descriptor + THREAD_ID);
         stack.set_descriptor(copy, descriptor);
-        if stack.thread.id == 0 {
+        // The kernel clears it; glibc may have set it to -1.
+        if stack.thread.id as i32 <= 0 {
             // The thread has ended, and glibc keeps its stack for the next one.
             (stack.frames, stack.locals) = (None, None);
         }
@@ -199,7 +200,7 @@ impl Stack {
 
     /// Its thread's number, if it was not found.
     pub fn missing(&self) -> Option<u32> {
-        (self.frames.is_none() && self.thread.id != 0).then_some(self.thread.id)
+        (self.frames.is_none() && self.thread.id as i32 > 0).then_some(self.thread.id)
     }
 }
 

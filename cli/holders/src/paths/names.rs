@@ -270,6 +270,36 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         }
     }
 
+    /// As [`Graph::path`](crate::graph::Graph::path), but not longer than this; the end if it is too long.
+    pub fn path(&self, node: NodeId, most: usize) -> Vec<(NodeId, Edge)> {
+        let mut path = Vec::new();
+        let mut at = node;
+        while let Some((parent, edge)) = self.searched.graph.parent(at) {
+            path.push((parent, edge));
+            at = parent;
+            if path.len() > most {
+                break;
+            }
+        }
+        path.reverse();
+        path
+    }
+
+    /// What contains an address: `g_cache in libext.so`, `foo::Cache`, `native memory`.
+    pub fn memory(&mut self, address: u64) -> String {
+        let Searched {
+            copy, modules, native, ..
+        } = &mut *self.searched;
+        if let Some((variable, _)) = modules.variable_at(address) {
+            let file = modules.with_global(address).map_or("", |module| module.file_name());
+            return format!("{variable} in {file}");
+        }
+        let class = native
+            .chunk(copy, address)
+            .and_then(|chunk| native.class(copy, chunk.start));
+        class.map_or_else(|| "native memory".to_owned(), torch::short_class)
+    }
+
     /// The parts of a path: nodes with their references to the next one, from a root on.
     pub fn parts(&mut self, path: &[(NodeId, Edge)], omitted: &[(u64, usize)]) -> Vec<Part> {
         let mut parts: Vec<Part> = Vec::with_capacity(path.len());

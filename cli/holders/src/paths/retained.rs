@@ -20,6 +20,9 @@ const REPORTED: usize = 10_000;
 /// Holders of less than this part of the memory are left out, unless there are few.
 const LEAST: u64 = 1000;
 
+/// References that are looked at for their names.
+const BUDGET: usize = 20_000_000;
+
 const UNCOLLECTED: &str = "uncollected cycles";
 
 /// The retainers, parents first, and the innermost one of each block.
@@ -35,38 +38,47 @@ pub(super) fn retainers(names: &mut Names, blocks: &[Block]) -> (Vec<Retainer>, 
     let holding = Holding::new(&names.searched.graph, &names.searched.found, blocks);
     let tree = dominators(&holding, &entries, &weights);
     let kept = choose(names, &tree, nodes);
-    let mut places: HashMap<u32, usize, FixedState> = HashMap::default();
-    let mut retainers: Vec<Retainer> = Vec::new();
-    for (place, name, root) in kept {
-        let parent = above(&tree, tree[place as usize].parent, &places);
-        places.insert(place, retainers.len());
-        retainers.push(Retainer {
+    let places: Vec<u32> = kept.iter().map(|(place, ..)| *place).collect();
+    let parents = parents(&tree, &places);
+    let retainers = (kept.into_iter().zip(parents))
+        .map(|((place, name, root), parent)| Retainer {
             name,
             root,
             parent,
             bytes: tree[place as usize].bytes,
             count: tree[place as usize].count,
-        });
-    }
+        })
+        .collect();
+    let innermost = innermost(&tree, &places);
     let mut of_blocks = vec![None; blocks.len()];
-    for entry in &tree {
+    for (place, entry) in tree.iter().enumerate() {
         if let Some(block) = (entry.node as usize).checked_sub(nodes) {
-            of_blocks[block] = above(&tree, entry.parent, &places);
+            of_blocks[block] = innermost[place].map(|retainer| retainer as usize);
         }
     }
     (retainers, of_blocks)
 }
 
-/// The innermost retainer at or above a place.
-fn above(tree: &[Dominated], place: Option<u32>, places: &HashMap<u32, usize, FixedState>) -> Option<usize> {
-    let mut at = place;
-    while let Some(place) = at {
-        if let Some(retainer) = places.get(&place) {
-            return Some(*retainer);
-        }
-        at = tree[place as usize].parent;
+/// For each place, the index of the innermost of these at or above it. They are places in order.
+fn innermost(tree: &[Dominated], of: &[u32]) -> Vec<Option<u32>> {
+    let mut all: Vec<Option<u32>> = Vec::with_capacity(tree.len());
+    let mut next = 0;
+    for (place, entry) in tree.iter().enumerate() {
+        let is_one = of.get(next) == Some(&(place as u32));
+        all.push(match is_one {
+            true => Some(next as u32),
+            false => entry.parent.and_then(|parent| all[parent as usize]),
+        });
+        next += usize::from(is_one);
     }
-    None
+    all
+}
+
+/// The index of the innermost of these above each of them.
+fn parents(tree: &[Dominated], of: &[u32]) -> Vec<Option<usize>> {
+    let innermost = innermost(tree, of);
+    let above = |place: u32| innermost[tree[place as usize].parent? as usize];
+    of.iter().map(|&place| above(place).map(|nth| nth as usize)).collect()
 }
 
 /// Where the graph is entered: roots, and the variables of modules, because a module is no holder that one could drop.
@@ -196,8 +208,9 @@ fn choose(names: &mut Names, tree: &[Dominated], nodes: usize) -> Vec<(u32, Stri
     candidates.truncate(4 * REPORTED);
     candidates.sort_unstable();
     let mut named: Vec<(u32, String, RootKind)> = Vec::new();
-    for place in candidates {
-        if let Some((name, root)) = name(names, NodeId(tree[place as usize].node)) {
+    let mut budget = BUDGET;
+    for place in ends_of_chains(tree, candidates) {
+        if let Some((name, root)) = name(names, NodeId(tree[place as usize].node), &mut budget) {
             named.push((place, name, root));
         }
     }
@@ -211,29 +224,40 @@ fn choose(names: &mut Names, tree: &[Dominated], nodes: usize) -> Vec<(u32, Stri
     kept
 }
 
+/// Of many holders that retain the same, the first few and the last: most of a list of a million objects needs no name.
+fn ends_of_chains(tree: &[Dominated], places: Vec<u32>) -> Vec<u32> {
+    /// The first ones may be parts of an origin, which have no name of their own.
+    const FIRST: u32 = 4;
+    let parents = parents(tree, &places);
+    let mut depths = vec![0; places.len()];
+    let mut is_last = vec![true; places.len()];
+    for (nth, &place) in places.iter().enumerate() {
+        if let Some(parent) = parents[nth].filter(|&parent| is_same(tree, places[parent], place)) {
+            depths[nth] = depths[parent] + 1;
+            is_last[parent] = false;
+        }
+    }
+    let keep = |nth: &usize| is_last[*nth] || depths[*nth] < FIRST;
+    (0..places.len()).filter(keep).map(|nth| places[nth]).collect()
+}
+
+fn is_same(tree: &[Dominated], a: u32, b: u32) -> bool {
+    let (a, b) = (&tree[a as usize], &tree[b as usize]);
+    (a.bytes, a.count) == (b.bytes, b.count)
+}
+
 /// Of holders that retain the same, the first and the last remain.
 fn without_chains(tree: &[Dominated], named: Vec<(u32, String, RootKind)>) -> Vec<(u32, String, RootKind)> {
-    let same = |a: u32, b: u32| {
-        let (a, b) = (&tree[a as usize], &tree[b as usize]);
-        (a.bytes, a.count) == (b.bytes, b.count)
-    };
-    let places: HashMap<u32, usize, FixedState> = named
-        .iter()
-        .enumerate()
-        .map(|(nth, (place, ..))| (*place, nth))
-        .collect();
-    let parents: Vec<Option<usize>> = named
-        .iter()
-        .map(|(place, ..)| above(tree, tree[*place as usize].parent, &places))
-        .collect();
+    let places: Vec<u32> = named.iter().map(|(place, ..)| *place).collect();
+    let parents = parents(tree, &places);
     let mut has_same_child = vec![false; named.len()];
     for (nth, (place, ..)) in named.iter().enumerate() {
-        if let Some(parent) = parents[nth].filter(|&parent| same(named[parent].0, *place)) {
+        if let Some(parent) = parents[nth].filter(|&parent| is_same(tree, named[parent].0, *place)) {
             has_same_child[parent] = true;
         }
     }
     let is_inner = |nth: usize| {
-        let has_same_parent = parents[nth].is_some_and(|parent| same(named[parent].0, named[nth].0));
+        let has_same_parent = parents[nth].is_some_and(|parent| is_same(tree, named[parent].0, named[nth].0));
         has_same_parent && has_same_child[nth]
     };
     let keep: Vec<bool> = (0..named.len()).map(|nth| !is_inner(nth)).collect();
@@ -248,7 +272,13 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     match names.searched.graph.kind(node) {
         NodeKind::Root => matches!(names.searched.graph.root(node), Some(Root::Garbage)),
         NodeKind::Frame => false,
-        NodeKind::Native | NodeKind::Python => match names.kind(node) {
+        // Of native memory, a program can only drop what its variables hold.
+        NodeKind::Native => names
+            .searched
+            .graph
+            .parent(node)
+            .is_some_and(|(parent, _)| matches!(names.searched.graph.root(parent), Some(Root::Native { .. }))),
+        NodeKind::Python => match names.kind(node) {
             Kind::Module
             | Kind::Class
             | Kind::Function
@@ -256,40 +286,33 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
             | Kind::Cell
             | Kind::Frame
             | Kind::Traceback
-            | Kind::CacheLink
-            | Kind::AutogradMeta
-            | Kind::Storage
-            | Kind::PyNode
-            | Kind::Unnamed => false,
+            | Kind::CacheLink => false,
             // Not the inner parts of these.
             kind @ (Kind::Context | Kind::ThreadLocal) => {
                 ["Context", "threading.local"].contains(&names.name(node, kind).as_str())
             }
-            // Behind a Python object it is a part of that.
-            Kind::Tensor => names
-                .searched
-                .graph
-                .parent(node)
-                .is_some_and(|(parent, _)| names.kind(parent) != Kind::Object),
             _ => true,
         },
     }
 }
 
 /// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
-fn name(names: &mut Names, node: NodeId) -> Option<(String, RootKind)> {
+fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<(String, RootKind)> {
     let graph = &names.searched.graph;
     if graph.kind(node) == NodeKind::Root {
         return Some((UNCOLLECTED.to_owned(), RootKind::None));
     }
-    let mut path = graph.path(node);
-    if graph.phase(node) == Phase::None || graph.root(path.first()?.0) == Some(&Root::Garbage) {
+    let is_reached = graph.phase(node) != Phase::None;
+    let mut path = names.path(node, *budget);
+    *budget = budget.saturating_sub(path.len());
+    let root = names.searched.graph.root(path.first()?.0)?;
+    if !is_reached || root == &Root::Garbage {
         return None;
     }
     path.push((node, Edge::default()));
     let last = path.len() - 1;
-    let (path, omitted) = super::bounded(path);
-    let parts = names.parts(&path, &omitted);
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
     let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
     let is_dictionary = parts.last().is_some_and(is_inner);
     let style = Style {

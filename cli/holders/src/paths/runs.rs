@@ -26,21 +26,21 @@ pub(super) fn collapse(steps: Vec<Pace>, style: Style) -> Vec<Step> {
             at += 1;
             continue;
         }
-        // A reference with a name belongs to the last of the run.
-        let next = steps.get(at + period * times);
-        let keeps_last = period == 1 && next.is_some_and(|next| !next.shape.is_empty());
+        // A reference with a name belongs to the last period, which is then written out.
+        let end = at + period * times;
+        let keeps_last = steps.get(end).is_some_and(|next| !next.shape.is_empty());
         let count = count - u64::from(keeps_last);
-        let names: Vec<String> = steps[at..at + period].iter().map(name).collect();
-        let names = names.join(" → ");
+        let names = name(&steps[at..at + period]);
         // The first of a run may be referred to in another way.
         match out.last_mut().filter(|last| period == 1 && last.holder == names) {
             Some(last) => last.holder = format!("… {up_to}{} × {names} …", count + 1),
             None => out.push(gap(format!("… {up_to}{count} × {names} …"))),
         }
         if keeps_last {
-            out.push(gap(steps[at].holder.clone()));
+            out.push(gap(steps[end - period].holder.clone()));
+            out.extend(steps[end - period + 1..end].iter().map(|pace| step(pace, style)));
         }
-        at += period * times;
+        at = end;
     }
     if out.len() > 2 * SHOWN + 1 {
         let left_out = out.len() - 2 * SHOWN;
@@ -65,12 +65,14 @@ fn step(pace: &Pace, style: Style) -> Step {
     }
 }
 
-fn name(pace: &Pace) -> String {
-    let joint = match pace.shape.chars().next() {
-        None => "",
-        Some(_) => " → ",
-    };
-    format!("{}{joint}{}", pace.shape, pace.holder)
+/// The words of one period.
+fn name(period: &[Pace]) -> String {
+    let mut words = String::new();
+    for pace in period {
+        let step = step(pace, Style::default());
+        super::text::append(&mut words, &[step]);
+    }
+    words.trim_start_matches(" → ").to_owned()
 }
 
 /// The best run at the beginning: its period, how often the period occurs, and how often it does with what was left out.

@@ -245,44 +245,103 @@ impl Shapes {
     }
 }
 
-/// Leaves the middle of long runs out: the periods that the words of a path do not need. Returns the rest, and for each
-/// remaining reference how many periods are left out behind it, and their length.
-pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> (Vec<(NodeId, Edge)>, Vec<(u64, usize)>) {
-    /// Periods of a run that are kept.
-    const KEPT: usize = 6;
-    let mut kept = Vec::new();
-    let mut omitted = Vec::new();
+/// A path without the parts that its words do not need.
+#[derive(Default)]
+pub(super) struct Shortened {
+    pub nodes: Vec<(NodeId, Edge)>,
+    /// For each node, how many periods are left out behind it, and their length in references; may be empty.
+    pub omitted: Vec<(u64, usize)>,
+}
+
+impl Shortened {
+    fn keep(&mut self, nodes: &[(NodeId, Edge)]) {
+        self.nodes.extend(nodes);
+        self.omitted.resize(self.nodes.len(), (0, 0));
+    }
+}
+
+/// Leaves the middle of long runs out. `keys`: equal for nodes that are called alike.
+pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> Shortened {
+    /// Periods that are kept at each end of a run.
+    const KEPT: usize = 3;
+    let mut shortened = Shortened::default();
     let mut at = 0;
     while at < path.len() {
-        let run = (1..=PERIOD.min((path.len() - at) / (KEPT + 1))).find_map(|period| {
+        let run = (1..=PERIOD.min((path.len() - at) / (2 * KEPT + 1))).find_map(|period| {
             let equal = keys[at + period..]
                 .iter()
                 .zip(&keys[at..])
                 .take_while(|(a, b)| a == b)
                 .count();
             let times = equal / period + 1;
-            (times > KEPT).then_some((period, times))
+            (times > 2 * KEPT).then_some((period, times))
         });
         let Some((period, times)) = run else {
-            kept.push(path[at]);
-            omitted.push((0, 0));
+            shortened.keep(&path[at..=at]);
             at += 1;
             continue;
         };
-        let first = KEPT / 2 * period;
-        for place in at..at + first {
-            kept.push(path[place]);
-            omitted.push((0, 0));
+        let end = at + period * times;
+        shortened.keep(&path[at..at + KEPT * period]);
+        if let Some(last) = shortened.omitted.last_mut() {
+            *last = ((times - 2 * KEPT) as u64, period);
         }
-        if let Some(last) = omitted.last_mut() {
-            *last = ((times - KEPT) as u64, period);
-        }
-        at += period * (times - KEPT / 2);
-        for place in at..at + KEPT / 2 * period {
-            kept.push(path[place]);
-            omitted.push((0, 0));
-        }
-        at += KEPT / 2 * period;
+        shortened.keep(&path[end - KEPT * period..end]);
+        at = end;
     }
-    (kept, omitted)
+    shortened
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_of_a_run_is_left_out() {
+        let keys: Vec<u64> = [7]
+            .into_iter()
+            .chain((0..100).map(|nth| nth % 2))
+            .chain([8, 9])
+            .collect();
+        let path: Vec<(NodeId, Edge)> = (0..keys.len() as u32)
+            .map(|nth| (NodeId(nth), Edge::default()))
+            .collect();
+        let shortened = without_runs(&path, &keys);
+        let kept: Vec<u32> = shortened.nodes.iter().map(|(node, _)| node.0).collect();
+        assert_eq!(kept, [0, 1, 2, 3, 4, 5, 6, 95, 96, 97, 98, 99, 100, 101, 102]);
+        assert_eq!(shortened.omitted.len(), kept.len());
+        let omitted: Vec<_> = shortened.omitted.iter().filter(|omitted| omitted.0 > 0).collect();
+        assert_eq!(omitted, [&(44, 2)]);
+    }
+
+    #[test]
+    fn the_third_period_of_a_run_has_the_shape_of_the_second() {
+        let mut shapes = Shapes::new(0);
+        let mut add = |shape: u32, key: u64| {
+            let known = shapes.repeated(shape, key);
+            known.unwrap_or_else(|| shapes.intern(shape, key, Kind::Object, Place::Plain))
+        };
+        let start = add(0, 5);
+        let once = [1, 2].into_iter().fold(start, &mut add);
+        let twice = [1, 2].into_iter().fold(once, &mut add);
+        let often = [1, 2].repeat(50).into_iter().fold(twice, &mut add);
+        assert_ne!(once, twice);
+        assert_eq!(twice, often);
+        assert_ne!(add(often, 3), add(once, 3));
+    }
+
+    #[test]
+    fn long_paths_with_the_same_ends_have_one_shape() {
+        let mut shapes = Shapes::new(0);
+        let mut long = |middle: u64| {
+            let keys = (0..40).chain((0..1000).map(|nth| 100 + nth * middle)).chain(50..90);
+            keys.fold(0, |shape, key| match shapes.all[shape as usize].length >= LONG {
+                true => shapes.shortened(shape, key, Kind::Object, Place::Plain),
+                false => shapes.intern(shape, key, Kind::Object, Place::Plain),
+            })
+        };
+        let (one, other) = (long(3), long(5));
+        assert_eq!(one, other);
+        assert!(shapes.all[one as usize].length <= LONG);
+    }
 }

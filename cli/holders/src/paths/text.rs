@@ -382,6 +382,7 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
         (Kind::Generator, Kind::Frame) => fixed(""),
         (Kind::AutogradMeta, Kind::Tensor) => fixed(if part.edge.index() == 5 { ".grad" } else { "._base" }),
         (Kind::AutogradMeta, Kind::GradNode | Kind::PyNode) => fixed(".grad_fn"),
+        (Kind::GradNode, Kind::Tensor) if from.name == "AccumulateGrad" => fixed(".variable"),
         (Kind::GradNode, Kind::Tensor) => fixed(torch::saved_tensor(&from.name)),
         // The context of a function that is written in Python.
         (Kind::Object, Kind::Tensor) if part.kind == Kind::Unnamed && has_node_before(parts, nth) => {

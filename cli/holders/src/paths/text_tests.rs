@@ -244,6 +244,37 @@ fn equal_nodes_in_a_row_are_counted() {
 }
 
 #[test]
+fn a_run_may_have_a_period_of_several_steps() {
+    let mut made = Made::module("m")
+        .then(Kind::Dict, "dict", "[*]|['x']")
+        .then(Kind::Object, "Tensor", "");
+    for _ in 0..50 {
+        made = made
+            .then(Kind::Tensor, "TensorImpl", "")
+            .then(Kind::AutogradMeta, "AutogradMeta", "6")
+            .then(Kind::GradNode, "MulBackward0", "");
+    }
+    made.tail().reads(
+        "m.x → … 48 × .grad_fn → MulBackward0, saved tensor → Tensor … → MulBackward0, saved tensor → Tensor.grad_fn → \
+         MulBackward0, saved tensor",
+    );
+}
+
+#[test]
+fn the_variable_of_a_leaf_is_no_saved_tensor() {
+    Made::module("m")
+        .then(Kind::Dict, "dict", "[*]|['y']")
+        .then(Kind::Object, "Tensor", "")
+        .then(Kind::Tensor, "TensorImpl", "")
+        .then(Kind::AutogradMeta, "AutogradMeta", "6")
+        .then(Kind::GradNode, "ExpBackward0", "")
+        .then(Kind::Unnamed, "native memory", "")
+        .then(Kind::GradNode, "AccumulateGrad", "")
+        .tail()
+        .reads("m.y.grad_fn → ExpBackward0 → AccumulateGrad.variable → Tensor → storage");
+}
+
+#[test]
 fn linked_objects_are_counted_with_their_attribute() {
     let mut made = Made::module("m").then(Kind::Dict, "dict", "[*]|['head']");
     for _ in 0..1000 {

@@ -32,25 +32,31 @@ impl Pages {
         self.nodes.len() < NODES && self.pages.len() < PAGES
     }
 
-    pub fn add(&mut self, names: &mut Names, path: &[(NodeId, Edge)]) {
-        // From the block on: what is known already has been added with all above it.
-        for &(node, edge) in path.iter().rev() {
+    /// Adds the path to a block.
+    pub fn add(&mut self, names: &mut Names, last: (NodeId, Edge)) {
+        let (mut node, mut edge) = last;
+        loop {
             let is_new = self.nodes.insert(node);
             let address = names.searched.graph.address(node);
             let copy = names.searched.copy;
             match names.searched.graph.kind(node) {
-                NodeKind::Root => match names.searched.graph.root(node) {
-                    Some(Root::Native { start, .. }) => self.range(copy, start + edge.index() * 8, 8),
-                    _ => {}
-                },
+                NodeKind::Root => {
+                    if let Some(Root::Native { start, .. }) = names.searched.graph.root(node) {
+                        self.range(copy, start + edge.index() * 8, 8);
+                    }
+                }
                 NodeKind::Frame if is_new => self.range(copy, address, FRAME),
                 NodeKind::Native => {
                     self.range(copy, address, 16);
                     self.range(copy, address + edge.index() * 8, 16);
                 }
                 NodeKind::Python if is_new => self.object(names, node),
-                _ if !is_new => break,
-                _ => {}
+                NodeKind::Frame | NodeKind::Python => {}
+            }
+            // What is known has been added with all above it.
+            match names.searched.graph.parent(node) {
+                Some(parent) if is_new => (node, edge) = parent,
+                _ => return,
             }
         }
     }

@@ -93,9 +93,9 @@ impl Python {
         let entries = if self.minor() < 11 {
             let size = copy.word(keys + 8);
             let width = match size {
-                ..=0xff => 1,
-                ..=0xffff => 2,
-                ..=0xffff_ffff => 4,
+                0..=0xff => 1,
+                0x100..=0xffff => 2,
+                0x1_0000..=0xffff_ffff => 4,
                 _ => 8,
             };
             if size > MOST_ENTRIES || count > size {
@@ -193,7 +193,8 @@ impl Python {
     /// An `OrderedDict` has a list of nodes {key, hash, next, previous} besides; each counts as a reference to its key.
     fn ordered_nodes<'a>(&self, copy: &'a Copy, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
         const NEXT: u64 = 16;
-        let used = copy.word(dict + OBJECT_SIZE).min(MOST_ENTRIES);
+        // A torn list may lead back into itself.
+        let used = copy.word(dict + OBJECT_SIZE).min(copy.copied_bytes() / 32);
         let mut node = copy.word(dict + self.offsets.dict_bytes);
         (0..used).map_while(move |_| {
             let this = node;
@@ -251,7 +252,7 @@ impl Python {
             copy.word(deque + OBJECT_SIZE),
         );
         let mut blocks = Vec::new();
-        if first >= DEQUE_BLOCK || count > MOST_ENTRIES {
+        if first >= DEQUE_BLOCK || count > copy.copied_bytes() / 8 {
             return (blocks, 0, 0);
         }
         for _ in 0..(first + count).div_ceil(DEQUE_BLOCK) {

@@ -123,7 +123,7 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
         let is_state = ["runtime_", "interpreter_", "thread_"]
             .iter()
             .any(|state| what.starts_with(state));
-        if !is_state || found % 8 != 0 || found >= LARGEST_STATE {
+        if !is_state || !found.is_multiple_of(8) || found >= LARGEST_STATE {
             let what = what.replace('_', " ");
             return Err(format!(
                 "{name} describes its structures differently than other builds of this version ({what}: {found}, \

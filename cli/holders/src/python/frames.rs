@@ -6,6 +6,8 @@
 //! While a frame executes, the depth of its value stack is only in a register; what its slots hold may then be stale. From
 //! 3.14 on the low bits of a slot say whether it counts as a reference.
 
+use std::collections::HashSet;
+
 use culeak::reader::{BEFORE_FIRST, python_line};
 
 use crate::copy::Copy;
@@ -13,6 +15,7 @@ use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
 use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
+use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::types::Kind;
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort};
 
@@ -267,7 +270,14 @@ impl Python {
         let o = self.offsets;
         let name = self.short_text(copy, copy.word(code + o.code_name));
         let file = self.text(copy, copy.word(code + o.code_file), 4096).unwrap_or_default();
-        let file = super::text::plain(file.rsplit('/').next().unwrap_or_default());
+        let file: String = file
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .chars()
+            .take(MOST_CHARACTERS as usize)
+            .collect();
+        let file = plain(&file);
         let table = self.byte_string(copy, copy.word(code + o.code_lines), MOST_LINE_BYTES);
         let first = copy.half(code + o.code_first_line);
         Some(
@@ -305,7 +315,6 @@ impl Python {
 
     /// The frames of a thread, innermost first: objects before 3.11.
     pub(super) fn thread_frames(&self, copy: &Copy, thread: u64) -> Vec<u64> {
-        const MOST_FRAMES: usize = 1 << 20;
         let o = &self.offsets;
         let mut frame = match o.thread_c_frame {
             ABSENT => copy.word(thread + o.thread_frame),
@@ -317,7 +326,8 @@ impl Python {
             o.frame_previous
         };
         let mut frames = Vec::new();
-        while is_address(frame) && frame & 7 == 0 && copy.has(frame) && frames.len() < MOST_FRAMES {
+        let mut seen = HashSet::new();
+        while is_address(frame) && frame & 7 == 0 && copy.has(frame) && seen.insert(frame) {
             // Some of 3.12 and later mark calls from C and run no code.
             if self.minor() < 11 || self.frame_code(copy, frame).is_some() {
                 frames.push(frame);

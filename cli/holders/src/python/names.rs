@@ -3,6 +3,7 @@
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
+use crate::python::references::STATE_WORDS;
 use crate::python::text::{MOST_CHARACTERS, plain, quoted};
 use crate::python::types::Kind;
 use crate::python::{Label, OBJECT_SIZE, Python, TypeId};
@@ -112,7 +113,10 @@ impl Python {
             EdgeKind::Stack => same("value stack".to_owned()),
             EdgeKind::Class => same(".__class__".to_owned()),
             EdgeKind::Word => Label {
-                concrete: format!("+{}", index * 8),
+                concrete: match index.checked_sub(STATE_WORDS) {
+                    Some(index) => format!("state +{}", index * 8),
+                    None => format!("+{}", index * 8),
+                },
                 ..Label::default()
             },
             EdgeKind::Root => Label::default(),

@@ -13,7 +13,7 @@ use crate::python::types::{Kind, TypeInfo};
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort, TypeId};
 
 /// The index of the first word of a module's state.
-const STATE_WORDS: u64 = 1 << 20;
+pub const STATE_WORDS: u64 = 1 << 20;
 /// The most attributes that are kept in an object instead of a dictionary.
 const MOST_VALUES: u64 = 256;
 /// Objects of variable size are not searched behind this.
@@ -71,7 +71,7 @@ impl Python {
             }
             Kind::Object if info.has_words => {
                 let first = info.basic.next_multiple_of(8);
-                let range = address + first..address + self.bytes(copy, address, info) & !7;
+                let range = address + first..(address + self.bytes(copy, address, info)) & !7;
                 words(copy, range, first / 8, found);
             }
             Kind::Object | Kind::Leaf | Kind::Type | Kind::Function | Kind::Method | Kind::Code | Kind::Text => {}

@@ -1,6 +1,8 @@
 //! Where the walk begins in Python, best names first: modules, then each thread's frames and what else it holds, then what
 //! the interpreter keeps for itself.
 
+use std::collections::HashSet;
+
 use crate::copy::Copy;
 use crate::graph::EdgeKind;
 use crate::python::offsets::{ABSENT, OLDEST};
@@ -8,7 +10,6 @@ use crate::python::references::is_address;
 use crate::python::types::Kind;
 use crate::python::{Python, PythonRoot, Rooted, Sort};
 
-const MOST_THREADS: usize = 1 << 20;
 const MOST_EXCEPTIONS: usize = 1000;
 const MOST_CALLBACKS: u64 = 1 << 20;
 /// The types of the interpreter that each interpreter has a dictionary for, and those of its extension modules.
@@ -75,9 +76,10 @@ impl Python {
         let system_threads = copy.source().threads();
         let pid = copy.source().pid();
         let mut found = Vec::new();
+        let mut seen = HashSet::new();
         for (number, interpreter) in interpreters.iter().enumerate() {
             let mut address = copy.word(interpreter + o.interpreter_threads);
-            while is_address(address) && copy.has(address) && found.len() < MOST_THREADS {
+            while is_address(address) && copy.has(address) && seen.insert(address) {
                 let pthread = copy.word(address + o.thread_id);
                 let id = match o.thread_native_id {
                     ABSENT => u64::from(copy.half(pthread.saturating_add(PTHREAD_ID))),

@@ -2,6 +2,7 @@
 
 use crate::copy::Copy;
 use crate::python::Python;
+use crate::python::references::is_address;
 
 /// Characters of a name or key that are shown.
 pub const MOST_CHARACTERS: u64 = 80;
@@ -52,8 +53,11 @@ impl Python {
     /// The contents of a `bytes` object up to a limit.
     pub(super) fn byte_string(&self, copy: &Copy, address: u64, limit: u64) -> Option<Vec<u8>> {
         const CONTENTS: u64 = 32;
+        if !is_address(address) {
+            return None;
+        }
         let length = copy.word(address + super::OBJECT_SIZE).min(limit);
-        let start = address.checked_add(CONTENTS)?;
+        let start = address + CONTENTS;
         copy.bytes(start..start.checked_add(length)?)
     }
 }

@@ -68,7 +68,7 @@ impl Python {
     pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
         // A dictionary and weak references may lie in front of the header.
         [HEADER, HEADER + 16].into_iter().find_map(|before| {
-            if bytes < before + 16 {
+            if bytes < before + 16 || !is_address(start) {
                 return None;
             }
             let address = start + before;

@@ -428,4 +428,5 @@ fn data(file: &File, range: Range<u64>) -> Vec<Range<u64>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

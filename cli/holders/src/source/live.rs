@@ -52,12 +52,7 @@ impl Process {
             pause: Mutex::default(),
             limits: Mutex::default(),
         };
-        let failed = |error| {
-            Error::Read(
-                format!("process {pid}"),
-                permission::explained(pid, "its memory cannot be read", error),
-            )
-        };
+        let failed = |error| Error::Read(format!("process {pid}"), permission::explained(pid, error));
         let regions = process.regions().map_err(failed)?;
         // A page of a loaded file shows whether memory can be read.
         let readable = |region: &&Region| region.readable && region.name.starts_with('/') && !region.shared;
@@ -231,10 +226,7 @@ impl Source for Process {
         if !paused {
             *pause = None;
         } else if pause.is_none() {
-            *pause = Some(
-                Pause::begin(self.pid)
-                    .map_err(|error| permission::explained(self.pid, "it cannot be stopped", error))?,
-            );
+            *pause = Some(Pause::begin(self.pid).map_err(|error| permission::explained(self.pid, error))?);
         }
         Ok(())
     }
@@ -259,4 +251,5 @@ fn stack_pointer(pid: u32, thread: u32) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

@@ -71,7 +71,11 @@ impl Taken {
     /// Where this process finds the files of the other one; `None`: under the same paths.
     pub fn root(&self) -> Option<PathBuf> {
         let root = self.root.as_ref()?;
-        Some(PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), root.as_raw_fd())))
+        Some(PathBuf::from(format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            root.as_raw_fd()
+        )))
     }
 
     pub fn copied_bytes(&self) -> u64 {
@@ -90,7 +94,11 @@ impl Taken {
         let mut done = 0;
         while !buffer.is_empty() {
             let copied = self.read_piece(address, buffer);
-            let count = if copied > 0 { copied } else { self.read_file(address, buffer) };
+            let count = if copied > 0 {
+                copied
+            } else {
+                self.read_file(address, buffer)
+            };
             if count == 0 {
                 break;
             }
@@ -119,17 +127,27 @@ impl Taken {
             return 0;
         };
         let next = self.pieces.partition_point(|piece| piece.start <= address);
-        let end = self.pieces.get(next).map_or(u64::MAX, |piece| piece.start).min(region.range.end);
+        let end = self
+            .pieces
+            .get(next)
+            .map_or(u64::MAX, |piece| piece.start)
+            .min(region.range.end);
         let count = buffer.len().min((end - address) as usize);
         let offset = region.offset.saturating_add(address - region.range.start);
         let file = File::open(self.file(Path::new(&region.name)));
-        file.and_then(|file| file.read_at(&mut buffer[..count], offset)).unwrap_or(0)
+        file.and_then(|file| file.read_at(&mut buffer[..count], offset))
+            .unwrap_or(0)
     }
 }
 
 fn is_copied(region: &Region) -> bool {
-    let is_memory = region.readable && !region.shared && (!region.name.starts_with("/dev/") || region.name.starts_with("/dev/zero"));
-    let is_kernels = matches!(region.name.as_str(), "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]");
+    let is_memory = region.readable
+        && !region.shared
+        && (!region.name.starts_with("/dev/") || region.name.starts_with("/dev/zero"));
+    let is_kernels = matches!(
+        region.name.as_str(),
+        "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]"
+    );
     let is_relocated = !region.executable && region.range.end - region.range.start <= RELOCATED;
     is_memory && !is_kernels && (region.writable || is_relocated)
 }
@@ -292,7 +310,11 @@ mod tests {
         assert_eq!(present, [0x1_0000..0x1_3000, 0x1_4000..0x1_6000, 0x1_7000..0x1_8000]);
         assert_eq!(taken.copied_bytes(), 0x6000);
         let mut buffer = [0xff; 0x100];
-        assert_eq!(taken.read(&[0x1_2ff0..0x1_3010], &mut buffer), 16, "up to the absent page");
+        assert_eq!(
+            taken.read(&[0x1_2ff0..0x1_3010], &mut buffer),
+            16,
+            "up to the absent page"
+        );
         assert_eq!(taken.read(&[0x1_0020..0x1_0021, 0x1_7010..0x1_7011], &mut buffer), 2);
         assert_eq!(buffer[..2], [0x02, 0x01]);
         assert_eq!(taken.read(&[0x2_0000..0x2_0010], &mut buffer), 0, "shared");

@@ -20,7 +20,7 @@ struct Piece {
 };
 static Piece *pieces[THREADS];
 static int *live[THREADS], counts[THREADS], rounds;
-static pthread_barrier_t done;
+static pthread_barrier_t begin, done;
 
 static void *work(void *argument) {
     long number = (long)argument;
@@ -33,6 +33,9 @@ static void *work(void *argument) {
         random ^= random << 17;
         return random;
     };
+    // Creating a thread allocates, and so does its first allocation.
+    free(malloc(1));
+    pthread_barrier_wait(&begin);
     for (int i = 0; i < rounds; i++) {
         if (count == 0 || draw() % 5 < 3) {
             size_t shape = draw() % 1000, bytes = shape < 600 ? draw() % 120 : shape < 998 ? draw() % 3000 : draw() % 400000;
@@ -65,6 +68,7 @@ static void *mapped(size_t bytes) {
 
 int main(int, char **arguments) {
     rounds = atoi(arguments[1]);
+    pthread_barrier_init(&begin, nullptr, THREADS);
     pthread_barrier_init(&done, nullptr, THREADS);
     for (long i = 0; i < THREADS; i++) {
         pieces[i] = (Piece *)mapped(rounds * sizeof(Piece));

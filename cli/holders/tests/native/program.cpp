@@ -40,7 +40,18 @@ struct Derived : Base {
 };
 } // namespace zoo
 
+// Objects with a handle of the driver are the program's own.
+struct Manager {
+    void *context;
+    Node *nodes;
+};
+struct Buffer {
+    void *context, *block;
+};
+
 std::vector<void *> g_vector;
+Manager *g_manager;
+std::vector<Buffer *> g_buffers;
 static std::vector<void *> hidden_vector;
 std::unordered_map<int, void *> g_map;
 std::shared_ptr<Base> g_shared;
@@ -51,7 +62,7 @@ void *g_dangling[64];
 Node *g_of_threads[4];
 char *g_mapped, *g_aligned, *g_page_aligned;
 Base *g_of_plugin;
-void *g_context;
+void *g_context, *g_stream;
 thread_local std::vector<void *> t_vector;
 static pthread_key_t key;
 
@@ -146,15 +157,26 @@ __attribute__((noinline)) static void fill() {
 }
 
 extern "C" void *driver_open();
+extern "C" void *driver_stream();
 extern "C" void driver_add(void *block);
 
 __attribute__((noinline)) static void use_driver() {
     g_context = driver_open();
     for (int i = 0; i < 100; i++)
         driver_add(block("driver"));
-    void *known = block("held g_vector");
-    driver_add(known);
-    g_vector.push_back(known);
+    for (Node *node = g_chain; node; node = node->next)
+        driver_add(node->block);
+    for (auto &[number, known] : g_map)
+        driver_add(known);
+    driver_add(g_vector[0]);
+    g_stream = driver_stream();
+    g_manager = new Manager{g_context, nullptr};
+    for (int i = 0; i < 5; i++) {
+        g_manager->nodes = new Node{{}, g_manager->nodes, block("held g_manager")};
+        driver_add(g_manager->nodes->block);
+        g_buffers.push_back(new Buffer{g_context, block("held g_buffers")});
+        driver_add(g_buffers.back()->block);
+    }
 }
 
 // Overwrites what the functions above left on the stack.

@@ -1,9 +1,10 @@
 //! Damaged memory costs time and precision; it causes no panic, no endless loop and no large allocation.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use culeak_holders::Error;
 use culeak_holders::copy::Copy;
@@ -28,7 +29,12 @@ struct Damaged {
 impl Damaged {
     fn new(program: &Waiting) -> Damaged {
         let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
-        Damaged { process: program.process(), patches: Vec::new(), rate: 0, random }
+        Damaged {
+            process: program.process(),
+            patches: Vec::new(),
+            rate: 0,
+            random,
+        }
     }
 
     fn next(&self) -> u64 {
@@ -42,9 +48,13 @@ impl Damaged {
 
     fn damage(&self, buffer: &mut [u8]) {
         let mut previous = 0;
+        let mut gap = 0;
         for word in buffer.chunks_exact_mut(8) {
             let old = u64::from_le_bytes(word.try_into().unwrap());
-            if self.next() % self.rate == 0 {
+            if gap > 0 {
+                gap -= 1;
+            } else {
+                gap = self.next() % (2 * self.rate);
                 let value = match self.next() % 8 {
                     0 => 0,
                     1 => u64::MAX,
@@ -113,12 +123,17 @@ impl Source for Damaged {
 fn examine(reader: &mut Python, copy: &Copy, address: u64) -> usize {
     let mut found = Vec::new();
     reader.frame_references(copy, address, &mut found);
-    let _ = (reader.frame_name(copy, address), reader.tracked_in(copy, address, 1 << 20));
+    let _ = (
+        reader.frame_name(copy, address),
+        reader.tracked_in(copy, address, 1 << 20),
+    );
     let _ = reader.count(copy, address);
-    let Some(of) = reader.object(copy, address) else { return 0 };
+    let Some(of) = reader.object(copy, address) else {
+        return 0;
+    };
     reader.references(copy, address, of, &mut found);
     let _ = (reader.arrays(copy, address, of), reader.extent(copy, address, of));
-    assert!(reader.name(copy, address, of).len() < 1000);
+    assert!(reader.name(copy, address, of).len() < 2500);
     for reference in found.iter().take(20) {
         let label = reader.label(copy, address, false, reference.edge);
         assert!(label.concrete.len() < 1000, "{label:?}");
@@ -129,28 +144,30 @@ fn examine(reader: &mut Python, copy: &Copy, address: u64) -> usize {
 
 #[test]
 fn damaged_memory_is_survived() {
-    for python in interpreters() {
+    for (number, python) in interpreters().iter().enumerate() {
         let mut program = Waiting::start(&python.command, "labels.py");
         program.line();
-        for rate in [8, 100, 2000] {
-            let mut source = Damaged::new(&program);
-            // The interpreter is found in sound memory; otherwise little would be read.
-            let sound = Damaged::new(&program);
-            let whole = Copy::take(&sound, &[]).unwrap();
-            let mut reader = crate::read(&whole);
-            let mut addresses = Vec::new();
-            reader.tracked(&whole, &mut |address| addresses.push(address));
-            addresses.truncate(8000);
-            source.rate = rate;
-            let copy = Copy::take(&source, &[]).unwrap();
-            let _ = Python::find(&copy, &Modules::find(&copy));
-            reader.roots(&copy, &mut |_, rooted| addresses.push(rooted.target));
-            reader.tracked(&copy, &mut |address| addresses.push(address));
-            addresses.extend([0, 1, 8, 4096, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX - 4095, u64::MAX]);
-            let found: usize = addresses.iter().map(|address| examine(&mut reader, &copy, *address)).sum();
-            println!("{} at 1 in {rate}: {found} references", python.version);
-            assert!(rate == 8 || found > 1000, "{found}");
-        }
+        let rate = [8, 100, 2000][number % 3];
+        let mut source = Damaged::new(&program);
+        // The interpreter is found in sound memory; otherwise little would be read.
+        let sound = Damaged::new(&program);
+        let whole = Copy::take(&sound, &[]).unwrap();
+        let mut reader = crate::read(&whole);
+        let mut addresses = Vec::new();
+        reader.tracked(&whole, &mut |address| addresses.push(address));
+        addresses.truncate(4000);
+        source.rate = rate;
+        let copy = Copy::take(&source, &[]).unwrap();
+        let _ = Python::find(&copy, &Modules::find(&copy));
+        reader.roots(&copy, &mut |_, rooted| addresses.push(rooted.target));
+        reader.tracked(&copy, &mut |address| addresses.push(address));
+        addresses.extend([0, 1, 8, 4096, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX - 4095, u64::MAX]);
+        let found: usize = addresses
+            .iter()
+            .map(|address| examine(&mut reader, &copy, *address))
+            .sum();
+        println!("{} at 1 in {rate}: {found} references", python.version);
+        assert!(rate == 8 || found > 1000, "{found}");
     }
 }
 
@@ -164,7 +181,11 @@ fn unknown_and_unsupported_builds_are_refused_by_name() {
             let copy = Copy::take(&source, &[]).unwrap();
             let modules = Modules::find(&copy);
             let find = |name: &str| modules.all().iter().find_map(|module| modules.address_of(module, name));
-            (find("_PyRuntime").unwrap(), find("Py_Version"), find("PyDict_Type").unwrap())
+            (
+                find("_PyRuntime").unwrap(),
+                find("Py_Version"),
+                find("PyDict_Type").unwrap(),
+            )
         };
         let mut refused = |at: u64, value: u64, expected: &str| {
             source.patches = vec![(at & !7, value << ((at & 7) * 8))];
@@ -196,7 +217,9 @@ fn every_interpreter_of_a_process_is_searched() {
         let copy = Copy::take(&process, &[]).unwrap();
         let mut modules = 0;
         let mut reader = crate::read(&copy);
-        reader.roots(&copy, &mut |root, _| modules += usize::from(*root == PythonRoot::Interpreter("sys.modules")));
+        reader.roots(&copy, &mut |root, _| {
+            modules += usize::from(*root == PythonRoot::Interpreter("sys.modules"))
+        });
         assert_eq!(modules, 3, "{}", python.version);
         assert_eq!(reader.states(&copy).len(), 3);
     }
@@ -204,13 +227,11 @@ fn every_interpreter_of_a_process_is_searched() {
 
 #[test]
 fn a_process_without_python_has_none() {
-    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
-    let process = Process::new(child.id()).unwrap();
-    let found = {
-        let copy = Copy::take(&process, &[]).unwrap();
-        Python::find(&copy, &Modules::find(&copy)).map(|found| found.is_some())
-    };
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(!found.unwrap());
+    let mut program = Waiting::spawn(&mut Command::new("cat"));
+    program.child.stdin.as_mut().unwrap().write_all(b"ready\n").unwrap();
+    // The child has replaced its own image.
+    assert_eq!(program.line(), "ready");
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).unwrap();
+    assert!(Python::find(&copy, &Modules::find(&copy)).unwrap().is_none());
 }

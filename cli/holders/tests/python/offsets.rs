@@ -21,9 +21,19 @@ fn print(headers: &Path) -> String {
     let program = folder.path().join("offsets");
     let mut compiler = Command::new("cc");
     // Some distributions keep a part of the headers beside this folder.
-    compiler.arg("-w").arg("-I").arg(headers).arg("-I").arg(headers.parent().unwrap());
+    compiler
+        .arg("-w")
+        .arg("-I")
+        .arg(headers)
+        .arg("-I")
+        .arg(headers.parent().unwrap());
     let source = Path::new(FOLDER).join("offsets.c");
-    let compiled = compiler.arg(source).arg("-o").arg(&program).output().expect("a C compiler, `cc`, is installed");
+    let compiled = compiler
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .output()
+        .expect("a C compiler, `cc`, is installed");
     let messages = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{}: {messages}", headers.display());
     String::from_utf8(Command::new(program).output().unwrap().stdout).unwrap()
@@ -49,5 +59,8 @@ fn the_tables_are_those_of_the_headers() {
         assert_eq!(table.lines().count(), printed.lines().count());
         compared += 1;
     }
-    assert!(compared > 0, "no interpreter has its headers installed (python3-dev, or pyenv)");
+    assert!(
+        compared > 0,
+        "no interpreter has its headers installed (python3-dev, or pyenv)"
+    );
 }

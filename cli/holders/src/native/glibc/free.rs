@@ -43,7 +43,9 @@ pub fn remove(copy: &Copy, modules: &Modules, pages: &mut Pages, heaps: &Heaps) 
     let mut marks: Vec<u64> = Vec::new();
     let has_marks = !has_old_libc(modules);
     for cache in &heaps.caches {
-        let Some(lists) = cache_lists(copy, pages, *cache) else { continue };
+        let Some(lists) = cache_lists(copy, pages, *cache) else {
+            continue;
+        };
         for (head, size) in lists {
             let mark = copy.word(head + 8);
             if has_marks && mark == *cache {

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 
-/// The error with its reason and a remedy. `failure`: what was refused, as a sentence.
-pub fn explained(pid: u32, failure: &str, error: io::Error) -> io::Error {
+/// The error with its reason and a remedy.
+pub fn explained(pid: u32, error: io::Error) -> io::Error {
     if !fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
         return io::Error::new(io::ErrorKind::NotFound, "no such process");
     }
@@ -16,7 +16,7 @@ pub fn explained(pid: u32, failure: &str, error: io::Error) -> io::Error {
     let (ours, theirs) = (status("self"), status(&pid.to_string()));
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let reason = reason(&ours, &theirs, scope.trim());
-    io::Error::new(io::ErrorKind::PermissionDenied, format!("{failure}: {reason}"))
+    io::Error::new(io::ErrorKind::PermissionDenied, format!("access is refused: {reason}"))
 }
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;

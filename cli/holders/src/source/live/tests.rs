@@ -341,10 +341,7 @@ fn a_process_that_another_one_traces_cannot_be_paused() {
     let second = busy.victim.process();
     first.pause(true).expect("our child");
     let error = second.pause(true).expect_err("it is traced");
-    assert!(
-        error.to_string().starts_with("it cannot be stopped: process "),
-        "{error}"
-    );
+    assert!(error.to_string().starts_with("access is refused: process "), "{error}");
     // Reading needs no tracing.
     word(&second, busy.counter);
     first.pause(false).expect("it goes on");

@@ -1,0 +1,266 @@
+//! The driver's records of blocks, told from the program's objects that hold them.
+//!
+//! ```text
+//! context (marked) ◄─► main record: the block's address three times or more ◄─► other records of the same block
+//!        └──► object with pointers to several records ─► tree of equal chunks, one per block
+//! ```
+//!
+//! 1. The main record of a block contains its address three times or more, and leads to marked memory or to another record.
+//! 2. A chunk with the address that leads to a record of the same block is a record.
+//! 3. So are chunks of equal form (offset of the address, and how often), most of which lead to records.
+//! 4. So are chunks of equal form that are linked with each other, if everything else that leads to them also leads to
+//!    records.
+//!
+//! An object of the program with the address of a block has none of these: programs have no pointers to records, only to
+//! handles, some of which are marked. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
+//! reason nothing is a record because a record leads to it.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::FixedState;
+
+use super::{Driver, is_of_program};
+use crate::copy::Copy;
+use crate::native::pages::{Bits, Kind};
+use crate::native::{Chunk, Heap, Native};
+
+/// A chunk that contains the address of a block.
+#[derive(Debug, Clone, Copy)]
+struct Mention {
+    chunk: Chunk,
+    times: u32,
+    /// Of the first time.
+    offset: u64,
+}
+
+type ByBlock = HashMap<u64, Vec<Mention>, FixedState>;
+
+/// Larger chunks are tables, and often contain what was in the memory before.
+const LARGEST: u64 = 4096;
+/// A block that more chunks mention is not examined.
+const MOST: usize = 256;
+
+pub fn find(driver: &mut Driver, copy: &Copy, native: &mut Native, blocks: &[u64]) {
+    /// A record can lead to another one that is found later.
+    const PASSES: u32 = 8;
+    if driver.records.is_empty() || blocks.is_empty() {
+        return;
+    }
+    let mentions = mentions(copy, native, blocks);
+    for _ in 0..PASSES {
+        let mut found = Vec::new();
+        for of_one in mentions.values() {
+            found.extend(of_block(driver, copy, native, of_one));
+        }
+        found.retain(|chunk| !driver.has(copy, chunk));
+        for chunk in &found {
+            driver.add(copy, native, *chunk);
+        }
+        if found.is_empty() {
+            break;
+        }
+    }
+    of_equal_form(driver, copy, native, &mentions);
+}
+
+/// The chunks that contain the address of each block, by address.
+fn mentions(copy: &Copy, native: &mut Native, blocks: &[u64]) -> ByBlock {
+    let mut found: ByBlock = blocks.iter().map(|block| (*block, Vec::new())).collect();
+    let (Some(first), Some(last)) = (blocks.iter().min(), blocks.iter().max()) else {
+        return found;
+    };
+    for page in native.pages.addresses(0..u64::MAX) {
+        if native.pages.kind_at(copy, page) != Kind::Glibc {
+            continue;
+        }
+        let Some(words) = copy.page(page) else { continue };
+        for (word, place) in words.iter().zip((page..).step_by(8)) {
+            if !(first..=last).contains(&word) {
+                continue;
+            }
+            let Some(of_one) = found.get_mut(word) else { continue };
+            let Some(chunk) = native.around(copy, place) else {
+                continue;
+            };
+            match of_one.last_mut() {
+                Some(known) if known.chunk.start == chunk.start => known.times += 1,
+                _ if chunk.bytes <= LARGEST && !is_of_program(copy, native, chunk.start) => of_one.push(Mention {
+                    chunk,
+                    times: 1,
+                    offset: place - chunk.start,
+                }),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+/// The chunks that a chunk leads to, without itself.
+fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<'a> {
+    let own = chunk.start;
+    let places = (own..own + chunk.bytes).step_by(8);
+    let found = places.filter_map(|place| native.around(copy, copy.word(place)));
+    found.filter(move |target| target.heap == Heap::Glibc && target.start != own)
+}
+
+/// Rules 1 and 2.
+fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention]) -> Vec<Chunk> {
+    const TIMES: u32 = 3;
+    if mentions.len() > MOST {
+        return Vec::new();
+    }
+    let number: HashMap<u64, usize, FixedState> = mentions
+        .iter()
+        .enumerate()
+        .map(|(place, mention)| (mention.chunk.start, place))
+        .collect();
+    let mut is_record: Vec<bool> = mentions
+        .iter()
+        .map(|mention| driver.has(copy, &mention.chunk))
+        .collect();
+    // Which of them lead to each.
+    let mut links = vec![Vec::new(); mentions.len()];
+    for (place, mention) in mentions.iter().enumerate() {
+        for target in targets(copy, native, &mention.chunk) {
+            is_record[place] |= mention.times >= TIMES && driver.has(copy, &target);
+            if let Some(&other) = number.get(&target.start) {
+                links[other].push(place);
+            }
+        }
+    }
+    let mut open: Vec<usize> = (0..mentions.len()).filter(|place| is_record[*place]).collect();
+    while let Some(place) = open.pop() {
+        for &other in &links[place] {
+            if !std::mem::replace(&mut is_record[other], true) {
+                open.push(other);
+            }
+        }
+    }
+    let found = mentions.iter().zip(is_record).filter(|(_, is_record)| *is_record);
+    found.map(|(mention, _)| mention.chunk).collect()
+}
+
+/// Rules 3 and 4.
+fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &ByBlock) {
+    /// Fewer may be a coincidence.
+    const FEWEST: usize = 3;
+    let mut forms: HashMap<(u64, u32), Vec<Chunk>, FixedState> = HashMap::default();
+    for mention in mentions.values().filter(|of_one| of_one.len() <= MOST).flatten() {
+        if !driver.has(copy, &mention.chunk) {
+            let form = (mention.offset, mention.times);
+            forms.entry(form).or_default().push(mention.chunk);
+        }
+    }
+    let mut linked: HashMap<u64, Vec<Chunk>, FixedState> = HashMap::default();
+    let mut members = Vec::new();
+    for chunks in forms.into_values() {
+        let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has_record(copy, &target));
+        let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
+        if leading.len() >= others.len() {
+            for chunk in leading {
+                driver.add(copy, native, chunk);
+            }
+        }
+        let own: HashSet<u64, FixedState> = others.iter().map(|chunk| chunk.start).collect();
+        if own.len() < FEWEST {
+            continue;
+        }
+        for chunk in &others {
+            for target in targets(copy, native, chunk).filter(|target| own.contains(&target.start)) {
+                linked.entry(chunk.start).or_default().push(target);
+                linked.entry(target.start).or_default().push(*chunk);
+            }
+        }
+    }
+    for component in components(&linked) {
+        let starts: HashSet<u64, FixedState> = component.iter().map(|chunk| chunk.start).collect();
+        members.push((starts, component));
+    }
+    let owners = owners(driver, copy, native, &members);
+    for ((_, component), owner) in members.iter().zip(owners) {
+        if owner
+            == (Owner {
+                driver: true,
+                other: false,
+            })
+        {
+            for chunk in component {
+                driver.add(copy, native, *chunk);
+            }
+        }
+    }
+}
+
+/// The chunks that are linked with each other.
+fn components(linked: &HashMap<u64, Vec<Chunk>, FixedState>) -> Vec<Vec<Chunk>> {
+    let mut seen: HashSet<u64, FixedState> = HashSet::default();
+    let mut found = Vec::new();
+    for start in linked.keys() {
+        let mut component = Vec::new();
+        let mut open = vec![*start];
+        while let Some(start) = open.pop() {
+            for chunk in linked.get(&start).into_iter().flatten() {
+                if seen.insert(chunk.start) {
+                    component.push(*chunk);
+                    open.push(chunk.start);
+                }
+            }
+        }
+        if !component.is_empty() {
+            found.push(component);
+        }
+    }
+    found
+}
+
+/// What leads to linked chunks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Owner {
+    driver: bool,
+    other: bool,
+}
+
+/// What leads to each component.
+fn owners(
+    driver: &Driver,
+    copy: &Copy,
+    native: &Native,
+    components: &[(HashSet<u64, FixedState>, Vec<Chunk>)],
+) -> Vec<Owner> {
+    /// Only so much of a larger chunk is examined.
+    const MOST_BYTES: u64 = 1 << 20;
+    let mut owners = vec![Owner::default(); components.len()];
+    let mut starts = Bits::new(copy.granules());
+    for chunk in components.iter().flat_map(|(_, chunks)| chunks) {
+        if let Some(granule) = copy.granule(chunk.start) {
+            starts.set(granule);
+        }
+    }
+    let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
+    for page in native.pages.addresses(0..u64::MAX) {
+        let Some(words) = copy.page(page) else { continue };
+        for (word, place) in words.iter().zip((page..).step_by(8)) {
+            if word % 16 != 0 || !copy.granule(*word).is_some_and(|granule| starts.get(granule)) {
+                continue;
+            }
+            let Some(component) = components.iter().position(|(own, _)| own.contains(word)) else {
+                continue;
+            };
+            let is_driver = match native.around(copy, place) {
+                Some(parent) if components[component].0.contains(&parent.start) => continue,
+                Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
+                    parent.bytes = parent.bytes.min(MOST_BYTES);
+                    driver.has(copy, &parent)
+                        || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
+                }),
+                // A chunk that was freed, or the unused part of a stack.
+                None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
+                None => false,
+            };
+            owners[component].driver |= is_driver;
+            owners[component].other |= !is_driver;
+        }
+    }
+    owners
+}

@@ -1,0 +1,80 @@
+/* Memory that native code holds (1000 bytes: a global; 2000: a static local variable) or has lost (3000) when main returns. */
+#include "victim.h"
+#include <signal.h>
+#include <sys/wait.h>
+
+static CUdeviceptr global;
+
+/* As the destructor of a C++ global: registered before main, so it runs after handlers that were registered later. */
+static void destroy_global(void) {
+    /* The driver may have shut down before. */
+    if (global) cuMemFree_v2(global);
+    puts("destroyed");
+}
+
+__attribute__((constructor)) static void construct_global(void) {
+    atexit(destroy_global);
+}
+
+static NOINLINE void hold(void) {
+    static volatile CUdeviceptr local;
+    global = leak(1000);
+    local = leak(2000);
+    STAY();
+}
+
+static NOINLINE void all_of_them(void) {
+    start_cuda();
+    hold();
+    leak(3000);
+    STAY();
+}
+
+/* Waits until its input ends: meanwhile the claim prepares something. */
+static void wait_for_input(void) {
+    printf("%d\n", getpid());
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0) {}
+}
+
+static void returns(void) {
+    all_of_them();
+}
+
+static void asks_before(void) {
+    all_of_them();
+    wait_for_input();
+}
+
+static void notices(int number) {
+    (void)number;
+    write(1, "noticed\n", 8);
+}
+
+static void handles_signals(void) {
+    signal(SIGUSR1, notices);
+    asks_before();
+}
+
+/* The child shares all memory with its parent, and leaves by _exit. */
+static void vforks(void) {
+    all_of_them();
+    int status = 1;
+    pid_t child = vfork();
+    if (child == 0) _exit(5);
+    REQUIRE(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5);
+}
+
+static void runs_out_of_memory(void) {
+    all_of_them();
+    CUdeviceptr address = 0;
+    errno = 77;
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, (size_t)1 << 60));
+    REQUIRE(errno == 77);
+    OK(cuMemFree_v2(global));
+    global = 0;
+}
+
+MAIN(BEHAVIOUR(returns), BEHAVIOUR(asks_before), BEHAVIOUR(handles_signals), BEHAVIOUR(vforks),
+     BEHAVIOUR(runs_out_of_memory))

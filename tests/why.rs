@@ -1,0 +1,455 @@
+//! `culeak run --why`: a process waits until its memory is copied, at its end and when memory runs out, and goes on whatever
+//! happens to culeak.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use culeak::hold::{Moment, State};
+use culeak::proof::HOLDS;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::interpreters::{Python, interpreters};
+use crate::support::process::{self, Started};
+use crate::support::profile::{fake_driver_folder, folder};
+use crate::support::{Lookup, culeak, profile, sources, victim};
+
+/// Longer than any test runs: a process that waits so long does not go on by itself.
+const FOR_EVER: &str = "1h";
+
+fn run(options: &[&str], folder: &Path, program: &[&str]) -> Command {
+    let mut command = Command::new(culeak());
+    command
+        .args(["run", "--why", "-o"])
+        .arg(folder)
+        .args(options)
+        .args(
+            (!options.contains(&"--why-limit"))
+                .then_some(["--why-limit", FOR_EVER])
+                .into_iter()
+                .flatten(),
+        )
+        .arg("--")
+        .args(program)
+        .env_remove("LD_PRELOAD")
+        .env("CULEAK_CACHE_DIR", "")
+        .env("LD_LIBRARY_PATH", fake_driver_folder());
+    command
+}
+
+fn python<'p>(python: &'p Python, script: &'p str, case: &'p str) -> [&'p str; 4] {
+    [python.command.to_str().expect("text"), "-B", script, case]
+}
+
+fn script() -> String {
+    sources().join("victims/why.py").display().to_string()
+}
+
+fn native() -> String {
+    victim("why", Lookup::Linked).display().to_string()
+}
+
+/// What a run left, and printed on stderr.
+struct Done {
+    folder: TempDir,
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+fn done(options: &[&str], program: &[&str]) -> Done {
+    let folder = folder();
+    let ended = process::run(&mut run(options, folder.path(), program));
+    Done {
+        folder,
+        code: ended.status.code(),
+        stdout: String::from_utf8_lossy(&ended.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&ended.stderr).into_owned(),
+    }
+}
+
+impl Done {
+    fn files(&self, ending: &str) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder.path()).expect("the folder").flatten();
+        let paths = entries.map(|entry| entry.path());
+        let mut paths: Vec<PathBuf> = paths.filter(|path| path.to_string_lossy().ends_with(ending)).collect();
+        paths.sort();
+        paths
+    }
+
+    /// The classes by the size of the blocks, of each process.
+    fn classes(&self) -> Vec<BTreeMap<u64, String>> {
+        self.files(".culeak-why").iter().map(|path| classes(path)).collect()
+    }
+
+    #[track_caller]
+    fn expect(&self, expected: &[(u64, &str)], what: &str) {
+        assert_eq!(self.classes(), [these(expected)], "{what}: {}", self.stderr);
+    }
+}
+
+fn sidecar(path: &Path) -> Value {
+    serde_json::from_slice(&fs::read(path).expect("readable")).expect("JSON")
+}
+
+fn classes(path: &Path) -> BTreeMap<u64, String> {
+    let holders = &sidecar(path)["holders"];
+    let class = |block: &Value| {
+        let path = block["path"].as_u64().expect("an index") as usize;
+        holders["paths"][path]["class"].as_str().expect("a class").to_owned()
+    };
+    let blocks = holders["blocks"].as_array().expect("blocks").iter();
+    blocks
+        .map(|block| (block["bytes"].as_u64().expect("bytes"), class(block)))
+        .collect()
+}
+
+fn these(expected: &[(u64, &str)]) -> BTreeMap<u64, String> {
+    expected
+        .iter()
+        .map(|&(bytes, class)| (bytes, class.to_owned()))
+        .collect()
+}
+
+const ALL: [(u64, &str); 3] = [(1000, "held"), (2000, "cycle"), (3000, "lost")];
+
+#[test]
+fn a_script_is_searched_before_its_interpreter_collects_cycles() {
+    for interpreter in interpreters() {
+        let done = done(&[], &python(interpreter, &script(), "all"));
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        done.expect(&ALL, &interpreter.version);
+        assert!(
+            done.stderr.contains("__main__.keep"),
+            "the report shows the holder: {}",
+            done.stderr
+        );
+    }
+}
+
+#[test]
+fn what_a_script_frees_in_its_exit_callbacks_is_not_held() {
+    for interpreter in interpreters() {
+        let done = done(&["--no-report"], &python(interpreter, &script(), "early"));
+        done.expect(&ALL[1..], &interpreter.version);
+    }
+}
+
+#[test]
+fn a_script_without_signal_handlers_waits_at_its_first_free() {
+    for interpreter in interpreters() {
+        let done = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
+        // The interpreter has cleared modules by then; if it cannot be read any more, that is reported.
+        let is_searched = done
+            .classes()
+            .first()
+            .is_some_and(|classes| classes.contains_key(&3000));
+        let is_reported = done.stderr.contains("--why: process ") && done.stderr.contains("its objects cannot be read");
+        assert!(is_searched != is_reported, "{}: {}", interpreter.version, done.stderr);
+    }
+}
+
+#[test]
+fn a_process_that_leaves_at_once_is_searched() {
+    let interpreter = &interpreters()[0];
+    let done = done(&["--no-report"], &python(interpreter, &script(), "leave_at_once"));
+    assert_eq!(done.code, Some(3), "{}", done.stderr);
+    done.expect(&ALL, "os._exit");
+    assert_eq!(
+        sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"],
+        "exit"
+    );
+}
+
+#[test]
+fn threads_that_run_on_do_not_prevent_the_search() {
+    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "thread"));
+    done.expect(&ALL, "a daemon thread");
+}
+
+#[test]
+fn processes_that_wait_at_the_same_time_are_all_searched() {
+    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "forks"));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    assert_eq!(done.classes(), [these(&ALL), these(&ALL)], "{}", done.stderr);
+}
+
+#[test]
+fn the_snapshot_of_a_request_that_failed_has_holders() {
+    let done = done(
+        &["--no-report"],
+        &python(&interpreters()[0], &script(), "out_of_memory"),
+    );
+    let snapshot = done.files(".out-of-memory-1.culeak-why");
+    assert_eq!(snapshot.len(), 1, "{}", done.stderr);
+    assert_eq!(classes(&snapshot[0]), these(&ALL));
+    let at_end = done
+        .files(&".culeak-why".to_owned())
+        .into_iter()
+        .find(|path| *path != snapshot[0]);
+    assert_eq!(
+        classes(&at_end.expect("one of the end")),
+        these(&ALL[2..]),
+        "the script freed the others"
+    );
+}
+
+/// Memory of native code, when `main` returned.
+const NATIVE: [(u64, &str); 3] = [(1000, "held"), (2000, "held"), (3000, "lost")];
+
+#[test]
+fn native_code_is_searched_before_its_globals_are_destroyed() {
+    let done = done(&[], &[&native(), "returns"]);
+    done.expect(&NATIVE, "exit handlers");
+    assert_eq!(done.stdout, "done\ndestroyed\n");
+    // Only what is left is shown, by what held it at the end.
+    let shown = done.stderr.split("held by").nth(1).expect("a section");
+    assert!(shown.contains("2 KiB") && !shown.contains("1000 B"), "{}", done.stderr);
+}
+
+#[test]
+fn a_child_of_vfork_that_leaves_does_not_wait_in_its_parents_place() {
+    let done = done(&["--no-report"], &[&native(), "vforks"]);
+    done.expect(&NATIVE, "vfork");
+    assert_eq!(
+        sidecar(&done.files(".culeak-why")[0])["holders"]["search"]["point"],
+        "end"
+    );
+}
+
+#[test]
+fn errno_is_preserved_while_memory_is_copied() {
+    let done = done(&["--no-report"], &[&native(), "runs_out_of_memory"]);
+    assert_eq!(done.code, Some(0), "{}{}", done.stdout, done.stderr);
+    assert_eq!(done.files(".out-of-memory-1.culeak-why").len(), 1, "{}", done.stderr);
+}
+
+#[test]
+fn nothing_waits_without_the_option() {
+    let hold = PathBuf::from(env!("CULEAK_HOLD_FILE"));
+    let outcome = profile("why")
+        .arg("returns")
+        .with_preload(crate::support::Preload::AfterCuleak, hold)
+        .run();
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, "done\ndestroyed\n");
+}
+
+/// A program that waits for its input before it ends, under culeak.
+struct Waiting {
+    culeak: Started,
+    program: Pid,
+    stdout: std::process::ChildStdout,
+    facts: PathBuf,
+    folder: TempDir,
+}
+
+impl Waiting {
+    fn start(limit: &str, case: &str) -> Waiting {
+        use std::io::Read;
+        let folder = folder();
+        let mut command = run(
+            &["--why-limit", limit, "--no-report"],
+            folder.path(),
+            &[&native(), case],
+        );
+        let mut culeak = process::start(&mut command);
+        let mut stdout = culeak.stdout();
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            let mut byte = [0];
+            stdout.read_exact(&mut byte).expect("the program prints its id");
+            line.push(byte[0]);
+        }
+        let pid: i32 = String::from_utf8_lossy(&line).trim().parse().expect("a pid");
+        let environment = fs::read(format!("/proc/{pid}/environ")).expect("its environment");
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        let setting = environment
+            .split('\0')
+            .find_map(|entry| entry.strip_prefix("CULEAK_RUN="));
+        let facts = setting
+            .and_then(|setting| setting.split_once(':'))
+            .expect("a file")
+            .1
+            .into();
+        Waiting {
+            culeak,
+            program: Pid::from_raw(pid),
+            stdout,
+            facts,
+            folder,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.culeak.child.id() as i32), signal).expect("culeak runs");
+    }
+
+    /// Stops all threads of culeak, so that it serves nothing.
+    fn stop_culeak(&self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.culeak.child.id());
+        let is_stopped = |task: PathBuf| {
+            let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        until("culeak stops", || {
+            let tasks = fs::read_dir(&tasks).expect("culeak runs").flatten();
+            tasks.into_iter().all(|task| is_stopped(task.path()))
+        });
+    }
+
+    /// Lets the program end.
+    fn end_input(&mut self) {
+        drop(self.culeak.child.stdin.take());
+    }
+
+    /// Returns when the program waits.
+    fn until_it_waits(&self) {
+        until("the program waits", || {
+            let bytes = fs::read(&self.facts).expect("the file");
+            let slots = bytes[HOLDS + 16..].chunks_exact(8);
+            let waits = |slot: &[u8]| slot[0] == State::Waiting as u8 && slot[1] == Moment::End as u8;
+            slots.into_iter().any(waits)
+        });
+    }
+
+    /// Reads as much output as is expected, since culeak, which may be stopped, has the same.
+    #[track_caller]
+    fn expect_output(&mut self, expected: &str) {
+        let mut found = vec![0; expected.len()];
+        std::io::Read::read_exact(&mut self.stdout, &mut found).expect("output");
+        assert_eq!(String::from_utf8_lossy(&found), expected);
+    }
+
+    /// The rest of the program's output, after it and culeak have ended.
+    fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        std::io::Read::read_to_string(&mut self.stdout, &mut rest).expect("text");
+        rest
+    }
+
+    fn finish(self) -> (Option<i32>, String, TempDir) {
+        let ended = self.culeak.finish();
+        let stderr = String::from_utf8_lossy(&ended.stderr).into_owned();
+        (ended.status.code(), stderr, self.folder)
+    }
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..100_000 {
+        if holds() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    panic!("never: {what}");
+}
+
+#[test]
+fn a_program_goes_on_when_culeak_is_killed_while_it_waits() {
+    let mut waiting = Waiting::start(FOR_EVER, "asks_before");
+    waiting.stop_culeak();
+    waiting.end_input();
+    waiting.until_it_waits();
+    waiting.signal(Signal::SIGKILL);
+    assert_eq!(waiting.rest(), "done\ndestroyed\n");
+}
+
+#[test]
+fn a_program_goes_on_after_the_limit() {
+    let mut waiting = Waiting::start("1ms", "asks_before");
+    waiting.stop_culeak();
+    waiting.end_input();
+    // Culeak is stopped and copies nothing.
+    waiting.expect_output("done\ndestroyed\n");
+    waiting.signal(Signal::SIGCONT);
+    let (code, stderr, folder) = waiting.finish();
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("went on before its memory was copied"), "{stderr}");
+    let names = fs::read_dir(folder.path()).expect("the folder").flatten();
+    assert!(
+        names
+            .into_iter()
+            .all(|entry| !entry.file_name().to_string_lossy().ends_with("-why"))
+    );
+}
+
+#[test]
+fn signals_are_handled_while_a_program_waits() {
+    let mut waiting = Waiting::start(FOR_EVER, "handles_signals");
+    waiting.stop_culeak();
+    waiting.end_input();
+    waiting.until_it_waits();
+    kill(waiting.program, Signal::SIGUSR1).expect("it runs");
+    waiting.expect_output("noticed\n");
+    waiting.signal(Signal::SIGCONT);
+    assert_eq!(waiting.rest(), "done\ndestroyed\n");
+    let (code, stderr, _folder) = waiting.finish();
+    assert_eq!(code, Some(0), "{stderr}");
+}
+
+#[test]
+fn a_program_that_dies_while_it_waits_does_not_stop_culeak() {
+    let mut waiting = Waiting::start(FOR_EVER, "asks_before");
+    waiting.stop_culeak();
+    waiting.end_input();
+    waiting.until_it_waits();
+    kill(waiting.program, Signal::SIGKILL).expect("it runs");
+    waiting.signal(Signal::SIGCONT);
+    let (code, stderr, _folder) = waiting.finish();
+    assert_eq!(code, Some(137), "{stderr}");
+    assert!(stderr.contains("--why: process"), "{stderr}");
+}
+
+#[test]
+fn a_check_can_fail_by_what_holds_memory() {
+    let interpreter = &interpreters()[0];
+    let judge = |case: &str, fail_on: &str| {
+        let options = ["--check", "--no-report", "--fail-on", fail_on];
+        done(&options, &python(interpreter, &script(), case))
+    };
+    assert_eq!(judge("only_held", "lost,cycle").code, Some(0), "held by a global");
+    let lost = judge("all", "lost");
+    assert_eq!(lost.code, Some(1), "{}", lost.stderr);
+    assert!(
+        lost.stderr.contains("lost: 2.9 KiB in 1 block of lose why.py:"),
+        "{}",
+        lost.stderr
+    );
+    assert!(!lost.stderr.contains("cycle: "), "{}", lost.stderr);
+    let cycle = judge("all", "cycle");
+    assert_eq!(cycle.code, Some(1), "{}", cycle.stderr);
+    assert!(
+        cycle.stderr.contains("uncollected cycle Block.itself"),
+        "{}",
+        cycle.stderr
+    );
+    // The recording is judged later by what was found.
+    let recording = &lost.files(".culeak")[0];
+    let check = |words: &[&str]| {
+        Command::new(culeak())
+            .arg("check")
+            .arg(recording)
+            .args(words)
+            .output()
+            .expect("starts")
+    };
+    assert_eq!(check(&["--fail-on", "lost"]).status.code(), Some(1));
+    assert_eq!(
+        check(&["--fail-on", "native-holder,over-counted"]).status.code(),
+        Some(0)
+    );
+    fs::remove_file(recording.with_extension("culeak-why")).expect("it is there");
+    let unknown = check(&["--fail-on", "lost"]);
+    let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("record with culeak run --why"), "{stderr}");
+}
