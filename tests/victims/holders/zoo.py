@@ -491,10 +491,14 @@ native_only("lost with its owner", "", lambda address: structure(80, 16, address
 
 # ---- dropping a root ----
 
-shared = new("shared", "__main__.drops|__main__.also_drops|__main__.shared")
-drops = [new("drops", "__main__.drops", "[*]", size=5000), new("drops", "__main__.drops", "[*]", size=6000), shared]
-also_drops = {"mine": new("also_drops", "__main__.also_drops", size=7000), "shared": shared}
-del shared
+def two_roots():
+    """In a function, whose frame is overwritten later: slots of a frame that is running may be stale."""
+    shared = new("shared", "__main__.drops|__main__.also_drops")
+    only = [new("drops", "__main__.drops", "[*]", size=5000), new("drops", "__main__.drops", "[*]", size=6000)]
+    return only + [shared], {"mine": new("also_drops", "__main__.also_drops", size=7000), "shared": shared}
+
+
+drops, also_drops = two_roots()
 
 
 # ---- questions ----

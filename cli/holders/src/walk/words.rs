@@ -30,6 +30,8 @@ impl Walk<'_, '_> {
                         }
                     }
                     Tail::Block(..) => {}
+                    // A stale word that leads to the driver's memory would lead to every block.
+                    Tail::Node(_, _, id, _) if self.native.is_driver(self.copy, self.graph.address(id)) => {}
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }
