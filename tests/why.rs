@@ -190,10 +190,7 @@ fn the_snapshot_of_a_request_that_failed_has_holders() {
     let snapshot = done.files(".out-of-memory-1.culeak-why");
     assert_eq!(snapshot.len(), 1, "{}", done.stderr);
     assert_eq!(classes(&snapshot[0]), these(&ALL));
-    let at_end = done
-        .files(".culeak-why")
-        .into_iter()
-        .find(|path| *path != snapshot[0]);
+    let at_end = done.files(".culeak-why").into_iter().find(|path| *path != snapshot[0]);
     assert_eq!(
         classes(&at_end.expect("one of the end")),
         these(&ALL[2..]),

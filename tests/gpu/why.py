@@ -180,5 +180,6 @@ def a_search_leaves_a_training_program_as_it_was(t):
             classes = {block["class"] for block in answer.blocks}
             expect(classes <= {"held"}, f"classes of a program that holds everything: {classes}\n{answer.where}")
             kept = [block for block in answer.blocks if says(text(block), ["__main__.history|__main__.cache", "[*]"])]
-            expect(len(kept) >= 18, f"{len(kept)} blocks in the program's list and cache\n{answer.where}")
+            others = {text(block) for block in answer.blocks} - {text(block) for block in kept}
+            expect(len(kept) >= 18, f"{len(kept)} blocks in the program's list and cache; others: {others}\n{answer.where}")
     expect_equal(watched.process.returncode, 0, "exit code of the program")

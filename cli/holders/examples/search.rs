@@ -54,6 +54,12 @@ fn main() -> Result<(), Box<dyn Error>> {
             path.note.as_deref().unwrap_or("")
         );
     }
+    for retainer in &holders.retainers {
+        println!(
+            "{:10} bytes in {:4} blocks  {}",
+            retainer.bytes, retainer.count, retainer.name
+        );
+    }
     println!("{:#?}", holders.search);
     Ok(())
 }

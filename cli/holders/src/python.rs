@@ -164,6 +164,12 @@ impl Python {
         self.types[of].is_leaf
     }
 
+    /// An entry of `weakref.finalize`: what it refers to is used when another object is freed.
+    pub fn is_finalizer(&self, of: TypeId) -> bool {
+        let info = &self.types[of];
+        info.is_heap && &*info.name == "_Info"
+    }
+
     /// A class, whose references from instances are [`Sort::Context`].
     pub fn is_class(&self, of: TypeId) -> bool {
         self.types[of].kind == types::Kind::Type

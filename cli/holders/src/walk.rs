@@ -45,6 +45,9 @@ const UNNAMED: u8 = 4;
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
+/// Where the counts of a shared pointer may have the pointer to the object: behind the counts, and behind a function that
+/// frees it.
+const COUNTED: [u64; 3] = [16, 24, 32];
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
 /// The largest range whose word offsets fit in an edge.
@@ -104,6 +107,8 @@ pub(crate) struct Walk<'w, 's> {
     integers: Option<TypeId>,
     kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
+    /// The word behind the one that is being scanned; 0: not known.
+    behind: u64,
     /// The word that is being scanned may lie behind what the program requested.
     is_tail: bool,
     /// Where such words lead to.
@@ -152,6 +157,7 @@ impl<'w, 's> Walk<'w, 's> {
                 (false, false) => u8::MAX,
             },
             block_edges: vec![0; index.len()],
+            behind: 0,
             is_tail: false,
             tails: Vec::new(),
             scanned: 0,
@@ -218,6 +224,7 @@ impl<'w, 's> Walk<'w, 's> {
                     let id = self.graph.add_root(root, phase);
                     self.graph.begin_scan(id);
                     for (number, value) in values.iter().enumerate() {
+                        self.behind = 0;
                         self.word(id, Edge::new(EdgeKind::Word, number as u64), *value);
                     }
                     self.graph.end_scan(id);
@@ -319,6 +326,9 @@ impl<'w, 's> Walk<'w, 's> {
             (NodeKind::Python, Some(python)) => {
                 if let Some(of) = python.object(self.copy, address) {
                     python.references(self.copy, address, of, &mut references);
+                    if python.is_finalizer(of) {
+                        references.iter_mut().for_each(put_behind);
+                    }
                 }
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
@@ -354,7 +364,10 @@ impl<'w, 's> Walk<'w, 's> {
     #[inline]
     fn refer(&mut self, from: NodeId, edge: Edge, target: u64, sort: Sort) {
         let (cost, weak) = match sort {
-            Sort::Word => return self.word(from, edge, target),
+            Sort::Word => {
+                self.behind = 0;
+                return self.word(from, edge, target);
+            }
             Sort::Named => (0, false),
             Sort::Context => (CONTEXT, false),
             Sort::Possible => (CONTEXT, true),
@@ -461,6 +474,12 @@ impl<'w, 's> Walk<'w, 's> {
 
     /// A pointer to or into a chunk that may be entered.
     fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
+        if self.phase < Phase::Rest && self.is_stale(from, start) {
+            if self.graph.phase(id) == Phase::None {
+                self.late.push((id, from, edge));
+            }
+            return;
+        }
         self.graph.add_target(id);
         if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
             return;
@@ -472,13 +491,9 @@ impl<'w, 's> Walk<'w, 's> {
             (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
             (true, _) => 1,
         };
-        let is_from_native = self.graph.kind(from) == NodeKind::Native;
-        let is_stale_storage = is_from_native
-            && self.kind_of(start) == Kind::Storage
-            && self.kind_of(self.graph.address(from)) != Kind::Tensor;
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
         let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
-        let is_late = is_buffer || is_stale_storage || unnamed > self.unnamed;
+        let is_late = is_buffer || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
@@ -487,6 +502,28 @@ impl<'w, 's> Walk<'w, 's> {
         }
         let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
         self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
+    }
+
+    /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
+    fn is_stale(&mut self, from: NodeId, start: u64) -> bool {
+        let to = self.kind_of(start);
+        let owner = match self.graph.kind(from) {
+            NodeKind::Native => self.kind_of(self.graph.address(from)),
+            _ => Kind::Named,
+        };
+        match (owner, to) {
+            (Kind::PlainTensor, _) => !matches!(to, Kind::Storage | Kind::TensorMeta),
+            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native && owner != Kind::Tensor,
+            (_, Kind::AutogradNode) => self.is_tail || self.behind != 0 && !self.is_count(self.behind, start),
+            _ => false,
+        }
+    }
+
+    /// Whether these are the counts of a shared pointer to this chunk, or to an object in it.
+    fn is_count(&mut self, address: u64, start: u64) -> bool {
+        let chunk = self.native.chunk(self.copy, address);
+        chunk.is_some_and(|chunk| chunk.start == address)
+            && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
@@ -583,5 +620,12 @@ impl<'w, 's> Walk<'w, 's> {
         self.python
             .as_deref_mut()
             .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
+    }
+}
+
+/// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
+fn put_behind(reference: &mut Reference) {
+    if reference.sort == Sort::Named {
+        reference.sort = Sort::Context;
     }
 }

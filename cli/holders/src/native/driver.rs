@@ -35,7 +35,7 @@ mod records;
 pub enum Role {
     /// It may hold blocks.
     Program,
-    /// libc, the loader, and other allocators: they know all memory and hold none.
+    /// libc, the loader, and other allocators, those of frameworks included: they know all memory and hold none.
     System,
     /// The CUDA driver, its runtime, and the recorder.
     Driver,
@@ -69,7 +69,12 @@ impl Role {
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
-        } else if SYSTEM.into_iter().any(is) || path.starts_with("[v") {
+        } else if SYSTEM.into_iter().any(is)
+            || ["libc10_cuda.", "xla_cuda"]
+                .iter()
+                .any(|library| name.starts_with(library))
+            || path.starts_with("[v")
+        {
             Role::System
         } else {
             Role::Program

@@ -14,8 +14,15 @@ pub const STORAGE_BYTES: u64 = 40;
 pub enum Kind {
     Unnamed,
     Named,
-    /// `c10::TensorImpl` and classes derived from it: among native objects, only these hold a storage.
+    /// Classes derived from `c10::TensorImpl`. Among native objects, only tensors hold a storage.
     Tensor,
+    /// `c10::TensorImpl` itself. Its sizes and strides are partly uninitialised; the rest leads to a storage and to what
+    /// autograd keeps of the tensor.
+    PlainTensor,
+    /// What autograd keeps of a tensor.
+    TensorMeta,
+    /// A node of autograd's graph, to which only shared pointers refer: the word behind each is that of their counts.
+    AutogradNode,
     /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator. Its words lead to nothing else: the data of a tensor
     /// in host memory are numbers.
     Storage,
@@ -26,13 +33,34 @@ pub enum Kind {
 pub fn kind_of(class: &str) -> Kind {
     // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
     const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
+    const NODES: [&str; 5] = ["AccumulateGrad", "::PyNode", "::CopySlices", "::GraphRoot", "::CppNode"];
     match class {
         "c10::StorageImpl" => Kind::Storage,
+        "c10::TensorImpl" => Kind::PlainTensor,
         _ if class.ends_with("TensorImpl") => Kind::Tensor,
+        _ if class.ends_with("AutogradMeta") || class.ends_with("ViewMeta") => Kind::TensorMeta,
         _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
-        _ if class.ends_with("_Sp_counted_ptr") => Kind::Leaf,
+        _ if class.ends_with("_Sp_counted_ptr") || is_of_runtime(class) => Kind::Leaf,
+        _ if class.starts_with("torch::autograd::")
+            && (class.contains("Backward") || NODES.iter().any(|node| class.contains(node))) =>
+        {
+            Kind::AutogradNode
+        }
         _ => Kind::Named,
     }
+}
+
+/// What all buffers of XLA share: clients, devices, streams and allocators. They have records of all memory, and the programs
+/// refer to buffers by other objects.
+fn is_of_runtime(class: &str) -> bool {
+    let is_allocator = || class.starts_with("tsl::") && class.contains("Allocator");
+    let is_shared = || {
+        class.starts_with("xla::")
+            && ["Client", "Device", "MemorySpace", "Shape"]
+                .iter()
+                .any(|end| class.ends_with(end))
+    };
+    class.starts_with("stream_executor::") || is_allocator() || is_shared() || class.starts_with("xla::Shape")
 }
 
 /// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.

@@ -46,6 +46,7 @@ impl Walk<'_, '_> {
         self.words(from, chunk.start..tail);
         if has_tail {
             self.is_tail = true;
+            self.behind = 0;
             let edge = Edge::new(EdgeKind::Word, (tail - chunk.start) / 8);
             self.word(from, edge, self.copy.word(tail));
             self.is_tail = false;
@@ -75,6 +76,10 @@ impl Walk<'_, '_> {
                         if is_short_text(words, place as usize, page) {
                             continue;
                         }
+                        self.behind = match words.get(place as usize + 1) {
+                            Some(behind) => *behind,
+                            None => copy.word(at + 8),
+                        };
                         self.word(from, Edge::new(EdgeKind::Word, (at - start) / 8), value);
                     }
                 }
