@@ -16,6 +16,10 @@ pub fn demangled(name: &str) -> String {
         return name.to_owned();
     }
     let rust = || {
+        // The parser takes any last part of `h` and hexadecimal digits for a hash: `app::head` would lose its name.
+        if !name.starts_with("_R") && !has_hash(name) {
+            return None;
+        }
         let name = rustc_demangle::try_demangle(name).ok()?;
         // The alternate form omits the hash.
         written(|out| write!(out, "{name:#}"))
@@ -25,6 +29,16 @@ pub fn demangled(name: &str) -> String {
         written(|out| name.structured_demangle(out, &Default::default()))
     };
     rust().or_else(cpp).unwrap_or_else(|| name.to_owned())
+}
+
+/// Whether the last part of a name is a hash as Rust appends it to C++'s form of names: `17h` and 16 digits.
+fn has_hash(name: &str) -> bool {
+    let hashes = name.match_indices("17h").map(|(place, _)| &name[place + 3..]);
+    let is_hash = |rest: &str| {
+        let digits = rest.bytes().take(16).filter(u8::is_ascii_hexdigit).count();
+        digits == 16 && rest[16..].starts_with('E')
+    };
+    hashes.into_iter().any(is_hash)
 }
 
 /// The name of a variable. Compilers append numbers to the names of static locals of C: `cache.0`.
@@ -64,6 +78,7 @@ mod tests {
     fn names_of_both_languages_are_demangled_and_others_stay() {
         assert_eq!(demangled("_ZN7Trainer4stepEi"), "Trainer::step(int)");
         assert_eq!(demangled("_ZN3app4grow17h0123456789abcdefE"), "app::grow");
+        assert_eq!(demangled("_ZN3app4headE"), "app::head");
         assert_eq!(demangled("_RNvC3app4grow"), "app::grow");
         assert_eq!(demangled("cuMemAlloc_v2"), "cuMemAlloc_v2");
     }

@@ -57,6 +57,8 @@ pub struct Paths<'b> {
     paths: Vec<HolderPath>,
     known: HashMap<HolderPath, usize, FixedState>,
     /// Of the first copy.
+    /// The process was stopped while it was copied.
+    was_stopped: bool,
     retainers: Option<(Vec<Retainer>, Vec<Option<usize>>)>,
 }
 
@@ -88,6 +90,7 @@ impl<'b> Paths<'b> {
         Paths {
             blocks,
             concrete: options.concrete.iter().copied().collect(),
+            was_stopped: options.pause,
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
             known: HashMap::default(),
@@ -182,7 +185,8 @@ impl<'b> Paths<'b> {
     /// The blocks whose paths are not there any more. Examples are read again first, the others as far as there is room.
     fn changed(&self, names: &mut Names, groups: &HashMap<Sort, Group, FixedState>) -> HashSet<usize, FixedState> {
         let mut changed = HashSet::default();
-        if !names.searched.copy.source().is_running() {
+        // What was copied while the process was stopped existed as a whole.
+        if self.was_stopped || !names.searched.copy.source().is_running() {
             return changed;
         }
         let mut pages = Pages::default();
