@@ -208,7 +208,10 @@ impl<'b> Paths<'b> {
         if checked.is_empty() {
             return changed;
         }
-        let newer = Copy::newer(names.searched.copy, &pages.sorted());
+        let mut newer = Copy::newer(names.searched.copy, &pages.sorted());
+        if pages.add_moved(names, &newer) {
+            newer = Copy::newer(names.searched.copy, &pages.sorted());
+        }
         let mut check = Check::new(&newer);
         for block in checked {
             let found = names.searched.found[block as usize];

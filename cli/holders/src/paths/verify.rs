@@ -71,8 +71,23 @@ impl Pages {
     }
 
     fn object(&mut self, names: &mut Names, node: NodeId) {
+        self.object_in(names, names.searched.copy, node);
+    }
+
+    /// Adds the arrays that the objects have now, which may have moved because they grew. Returns whether there are any.
+    pub fn add_moved(&mut self, names: &mut Names, newer: &Copy) -> bool {
+        let before = self.pages.len();
+        let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
+        for node in nodes {
+            if names.searched.graph.kind(node) == NodeKind::Python {
+                self.object_in(names, newer, node);
+            }
+        }
+        self.pages.len() > before
+    }
+
+    fn object_in(&mut self, names: &mut Names, copy: &Copy, node: NodeId) {
         let address = names.searched.graph.address(node);
-        let copy = names.searched.copy;
         let of = names.type_of(node);
         if let (Some(python), Some(of)) = (&mut names.searched.python, of) {
             let extent = python.extent(copy, address, of);

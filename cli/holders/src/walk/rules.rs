@@ -60,7 +60,7 @@ fn is_of_runtime(class: &str) -> bool {
                 .iter()
                 .any(|end| class.ends_with(end))
     };
-    class.starts_with("stream_executor::") || is_allocator() || is_shared() || class.starts_with("xla::Shape")
+    class.starts_with("stream_executor::") || is_allocator() || is_shared()
 }
 
 /// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.
