@@ -118,7 +118,14 @@ impl<'a> Copy<'a> {
     /// Whether the page was copied at once, so is writable.
     #[inline]
     pub fn has(&self, address: u64) -> bool {
-        self.pages.is_copied(self.pages.number(address)) || self.older.is_some_and(|older| older.has(address))
+        self.pages.is_copied(self.pages.number(address))
+            || self.older.is_some_and(|older| older.has(address) || self.came(address))
+    }
+
+    /// Whether the process has got the page since the older copy was made: an array moved there when it grew.
+    #[cold]
+    fn came(&self, address: u64) -> bool {
+        matches!(self.fetched(address), Place::Here(number) if number != ABSENT)
     }
 
     /// The word at this address, which need not be aligned; 0 if it is absent.
@@ -235,14 +242,17 @@ impl<'a> Copy<'a> {
         if number != UNKNOWN {
             return Place::Here(number);
         }
-        if let Some(older) = self.older {
-            return Place::Older(older);
-        }
         let start = address & !(PAGE - 1);
         let page = start..start + PAGE;
-        let readable = self
-            .region(address)
-            .is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded));
+        let region = self.region(address);
+        let readable = if let Some(older) = self.older {
+            if !matches!(older.fetched(address), Place::Here(ABSENT)) {
+                return Place::Older(older);
+            }
+            region.is_some_and(|region| selection::became_present(self.source, region, &page, &self.excluded))
+        } else {
+            region.is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded))
+        };
         let read =
             |buffer: &mut [u8]| readable && self.source.read(std::slice::from_ref(&page), buffer) == buffer.len();
         Place::Here(self.pages.add(start, read))

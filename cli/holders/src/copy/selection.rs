@@ -111,10 +111,19 @@ pub fn read_singly(source: &dyn Source, region: &Region, page: &Range<u64>, excl
     if !region.readable || region.shared || is_special(region) || (region.writable && !of_file) {
         return false;
     }
-    let next = excluded.partition_point(|range| range.end <= page.start);
-    let is_excluded = excluded.get(next).is_some_and(|range| range.contains(&page.start));
     // Reading a page of a file creates nothing but an entry in the page table.
-    !is_excluded && (of_file || !source.present(page.clone()).is_empty())
+    !is_excluded(page, excluded) && (of_file || !source.present(page.clone()).is_empty())
+}
+
+/// Whether a page of a private writable mapping exists now that did not when the mapping was copied.
+pub fn became_present(source: &dyn Source, region: &Region, page: &Range<u64>, excluded: &[Range<u64>]) -> bool {
+    let is_private = region.readable && region.writable && !region.shared && !is_special(region);
+    is_private && !is_excluded(page, excluded) && !source.present(page.clone()).is_empty()
+}
+
+fn is_excluded(page: &Range<u64>, excluded: &[Range<u64>]) -> bool {
+    let next = excluded.partition_point(|range| range.end <= page.start);
+    excluded.get(next).is_some_and(|range| range.contains(&page.start))
 }
 
 #[cfg(test)]
