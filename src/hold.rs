@@ -274,7 +274,12 @@ mod tests {
     #[test]
     fn after_the_limit_a_process_goes_on_in_every_state() {
         use State::*;
-        for (state, after) in [(Waiting, Some(Left)), (Copying, Some(Left)), (Done, None), (Left, Some(Left))] {
+        for (state, after) in [
+            (Waiting, Some(Left)),
+            (Copying, Some(Left)),
+            (Done, None),
+            (Left, Some(Left)),
+        ] {
             let holds = area();
             let slot = holds.wait(WHO).expect("a free slot");
             assert!(state == Waiting || slot.change(WHO, Waiting, state));
@@ -289,7 +294,9 @@ mod tests {
         let holds = area();
         let slot = holds.wait(WHO).expect("a free slot");
         // Between the read and the change, the copy begins and ends.
-        slot.wait_until_copied(WHO, || slot.change(WHO, Waiting, Copying) && slot.change(WHO, Copying, Done));
+        slot.wait_until_copied(WHO, || {
+            slot.change(WHO, Waiting, Copying) && slot.change(WHO, Copying, Done)
+        });
         assert_eq!(slot.read(), None);
     }
 
