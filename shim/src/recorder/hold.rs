@@ -25,7 +25,7 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// A recording is being created. If the user wants it, any process of the same user may read this one: some kernels (Yama)
-/// permit it to parents only, as `culeak run --why` is.
+/// permit it to parents only, as `culeak run --why` is. This replaces a process that the program permitted before.
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
