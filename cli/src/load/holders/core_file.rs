@@ -43,7 +43,11 @@ fn is_id_of(process: &Process, dumped: u32) -> bool {
 
 /// Whether one of the recorded modules at least was mapped where it was recorded. True if none was recorded.
 fn are_mapped<'c>(modules: &[Module], file_at: impl Fn(u64) -> Option<&'c str>) -> bool {
-    let file_name = |path: &str| Path::new(path.trim_end_matches(" (deleted)")).file_name().map(ToOwned::to_owned);
+    let file_name = |path: &str| {
+        Path::new(path.trim_end_matches(" (deleted)"))
+            .file_name()
+            .map(ToOwned::to_owned)
+    };
     let mut loaded = modules
         .iter()
         .filter(|module| module.unloaded_ns.is_none() && module.path.starts_with('/'))
