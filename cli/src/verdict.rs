@@ -19,7 +19,8 @@ use culeak::analysis::site::{CallStack, Fingerprint, Frame};
 use culeak::snapshot::Class;
 
 use crate::escape::Escaped;
-use crate::text::check::{allows_nothing, reason};
+use crate::text;
+use crate::text::check::{allows_nothing, judges_only_classes, reason};
 use crate::text::parts;
 use crate::text::units::{self, plural};
 
@@ -259,10 +260,13 @@ pub fn stack_text(stack: &CallStack) -> String {
 /// `failed: 32 MiB in 3 blocks leaked at 1 call site`.
 pub fn summary(verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
+    let result = if verdict.passed { "passed" } else { "failed" };
+    if judges_only_classes(verdict) {
+        return format!("{result}: {}", text::check::by_class(verdict, word));
+    }
     let when = verdict.when.iter().map(|when| format!(" {},", Escaped(when)));
     format!(
-        "{}: {} {word}{} at {}",
-        if verdict.passed { "passed" } else { "failed" },
+        "{result}: {} {word}{} at {}",
         parts::tally(verdict.judged),
         when.collect::<String>(),
         plural(verdict.rows.len() as u64, "call site", "call sites")

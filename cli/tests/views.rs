@@ -694,6 +694,10 @@ fn why_answers_for_a_line_a_function_a_class_and_an_address() {
     assert_eq!(total(&["graph_in_list"]), 40 * MIB);
     assert_eq!(total(&["--class", "cycle"]), 8 * MIB);
     assert_eq!(total(&["--class", "lost"]), MIB);
+    assert_eq!(total(&["--class", "native_holder"]), MIB / 2);
+    assert_eq!(total(&["g_cache"]), 2 * MIB);
+    let nothing = stdout(&["why", "held.json", "train.py:8", "--class", "lost"]);
+    assert!(nothing.starts_with("nothing of train.py:8 is lost\n"), "{nothing}");
     let block = held().holders.expect("searched").blocks[30].address;
     let one = json(&["why", "held.json", "--json", &format!("{:#x}", block + 5)]);
     assert_eq!(one["block"]["address"].as_u64(), Some(block));
@@ -711,7 +715,7 @@ fn a_missing_answer_is_an_error_that_says_how_to_get_one() {
     assert!(message(&["report", "leaky.json", "--why"]).contains("culeak run --why"));
     let nowhere = message(&["why", "held.json", "train.py:9"]);
     assert!(
-        nowhere.contains("no live memory train.py:9; it has memory of train.py:8"),
+        nowhere.contains("no live memory was allocated at train.py:9; there is memory of train.py:8"),
         "{nowhere}"
     );
     assert!(message(&["why", "--core", "held.json"]).contains("held.json"));

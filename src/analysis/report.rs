@@ -104,6 +104,9 @@ pub struct Report<'a> {
     /// What holds the memory of each call site, largest first; empty if it was not searched for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_by: Vec<SiteHolders>,
+    /// As [`Options::source`].
+    #[serde(skip)]
+    pub source: String,
     /// The statistics that frameworks' allocators keep themselves.
     pub allocators: &'a [Allocator],
     /// Points in time that the program named.
@@ -346,6 +349,7 @@ impl<'a> Report<'a> {
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &passing),
             failed,
+            source: options.source.clone(),
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             allocators: &snapshot.allocators,
             marks: &snapshot.marks,

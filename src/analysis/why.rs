@@ -25,6 +25,7 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken};
 
+mod chains;
 mod gathered;
 mod retained;
 mod selector;
@@ -47,6 +48,8 @@ pub const VERSION: u32 = 1;
 pub struct Options {
     /// The input as named on the command line, for the next command.
     pub source: String,
+    /// The core file that was searched.
+    pub core: Option<String>,
     pub selector: Option<Selector>,
     pub class: Option<Class>,
     pub filter: Filter,
@@ -83,6 +86,18 @@ pub struct Why<'a> {
     /// The point that the snapshot shows, in words; `None`: the last state.
     #[serde(skip)]
     pub when: Option<String>,
+    /// The core file that was searched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub core: Option<String>,
+    /// What was asked for, if not all memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
+    /// What the selector names; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub matched: Option<Matched>,
+    /// The class that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
     pub search: &'a Search,
     /// The selected memory, pools included: what a report lists.
     pub total: Tally,
@@ -100,7 +115,10 @@ pub struct Why<'a> {
     /// What would be freed with each holder: a tree in the order in which it is printed. Empty if only a part of the memory
     /// is selected.
     pub retainers: Vec<Retained>,
-    /// Memory without an answer: allocated after the search, freed or moved during it, or without an address.
+    /// Holders that are left out of the tree.
+    pub hidden_retainers: usize,
+    /// Memory without an answer: allocated after the search, freed or moved during it, or without an address. Not part of the
+    /// total if a class was asked for.
     pub not_searched: Tally,
     /// Memory that caching allocators keep for reuse, by allocator.
     pub pools: BTreeMap<&'a str, Pool>,
@@ -111,6 +129,18 @@ pub struct Why<'a> {
     pub losses: &'a Losses,
     /// The command to run next.
     pub next: String,
+}
+
+/// What a selector names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Matched {
+    /// Blocks by their call site or their address.
+    Site,
+    /// What holds them, since no call site matches: the origin of the path.
+    Holder,
+    /// Another frame of their stacks, since neither matches.
+    Caller,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -141,10 +171,13 @@ pub struct Origin<'a> {
     pub note: Option<&'a str>,
     #[serde(flatten)]
     pub tally: Tally,
+    /// Each of the paths may be stale.
+    #[serde(skip_serializing_if = "is_false")]
+    pub possibly: bool,
     /// What would be freed with the origin, if that is known.
     pub retained: Option<Tally>,
     /// Largest first.
-    pub holders: Vec<HolderRow<'a>>,
+    pub holders: Vec<HolderRow>,
     /// Rows that are not listed.
     pub hidden: Tally,
     pub hidden_rows: usize,
@@ -153,18 +186,22 @@ pub struct Origin<'a> {
 impl Origin<'_> {
     /// The class and the origin in words: `__main__.keep (list of 60)`.
     pub fn text(&self) -> String {
-        class_and_origin(self.class, self.root, self.origin, self.origin_type, self.note)
+        let possibly = if self.possibly { "possibly " } else { "" };
+        let text = class_and_origin(self.class, self.root, self.origin, self.origin_type, self.note);
+        format!("{possibly}{text}")
     }
 }
 
 /// Blocks of one call site that are held over one path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct HolderRow<'a> {
+pub struct HolderRow {
     /// The function of the call site.
     pub label: String,
     /// `train.py:212`.
     pub place: Option<String>,
     pub site_fingerprint: Fingerprint,
+    /// The address of one of the blocks.
+    pub address: u64,
     /// From the origin on; indices and keys are `*`.
     pub path: String,
     #[serde(skip_serializing_if = "is_false")]
@@ -173,9 +210,10 @@ pub struct HolderRow<'a> {
     pub interior: bool,
     #[serde(flatten)]
     pub tally: Tally,
-    /// The path in the snapshot.
-    #[serde(skip)]
-    pub shape: &'a HolderPath,
+}
+
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -185,8 +223,12 @@ fn is_false(flag: &bool) -> bool {
 /// A holder in the tree of retained memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Retained {
-    /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`.
+    /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`. Repeated steps are one, and the text
+    /// is at most 200 characters long.
     pub name: String,
+    /// Holders below it that repeat its last step, such as the rest of a linked list.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repeated: usize,
     pub root: RootKind,
     pub depth: usize,
     /// Index of the holder around it in this list.
@@ -217,34 +259,46 @@ impl<'a> Why<'a> {
         }
         let stacks = CallStacks::of(snapshot);
         let groups = Groups::of(snapshot, &stacks);
-        let gather = |callers| Gathered::of(snapshot, holders, &stacks, &groups, options, callers);
-        let mut gathered = gather(false);
-        if options.selector.is_some() && gathered.total.count == 0 {
-            gathered = gather(true);
+        let gather = |matched| Gathered::of(snapshot, holders, &stacks, &groups, options, matched);
+        let mut matched = options.selector.as_ref().map(|_| Matched::Site);
+        let mut gathered = gather(Matched::Site);
+        if options.selector.is_some() && gathered.selected == 0 {
+            for other in [Matched::Holder, Matched::Caller] {
+                gathered = gather(other);
+                matched = Some(other);
+                if gathered.selected > 0 {
+                    break;
+                }
+            }
+            if gathered.selected == 0 {
+                return Err(Unanswered::NothingSelected(largest_sites(&groups, &stacks)));
+            }
         }
-        let is_part = options.selector.is_some() || options.class.is_some();
-        if is_part && gathered.total.count == 0 {
-            return Err(Unanswered::NothingSelected(largest_sites(&groups, &stacks)));
-        }
-        let mut retainers = match options.selects_all() {
-            true => retained(holders, options),
-            false => Vec::new(),
+        let (retainers, hidden_retainers) = match options.selects_all() {
+            true => chains::shown(retained(holders, &Options::default()), options),
+            false => (Vec::new(), 0),
         };
-        retainers.retain(|retainer| retainer.tally.count > 0);
         let (origins, cut) = gathered.origins(holders, &stacks, options);
-        let mut pools = gathered.pools;
+        let mut pools = std::mem::take(&mut gathered.pools);
         if options.selects_all() {
             add_unused(&mut pools, &Ledger::of(snapshot, &stacks, &groups));
         }
         let held = gathered.classes.get(&Class::Held).copied().unwrap_or_default();
         let of_roots = gathered.roots.len() as u64;
-        let block = gathered.block.map(|block| one(snapshot, holders, &stacks, block));
-        let next = next(&origins, block.as_ref(), snapshot, holders, options);
+        let block = gathered
+            .block
+            .take()
+            .map(|block| one(snapshot, holders, &stacks, block));
+        let next = next(&gathered, &origins, block.as_ref(), snapshot, options);
         Ok(Why {
             format: FORMAT,
             version: VERSION,
             process: process_line(snapshot),
             when: when(snapshot),
+            core: options.core.clone(),
+            selector: options.selector.as_ref().map(ToString::to_string),
+            matched,
+            class: options.class,
             search: &holders.search,
             total: gathered.total,
             call_sites: gathered.sites.len(),
@@ -261,6 +315,7 @@ impl<'a> Why<'a> {
             hidden_origins: cut.len(),
             origins,
             retainers,
+            hidden_retainers,
             not_searched: gathered.not_searched,
             pools,
             block,
@@ -328,33 +383,38 @@ fn site_name(site: &Frame) -> String {
     site.short_place().unwrap_or_else(|| site.name())
 }
 
-/// Blocks are named one by one after the call sites.
-fn next(origins: &[Origin], block: Option<&One>, snapshot: &Snapshot, holders: &Holders, options: &Options) -> String {
+/// A call site is named if there are several, otherwise one block.
+fn next(
+    gathered: &Gathered,
+    origins: &[Origin],
+    block: Option<&One>,
+    snapshot: &Snapshot,
+    options: &Options,
+) -> String {
     let source = shell_word(&options.source);
+    let core = options.core.iter().map(|core| format!("--core {} ", shell_word(core)));
+    let why = format!("culeak why {}{source}", core.collect::<String>());
     if let Some(block) = block {
-        let site = block.stack.site().map(|site| shell_word(&site_name(site)));
-        return format!("culeak why {source} {}", site.unwrap_or_default());
+        return match block.stack.site() {
+            Some(site) => format!("{why} {}", shell_word(&site_name(site))),
+            None => why,
+        };
     }
-    let rows = || origins.iter().flat_map(|origin| &origin.holders);
-    let named = |row: &&HolderRow| row.place.is_some();
-    match (&options.selector, rows().find(named)) {
-        (None, Some(row)) => {
-            let place = row.place.clone().unwrap_or_default();
-            format!("culeak why {source} {}", shell_word(&place))
-        }
-        // Indices and keys are those of one block.
-        (Some(_), Some(row)) => {
-            let shape = std::ptr::from_ref(row.shape);
-            let of_shape = |block: &&HeldBlock| std::ptr::eq(&holders.paths[block.path], shape);
-            match holders.blocks.iter().find(of_shape) {
-                Some(block) => format!("culeak why {source} {:#x}", block.address),
-                None => format!("culeak report {source}"),
-            }
-        }
-        (_, None) => match snapshot.process.recording.is_empty() {
+    let mut rows = origins.iter().flat_map(|origin| &origin.holders);
+    let Some(first) = rows.clone().next() else {
+        return match snapshot.process.recording.is_empty() {
             true => format!("culeak report {source}"),
             false => format!("culeak report {source} --by stack"),
-        },
+        };
+    };
+    let by_site = options.selector.is_none() && gathered.sites.len() > 1;
+    match rows.find_map(|row| row.place.as_deref()).filter(|_| by_site) {
+        Some(place) => {
+            let class = options.class.iter().map(|class| format!(" --class {}", class.name()));
+            format!("{why} {}{}", shell_word(place), class.collect::<String>())
+        }
+        // Indices and keys are those of one block.
+        None => format!("{why} {:#x}", first.address),
     }
 }
 

@@ -128,7 +128,9 @@ impl Class {
         }
     }
 
+    /// Of [`Class::name`], or as in JSON, with an underscore.
     pub fn from_name(name: &str) -> Option<Class> {
+        let name = name.replace('_', "-");
         Class::ALL.into_iter().find(|class| class.name() == name)
     }
 }

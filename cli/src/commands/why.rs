@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use culeak::analysis::why::{Options, Selector, Unanswered, Why};
 use culeak::snapshot::Class;
 
@@ -41,8 +41,8 @@ pub struct WhyArgs {
     #[arg(value_name = "PID|RECORDING|SNAPSHOT", required_unless_present = "core")]
     pub input: Option<OsString>,
     /// Show only the memory of this call site, such as train.py:212 or a part of a function's name (*, ^ and $ as in
-    /// suppressions), or the block at this address
-    #[arg(value_name = "SITE|ADDRESS", value_parser = parse_selector)]
+    /// suppressions); or of this holder, such as __main__.cache, if no call site matches; or the block at this address
+    #[arg(value_name = "SITE|HOLDER|ADDRESS", value_parser = parse_selector)]
     pub selector: Option<Selector>,
     /// Show only memory of this class
     #[arg(long, value_parser = class_parser())]
@@ -83,7 +83,10 @@ fn parse_selector(text: &str) -> Result<Selector, String> {
 }
 
 fn class_parser() -> impl TypedValueParser<Value = Class> {
-    let names = Class::ALL.iter().map(|class| class.name());
+    // JSON has names with underscores.
+    let names = Class::ALL
+        .iter()
+        .map(|class| PossibleValue::new(class.name()).alias(class.name().replace('-', "_")));
     PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
 }
 
@@ -104,6 +107,7 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     };
     let options = Options {
         source: item.source.clone(),
+        core: args.core.as_ref().map(|path| path.display().to_string()),
         selector: args.selector.clone(),
         class: args.class,
         filter: args.filter.filter(&categories),
@@ -155,12 +159,20 @@ fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
             "{source}: shows the peak, which is recorded by stack, without the addresses of blocks; name another snapshot"
         ),
         Unanswered::NothingSelected(sites) => {
-            let selector = args.selector.iter().map(|selector| format!(" {selector}"));
-            let class = args.class.iter().map(|class| format!(" of the class {}", class.name()));
-            let what: String = selector.chain(class).collect();
+            let nothing = match &args.selector {
+                Some(Selector::Address(address)) => format!("no live block contains the address {address:#x}"),
+                Some(Selector::Line(file, line)) => format!("no live memory was allocated at {file}:{line}"),
+                Some(Selector::Site(pattern)) => {
+                    format!(
+                        "no call site, holder or caller of live memory matches {:?}",
+                        pattern.text()
+                    )
+                }
+                None => "no live memory".to_owned(),
+            };
             match sites.as_slice() {
-                [] => format!("{source}: no live memory{what}"),
-                sites => format!("{source}: no live memory{what}; it has memory of {}", sites.join(", ")),
+                [] => format!("{source}: {nothing}; no call site has live memory"),
+                sites => format!("{source}: {nothing}; there is memory of {}", sites.join(", ")),
             }
         }
     })

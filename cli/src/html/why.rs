@@ -91,7 +91,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
             .map(|row| Row {
                 label: parts::name(&row.label),
                 place: escaped(row.place.as_deref().unwrap_or_default()),
-                path: text::why::path(row),
+                path: text::why::path(row, origin),
                 tally: row.tally,
             })
             .collect(),
@@ -118,7 +118,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
 
 fn nodes(retainers: &[Retained]) -> Vec<Node> {
     let nodes = retainers.iter().map(|retainer| Node {
-        name: escaped(&retainer.name),
+        name: text::why::retainer_text(retainer),
         depth: retainer.depth,
         tally: retainer.tally,
     });

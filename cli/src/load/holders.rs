@@ -98,7 +98,9 @@ pub fn open_core(path: &Path, recording: Option<&OsStr>) -> Result<(Core, Loaded
         Some(recording) => super::single(recording)?,
         None => Place::File(core_file::recording_of(core.process_id(), path)?),
     };
-    Ok((core, place.load()?))
+    let item = place.load()?;
+    core_file::expect_same_process(path, &core, &item)?;
+    Ok((core, item))
 }
 
 /// Searches this memory for the blocks that a report of the snapshot lists, and stores the holders in the snapshot. Names

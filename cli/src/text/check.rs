@@ -1,11 +1,13 @@
 //! A verdict as text: passed or failed, the reasons, the failing call sites, and the next command.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
-use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
-use culeak::analysis::report::shell_word;
+use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Tolerance, Verdict};
+use culeak::analysis::report::{Tally, shell_word};
 use culeak::point::Point;
+use culeak::snapshot::Class;
 
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{RankedLine, write_ranking};
@@ -25,6 +27,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         (BAD, "failed:")
     };
     let sentence = match (&verdict.boundary, &verdict.when) {
+        _ if judges_only_classes(verdict) => by_class(verdict, word),
         (Some(boundary), _) if boundary.previous_ns.is_some() => same_as_last(verdict, &boundary.mark),
         (_, Some(when)) => format!("{judged} {word} {}, {}", Escaped(when), limits(verdict)),
         (_, None) => format!("{judged} {word}, {}", limits(verdict)),
@@ -74,6 +77,63 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     match verdict.passed {
         true => Ok(()),
         false => parts::next(out, &format!("culeak report {}{at}", shell_word(source))),
+    }
+}
+
+/// Whether memory fails only by what holds it.
+pub fn judges_only_classes(verdict: &Verdict) -> bool {
+    let limits = &verdict.limits;
+    let without = Limits {
+        classes: Default::default(),
+        ..limits.clone()
+    };
+    let by_class = |breach: &Breach| matches!(breach, Breach::Class { .. });
+    !limits.classes.is_empty()
+        && verdict.boundary.is_none()
+        && !verdict.baseline
+        && without.allow_nothing(false)
+        && verdict.breaches.iter().all(by_class)
+}
+
+/// `2 MiB in 1 block is lost (of 3 MiB held)`, `nothing is lost or in a cycle (1 MiB held)`.
+pub fn by_class(verdict: &Verdict, word: &str) -> String {
+    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
+    let held = format!(
+        "{} {word}{}",
+        units::bytes(verdict.judged.bytes),
+        when.collect::<String>()
+    );
+    let mut sums: BTreeMap<Class, Tally> = BTreeMap::new();
+    for breach in &verdict.breaches {
+        if let Breach::Class {
+            class, found, count, ..
+        } = breach
+        {
+            sums.entry(*class).or_default().join(Tally {
+                bytes: *found,
+                count: *count,
+            });
+        }
+    }
+    if sums.is_empty() {
+        let classes = verdict.limits.classes.iter().map(|class| is_of(*class));
+        return format!("nothing is {} ({held})", classes.collect::<Vec<_>>().join(" or "));
+    }
+    let sums = sums.iter().map(|(class, tally)| {
+        let is = if tally.count == 1 { "is" } else { "are" };
+        format!("{} {is} {}", parts::tally(*tally), is_of(*class))
+    });
+    format!("{} (of {held})", sums.collect::<Vec<_>>().join(", "))
+}
+
+/// What memory of a class is.
+fn is_of(class: Class) -> &'static str {
+    match class {
+        Class::Held => "held by a variable",
+        Class::Cycle => "in a cycle",
+        Class::NativeHolder => "held by native code",
+        Class::OverCounted => "over-counted",
+        Class::Lost => "lost",
     }
 }
 

@@ -62,7 +62,7 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         }
     }
     if !report.held_by.is_empty() {
-        why::write_sites(&report.held_by, report.rows.len(), out)?;
+        why::write_sites(&report.held_by, report.rows.len(), &report.source, out)?;
     }
     for (name, text) in sums::totals(report)
         .into_iter()

@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::report::Tally;
+use culeak::analysis::report::{Tally, shell_word};
 use culeak::analysis::why::words::{class_and_origin, meaning};
-use culeak::analysis::why::{HolderRow, One, Origin, Retained, SiteHolder, SiteHolders, Why};
+use culeak::analysis::why::{HolderRow, Matched, One, Origin, Retained, SiteHolder, SiteHolders, Why};
 use culeak::snapshot::{Class, Step};
 
 use super::columns;
@@ -28,7 +28,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     } else {
         headline(why, out)?;
         origins(why, out)?;
-        retainers(&why.retainers, out)?;
+        retainers(why, out)?;
     }
     writeln!(out)?;
     for (name, text) in sums(why) {
@@ -43,7 +43,10 @@ fn headline(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     let when: String = when.collect();
     let filtered = if why.filter.is_some() { " (filtered)" } else { "" };
     if why.total.count == 0 {
-        return writeln!(out, "{}", Styled(BOLD, format!("nothing is held{when}{filtered}")));
+        let of = why.selector.iter().map(|selector| format!(" of {}", Escaped(selector)));
+        let of: String = of.collect();
+        let is = nothing_is(why.class.unwrap_or_default());
+        return writeln!(out, "{}", Styled(BOLD, format!("nothing{of} is {is}{when}{filtered}")));
     }
     let sites = plural(why.call_sites as u64, "call site", "call sites");
     let roots = match why.roots.count {
@@ -54,8 +57,25 @@ fn headline(why: &Why, out: &mut dyn Write) -> io::Result<()> {
             units::bytes(why.roots.bytes)
         ),
     };
-    let text = format!("{} at {sites}{when}; {roots}", units::bytes(why.total.bytes));
+    let selector = why.selector.as_deref().map(Escaped);
+    let matched = match (why.matched, selector) {
+        (Some(Matched::Holder), Some(selector)) => format!(", held by what matches {selector}"),
+        (Some(Matched::Caller), Some(selector)) => format!(", below callers that match {selector}"),
+        _ => String::new(),
+    };
+    let text = format!("{} at {sites}{when}{matched}; {roots}", units::bytes(why.total.bytes));
     writeln!(out, "{}{filtered}", Styled(BOLD, text))
+}
+
+/// What no memory is, after `nothing is`.
+fn nothing_is(class: Class) -> &'static str {
+    match class {
+        Class::Held => "held",
+        Class::Cycle => "held by an uncollected cycle",
+        Class::NativeHolder => "held by native code through a Python object",
+        Class::OverCounted => "over-counted",
+        Class::Lost => "lost",
+    }
 }
 
 /// The widths of the columns of rows.
@@ -74,6 +94,8 @@ const INDENT: &str = "    ";
 impl Widths {
     fn of(why: &Why) -> Widths {
         let rows = || why.origins.iter().flat_map(|origin| &origin.holders);
+        let paths = why.origins.iter();
+        let paths = paths.flat_map(|origin| origin.holders.iter().map(|row| path(row, origin)));
         let tallies = why.origins.iter().map(|origin| origin.tally);
         let tallies = || tallies.clone().chain(rows().map(|row| row.tally));
         let labels = rows().map(|row| columns::width(&parts::short_name(&row.label)));
@@ -88,7 +110,7 @@ impl Widths {
             apart: false,
         };
         if let Some(available) = columns::available() {
-            let path = rows().map(|row| columns::width(&path(row))).max().unwrap_or(0);
+            let path = paths.map(|path| columns::width(&path)).max().unwrap_or(0);
             let fixed = INDENT.len() + widths.size + " in ".len() + widths.blocks + "  ".len();
             widths.apart = fixed + widths.label + "  ".len() + widths.place + "  ".len() + path > available;
             let room = available.saturating_sub(fixed + "  ".len() + widths.place);
@@ -111,10 +133,10 @@ fn place(row: &HolderRow) -> String {
         .unwrap_or_default()
 }
 
-/// The path, and whether it is certain.
-pub fn path(row: &HolderRow) -> String {
-    let possibly = if row.possibly { POSSIBLY } else { "" };
-    format!("{possibly}{}", Escaped(&row.path))
+/// The path, and whether it is certain, unless the origin says so for all of its paths.
+pub fn path(row: &HolderRow, origin: &Origin) -> String {
+    let possibly = if row.possibly && !origin.possibly { POSSIBLY } else { "" };
+    format!("{possibly}{}", Escaped(&row.path)).trim_end().to_owned()
 }
 
 /// Precedes a path that may be stale.
@@ -134,7 +156,7 @@ fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
             shared(origin)
         )?;
         for row in &origin.holders {
-            write_row(row, &widths, out)?;
+            write_row(row, path(row, origin), &widths, out)?;
         }
         if origin.hidden_rows > 0 {
             let rows = plural(origin.hidden_rows as u64, "more row", "more rows");
@@ -163,7 +185,7 @@ fn shared(origin: &Origin) -> String {
     }
 }
 
-fn write_row(row: &HolderRow, widths: &Widths, out: &mut dyn Write) -> io::Result<()> {
+fn write_row(row: &HolderRow, path: String, widths: &Widths, out: &mut dyn Write) -> io::Result<()> {
     let label = parts::short_name(&row.label);
     let label = match columns::available() {
         Some(_) => columns::shortened(&label, widths.label),
@@ -178,7 +200,6 @@ fn write_row(row: &HolderRow, widths: &Widths, out: &mut dyn Write) -> io::Resul
         size = widths.size,
         blocks = widths.blocks,
     );
-    let path = path(row);
     match path.is_empty() {
         true => writeln!(out, "{}", head.trim_end()),
         false if widths.apart => {
@@ -189,7 +210,8 @@ fn write_row(row: &HolderRow, widths: &Widths, out: &mut dyn Write) -> io::Resul
     }
 }
 
-fn retainers(retainers: &[Retained], out: &mut dyn Write) -> io::Result<()> {
+fn retainers(why: &Why, out: &mut dyn Write) -> io::Result<()> {
+    let retainers = &why.retainers;
     if retainers.is_empty() {
         return Ok(());
     }
@@ -210,10 +232,23 @@ fn retainers(retainers: &[Retained], out: &mut dyn Write) -> io::Result<()> {
             "  {} in {:<counts$}  {indent}{}",
             Styled(BOLD, format!("{:>size$}", units::bytes(retainer.tally.bytes))),
             blocks(retainer.tally),
-            Escaped(&retainer.name)
+            retainer_text(retainer)
         )?;
     }
+    if why.hidden_retainers > 0 {
+        let rows = plural(why.hidden_retainers as u64, "more row", "more rows");
+        writeln!(out, "  {}", Styled(DIM, format!("… and {rows}; --top 0 shows all")))?;
+    }
     Ok(())
+}
+
+/// `head['next'] (dict of 2), and 398 more like it below`.
+pub fn retainer_text(retainer: &Retained) -> String {
+    let name = Escaped(&retainer.name);
+    match retainer.repeated {
+        0 => name.to_string(),
+        n => format!("{name}, and {} more like it below", units::count(n as u64)),
+    }
 }
 
 /// One block: where it was allocated, and its whole path, one step per line.
@@ -328,19 +363,25 @@ fn search(why: &Why) -> String {
         Some(version) => format!(", Python {}", Escaped(version)),
         None => String::new(),
     };
-    let stopped = match search.paused_ns {
-        0 => "the process was not stopped".to_owned(),
-        ns => format!("the process was stopped for {}", units::duration(ns)),
-    };
     let torn = match search.torn {
         0 => String::new(),
         n => format!("; {} led to no live object", plural(n, "reference", "references")),
     };
-    format!(
-        "{} objects and pieces of memory in {}{python}, in {}; {}, the first in {}; {stopped}{torn}",
+    let objects = format!(
+        "{} objects and pieces of memory in {}{python}, in {}",
         units::count(search.visited),
         units::bytes(search.copied_bytes),
-        units::duration(search.took_ns),
+        units::duration(search.took_ns)
+    );
+    if let Some(core) = &why.core {
+        return format!("{objects}; of the core file {}{torn}", Escaped(core));
+    }
+    let stopped = match search.paused_ns {
+        0 => "the process was not stopped".to_owned(),
+        ns => format!("the process was stopped for {}", units::duration(ns)),
+    };
+    format!(
+        "{objects}; {}, the first in {}; {stopped}{torn}",
         plural(search.copies.into(), "copy", "copies"),
         units::duration(search.copy_ns)
     )
@@ -349,8 +390,9 @@ fn search(why: &Why) -> String {
 /// Holders that are listed for each call site of a report.
 const HOLDERS_SHOWN: usize = 3;
 
-/// The section of a report: for each of the largest call sites, what holds most of its memory.
-pub fn write_sites(sites: &[SiteHolders], most: usize, out: &mut dyn Write) -> io::Result<()> {
+/// The section of a report: for each of the largest call sites, what holds most of its memory. `source`: the input as the
+/// user named it.
+pub fn write_sites(sites: &[SiteHolders], most: usize, source: &str, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", Styled(BOLD, "held by"))?;
     for site in sites.iter().take(most) {
         let place = site.place.iter().map(|place| format!("  {}", Escaped(place)));
@@ -362,6 +404,15 @@ pub fn write_sites(sites: &[SiteHolders], most: usize, out: &mut dyn Write) -> i
         let more = plural((sites.len() - most) as u64, "more call site", "more call sites");
         writeln!(out, "  {}", Styled(DIM, format!("… and {more}; --top 0 shows all")))?;
     }
+    let command = format!("culeak why {}", shell_word(source));
+    writeln!(
+        out,
+        "  {}",
+        Styled(
+            DIM,
+            format!("all holders, and what each of them frees: {}", Escaped(&command))
+        )
+    )?;
     writeln!(out)
 }
 

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::check::{Standing, Verdict};
 
-use super::{findings, summary};
+use super::{Finding, Kind, findings, summary};
 use crate::escape::Escaped;
 use crate::text::{parts, units};
 
@@ -18,7 +18,9 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
         let sign = if verdict.passed { "✅" } else { "❌" };
         writeln!(out, "### {sign} GPU memory: {}\n", escape(&summary(verdict)))?;
         writeln!(out, "{}\n", escape(source))?;
-        for finding in findings(verdict).iter().filter(|finding| finding.stack.is_none()) {
+        // The table has the other call sites.
+        let in_words = |finding: &&Finding| finding.stack.is_none() || matches!(finding.kind, Kind::Held(_));
+        for finding in findings(verdict).iter().filter(in_words) {
             writeln!(out, "- {}", escape(&finding.title))?;
         }
         if !verdict.rows.is_empty() {

@@ -59,7 +59,14 @@ fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() 
             .iter()
             .all(|finding| finding.stack.is_some() && finding.fingerprint.is_some())
     );
+    let expected = "failed: 8 MiB in 2 blocks are in a cycle, 1 MiB in 1 block is lost (of 53.9 MiB held)";
+    assert_eq!(summary(&verdict), expected);
     let verdicts = [("train.culeak", verdict)];
+    let markdown = text(|out| markdown::write(&verdicts, out));
+    assert!(
+        markdown.contains("\n- lost: 1 MiB in 1 block of fill\\_pool"),
+        "{markdown}"
+    );
     let xml = text(|out| junit::write(&verdicts, out));
     assert!(
         xml.contains("type=\"gpu-memory-cycle\"") && xml.contains("Node.o → Node.o"),

@@ -31,10 +31,14 @@ pub(super) struct Row {
     pub tally: Tally,
     /// The stack of the first.
     pub stack: Option<usize>,
+    /// That of the first.
+    pub address: u64,
 }
 
 /// The selected memory, added up.
 pub(super) struct Gathered<'a> {
+    /// The number of blocks that the selector names, of any class.
+    pub selected: u64,
     pub total: Tally,
     pub sites: HashSet<Fingerprint>,
     pub roots: HashSet<OriginKey<'a>>,
@@ -54,7 +58,7 @@ impl<'a> Gathered<'a> {
         stacks: &CallStacks<'a>,
         groups: &Groups<'a>,
         options: &Options,
-        callers: bool,
+        matched: Matched,
     ) -> Gathered<'a> {
         let mut filtering = Filtering::new(&options.filter, snapshot);
         let mut answers: HashMap<(u64, u64), &HeldBlock> = HashMap::with_capacity(holders.blocks.len());
@@ -62,6 +66,7 @@ impl<'a> Gathered<'a> {
             answers.entry((block.address, block.time_ns)).or_insert(block);
         }
         let mut gathered = Gathered {
+            selected: 0,
             total: Tally::default(),
             sites: HashSet::new(),
             roots: HashSet::new(),
@@ -78,16 +83,20 @@ impl<'a> Gathered<'a> {
             }
             let stack = stacks.get(block.stack);
             let selector = options.selector.as_ref();
-            let wanted = selector.is_none_or(|selector| selector.selects(&block, stack, callers));
+            let answer = answers.get(&(block.address, block.time_ns)).copied();
+            let path = answer.map(|answer| &holders.paths[answer.path]);
+            let wanted = selector.is_none_or(|selector| selector.selects(&block, stack, path, matched));
             if !wanted || !filtering.passes(block.call, block.stack, block.time_ns, stacks) {
                 continue;
             }
-            let answer = answers.get(&(block.address, block.time_ns)).copied();
-            let path = answer.map(|answer| &holders.paths[answer.path]);
-            if options
-                .class
-                .is_some_and(|class| path.map(|path| path.class) != Some(class))
+            gathered.selected += 1;
+            if let Some(class) = options.class
+                && path.map(|path| path.class) != Some(class)
             {
+                // It may be of the class.
+                if path.is_none() && level == Level::Held {
+                    gathered.not_searched.add(block.bytes);
+                }
                 continue;
             }
             gathered.total.add(block.bytes);
@@ -98,6 +107,7 @@ impl<'a> Gathered<'a> {
             let row = row.or_insert(Row {
                 tally: Tally::default(),
                 stack: block.stack,
+                address: block.address,
             });
             row.tally.add(block.bytes);
             match path {
@@ -140,12 +150,14 @@ impl<'a> Gathered<'a> {
                 origin_type: &path.origin_type,
                 note: path.note.as_deref(),
                 tally: Tally::default(),
+                possibly: true,
                 retained: None,
                 holders: Vec::new(),
                 hidden: Tally::default(),
                 hidden_rows: 0,
             });
             origin.tally.join(row.tally);
+            origin.possibly &= path.possibly;
             members
                 .entry(OriginKey::of(path))
                 .or_default()
@@ -182,11 +194,11 @@ impl<'a> Gathered<'a> {
                         label,
                         place,
                         site_fingerprint: fingerprint,
+                        address: row.address,
                         path: path_text(path),
                         possibly: path.possibly,
                         interior: path.interior,
                         tally: row.tally,
-                        shape: path,
                     }
                 })
                 .collect();

@@ -40,6 +40,7 @@ pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
         tree.push(Retained {
             name: group.name(all),
             root: all[group.members[0]].root,
+            repeated: 0,
             depth,
             parent,
             tally: group.tally,
@@ -133,7 +134,7 @@ fn without_indices(name: &str, all_keys: bool) -> String {
 }
 
 /// The largest nodes of a tree. A node is as large as those below it, so these are a tree too.
-fn largest(tree: Vec<Retained>, options: &Options) -> Vec<Retained> {
+pub(super) fn largest(tree: Vec<Retained>, options: &Options) -> Vec<Retained> {
     let mut order: Vec<usize> = (0..tree.len()).collect();
     order.retain(|&nth| tree[nth].tally.bytes >= options.min_bytes);
     order.sort_by_key(|&nth| (std::cmp::Reverse(tree[nth].tally.bytes), nth));

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use crate::analysis::site::{CallStack, Frame};
 use crate::analysis::suppressions::Pattern;
-use crate::snapshot::Allocation;
+use crate::analysis::why::Matched;
+use crate::snapshot::{Allocation, HolderPath};
 
 /// What a user names on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +15,8 @@ pub enum Selector {
     Address(u64),
     /// The call site in this file and line: `train.py:212`.
     Line(String, u32),
-    /// Call sites whose function, file or module matches; if there are none, stacks with a frame that matches. As for a line.
+    /// Call sites whose function, file or module matches; if there are none, holders whose text matches; if there are none,
+    /// stacks with a frame that matches, as for a line.
     Site(Pattern),
 }
 
@@ -51,8 +53,13 @@ impl fmt::Display for Selector {
 }
 
 impl Selector {
-    /// With `callers`, any frame of the stack may match, not only the call site.
-    pub(super) fn selects(&self, block: &Allocation, stack: &CallStack, callers: bool) -> bool {
+    pub(super) fn selects(
+        &self,
+        block: &Allocation,
+        stack: &CallStack,
+        path: Option<&HolderPath>,
+        matched: Matched,
+    ) -> bool {
         let matches = |frame: &Frame| match self {
             Selector::Address(_) => false,
             Selector::Line(file, line) => {
@@ -60,10 +67,12 @@ impl Selector {
             }
             Selector::Site(pattern) => pattern.matches_frame(frame),
         };
-        match self {
-            Selector::Address(address) => contains(block, *address),
-            _ if callers => stack.frames.iter().any(matches),
-            _ => stack.site().is_some_and(matches),
+        match (self, matched) {
+            (Selector::Address(address), _) => contains(block, *address),
+            (_, Matched::Site) => stack.site().is_some_and(matches),
+            (Selector::Site(pattern), Matched::Holder) => path.is_some_and(|path| pattern.matches(&path.origin)),
+            (Selector::Line(..), Matched::Holder) => false,
+            (_, Matched::Caller) => stack.frames.iter().any(matches),
         }
     }
 }

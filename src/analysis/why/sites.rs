@@ -42,7 +42,7 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
         filter: filter.clone(),
         ..Options::default()
     };
-    let gathered = Gathered::of(snapshot, holders, stacks, groups, &options, false);
+    let gathered = Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site);
     let mut sites: HashMap<Fingerprint, SiteHolders> = HashMap::new();
     for (&(path, fingerprint), row) in &gathered.rows {
         let (label, place) = site_names(stacks.get(row.stack));

@@ -210,6 +210,103 @@ fn a_chain_of_many_retainers_is_one_node() {
 }
 
 #[test]
+fn a_linked_list_is_one_row() {
+    let mut all = vec![retainer("__main__.head (dict of 2)", None, 500)];
+    for nth in 1..400 {
+        let name = format!("head{} (dict of 2)", "['next']".repeat(nth));
+        all.push(retainer(&name, Some(nth - 1), 401 - nth as u64));
+    }
+    let last = format!("head{} (Tensor)", "['next']".repeat(399));
+    all.push(retainer(&last, Some(399), 1));
+    let mut snapshot = held();
+    snapshot.holders.as_mut().expect("searched").retainers = all;
+    let tree = why(&snapshot, &Options::default()).retainers;
+    let names: Vec<&str> = tree.iter().map(|node| node.name.as_str()).collect();
+    let expected = [
+        "__main__.head (dict of 2)",
+        "head['next'] (dict of 2)",
+        "head … 399 × ['next'] … (Tensor)",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(tree[1].repeated, 398);
+    let one = Options {
+        top: Some(1),
+        ..Options::default()
+    };
+    assert_eq!(why(&snapshot, &one).hidden_retainers, 2);
+}
+
+#[test]
+fn holders_with_the_same_text_are_one_row_with_the_holders_below_them() {
+    let long = |letter: &str, end: &str| format!("a{}z{end}", letter.repeat(500));
+    let both = |letter: &str| format!("{}{}{}", "x".repeat(300), letter, "y".repeat(300));
+    let all = vec![
+        retainer(&both("1"), None, 3),
+        retainer("inner", Some(0), 1),
+        retainer(&long("b", ".c"), None, 9),
+        retainer(&both("2"), None, 4),
+        retainer("outer", Some(3), 2),
+    ];
+    let tree = tree_of(all);
+    assert!(tree[0].starts_with("9 ab") && tree[0].chars().count() < 210, "{tree:?}");
+    assert!(tree[1].starts_with("7 2 × xxx"), "{tree:?}");
+    assert_eq!(tree[2..], ["  2 outer", "  1 inner"]);
+}
+
+#[test]
+fn a_holder_and_a_caller_are_selected_if_no_call_site_matches() {
+    let snapshot = held();
+    let matched = |text: &str| {
+        let options = Options {
+            selector: Some(text.parse().expect("a selector")),
+            ..Options::default()
+        };
+        let why = why(&snapshot, &options);
+        (why.matched, why.total.bytes)
+    };
+    assert_eq!(matched("make_cache"), (Some(Matched::Site), 5 * MIB / 2));
+    assert_eq!(matched("g_cache"), (Some(Matched::Holder), 2 * MIB));
+    assert_eq!(matched("__main__.keep"), (Some(Matched::Holder), 40 * MIB));
+    assert_eq!(matched("libc_start").0, Some(Matched::Caller));
+}
+
+#[test]
+fn no_memory_of_a_class_is_an_answer() {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.paths.iter_mut().for_each(|path| path.class = Class::Held);
+    let lost = Options {
+        class: Some(Class::Lost),
+        ..Options::default()
+    };
+    let all = why(&snapshot, &lost);
+    assert_eq!((all.total.count, all.origins.len()), (0, 0));
+    assert_eq!(all.not_searched.bytes, MIB / 8, "it may be lost");
+}
+
+#[test]
+fn the_next_command_narrows_the_answer() {
+    let snapshot = held();
+    let next = |selector: Option<&str>, class| {
+        let options = Options {
+            source: "a.culeak".to_owned(),
+            core: Some("core.7".to_owned()),
+            selector: selector.map(|text| text.parse().expect("a selector")),
+            class,
+            ..Options::default()
+        };
+        why(&snapshot, &options).next
+    };
+    assert_eq!(next(None, None), "culeak why --core core.7 a.culeak train.py:8");
+    let held = next(None, Some(Class::Held));
+    assert_eq!(held, "culeak why --core core.7 a.culeak train.py:8 --class held");
+    // One call site: its answer would be the same.
+    let address = |next: &str| next.starts_with("culeak why --core core.7 a.culeak 0x");
+    assert!(address(&next(None, Some(Class::Cycle))));
+    assert!(address(&next(Some("train.py:8"), None)));
+}
+
+#[test]
 fn a_path_of_a_million_steps_has_a_short_text() {
     let step = Step {
         via: String::new(),

@@ -85,6 +85,16 @@ impl Core {
         &self.notes.command
     }
 
+    /// The file that was mapped at this address.
+    pub fn file_at(&self, address: u64) -> Option<&str> {
+        self.mapped_at(address).map(|mapped| mapped.name.as_str())
+    }
+
+    /// Whether the core file names mapped files.
+    pub fn names_files(&self) -> bool {
+        !self.notes.mapped.is_empty()
+    }
+
     fn named_regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
         let mut mapped = self.notes.mapped.iter().peekable();
@@ -193,7 +203,7 @@ impl Core {
             usable.entry(&mapped.name).or_insert_with(|| {
                 let file = culeak::reader::open_regular(Path::new(&mapped.name)).ok();
                 let file = file.filter(|file| self.is_same_file(mapped, file, written));
-                if file.is_none() && self.needs(&mapped.name) {
+                if file.is_none() && !is_of_culeak(&mapped.name) && self.needs(&mapped.name) {
                     missing.push(mapped.name.as_str());
                 }
                 file
@@ -321,6 +331,12 @@ fn is_shared(name: &str) -> bool {
         .iter()
         .any(|prefix| name.starts_with(prefix))
         || name.ends_with(".culeak")
+}
+
+/// Whether this is the recorder's library, which holds no memory of the program. `culeak run` maps a temporary copy.
+fn is_of_culeak(name: &str) -> bool {
+    let file = name.rsplit('/').next().unwrap_or(name);
+    file.starts_with("libculeak") || name.contains("/culeak-run-")
 }
 
 /// Reads up to the end of the file.

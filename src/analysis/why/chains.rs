@@ -1,0 +1,142 @@
+//! Retainers with texts of a bounded length.
+//!
+//! Each node of a linked list dominates the rest of the list, so a list of 400 nodes is a chain of 400 retainers, whose names
+//! repeat one step up to 400 times. Such a chain is one row, and repeated steps of a name are one step.
+
+use std::collections::HashMap;
+
+use super::retained::largest;
+use super::{Options, Retained, largest_first};
+use crate::analysis::words::count;
+
+/// Fewer repetitions of a step are written out.
+const REPEATED: usize = 4;
+/// The most parts of a step that is repeated, such as ` →`, ` Node` and `.next`.
+const PARTS: usize = 4;
+/// The most characters of a name.
+const NAME_SHOWN: usize = 200;
+
+/// The rows of the tree to show, and the number of rows that are left out.
+pub(super) fn shown(tree: Vec<Retained>, options: &Options) -> (Vec<Retained>, usize) {
+    let merged = in_order(merged(tree));
+    let all = merged.len();
+    let shown = largest(merged, options);
+    let hidden = all - shown.len();
+    (shown, hidden)
+}
+
+/// One row for a chain that repeats a step, and one for siblings with the same text. Parents precede children.
+fn merged(tree: Vec<Retained>) -> Vec<Retained> {
+    let mut rows: Vec<Retained> = Vec::with_capacity(tree.len());
+    let mut shapes: Vec<String> = Vec::with_capacity(tree.len());
+    // The row that stands for each node of the tree.
+    let mut row_of: Vec<usize> = Vec::with_capacity(tree.len());
+    // The first of siblings with the same text, and their number.
+    let mut siblings: HashMap<(Option<usize>, String), (usize, u64)> = HashMap::new();
+    for node in tree {
+        let parent = node.parent.map(|parent| row_of[parent]);
+        let runs = runs(&node.name);
+        let shape: String = runs.iter().map(|run| run.step).collect();
+        let repeats = runs.iter().any(|run| run.times > 1);
+        if let Some(around) = parent.filter(|&around| repeats && shapes[around] == shape) {
+            rows[around].repeated += 1;
+            row_of.push(around);
+            continue;
+        }
+        let name = bounded(runs.iter().map(Run::text).collect());
+        let (first, members) = siblings.entry((parent, name.clone())).or_insert((rows.len(), 0));
+        *members += 1;
+        row_of.push(*first);
+        if *members > 1 {
+            let row = &mut rows[*first];
+            row.tally.join(node.tally);
+            row.name = format!("{} × {name}", count(*members));
+            continue;
+        }
+        rows.push(Retained { name, parent, ..node });
+        shapes.push(shape);
+    }
+    rows
+}
+
+/// The rows in the order in which they are printed, siblings by size; without rows that free nothing.
+fn in_order(rows: Vec<Retained>) -> Vec<Retained> {
+    let mut below: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
+    for (nth, row) in rows.iter().enumerate().filter(|(_, row)| row.tally.count > 0) {
+        below.entry(row.parent).or_default().push(nth);
+    }
+    for siblings in below.values_mut() {
+        // The last one is taken first.
+        siblings.sort_by(|&a, &b| largest_first(rows[b].tally, rows[a].tally).then(b.cmp(&a)));
+    }
+    let mut sorted: Vec<Retained> = Vec::with_capacity(rows.len());
+    let mut open: Vec<(usize, Option<usize>)> = Vec::new();
+    open.extend(below.remove(&None).into_iter().flatten().map(|nth| (nth, None)));
+    while let Some((nth, parent)) = open.pop() {
+        let depth = parent.map_or(0, |parent| sorted[parent].depth + 1);
+        sorted.push(Retained {
+            parent,
+            depth,
+            ..rows[nth].clone()
+        });
+        let at = Some(sorted.len() - 1);
+        open.extend(below.remove(&Some(nth)).into_iter().flatten().map(|nth| (nth, at)));
+    }
+    sorted
+}
+
+/// A step of a name, and how often it is repeated.
+struct Run<'n> {
+    step: &'n str,
+    times: usize,
+}
+
+impl Run<'_> {
+    fn text(&self) -> String {
+        match self.times {
+            times if times < REPEATED => self.step.repeat(times),
+            times => format!(" … {} × {} …", count(times as u64), self.step.trim()),
+        }
+    }
+}
+
+/// The steps of a name: parts begin at brackets, points and spaces.
+fn runs(name: &str) -> Vec<Run<'_>> {
+    let begins = |c: char| matches!(c, '[' | '.' | ' ');
+    let starts = name.char_indices().filter(|&(at, c)| at > 0 && begins(c));
+    let mut starts: Vec<usize> = [0].into_iter().chain(starts.map(|(at, _)| at)).collect();
+    starts.push(name.len());
+    let parts = starts.len() - 1;
+    let step = |at: usize, length: usize| &name[starts[at]..starts[at + length]];
+    let mut runs = Vec::new();
+    let mut at = 0;
+    while at < parts {
+        let times = |length: usize| {
+            let repeated = (1..).take_while(|nth| {
+                let next = at + nth * length;
+                next + length <= parts && step(next, length) == step(at, length)
+            });
+            repeated.count() + 1
+        };
+        let lengths = 1..=PARTS.min(parts - at);
+        let mut repeated = lengths.map(|length| (length, times(length)));
+        let (length, times) = repeated.find(|&(_, times)| times > 1).unwrap_or((1, 1));
+        runs.push(Run {
+            step: step(at, length),
+            times,
+        });
+        at += length * times;
+    }
+    runs
+}
+
+/// The name, cut in the middle if it is very long.
+fn bounded(name: String) -> String {
+    let characters = name.chars().count();
+    if characters <= NAME_SHOWN {
+        return name;
+    }
+    let first = name.chars().take(NAME_SHOWN / 2);
+    let last = name.chars().skip(characters - NAME_SHOWN / 2);
+    first.chain(['…']).chain(last).collect()
+}
