@@ -206,3 +206,19 @@ fn blocks_that_were_freed_cost_no_further_copy() {
     };
     assert_eq!(copies(&asked), 1);
 }
+
+#[test]
+fn a_cycle_is_what_the_collector_frees() {
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(&python).arg(program("collector.py")));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        let note = |label| running.path(&holders, label).note.as_deref();
+        let untracked = note("untracked-in-circle").unwrap_or_default();
+        assert!(untracked.contains("does not track"), "{}: {untracked}", python.display());
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

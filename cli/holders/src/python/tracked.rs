@@ -7,7 +7,8 @@ use crate::copy::Copy;
 use crate::modules::{Module, Modules};
 use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
-use crate::python::{OBJECT_TYPE, Python};
+use crate::python::types::{Kind, TypeInfo};
+use crate::python::{OBJECT_TYPE, Python, TypeId};
 
 const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
@@ -46,6 +47,15 @@ impl Python {
                 self.list(copy, collector + head, is_collecting, see);
             }
         }
+    }
+
+    /// Whether the collector follows the references of this object.
+    pub fn is_tracked(&self, copy: &Copy, address: u64, of: TypeId) -> bool {
+        let info = &self.types[of];
+        // Static types have no header.
+        let has_header = info.is_tracked
+            && (info.kind != Kind::Type || TypeInfo::is_heap_type(copy.word(address + self.offsets.type_flags)));
+        has_header && copy.word(address.wrapping_sub(HEADER)) & !FLAGS != 0
     }
 
     fn list(&mut self, copy: &Copy, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {
