@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use foldhash::fast::FixedState;
 
+use crate::budget::{Budget, Stop};
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, Graph, Phase};
 use crate::native::Native;
@@ -86,8 +87,18 @@ pub(crate) struct Unreached {
 }
 
 impl Unreached {
-    /// Finds them in the collector's lists and in the heap, and everything that these refer to. None if the time is over.
-    pub fn find(copy: &Copy, python: &mut Python, native: &Native, graph: &Graph, deadline: Instant) -> Unreached {
+    /// Finds them in the collector's lists and in the heap, and everything that these refer to.
+    ///
+    /// # Errors
+    /// The search stopped: which objects are counted is not known.
+    pub fn find(
+        copy: &Copy,
+        python: &mut Python,
+        native: &Native,
+        graph: &Graph,
+        deadline: Instant,
+    ) -> Result<Unreached, Stop> {
+        let mut budget = Budget::new(copy, deadline);
         let mut unreached = Unreached::default();
         let is_reached = |address| {
             graph
@@ -113,10 +124,10 @@ impl Unreached {
         let mut found = Vec::new();
         let mut place = 0;
         while place < unreached.objects.len() {
-            if place & 0xffff == 0 && Instant::now() > deadline {
-                return Unreached::default();
-            }
             let is_tracked = read(copy, python, unreached.objects[place], &mut found);
+            if !budget.spend(1 + found.len() as u64) {
+                return Err(budget.stopped().unwrap_or(Stop::Size));
+            }
             unreached.references.begin(is_tracked);
             for reference in &found {
                 if !is_reached(reference.target)
@@ -129,7 +140,7 @@ impl Unreached {
         }
         unreached.references.end();
         unreached.count(copy, python);
-        unreached
+        Ok(unreached)
     }
 
     /// The place of an object, which is added if it is new. `None` if it is none, or can hold nothing.
@@ -203,23 +214,34 @@ impl Unreached {
     }
 
     /// What remains garbage when it is read again.
-    pub fn garbage(&self, copy: &Copy, python: &mut Python, may_change: bool) -> Garbage {
+    ///
+    /// # Errors
+    /// The search stopped.
+    pub fn garbage(
+        &self,
+        copy: &Copy,
+        python: &mut Python,
+        may_change: bool,
+        deadline: Instant,
+    ) -> Result<Garbage, Stop> {
+        let mut is_stable = !may_change;
         let mut members: Vec<u64> = (self.objects.iter().zip(&self.is_garbage))
             .filter_map(|(object, is_garbage)| is_garbage.then_some(*object))
             .collect();
         for _ in 0..if may_change { LOOKS } else { 0 } {
-            if members.is_empty() {
-                break;
-            }
-            let pages = pages_of(copy, python, &members);
+            let mut budget = Budget::new(copy, deadline);
+            let pages = pages_of(copy, python, &members, &mut budget)?;
             let newer = Copy::newer(copy, &pages);
             let before = members.len();
-            members = still_garbage(&newer, python, members);
-            if members.len() == before {
+            members = still_garbage(&newer, python, members, &mut budget)?;
+            is_stable = members.len() == before;
+            if is_stable {
                 break;
             }
         }
-        Garbage::new(copy, python, members)
+        let mut garbage = Garbage::new(copy, python, members, &mut Budget::new(copy, deadline))?;
+        garbage.is_stable = is_stable;
+        Ok(garbage)
     }
 }
 
@@ -319,11 +341,20 @@ fn places_of(objects: &[u64]) -> Places {
         .collect()
 }
 
-fn references_between(copy: &Copy, python: &mut Python, objects: &[u64], places: &Places) -> References {
+fn references_between(
+    copy: &Copy,
+    python: &mut Python,
+    objects: &[u64],
+    places: &Places,
+    budget: &mut Budget,
+) -> Result<References, Stop> {
     let mut references = References::default();
     let mut found = Vec::new();
     for object in objects {
         let is_tracked = read(copy, python, *object, &mut found);
+        if !budget.spend(1 + found.len() as u64) {
+            return Err(budget.stopped().unwrap_or(Stop::Size));
+        }
         references.begin(is_tracked);
         let inside = found
             .iter()
@@ -331,12 +362,17 @@ fn references_between(copy: &Copy, python: &mut Python, objects: &[u64], places:
         references.all.extend(inside);
     }
     references.end();
-    references
+    Ok(references)
 }
 
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
-fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>) -> Vec<u64> {
-    let references = references_between(copy, python, &objects, &places_of(&objects));
+fn still_garbage(
+    copy: &Copy,
+    python: &mut Python,
+    objects: Vec<u64>,
+    budget: &mut Budget,
+) -> Result<Vec<u64>, Stop> {
+    let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
     let counts: Vec<Count> = (objects.iter())
         .map(|object| match python.object(copy, *object) {
             Some(_) => python.count(copy, *object),
@@ -344,15 +380,19 @@ fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>) -> Vec<u64
         })
         .collect();
     let is_garbage = collected(&references, &counts);
-    (objects.into_iter().zip(is_garbage))
+    Ok((objects.into_iter().zip(is_garbage))
         .filter_map(|(object, is_garbage)| is_garbage.then_some(object))
-        .collect()
+        .collect())
 }
 
 /// The pages from which the references of these objects are read.
-fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64]) -> Vec<u64> {
+fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let mut pages = Vec::new();
     let mut add = |range: Range<u64>| {
+        let count = range.end.saturating_sub(range.start) / PAGE + 1;
+        if !budget.spend(count) {
+            return Err(budget.stopped().unwrap_or(Stop::Size));
+        }
         let mut page = range.start & !(PAGE - 1);
         while page < range.end {
             if copy.has(page) && pages.last() != Some(&page) {
@@ -360,18 +400,19 @@ fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64]) -> Vec<u64> {
             }
             page += PAGE;
         }
+        Ok(())
     };
     for object in objects {
         if let Some(of) = python.object(copy, *object) {
-            add(python.extent(copy, *object, of));
+            add(python.extent(copy, *object, of))?;
             for array in python.arrays(copy, *object, of) {
-                add(array);
+                add(array)?;
             }
         }
     }
     pages.sort_unstable();
     pages.dedup();
-    pages
+    Ok(pages)
 }
 
 /// Python objects that only refer to each other; `gc.collect()` would free them.
@@ -383,12 +424,14 @@ pub struct Garbage {
     firsts: Vec<u32>,
     /// Place of the referring member, and by which field it refers.
     referrers: Vec<(u32, Edge)>,
+    /// It was the same when it was read again.
+    is_stable: bool,
 }
 
 impl Garbage {
-    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>) -> Garbage {
+    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
         let places = places_of(&members);
-        let references = references_between(copy, python, &members, &places);
+        let references = references_between(copy, python, &members, &places, budget)?;
         let mut firsts = vec![0u32; members.len() + 1];
         for (target, _) in &references.all {
             firsts[*target as usize + 1] += 1;
@@ -405,12 +448,18 @@ impl Garbage {
                 *place += 1;
             }
         }
-        Garbage {
+        Ok(Garbage {
             members,
             places,
             firsts,
             referrers,
-        }
+            is_stable: true,
+        })
+    }
+
+    /// Whether it was the same when it was read again; otherwise some of it may be alive.
+    pub fn is_stable(&self) -> bool {
+        self.is_stable
     }
 
     /// Addresses of the objects.

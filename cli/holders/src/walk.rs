@@ -16,18 +16,20 @@
 //! allocated chunk. Chunks that contain a Python object are never entered, except at the object: otherwise the links of the
 //! collector's lists would join everything to everything.
 //!
-//! Nothing here recurses, and each node is scanned once, so the time is bounded by the size of the copy.
+//! Nothing here recurses, each node and each large array is scanned once, and the number of references is limited, so the
+//! time is bounded by the size of the copy.
 
 mod rules;
 mod words;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
+use crate::budget::{Budget, Stop};
 use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
@@ -91,10 +93,10 @@ pub(crate) struct Walk<'w, 's> {
     /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
     pub numbers: Vec<Option<Pointer>>,
     pub torn: u64,
-    /// The time limit is over; nothing more is scanned.
-    pub expired: bool,
+    budget: Budget,
+    /// Large arrays of objects that were read; torn objects may share one.
+    arrays: HashSet<u64, FixedState>,
     pub entry: Entry<'w>,
-    deadline: Instant,
     phase: Phase,
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
@@ -113,7 +115,6 @@ pub(crate) struct Walk<'w, 's> {
     is_tail: bool,
     /// Where such words lead to.
     tails: Vec<Tail>,
-    scanned: u64,
     references: Vec<Reference>,
     copied: Range<u64>,
 }
@@ -143,9 +144,9 @@ impl<'w, 's> Walk<'w, 's> {
             integers: None,
             kinds: HashMap::default(),
             torn: 0,
-            expired: false,
+            budget: Budget::new(copy, deadline),
+            arrays: HashSet::default(),
             entry: Entry::None,
-            deadline,
             phase: Phase::Python,
             queues: Default::default(),
             cost: 0,
@@ -160,10 +161,19 @@ impl<'w, 's> Walk<'w, 's> {
             behind: 0,
             is_tail: false,
             tails: Vec::new(),
-            scanned: 0,
             references: Vec::new(),
             copied,
         }
+    }
+
+    /// Why nothing more is scanned.
+    pub fn stopped(&self) -> Option<Stop> {
+        self.budget.stopped()
+    }
+
+    /// Nothing more is scanned.
+    pub fn stop(&mut self, why: Stop) {
+        self.budget.stop(why);
     }
 
     pub fn unexplained(&self) -> bool {
@@ -284,7 +294,7 @@ impl<'w, 's> Walk<'w, 's> {
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
-        while !self.late.is_empty() && !self.expired {
+        while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
                 self.offer(target, from, edge, WORD, true, 0);
             }
@@ -294,11 +304,7 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn run(&mut self) {
         while let Some(node) = self.next() {
-            self.scanned += 1;
-            if self.scanned & 0xffff == 0 && Instant::now() > self.deadline {
-                self.expired = true;
-            }
-            if !self.expired {
+            if self.budget.spend(1) {
                 self.scan(node);
             }
         }
@@ -324,7 +330,11 @@ impl<'w, 's> Walk<'w, 's> {
         references.clear();
         match (self.graph.kind(node), self.python.as_deref_mut()) {
             (NodeKind::Python, Some(python)) => {
-                if let Some(of) = python.object(self.copy, address) {
+                let of = python.object(self.copy, address);
+                let array = of.and_then(|of| python.large_array(self.copy, address, of));
+                if array.is_some_and(|array| !self.arrays.insert(array)) {
+                    self.torn += 1;
+                } else if let Some(of) = of {
                     python.references(self.copy, address, of, &mut references);
                     if python.is_finalizer(of) {
                         references.iter_mut().for_each(put_behind);
@@ -333,7 +343,9 @@ impl<'w, 's> Walk<'w, 's> {
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
             (NodeKind::Native, _) => {
-                if let Some(chunk) = self.native.chunk(self.copy, address) {
+                if let Some(chunk) = self.native.chunk(self.copy, address)
+                    && self.budget.spend(chunk.bytes / 8)
+                {
                     match self.kind_of(chunk.start) {
                         Kind::Leaf => {}
                         Kind::Storage => self.storage(node, chunk),
@@ -343,6 +355,9 @@ impl<'w, 's> Walk<'w, 's> {
                 }
             }
             _ => {}
+        }
+        if !self.budget.spend(references.len() as u64) {
+            references.clear();
         }
         for reference in &references {
             self.refer(node, reference.edge, reference.target, reference.sort);

@@ -12,7 +12,7 @@ impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
     /// to belongs to the phase in which the chunk was reached.
     pub fn search_tails(&mut self) {
-        while !self.tails.is_empty() && !self.expired {
+        while !self.tails.is_empty() && self.stopped().is_none() {
             let mut tails = std::mem::take(&mut self.tails);
             tails.sort_by_key(|(Tail::Block(from, ..) | Tail::Node(from, ..))| self.graph.phase(*from));
             for tail in tails {
