@@ -284,6 +284,7 @@ fn examine<'c, 's>(
         walk.search_native(Phase::Globals, &globals, &states);
     }
 
+    walk.keep_tails();
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();

@@ -296,7 +296,11 @@ impl<'w, 's> Walk<'w, 's> {
         self.phase = Phase::Rest;
         while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
+                let is_new = self.graph.phase(target) == Phase::None;
                 self.offer(target, from, edge, WORD, true, 0);
+                if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.add_target(from, target);
+                }
             }
             self.run();
         }
@@ -371,7 +375,7 @@ impl<'w, 's> Walk<'w, 's> {
         let Some(id) = known.or_else(|| self.graph.add(self.copy, address, NodeKind::Frame)) else {
             return;
         };
-        self.graph.add_target(id);
+        self.graph.add_target(from, id);
         self.offer(id, from, edge, 0, false, 0);
     }
 
@@ -388,7 +392,7 @@ impl<'w, 's> Walk<'w, 's> {
             Sort::Possible => (CONTEXT, true),
         };
         if let Some(id) = self.graph.find(self.copy, target) {
-            self.graph.add_target(id);
+            self.graph.add_target(from, id);
             self.offer(id, from, edge, cost, weak, 0);
             return;
         }
@@ -431,7 +435,7 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn add_object(&mut self, from: NodeId, edge: Edge, target: u64, cost: u8, weak: bool) {
         if let Some(id) = self.graph.add(self.copy, target, NodeKind::Python) {
-            self.graph.add_target(id);
+            self.graph.add_target(from, id);
             self.offer(id, from, edge, cost, weak, 0);
         }
     }
@@ -449,7 +453,7 @@ impl<'w, 's> Walk<'w, 's> {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
             } else {
-                self.graph.add_target(id);
+                self.graph.add_target(from, id);
                 self.offer(id, from, edge, WORD, false, 0);
             }
             return;
@@ -495,7 +499,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        self.graph.add_target(id);
+        self.graph.add_target(from, id);
         if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
             return;
         }
@@ -559,19 +563,13 @@ impl<'w, 's> Walk<'w, 's> {
             phase: self.phase,
             weak,
         };
-        let edges = &mut self.block_edges[block];
-        if *edges < EDGES_PER_BLOCK {
-            *edges += 1;
-            self.graph.add_block_edge(BlockEdge {
-                block: block as u32,
-                node: from,
-                edge,
-                interior,
-                weak: weak || !holds,
-            });
-        } else {
-            self.graph.incomplete = true;
-        }
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: weak || !holds,
+        });
         let best = if holds {
             &mut self.found[block]
         } else {
@@ -580,6 +578,16 @@ impl<'w, 's> Walk<'w, 's> {
         match best {
             Some(known) if !known.weak || weak || known.phase != self.phase => {}
             _ => *best = Some(pointer),
+        }
+    }
+
+    fn add_block_edge(&mut self, edge: BlockEdge) {
+        let edges = &mut self.block_edges[edge.block as usize];
+        if *edges < EDGES_PER_BLOCK {
+            *edges += 1;
+            self.graph.add_block_edge(edge);
+        } else {
+            self.graph.incomplete = true;
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::rules::{STORAGE_BYTES, is_short_text};
 use super::{Tail, WORD, Walk};
 use crate::copy::PAGE;
-use crate::graph::{Edge, EdgeKind, NodeId};
+use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId};
 use crate::native::Chunk;
 
 impl Walk<'_, '_> {
@@ -29,7 +29,7 @@ impl Walk<'_, '_> {
                             pointer.weak = true;
                         }
                     }
-                    Tail::Block(..) => {}
+                    Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
                     Tail::Node(_, _, id, _) if self.native.is_driver(self.copy, self.graph.address(id)) => {}
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
@@ -37,6 +37,26 @@ impl Walk<'_, '_> {
             }
             self.run();
         }
+    }
+
+    /// Adds what remains: blocks that have a holder, to which the last words of chunks point, too.
+    pub fn keep_tails(&mut self) {
+        for tail in std::mem::take(&mut self.tails) {
+            if let Tail::Block(from, edge, block, interior) = tail {
+                self.tail_to_block(from, edge, block, interior);
+            }
+        }
+    }
+
+    /// The word may be a second holder, without which the first one does not retain the block.
+    fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: true,
+        });
     }
 
     /// malloc rounds up to 8 more than a multiple of 16: the last word may be what its previous owner left there.
