@@ -12,11 +12,13 @@
 //! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no further copy
 //! contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
 use std::time::Instant;
 
 use culeak::snapshot::{Class, Holders, Search};
+use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 pub use crate::budget::Stop;
@@ -68,6 +70,7 @@ pub struct Searched<'c, 's> {
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
+const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
 const ONLY_NUMBER: &str = "held as a number";
 
 /// # Errors
@@ -208,11 +211,17 @@ fn activity(source: &dyn Source) -> Option<(usize, u64)> {
         if state == 'R' {
             return None;
         }
-        let times = fs::read_to_string(folder.join("schedstat")).ok()?;
         sum.0 += 1;
-        sum.1 += times.split_whitespace().next()?.parse::<u64>().ok()?;
+        sum.1 += time_run(&fs::read_to_string(folder.join("schedstat")).ok()?)?;
     }
     Some(sum)
+}
+
+/// The nanoseconds that a thread has run, of its `schedstat`. A kernel without these statistics writes zeros, although each
+/// thread has run for a while.
+fn time_run(times: &str) -> Option<u64> {
+    let time = times.split_whitespace().next()?.parse().ok()?;
+    (time > 0).then_some(time)
 }
 
 /// Searches one copy.
@@ -288,8 +297,15 @@ fn examine<'c, 's>(
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
+    let doubtful = reached_from(copy, &walk.graph, &garbage.doubtful(copy, &walk));
+    let frozen = match walk.python.as_deref_mut() {
+        Some(python) if !garbage.members().is_empty() => python.frozen(copy),
+        _ => Vec::new(),
+    };
+    let frozen = reached_from(copy, &walk.graph, &frozen);
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Garbage) {
-        found.possibly |= !garbage.is_stable();
+        found.possibly |= !garbage.is_stable() || doubtful.contains(&found.last.0);
+        found.note = frozen.contains(&found.last.0).then_some(FROZEN).or(found.note);
     }
     let statics: Vec<Range<u64>> = (globals.iter())
         .filter_map(|root| match root {
@@ -322,6 +338,24 @@ fn examine<'c, 's>(
         torn,
         stopped,
     })
+}
+
+/// The nodes of garbage that these objects lead to.
+fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
+    let is_garbage = |node: &NodeId| graph.phase(*node) == Phase::Garbage;
+    let mut open: Vec<NodeId> = (objects.iter())
+        .filter_map(|object| graph.find(copy, *object))
+        .filter(is_garbage)
+        .collect();
+    let mut reached: HashSet<NodeId, FixedState> = open.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        for target in graph.targets(node).iter().filter(|target| is_garbage(target)) {
+            if reached.insert(*target) {
+                open.push(*target);
+            }
+        }
+    }
+    reached
 }
 
 /// The class by the first pointer that the walk found.
@@ -437,4 +471,21 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
         }
     }
     lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
+        assert_eq!(time_run("0 0 0\n"), None);
+        assert_eq!(time_run("1234 5 6\n"), Some(1234));
+    }
+
+    #[test]
+    fn garbage_that_may_be_alive_is_looked_for_in_a_further_copy() {
+        assert!(is_final(&Some((Class::Cycle, false))) && !is_final(&Some((Class::Cycle, true))));
+        assert!((Class::Held, false) < (Class::Cycle, true) && (Class::Cycle, false) < (Class::Cycle, true));
+    }
 }

@@ -21,9 +21,10 @@ use foldhash::fast::FixedState;
 
 use crate::budget::{Budget, Stop};
 use crate::copy::{Copy, PAGE};
-use crate::graph::{Edge, Graph, Phase};
+use crate::graph::{Edge, EdgeKind, Graph, Phase};
 use crate::native::Native;
 use crate::python::{Count, Python, Reference, Sort};
+use crate::walk::Walk;
 
 type Places = HashMap<u64, u32, FixedState>;
 
@@ -455,6 +456,25 @@ impl Garbage {
             referrers,
             is_stable: true,
         })
+    }
+
+    /// Members whose counts are explained only by words of unknown meaning, although native memory points to them: one of
+    /// those words may be no counted reference, and the native pointer may be.
+    pub(crate) fn doubtful(&self, copy: &Copy, walk: &Walk) -> Vec<u64> {
+        let Some(python) = walk.python.as_deref() else {
+            return Vec::new();
+        };
+        let is_doubtful = |object: &u64| {
+            self.place(*object).is_some_and(|place| {
+                let named = |referrer: &&(u32, Edge)| referrer.1.kind() != EdgeKind::Word;
+                let found = self.referrers(place).iter().filter(named).count();
+                exceeds(python.count(copy, *object), found as u64)
+            })
+        };
+        let mut objects: Vec<u64> = walk.refused().filter(is_doubtful).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        objects
     }
 
     /// Whether it was the same when it was read again; otherwise some of it may be alive.

@@ -101,7 +101,8 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
-    /// Words that may be stale and equal the address of an object which nothing else in Python leads to.
+    /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
+    /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
@@ -174,6 +175,13 @@ impl<'w, 's> Walk<'w, 's> {
     /// Nothing more is scanned.
     pub fn stop(&mut self, why: Stop) {
         self.budget.stop(why);
+    }
+
+    /// Python objects that words of native memory lead to, although their counts show no such reference.
+    pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
+        (self.entries.iter())
+            .filter(|(.., sort)| *sort == Sort::Word)
+            .map(|(object, ..)| *object)
     }
 
     pub fn unexplained(&self) -> bool {
@@ -467,7 +475,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
                 self.add_object(from, edge, value, WORD, false);
-            } else if self.phase == Phase::Python {
+            } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
             }
             return;

@@ -28,18 +28,29 @@ impl Python {
         found
     }
 
+    fn collectors(&self, copy: &Copy) -> Vec<u64> {
+        match self.offsets.runtime_gc {
+            ABSENT => (self.interpreters(copy).into_iter())
+                .map(|state| state + self.offsets.interpreter_gc)
+                .collect(),
+            at => vec![self.runtime + at],
+        }
+    }
+
+    /// Objects that `gc.freeze()` keeps from being freed.
+    pub fn frozen(&mut self, copy: &Copy) -> Vec<u64> {
+        let mut frozen = Vec::new();
+        for collector in self.collectors(copy) {
+            let head = collector + self.offsets.gc_permanent;
+            self.list(copy, head, false, &mut |object| frozen.push(object));
+        }
+        frozen
+    }
+
     /// Objects that the collector tracks: its lists as far as they can be walked.
     pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
         let o = self.offsets;
-        let collectors = match o.runtime_gc {
-            ABSENT => self
-                .interpreters(copy)
-                .into_iter()
-                .map(|state| state + o.interpreter_gc)
-                .collect(),
-            at => vec![self.runtime + at],
-        };
-        for collector in collectors {
+        for collector in self.collectors(copy) {
             let generations = (0..GENERATIONS).map(|number| o.gc_generations + number * o.gc_generation_bytes);
             // A collection keeps counts where the previous object is.
             let is_collecting = copy.half(collector + o.gc_collecting) != 0;

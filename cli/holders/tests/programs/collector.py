@@ -60,12 +60,23 @@ def ordinary():
     circle.tensor = block("ordinary", "Cycle")
 
 
+def borrowed(library):
+    """A global variable owns the object; the word in it that equals its address is no counted reference."""
+    library.hold_object.argtypes = [ctypes.py_object]
+    owned = Holder()
+    owned.tensor = block("borrowed", "Cycle")
+    owned.word = T()
+    owned.word.impl = id(owned)
+    library.hold_object(owned)
+
+
 gc.disable()
 frozen()
 gc.freeze()
 untracked_in_a_circle()
 untracked_behind_a_circle()
 ordinary()
+borrowed(ctypes.CDLL(sys.argv[1]))
 sorted(range(1000), key=lambda n: -n)
 print("ready", flush=True)
 sys.stdin.readline()
