@@ -367,12 +367,7 @@ fn references_between(
 }
 
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
-fn still_garbage(
-    copy: &Copy,
-    python: &mut Python,
-    objects: Vec<u64>,
-    budget: &mut Budget,
-) -> Result<Vec<u64>, Stop> {
+fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
     let counts: Vec<Count> = (objects.iter())
         .map(|object| match python.object(copy, *object) {

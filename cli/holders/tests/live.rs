@@ -221,7 +221,11 @@ fn a_cycle_is_what_the_collector_frees() {
         }
         let note = |label| running.path(&holders, label).note.as_deref();
         let untracked = note("untracked-in-circle").unwrap_or_default();
-        assert!(untracked.contains("does not track"), "{}: {untracked}", python.display());
+        assert!(
+            untracked.contains("does not track"),
+            "{}: {untracked}",
+            python.display()
+        );
         let frozen = note("frozen").unwrap_or_default();
         assert!(frozen.contains("gc.unfreeze()"), "{}: {frozen}", python.display());
         let possibly = |label| running.path(&holders, label).possibly;
