@@ -37,7 +37,7 @@ use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
-use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
+use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -45,11 +45,6 @@ const CONTEXT: u8 = 8;
 /// An unnamed chunk in a process with PyTorch, whose classes have names: its words are often stale.
 const UNNAMED: u8 = 4;
 
-/// Larger chunks without a class are buffers more often than objects.
-const LARGE: u64 = 64 << 10;
-/// Where the counts of a shared pointer may have the pointer to the object: behind the counts, and behind a function that
-/// frees it.
-const COUNTED: [u64; 3] = [16, 24, 32];
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
 /// The largest range whose word offsets fit in an edge.
@@ -499,60 +494,6 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// A pointer to or into a chunk that may be entered.
-    fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
-        if self.phase < Phase::Rest && self.is_stale(from, start) {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
-        }
-        self.graph.add_target(from, id);
-        if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
-            return;
-        }
-        let is_unnamed = self.kind_of(start) == Kind::Unnamed;
-        let chunk = self.native.chunk(self.copy, start);
-        let unnamed = match (is_unnamed, self.graph.kind(from)) {
-            (false, _) => 0,
-            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
-            (true, _) => 1,
-        };
-        let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
-        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
-        let is_late = is_buffer || unnamed > self.unnamed;
-        if is_late && self.phase < Phase::Rest {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
-        }
-        let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
-        self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
-    }
-
-    /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
-    fn is_stale(&mut self, from: NodeId, start: u64) -> bool {
-        let to = self.kind_of(start);
-        let owner = match self.graph.kind(from) {
-            NodeKind::Native => self.kind_of(self.graph.address(from)),
-            _ => Kind::Named,
-        };
-        match (owner, to) {
-            (Kind::PlainTensor, _) => !matches!(to, Kind::Storage | Kind::TensorMeta),
-            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native && owner != Kind::Tensor,
-            (_, Kind::AutogradNode) => self.is_tail || self.behind != 0 && !self.is_count(self.behind, start),
-            _ => false,
-        }
-    }
-
-    /// Whether these are the counts of a shared pointer to this chunk, or to an object in it.
-    fn is_count(&mut self, address: u64, start: u64) -> bool {
-        let chunk = self.native.chunk(self.copy, address);
-        chunk.is_some_and(|chunk| chunk.start == address)
-            && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
-    }
-
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
@@ -651,12 +592,5 @@ impl<'w, 's> Walk<'w, 's> {
         self.python
             .as_deref_mut()
             .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
-    }
-}
-
-/// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
-fn put_behind(reference: &mut Reference) {
-    if reference.sort == Sort::Named {
-        reference.sort = Sort::Context;
     }
 }
