@@ -47,6 +47,7 @@ fn large_and_deep_heaps_are_searched_to_the_end() {
         "large_dictionaries",
         "nested",
         "everything_refers_to_everything",
+        "shared_arrays",
     ] {
         let (victim, class, blocks) = hostile(case);
         expect_class(victim, class, &blocks);

@@ -9,16 +9,19 @@
 //! none of these                                                          lost
 //! ```
 //!
-//! Being held in one copy and being garbage after the second look are final. The other classes hold only if no further copy
+//! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no further copy
 //! contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
+use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
 use std::time::Instant;
 
 use culeak::snapshot::{Class, Holders, Search};
+use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
+pub use crate::budget::Stop;
 use crate::copy::Copy;
 use crate::evidence::Evidence;
 use crate::garbage::{Garbage, Unreached};
@@ -61,12 +64,13 @@ pub struct Searched<'c, 's> {
     pub found: Vec<Found>,
     /// References that led to no live object.
     pub torn: u64,
-    /// The time limit was reached.
-    pub expired: bool,
+    /// Why the search stopped before it was done.
+    pub stopped: Option<Stop>,
 }
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
+const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
 const ONLY_NUMBER: &str = "held as a number";
 
 /// # Errors
@@ -82,7 +86,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut paths = Paths::new(blocks, options);
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
-    let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
+    let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
         let (copy, is_consistent) = match copied(source, options) {
@@ -111,21 +115,27 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
         let is_better = |block: &usize| {
-            let class = searched.found[*block].class;
-            best[*block].is_none_or(|known| class < known || class == known && changed.binary_search(block).is_ok())
+            let answer = answer(&searched.found[*block]);
+            best[*block].is_none_or(|known| answer < known || answer == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         for block in &better {
-            best[*block] = Some(searched.found[*block].class);
+            best[*block] = Some(answer(&searched.found[*block]));
         }
         // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
-        if searched.expired {
-            limits.push(format!(
+        match searched.stopped {
+            Some(Stop::Time) => limits.push(format!(
                 "the search stopped after {} s; blocks without a holder may have one",
                 options.limit.as_secs()
-            ));
+            )),
+            Some(Stop::Size) => limits.push(
+                "the search stopped because objects refer to more than fits into the memory of the process, so they are \
+                 damaged; blocks without a holder may have one"
+                    .to_owned(),
+            ),
+            None => {}
         }
         let all_final = best.iter().all(is_final);
         let is_done = match all_final {
@@ -141,7 +151,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             if best
                 .iter()
                 .zip(is_live)
-                .all(|(class, is_live)| is_final(class) || !is_live)
+                .all(|(answer, is_live)| is_final(answer) || !is_live)
             {
                 break;
             }
@@ -157,9 +167,16 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     Ok(paths.finish(search))
 }
 
+/// A class, and whether another copy can contradict it although it is final otherwise. Better ones are smaller.
+type Answer = (Class, bool);
+
+fn answer(found: &Found) -> Answer {
+    (found.class, found.class == Class::Cycle && found.possibly)
+}
+
 /// No other copy can contradict these.
-fn is_final(class: &Option<Class>) -> bool {
-    matches!(class, Some(Class::Held | Class::Cycle))
+fn is_final(answer: &Option<Answer>) -> bool {
+    matches!(answer, Some((Class::Held, _) | (Class::Cycle, false)))
 }
 
 /// Copies the memory, and says whether all of it is of the same instant.
@@ -194,11 +211,17 @@ fn activity(source: &dyn Source) -> Option<(usize, u64)> {
         if state == 'R' {
             return None;
         }
-        let times = fs::read_to_string(folder.join("schedstat")).ok()?;
         sum.0 += 1;
-        sum.1 += times.split_whitespace().next()?.parse::<u64>().ok()?;
+        sum.1 += time_run(&fs::read_to_string(folder.join("schedstat")).ok()?)?;
     }
     Some(sum)
+}
+
+/// The nanoseconds that a thread has run, of its `schedstat`. A kernel without these statistics writes zeros, although each
+/// thread has run for a while.
+fn time_run(times: &str) -> Option<u64> {
+    let time = times.split_whitespace().next()?.parse().ok()?;
+    (time > 0).then_some(time)
 }
 
 /// Searches one copy.
@@ -222,22 +245,31 @@ fn examine<'c, 's>(
         .iter()
         .any(|module| module.file_name().starts_with("libc10"));
 
-    let unreached;
+    let unreached: Unreached;
     let mut garbage = Garbage::default();
     let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
-        unreached = match walk.python.as_deref_mut() {
+        let found = match walk.python.as_deref_mut() {
             Some(python) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
-            None => Unreached::default(),
+            None => Ok(Unreached::default()),
         };
-        walk.entry = Entry::Counted(&unreached);
+        let stop = found.as_ref().err().copied();
+        unreached = found.unwrap_or_default();
+        // Without the counts, no word that may be stale leads to an object.
+        match stop {
+            Some(stop) => walk.stop(stop),
+            None => walk.entry = Entry::Counted(&unreached),
+        }
         walk.search_entries();
         walk.search_native(Phase::Globals, &globals, &states);
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
-                garbage = unreached.garbage(copy, python, !is_consistent);
+                match unreached.garbage(copy, python, !is_consistent, deadline) {
+                    Ok(found) => garbage = found,
+                    Err(stop) => walk.stop(stop),
+                }
             }
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
             walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
@@ -261,9 +293,20 @@ fn examine<'c, 's>(
         walk.search_native(Phase::Globals, &globals, &states);
     }
 
+    walk.keep_tails();
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
+    let doubtful = reached_from(copy, &walk.graph, &garbage.doubtful(copy, &walk));
+    let frozen = match walk.python.as_deref_mut() {
+        Some(python) if !garbage.members().is_empty() => python.frozen(copy),
+        _ => Vec::new(),
+    };
+    let frozen = reached_from(copy, &walk.graph, &frozen);
+    for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Garbage) {
+        found.possibly |= !garbage.is_stable() || doubtful.contains(&found.last.0);
+        found.note = frozen.contains(&found.last.0).then_some(FROZEN).or(found.note);
+    }
     let statics: Vec<Range<u64>> = (globals.iter())
         .filter_map(|root| match root {
             NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
@@ -282,9 +325,8 @@ fn examine<'c, 's>(
     let found = (found.into_iter().enumerate())
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, block)))
         .collect();
-    let Walk {
-        graph, torn, expired, ..
-    } = walk;
+    let stopped = walk.stopped();
+    let Walk { graph, torn, .. } = walk;
     Ok(Searched {
         copy,
         modules,
@@ -294,8 +336,26 @@ fn examine<'c, 's>(
         garbage,
         found,
         torn,
-        expired,
+        stopped,
     })
+}
+
+/// The nodes of garbage that these objects lead to.
+fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
+    let is_garbage = |node: &NodeId| graph.phase(*node) == Phase::Garbage;
+    let mut open: Vec<NodeId> = (objects.iter())
+        .filter_map(|object| graph.find(copy, *object))
+        .filter(is_garbage)
+        .collect();
+    let mut reached: HashSet<NodeId, FixedState> = open.iter().copied().collect();
+    while let Some(node) = open.pop() {
+        for target in graph.targets(node).iter().filter(|target| is_garbage(target)) {
+            if reached.insert(*target) {
+                open.push(*target);
+            }
+        }
+    }
+    reached
 }
 
 /// The class by the first pointer that the walk found.
@@ -411,4 +471,21 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
         }
     }
     lost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
+        assert_eq!(time_run("0 0 0\n"), None);
+        assert_eq!(time_run("1234 5 6\n"), Some(1234));
+    }
+
+    #[test]
+    fn garbage_that_may_be_alive_is_looked_for_in_a_further_copy() {
+        assert!(is_final(&Some((Class::Cycle, false))) && !is_final(&Some((Class::Cycle, true))));
+        assert!((Class::Held, false) < (Class::Cycle, true) && (Class::Cycle, false) < (Class::Cycle, true));
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! A word that equals the object's address counts as such a pointer if it lies in static memory, in a thread-local variable
 //! or in an allocated chunk, unless
-//! * it is a field of a Python object: these are counted already, or borrowed (weak references);
+//! * it is a field of a Python object that the collector tracks: these are counted already, or borrowed (weak references);
 //! * it lies in an array of an object that refers to it;
 //! * it lies in memory that the object itself points to: that points back to its owner. PyTorch sets the lowest bit of such a
 //!   word if it is the other way round, and the tensor owns its Python object;
@@ -24,12 +24,14 @@ use crate::python::Python;
 use crate::walk::Walk;
 use crate::words::Words;
 
+const NOT_TRACKED: &str = "an object that Python's collector does not track refers back to it";
+
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]
 pub(crate) struct Evidence {
     pub words: Words,
-    /// Address of a native pointer to an object.
-    pointers: HashMap<u64, u64, FixedState>,
+    /// Address of a native pointer to an object, or of the field of an object that the collector does not track.
+    pointers: HashMap<u64, (u64, Option<&'static str>), FixedState>,
 }
 
 impl Evidence {
@@ -54,12 +56,21 @@ impl Evidence {
         for object in objects {
             let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
             let explained = explained_ranges(walk.copy, walk.python.as_deref_mut(), referrers);
+            let untracked = match unreached.is_pinned(object) {
+                true => untracked_ranges(walk.copy, walk.python.as_deref_mut(), referrers),
+                false => Vec::new(),
+            };
+            let inside = |address: &u64| untracked.iter().any(|range| range.contains(address));
+            if let Some(address) = words.to_objects[&object].iter().copied().find(inside) {
+                pointers.insert(object, (address, Some(NOT_TRACKED)));
+                continue;
+            }
             let native = words.to_objects[&object].iter().copied().find(|address| {
                 !explained.iter().any(|range| range.contains(address))
                     && is_native_pointer(walk, statics, *address, object)
             });
             if let Some(address) = native {
-                pointers.insert(object, address);
+                pointers.insert(object, (address, None));
             }
         }
         Evidence { words, pointers }
@@ -68,11 +79,24 @@ impl Evidence {
     /// Says which of both it is: a native holder, or a reference that was never released.
     pub fn judge(&self, graph: &Graph, found: &mut Found) {
         let object = first_object(graph, found.last.0).map(|object| graph.address(object));
-        found.pointer = object.and_then(|object| self.pointers.get(&object).copied());
-        if found.pointer.is_none() {
-            found.class = Class::OverCounted;
+        match object.and_then(|object| self.pointers.get(&object)) {
+            Some((address, note)) => {
+                found.pointer = Some(*address);
+                found.note = note.or(found.note);
+            }
+            None => found.class = Class::OverCounted,
         }
     }
+}
+
+/// The memory of those that the collector does not track.
+fn untracked_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {
+    let Some(python) = python else { return Vec::new() };
+    let range = |referrer: &u64| {
+        let of = python.object(copy, *referrer)?;
+        (!python.is_tracked(copy, *referrer, of)).then(|| python.extent(copy, *referrer, of))
+    };
+    referrers.iter().filter_map(range).collect()
 }
 
 fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {

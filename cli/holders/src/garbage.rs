@@ -6,7 +6,9 @@
 //!                               └─ the rest is garbage; read again, and counted again ─► garbage
 //! ```
 //!
-//! This is the arithmetic of CPython's collector. In an inconsistent copy, arrays and objects are of different times, so
+//! This is the arithmetic of CPython's collector: it takes away only the references of objects that it tracks, so an object
+//! that a `datetime` refers to is held. What the collector frees releases its references, and what these alone held is freed
+//! too. In an inconsistent copy, arrays and objects are of different times, so
 //! tens of thousands of living objects may look like garbage. Reading those objects and their arrays again and repeating
 //! the arithmetic removes them: garbage does not change, and its counts stay explained. A living object has a reference from
 //! outside the set, and that is part of its count.
@@ -17,10 +19,12 @@ use std::time::Instant;
 
 use foldhash::fast::FixedState;
 
+use crate::budget::{Budget, Stop};
 use crate::copy::{Copy, PAGE};
-use crate::graph::{Edge, Graph, Phase};
+use crate::graph::{Edge, EdgeKind, Graph, Phase};
 use crate::native::Native;
 use crate::python::{Count, Python, Reference, Sort};
+use crate::walk::Walk;
 
 type Places = HashMap<u64, u32, FixedState>;
 
@@ -29,6 +33,8 @@ type Places = HashMap<u64, u32, FixedState>;
 struct References {
     firsts: Vec<u32>,
     all: Vec<(u32, Edge)>,
+    /// The collector tracks the referring object.
+    is_tracked: Vec<bool>,
 }
 
 impl References {
@@ -36,7 +42,13 @@ impl References {
         &self.all[self.firsts[place] as usize..self.firsts[place + 1] as usize]
     }
 
-    fn begin(&mut self) {
+    /// The following references are of the next object.
+    fn begin(&mut self, is_tracked: bool) {
+        self.firsts.push(self.all.len() as u32);
+        self.is_tracked.push(is_tracked);
+    }
+
+    fn end(&mut self) {
         self.firsts.push(self.all.len() as u32);
     }
 
@@ -48,6 +60,17 @@ impl References {
         }
         counts
     }
+
+    /// As above, of objects that the collector tracks.
+    fn counts_of_tracked(&self, objects: usize) -> Vec<u64> {
+        let mut counts = vec![0; objects];
+        for place in (0..objects).filter(|place| self.is_tracked[*place]) {
+            for (target, _) in self.of(place) {
+                counts[*target as usize] += 1;
+            }
+        }
+        counts
+    }
 }
 
 /// Python objects that no root of Python reaches.
@@ -56,17 +79,27 @@ pub(crate) struct Unreached {
     objects: Vec<u64>,
     places: Places,
     references: References,
-    /// References found to each object.
-    counts: Vec<u64>,
     /// The reference count is higher than the references found.
     is_counted: Vec<bool>,
-    /// Reached from a counted object.
-    is_held: Vec<bool>,
+    /// The count is explained, but only by references that the collector does not know.
+    is_pinned: Vec<bool>,
+    /// The collector would free it.
+    is_garbage: Vec<bool>,
 }
 
 impl Unreached {
-    /// Finds them in the collector's lists and in the heap, and everything that these refer to. None if the time is over.
-    pub fn find(copy: &Copy, python: &mut Python, native: &Native, graph: &Graph, deadline: Instant) -> Unreached {
+    /// Finds them in the collector's lists and in the heap, and everything that these refer to.
+    ///
+    /// # Errors
+    /// The search stopped: which objects are counted is not known.
+    pub fn find(
+        copy: &Copy,
+        python: &mut Python,
+        native: &Native,
+        graph: &Graph,
+        deadline: Instant,
+    ) -> Result<Unreached, Stop> {
+        let mut budget = Budget::new(copy, deadline);
         let mut unreached = Unreached::default();
         let is_reached = |address| {
             graph
@@ -92,11 +125,11 @@ impl Unreached {
         let mut found = Vec::new();
         let mut place = 0;
         while place < unreached.objects.len() {
-            if place & 0xffff == 0 && Instant::now() > deadline {
-                return Unreached::default();
+            let is_tracked = read(copy, python, unreached.objects[place], &mut found);
+            if !budget.spend(1 + found.len() as u64) {
+                return Err(budget.stopped().unwrap_or(Stop::Size));
             }
-            unreached.references.begin();
-            read(copy, python, unreached.objects[place], &mut found);
+            unreached.references.begin(is_tracked);
             for reference in &found {
                 if !is_reached(reference.target)
                     && let Some(target) = unreached.add(copy, python, reference.target)
@@ -106,9 +139,9 @@ impl Unreached {
             }
             place += 1;
         }
-        unreached.references.begin();
+        unreached.references.end();
         unreached.count(copy, python);
-        unreached
+        Ok(unreached)
     }
 
     /// The place of an object, which is added if it is new. `None` if it is none, or can hold nothing.
@@ -127,22 +160,42 @@ impl Unreached {
     }
 
     fn count(&mut self, copy: &Copy, python: &Python) {
-        self.counts = self.references.counts(self.objects.len());
-        self.is_counted = (self.objects.iter().zip(&self.counts))
-            .map(|(object, found)| exceeds(python.count(copy, *object), *found))
+        let counts: Vec<Count> = (self.objects.iter())
+            .map(|object| python.count(copy, *object))
             .collect();
-        self.is_held = flood(&self.references, self.is_counted.clone());
+        let found = self.references.counts(self.objects.len());
+        self.is_garbage = collected(&self.references, &counts);
+        self.is_counted = (counts.iter().zip(&found))
+            .map(|(count, found)| exceeds(*count, *found))
+            .collect();
+        // What remains is held by references that the collector does not know.
+        let is_held = flood(&self.references, self.is_counted.clone());
+        let known = self.references.counts_of_tracked(self.objects.len());
+        self.is_pinned = (0..self.objects.len())
+            .map(|place| {
+                let is_open = !is_held[place] && !self.is_garbage[place] && self.references.is_tracked[place];
+                is_open && exceeds(counts[place], known[place])
+            })
+            .collect();
     }
 
     /// Objects to which something outside Python refers, and all others that no root reaches but native words lead to.
     pub fn may_enter(&self, address: u64) -> bool {
         self.places
             .get(&address)
-            .is_none_or(|place| self.is_counted[*place as usize])
+            .is_none_or(|place| self.is_counted[*place as usize] || self.is_pinned[*place as usize])
+    }
+
+    /// Whether only references that the collector does not know keep the object from being garbage.
+    pub fn is_pinned(&self, address: u64) -> bool {
+        self.places
+            .get(&address)
+            .is_some_and(|place| self.is_pinned[*place as usize])
     }
 
     pub fn counted(&self) -> impl Iterator<Item = u64> + '_ {
-        (self.objects.iter().zip(&self.is_counted)).filter_map(|(object, is_counted)| is_counted.then_some(*object))
+        let is_root = |place: &usize| self.is_counted[*place] || self.is_pinned[*place];
+        (0..self.objects.len()).filter(is_root).map(|place| self.objects[place])
     }
 
     /// The objects that refer to each of these.
@@ -162,23 +215,34 @@ impl Unreached {
     }
 
     /// What remains garbage when it is read again.
-    pub fn garbage(&self, copy: &Copy, python: &mut Python, may_change: bool) -> Garbage {
-        let mut members: Vec<u64> = (self.objects.iter().zip(&self.is_held))
-            .filter_map(|(object, is_held)| (!is_held).then_some(*object))
+    ///
+    /// # Errors
+    /// The search stopped.
+    pub fn garbage(
+        &self,
+        copy: &Copy,
+        python: &mut Python,
+        may_change: bool,
+        deadline: Instant,
+    ) -> Result<Garbage, Stop> {
+        let mut is_stable = !may_change;
+        let mut members: Vec<u64> = (self.objects.iter().zip(&self.is_garbage))
+            .filter_map(|(object, is_garbage)| is_garbage.then_some(*object))
             .collect();
         for _ in 0..if may_change { LOOKS } else { 0 } {
-            if members.is_empty() {
-                break;
-            }
-            let pages = pages_of(copy, python, &members);
+            let mut budget = Budget::new(copy, deadline);
+            let pages = pages_of(copy, python, &members, &mut budget)?;
             let newer = Copy::newer(copy, &pages);
             let before = members.len();
-            members = still_garbage(&newer, python, members);
-            if members.len() == before {
+            members = still_garbage(&newer, python, members, &mut budget)?;
+            is_stable = members.len() == before;
+            if is_stable {
                 break;
             }
         }
-        Garbage::new(copy, python, members)
+        let mut garbage = Garbage::new(copy, python, members, &mut Budget::new(copy, deadline))?;
+        garbage.is_stable = is_stable;
+        Ok(garbage)
     }
 }
 
@@ -192,13 +256,71 @@ fn exceeds(count: Count, found: u64) -> bool {
     }
 }
 
-/// The counted references of an object, and words that may be some.
-fn read(copy: &Copy, python: &mut Python, address: u64, found: &mut Vec<Reference>) {
+/// The counted references of an object, and words that may be some. Returns whether the collector tracks it.
+fn read(copy: &Copy, python: &mut Python, address: u64, found: &mut Vec<Reference>) -> bool {
     found.clear();
-    if let Some(of) = python.object(copy, address) {
-        python.references(copy, address, of, found);
-        found.retain(|reference| reference.sort != Sort::Possible);
+    let Some(of) = python.object(copy, address) else {
+        return false;
+    };
+    python.references(copy, address, of, found);
+    found.retain(|reference| reference.sort != Sort::Possible);
+    python.is_tracked(copy, address, of)
+}
+
+/// Collections after which the rest is taken for held: each may release objects that keep others from being freed.
+const COLLECTIONS: u32 = 8;
+
+/// The objects that the collector frees, with everything that they alone hold.
+fn collected(references: &References, counts: &[Count]) -> Vec<bool> {
+    let mut left: Vec<u64> = (counts.iter())
+        .map(|count| match count {
+            Count::Exactly(count) => *count,
+            Count::Immortal => u64::MAX,
+        })
+        .collect();
+    let mut is_freed = vec![false; counts.len()];
+    for _ in 0..COLLECTIONS {
+        let candidates: Vec<bool> = (references.is_tracked.iter().zip(&is_freed))
+            .map(|(is_tracked, is_freed)| *is_tracked && !is_freed)
+            .collect();
+        let mut freed = unreachable(references, &left, &candidates);
+        if freed.is_empty() {
+            break;
+        }
+        freed.iter().for_each(|place| is_freed[*place] = true);
+        while let Some(place) = freed.pop() {
+            for (target, _) in references.of(place) {
+                let target = *target as usize;
+                left[target] = left[target].saturating_sub(1);
+                if left[target] == 0 && !std::mem::replace(&mut is_freed[target], true) {
+                    freed.push(target);
+                }
+            }
+        }
     }
+    is_freed
+}
+
+/// Of these objects, those whose counts are explained by references among them, and that no other of them leads to.
+fn unreachable(references: &References, counts: &[u64], candidates: &[bool]) -> Vec<usize> {
+    let places = || (0..counts.len()).filter(|place| candidates[*place]);
+    let mut left = counts.to_vec();
+    for place in places() {
+        for (target, _) in references.of(place) {
+            left[*target as usize] = left[*target as usize].saturating_sub(1);
+        }
+    }
+    let mut is_held: Vec<bool> = candidates.iter().map(|is_candidate| !is_candidate).collect();
+    let mut open: Vec<usize> = places().filter(|place| left[*place] > 0).collect();
+    open.iter().for_each(|place| is_held[*place] = true);
+    while let Some(place) = open.pop() {
+        for (target, _) in references.of(place) {
+            if !std::mem::replace(&mut is_held[*target as usize], true) {
+                open.push(*target as usize);
+            }
+        }
+    }
+    places().filter(|place| !is_held[*place]).collect()
 }
 
 /// All that the marked ones lead to.
@@ -220,38 +342,53 @@ fn places_of(objects: &[u64]) -> Places {
         .collect()
 }
 
-fn references_between(copy: &Copy, python: &mut Python, objects: &[u64], places: &Places) -> References {
+fn references_between(
+    copy: &Copy,
+    python: &mut Python,
+    objects: &[u64],
+    places: &Places,
+    budget: &mut Budget,
+) -> Result<References, Stop> {
     let mut references = References::default();
     let mut found = Vec::new();
     for object in objects {
-        references.begin();
-        read(copy, python, *object, &mut found);
+        let is_tracked = read(copy, python, *object, &mut found);
+        if !budget.spend(1 + found.len() as u64) {
+            return Err(budget.stopped().unwrap_or(Stop::Size));
+        }
+        references.begin(is_tracked);
         let inside = found
             .iter()
             .filter_map(|reference| Some((*places.get(&reference.target)?, reference.edge)));
         references.all.extend(inside);
     }
-    references.begin();
-    references
+    references.end();
+    Ok(references)
 }
 
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
-fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>) -> Vec<u64> {
-    let references = references_between(copy, python, &objects, &places_of(&objects));
-    let counts = references.counts(objects.len());
-    let is_counted = (objects.iter().zip(&counts))
-        .map(|(object, found)| python.object(copy, *object).is_none() || exceeds(python.count(copy, *object), *found))
+fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
+    let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
+    let counts: Vec<Count> = (objects.iter())
+        .map(|object| match python.object(copy, *object) {
+            Some(_) => python.count(copy, *object),
+            None => Count::Immortal,
+        })
         .collect();
-    let is_held = flood(&references, is_counted);
-    (objects.into_iter().zip(is_held))
-        .filter_map(|(object, is_held)| (!is_held).then_some(object))
-        .collect()
+    let is_garbage = collected(&references, &counts);
+    Ok((objects.into_iter().zip(is_garbage))
+        .filter_map(|(object, is_garbage)| is_garbage.then_some(object))
+        .collect())
 }
 
 /// The pages from which the references of these objects are read.
-fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64]) -> Vec<u64> {
+fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let mut pages = Vec::new();
     let mut add = |range: Range<u64>| {
+        let count = range.end.saturating_sub(range.start) / PAGE + 1;
+        if !budget.spend(count) {
+            return Err(budget.stopped().unwrap_or(Stop::Size));
+        }
         let mut page = range.start & !(PAGE - 1);
         while page < range.end {
             if copy.has(page) && pages.last() != Some(&page) {
@@ -259,18 +396,19 @@ fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64]) -> Vec<u64> {
             }
             page += PAGE;
         }
+        Ok(())
     };
     for object in objects {
         if let Some(of) = python.object(copy, *object) {
-            add(python.extent(copy, *object, of));
+            add(python.extent(copy, *object, of))?;
             for array in python.arrays(copy, *object, of) {
-                add(array);
+                add(array)?;
             }
         }
     }
     pages.sort_unstable();
     pages.dedup();
-    pages
+    Ok(pages)
 }
 
 /// Python objects that only refer to each other; `gc.collect()` would free them.
@@ -282,12 +420,14 @@ pub struct Garbage {
     firsts: Vec<u32>,
     /// Place of the referring member, and by which field it refers.
     referrers: Vec<(u32, Edge)>,
+    /// It was the same when it was read again.
+    is_stable: bool,
 }
 
 impl Garbage {
-    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>) -> Garbage {
+    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
         let places = places_of(&members);
-        let references = references_between(copy, python, &members, &places);
+        let references = references_between(copy, python, &members, &places, budget)?;
         let mut firsts = vec![0u32; members.len() + 1];
         for (target, _) in &references.all {
             firsts[*target as usize + 1] += 1;
@@ -304,12 +444,37 @@ impl Garbage {
                 *place += 1;
             }
         }
-        Garbage {
+        Ok(Garbage {
             members,
             places,
             firsts,
             referrers,
-        }
+            is_stable: true,
+        })
+    }
+
+    /// Members whose counts are explained only by words of unknown meaning, although native memory points to them: one of
+    /// those words may be no counted reference, and the native pointer may be.
+    pub(crate) fn doubtful(&self, copy: &Copy, walk: &Walk) -> Vec<u64> {
+        let Some(python) = walk.python.as_deref() else {
+            return Vec::new();
+        };
+        let is_doubtful = |object: &u64| {
+            self.place(*object).is_some_and(|place| {
+                let named = |referrer: &&(u32, Edge)| referrer.1.kind() != EdgeKind::Word;
+                let found = self.referrers(place).iter().filter(named).count();
+                exceeds(python.count(copy, *object), found as u64)
+            })
+        };
+        let mut objects: Vec<u64> = walk.refused().filter(is_doubtful).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        objects
+    }
+
+    /// Whether it was the same when it was read again; otherwise some of it may be alive.
+    pub fn is_stable(&self) -> bool {
+        self.is_stable
     }
 
     /// Addresses of the objects.
@@ -335,14 +500,14 @@ mod tests {
     fn between(objects: usize, all: &[(usize, u32)]) -> References {
         let mut references = References::default();
         for object in 0..objects {
-            references.begin();
+            references.begin(true);
             for (from, target) in all {
                 if *from == object {
                     references.all.push((*target, Edge::default()));
                 }
             }
         }
-        references.begin();
+        references.end();
         references
     }
 
@@ -353,6 +518,16 @@ mod tests {
         assert_eq!(references.counts(5), [1, 1, 0, 2, 1]);
         let is_held = flood(&references, vec![false, false, true, false, false]);
         assert_eq!(is_held, [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn references_of_untracked_objects_hold_until_those_are_freed() {
+        // 0 ⇄ 1, where 1 is not tracked; 2 ⇄ 3 → 4, which is not tracked, → 5 → 6.
+        let mut references = between(7, &[(0, 1), (1, 0), (2, 3), (3, 2), (3, 4), (4, 5), (5, 6)]);
+        references.is_tracked[1] = false;
+        references.is_tracked[4] = false;
+        let is_freed = collected(&references, &[Count::Exactly(1); 7]);
+        assert_eq!(is_freed, [false, false, true, true, true, true, true]);
     }
 
     #[test]

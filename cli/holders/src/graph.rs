@@ -228,6 +228,10 @@ pub struct Graph {
     nodes: Vec<Node>,
     states: Vec<State>,
     targets: Vec<NodeId>,
+    /// The node whose targets are added.
+    scanning: NodeId,
+    /// References that were followed after their node had been scanned.
+    late: Vec<(NodeId, NodeId)>,
     by_granule: Vec<NodeId>,
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
@@ -312,6 +316,11 @@ impl Graph {
         &self.targets[first..first + node.count as usize]
     }
 
+    /// References that are not among [`Graph::targets`], because they were followed after the node had been scanned.
+    pub fn late_targets(&self) -> &[(NodeId, NodeId)] {
+        &self.late
+    }
+
     /// All roots, the best first.
     pub fn roots(&self) -> &[(NodeId, Root)] {
         &self.roots
@@ -388,15 +397,18 @@ impl Graph {
         state.is_waiting().then(|| state.cost())
     }
 
-    /// The following [`Graph::add_target`] are of this node.
+    /// The following targets of this node are in order.
     pub(crate) fn begin_scan(&mut self, node: NodeId) {
+        self.scanning = node;
         self.states[node.place()].0 &= !(1 << 6);
         self.nodes[node.place()].first = self.targets.len() as u32;
     }
 
     #[inline]
-    pub(crate) fn add_target(&mut self, target: NodeId) {
-        if self.targets.len() < u32::MAX as usize {
+    pub(crate) fn add_target(&mut self, from: NodeId, target: NodeId) {
+        if from != self.scanning {
+            self.late.push((from, target));
+        } else if self.targets.len() < u32::MAX as usize {
             self.targets.push(target);
         } else {
             self.incomplete = true;
@@ -404,6 +416,7 @@ impl Graph {
     }
 
     pub(crate) fn end_scan(&mut self, node: NodeId) {
+        self.scanning = NodeId::NONE;
         let node = &mut self.nodes[node.place()];
         node.count = self.targets.len() as u32 - node.first;
     }
@@ -416,6 +429,21 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn references_followed_after_the_scan_are_kept_apart() {
+        let mut graph = Graph {
+            nodes: vec![Node::default()],
+            states: vec![State::default()],
+            ..Graph::default()
+        };
+        let [a, b, c] = [0; 3].map(|_| graph.add_root(Root::Heap, Phase::Rest));
+        graph.begin_scan(a);
+        graph.add_target(a, b);
+        graph.end_scan(a);
+        graph.add_target(a, c);
+        assert_eq!((graph.targets(a), graph.late_targets()), (&[b][..], &[(a, c)][..]));
+    }
 
     #[test]
     fn an_edge_keeps_its_kind_and_index() {

@@ -24,6 +24,7 @@
 //! * [`python`]: objects of CPython and the references between them
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
+//! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
 //! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
@@ -39,6 +40,7 @@
 )]
 
 mod blocks;
+mod budget;
 pub mod classes;
 pub mod copy;
 pub mod demangle;

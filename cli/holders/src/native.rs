@@ -335,6 +335,13 @@ impl Native {
                 missing.len()
             ));
         }
+        if roots::are_locals_missing(&self.stacks) {
+            self.limits.push(
+                "thread-local variables were not found, because only those of glibc on x86-64 are known: blocks that only \
+                 they hold are reported as lost"
+                    .to_owned(),
+            );
+        }
         const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
         let is_loaded = |name: &&str| modules.all().iter().any(|module| module.file_name().contains(name));
         let unknown = self.pages.bytes_of(Kind::Unknown);

@@ -16,18 +16,20 @@
 //! allocated chunk. Chunks that contain a Python object are never entered, except at the object: otherwise the links of the
 //! collector's lists would join everything to everything.
 //!
-//! Nothing here recurses, and each node is scanned once, so the time is bounded by the size of the copy.
+//! Nothing here recurses, each node and each large array is scanned once, and the number of references is limited, so the
+//! time is bounded by the size of the copy.
 
 mod rules;
 mod words;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
+use crate::budget::{Budget, Stop};
 use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
@@ -35,7 +37,7 @@ use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
-use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
+use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -43,11 +45,6 @@ const CONTEXT: u8 = 8;
 /// An unnamed chunk in a process with PyTorch, whose classes have names: its words are often stale.
 const UNNAMED: u8 = 4;
 
-/// Larger chunks without a class are buffers more often than objects.
-const LARGE: u64 = 64 << 10;
-/// Where the counts of a shared pointer may have the pointer to the object: behind the counts, and behind a function that
-/// frees it.
-const COUNTED: [u64; 3] = [16, 24, 32];
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
 /// The largest range whose word offsets fit in an edge.
@@ -91,15 +88,16 @@ pub(crate) struct Walk<'w, 's> {
     /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
     pub numbers: Vec<Option<Pointer>>,
     pub torn: u64,
-    /// The time limit is over; nothing more is scanned.
-    pub expired: bool,
+    budget: Budget,
+    /// Large arrays of objects that were read; torn objects may share one.
+    arrays: HashSet<u64, FixedState>,
     pub entry: Entry<'w>,
-    deadline: Instant,
     phase: Phase,
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
-    /// Words that may be stale and equal the address of an object which nothing else in Python leads to.
+    /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
+    /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
@@ -113,7 +111,6 @@ pub(crate) struct Walk<'w, 's> {
     is_tail: bool,
     /// Where such words lead to.
     tails: Vec<Tail>,
-    scanned: u64,
     references: Vec<Reference>,
     copied: Range<u64>,
 }
@@ -143,9 +140,9 @@ impl<'w, 's> Walk<'w, 's> {
             integers: None,
             kinds: HashMap::default(),
             torn: 0,
-            expired: false,
+            budget: Budget::new(copy, deadline),
+            arrays: HashSet::default(),
             entry: Entry::None,
-            deadline,
             phase: Phase::Python,
             queues: Default::default(),
             cost: 0,
@@ -160,10 +157,26 @@ impl<'w, 's> Walk<'w, 's> {
             behind: 0,
             is_tail: false,
             tails: Vec::new(),
-            scanned: 0,
             references: Vec::new(),
             copied,
         }
+    }
+
+    /// Why nothing more is scanned.
+    pub fn stopped(&self) -> Option<Stop> {
+        self.budget.stopped()
+    }
+
+    /// Nothing more is scanned.
+    pub fn stop(&mut self, why: Stop) {
+        self.budget.stop(why);
+    }
+
+    /// Python objects that words of native memory lead to, although their counts show no such reference.
+    pub fn refused(&self) -> impl Iterator<Item = u64> + '_ {
+        (self.entries.iter())
+            .filter(|(.., sort)| *sort == Sort::Word)
+            .map(|(object, ..)| *object)
     }
 
     pub fn unexplained(&self) -> bool {
@@ -284,9 +297,13 @@ impl<'w, 's> Walk<'w, 's> {
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
-        while !self.late.is_empty() && !self.expired {
+        while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
+                let is_new = self.graph.phase(target) == Phase::None;
                 self.offer(target, from, edge, WORD, true, 0);
+                if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.add_target(from, target);
+                }
             }
             self.run();
         }
@@ -294,11 +311,7 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn run(&mut self) {
         while let Some(node) = self.next() {
-            self.scanned += 1;
-            if self.scanned & 0xffff == 0 && Instant::now() > self.deadline {
-                self.expired = true;
-            }
-            if !self.expired {
+            if self.budget.spend(1) {
                 self.scan(node);
             }
         }
@@ -324,7 +337,11 @@ impl<'w, 's> Walk<'w, 's> {
         references.clear();
         match (self.graph.kind(node), self.python.as_deref_mut()) {
             (NodeKind::Python, Some(python)) => {
-                if let Some(of) = python.object(self.copy, address) {
+                let of = python.object(self.copy, address);
+                let array = of.and_then(|of| python.large_array(self.copy, address, of));
+                if array.is_some_and(|array| !self.arrays.insert(array)) {
+                    self.torn += 1;
+                } else if let Some(of) = of {
                     python.references(self.copy, address, of, &mut references);
                     if python.is_finalizer(of) {
                         references.iter_mut().for_each(put_behind);
@@ -333,7 +350,9 @@ impl<'w, 's> Walk<'w, 's> {
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
             (NodeKind::Native, _) => {
-                if let Some(chunk) = self.native.chunk(self.copy, address) {
+                if let Some(chunk) = self.native.chunk(self.copy, address)
+                    && self.budget.spend(chunk.bytes / 8)
+                {
                     match self.kind_of(chunk.start) {
                         Kind::Leaf => {}
                         Kind::Storage => self.storage(node, chunk),
@@ -343,6 +362,9 @@ impl<'w, 's> Walk<'w, 's> {
                 }
             }
             _ => {}
+        }
+        if !self.budget.spend(references.len() as u64) {
+            references.clear();
         }
         for reference in &references {
             self.refer(node, reference.edge, reference.target, reference.sort);
@@ -356,7 +378,7 @@ impl<'w, 's> Walk<'w, 's> {
         let Some(id) = known.or_else(|| self.graph.add(self.copy, address, NodeKind::Frame)) else {
             return;
         };
-        self.graph.add_target(id);
+        self.graph.add_target(from, id);
         self.offer(id, from, edge, 0, false, 0);
     }
 
@@ -373,7 +395,7 @@ impl<'w, 's> Walk<'w, 's> {
             Sort::Possible => (CONTEXT, true),
         };
         if let Some(id) = self.graph.find(self.copy, target) {
-            self.graph.add_target(id);
+            self.graph.add_target(from, id);
             self.offer(id, from, edge, cost, weak, 0);
             return;
         }
@@ -416,7 +438,7 @@ impl<'w, 's> Walk<'w, 's> {
 
     fn add_object(&mut self, from: NodeId, edge: Edge, target: u64, cost: u8, weak: bool) {
         if let Some(id) = self.graph.add(self.copy, target, NodeKind::Python) {
-            self.graph.add_target(id);
+            self.graph.add_target(from, id);
             self.offer(id, from, edge, cost, weak, 0);
         }
     }
@@ -434,7 +456,7 @@ impl<'w, 's> Walk<'w, 's> {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
             } else {
-                self.graph.add_target(id);
+                self.graph.add_target(from, id);
                 self.offer(id, from, edge, WORD, false, 0);
             }
             return;
@@ -448,7 +470,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
                 self.add_object(from, edge, value, WORD, false);
-            } else if self.phase == Phase::Python {
+            } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
             }
             return;
@@ -472,60 +494,6 @@ impl<'w, 's> Walk<'w, 's> {
         }
     }
 
-    /// A pointer to or into a chunk that may be entered.
-    fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
-        if self.phase < Phase::Rest && self.is_stale(from, start) {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
-        }
-        self.graph.add_target(id);
-        if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
-            return;
-        }
-        let is_unnamed = self.kind_of(start) == Kind::Unnamed;
-        let chunk = self.native.chunk(self.copy, start);
-        let unnamed = match (is_unnamed, self.graph.kind(from)) {
-            (false, _) => 0,
-            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
-            (true, _) => 1,
-        };
-        let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
-        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
-        let is_late = is_buffer || unnamed > self.unnamed;
-        if is_late && self.phase < Phase::Rest {
-            if self.graph.phase(id) == Phase::None {
-                self.late.push((id, from, edge));
-            }
-            return;
-        }
-        let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
-        self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
-    }
-
-    /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
-    fn is_stale(&mut self, from: NodeId, start: u64) -> bool {
-        let to = self.kind_of(start);
-        let owner = match self.graph.kind(from) {
-            NodeKind::Native => self.kind_of(self.graph.address(from)),
-            _ => Kind::Named,
-        };
-        match (owner, to) {
-            (Kind::PlainTensor, _) => !matches!(to, Kind::Storage | Kind::TensorMeta),
-            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native && owner != Kind::Tensor,
-            (_, Kind::AutogradNode) => self.is_tail || self.behind != 0 && !self.is_count(self.behind, start),
-            _ => false,
-        }
-    }
-
-    /// Whether these are the counts of a shared pointer to this chunk, or to an object in it.
-    fn is_count(&mut self, address: u64, start: u64) -> bool {
-        let chunk = self.native.chunk(self.copy, address);
-        chunk.is_some_and(|chunk| chunk.start == address)
-            && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
-    }
-
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
@@ -544,19 +512,13 @@ impl<'w, 's> Walk<'w, 's> {
             phase: self.phase,
             weak,
         };
-        let edges = &mut self.block_edges[block];
-        if *edges < EDGES_PER_BLOCK {
-            *edges += 1;
-            self.graph.add_block_edge(BlockEdge {
-                block: block as u32,
-                node: from,
-                edge,
-                interior,
-                weak: weak || !holds,
-            });
-        } else {
-            self.graph.incomplete = true;
-        }
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: weak || !holds,
+        });
         let best = if holds {
             &mut self.found[block]
         } else {
@@ -565,6 +527,16 @@ impl<'w, 's> Walk<'w, 's> {
         match best {
             Some(known) if !known.weak || weak || known.phase != self.phase => {}
             _ => *best = Some(pointer),
+        }
+    }
+
+    fn add_block_edge(&mut self, edge: BlockEdge) {
+        let edges = &mut self.block_edges[edge.block as usize];
+        if *edges < EDGES_PER_BLOCK {
+            *edges += 1;
+            self.graph.add_block_edge(edge);
+        } else {
+            self.graph.incomplete = true;
         }
     }
 
@@ -620,12 +592,5 @@ impl<'w, 's> Walk<'w, 's> {
         self.python
             .as_deref_mut()
             .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
-    }
-}
-
-/// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
-fn put_behind(reference: &mut Reference) {
-    if reference.sort == Sort::Named {
-        reference.sort = Sort::Context;
     }
 }

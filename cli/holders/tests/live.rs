@@ -206,3 +206,31 @@ fn blocks_that_were_freed_cost_no_further_copy() {
     };
     assert_eq!(copies(&asked), 1);
 }
+
+#[test]
+fn a_cycle_is_what_the_collector_frees() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libholds.so");
+    compile(&library, "holds.c", &["-shared", "-fPIC"]);
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(&python).arg(program("collector.py")).arg(&library));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        let note = |label| running.path(&holders, label).note.as_deref();
+        let untracked = note("untracked-in-circle").unwrap_or_default();
+        assert!(
+            untracked.contains("does not track"),
+            "{}: {untracked}",
+            python.display()
+        );
+        let frozen = note("frozen").unwrap_or_default();
+        assert!(frozen.contains("gc.unfreeze()"), "{}: {frozen}", python.display());
+        let possibly = |label| running.path(&holders, label).possibly;
+        assert!(possibly("borrowed") && !possibly("ordinary"), "{}", python.display());
+        assert_eq!(note("ordinary"), Some("gc is disabled"), "{}", python.display());
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

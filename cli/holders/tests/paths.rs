@@ -187,3 +187,22 @@ fn holders_retain_what_they_alone_hold() {
         );
     }
 }
+
+/// The innermost holder of the block with this label.
+fn retainer<'h>(program: &Program, holders: &'h Holders, label: &str) -> Option<&'h str> {
+    let is_it = |address: u64| program.expected[&address] == label;
+    let block = holders.blocks.iter().find(|block| is_it(block.address)).unwrap();
+    Some(&holders.retainers[block.retainer?].name)
+}
+
+#[test]
+fn references_of_native_memory_count_for_what_is_retained() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/retained.py");
+    for python in interpreters() {
+        let program = Program::start(&python, &script);
+        let holders = program.search(&Options::default());
+        let of_object = retainer(&program, &holders, "object").unwrap_or_default();
+        assert!(of_object.starts_with("__main__.owner"), "{python:?}: {holders:#?}");
+        assert_eq!(retainer(&program, &holders, "shared"), None, "{python:?}: {holders:#?}");
+    }
+}

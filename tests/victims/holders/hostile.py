@@ -131,12 +131,24 @@ def look_alikes():
     return "held"
 
 
+def shared_arrays():
+    """Twenty thousand lists whose elements are one array of three hundred thousand."""
+    word = ctypes.sizeof(ctypes.c_void_p)
+    array = [tensor()] + [held] * 300_000
+    sharing = [[None] for _ in range(20_000)]
+    for one in sharing:
+        words = (ctypes.c_uint64 * 4).from_address(id(one))
+        words[2], words[3] = len(array), ctypes.c_uint64.from_address(id(array) + 3 * word).value
+    held.extend([array, sharing, tensor()])
+    return "held"
+
+
 def quiet():
     held.append(tensor())
     return "held"
 
 
-CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, quiet)
+CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet)
 
 
 def main():

@@ -171,7 +171,7 @@ impl Pages {
     }
 
     /// Adds a page if `read` fills its memory; it is absent otherwise. Returns its number.
-    pub fn add(&self, page: u64, read: impl FnOnce(&mut [u8]) -> bool) -> u32 {
+    pub(super) fn add(&self, page: u64, read: impl FnOnce(&mut [u8]) -> bool) -> u32 {
         let number = self.next.get();
         let mut added = ABSENT;
         if number < self.end {
@@ -211,7 +211,7 @@ impl Pages {
 
     /// The number of the page that contains this address.
     #[inline]
-    pub fn number(&self, address: u64) -> u32 {
+    pub(super) fn number(&self, address: u64) -> u32 {
         match self.directory.get((address >> 30) as usize) {
             // SAFETY: every entry points to `TABLE` numbers.
             Some(table) => unsafe { table.get().add((address / PAGE) as usize % TABLE).read() },
@@ -220,40 +220,45 @@ impl Pages {
     }
 
     #[inline]
-    pub fn is_copied(&self, number: u32) -> bool {
+    pub(super) fn is_copied(&self, number: u32) -> bool {
         number.wrapping_sub(FIRST) < self.copied
     }
 
     /// The position of a page among those copied at once.
     #[inline]
-    pub fn place(&self, number: u32) -> Option<usize> {
+    pub(super) fn place(&self, number: u32) -> Option<usize> {
         self.is_copied(number).then(|| (number - FIRST) as usize)
     }
 
-    /// A word of a page with a number from `number` or `add`. The offset is at most PAGE - 8.
+    /// A word of a page. The number is one that `number` or `add` of these pages returned, here and below. The
+    /// offset is at most PAGE - 8.
     #[inline]
-    pub fn word(&self, number: u32, offset: u64) -> u64 {
+    pub(super) fn word(&self, number: u32, offset: u64) -> u64 {
         debug_assert!(offset <= PAGE - 8);
-        // SAFETY: the page is inside the mapping, and the word in the page.
+        // SAFETY: `copy`, which alone can call this, passes numbers of these pages, so the page is inside the mapping; it
+        // checks that the word is in the page.
         unsafe { self.pointer(number).add(offset as usize).cast::<u64>().read_unaligned() }
     }
 
     /// The words of a page.
-    pub fn words(&self, number: u32) -> &[u64; 512] {
-        // SAFETY: the page is inside the mapping, is aligned, and is not written again.
+    pub(super) fn words(&self, number: u32) -> &[u64; 512] {
+        // SAFETY: as above; the page is aligned and is not written again.
         unsafe { &*self.pointer(number).cast() }
     }
 
     /// The bytes of a page from an offset on.
-    pub fn bytes(&self, number: u32, offset: u64) -> &[u8] {
+    pub(super) fn bytes(&self, number: u32, offset: u64) -> &[u8] {
         let offset = offset as usize;
-        // SAFETY: as above, with an offset below the size of a page.
+        debug_assert!(offset < PAGE as usize);
+        // SAFETY: as above; `copy` passes the remainder of an address by the size of a page.
         unsafe { std::slice::from_raw_parts(self.pointer(number).add(offset), PAGE as usize - offset) }
     }
 
     #[inline]
     fn pointer(&self, number: u32) -> *mut u8 {
-        // SAFETY: numbers are below `end`, for which the mapping has room.
+        debug_assert!(number <= self.end);
+        // SAFETY: numbers that `number` and `add` return are below `end`, for which the mapping has room, and `add` asks only
+        // for those. The end of the mapping is a valid address.
         unsafe { self.mapping.start.add(number as usize * PAGE as usize) }
     }
 }

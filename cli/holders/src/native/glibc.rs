@@ -208,7 +208,7 @@ impl Heaps {
     }
 }
 
-/// Finds chunks that are mappings of their own, in memory that belongs to nobody else.
+/// Finds chunks that are mappings of their own, in anonymous memory without another owner.
 pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
     for range in memory {
         let mut end = 0;

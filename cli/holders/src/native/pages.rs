@@ -30,7 +30,7 @@ pub enum Kind {
     Pool,
     /// A run of pages of jemalloc.
     Extent,
-    /// Anonymous memory of nobody known.
+    /// Anonymous memory whose owner is not known.
     Unknown,
 }
 

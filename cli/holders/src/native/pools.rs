@@ -73,7 +73,7 @@ impl Pool {
     }
 }
 
-/// Finds the pools in memory that belongs to nobody else.
+/// Finds the pools in anonymous memory without another owner.
 pub fn find(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: u64) {
     if !pool_bytes.is_power_of_two() || !(PAGE..=16 * 1024).contains(&pool_bytes) {
         return;

@@ -39,7 +39,8 @@ const THREAD_ID: u64 = 720;
 /// Functions may use this much memory below the stack pointer.
 const RED_ZONE: u64 = 128;
 
-/// Whether a struct pthread is here: it refers to itself in its first and third words.
+/// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words. Those of other
+/// machines and C libraries are not known.
 fn is_descriptor(copy: &Copy, at: u64) -> bool {
     copy.word(at) == at && copy.word(at + 16) == at
 }
@@ -61,7 +62,7 @@ fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Opt
     other
 }
 
-/// All struct pthreads in memory of nobody known.
+/// All struct pthreads in anonymous memory whose owner is not known.
 fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
     let mut found = Vec::new();
     for range in memory {
@@ -204,6 +205,11 @@ impl Stack {
     }
 }
 
+/// Whether threads exist, but the thread-local memory of none was found: that of this machine or C library is not known.
+pub fn are_locals_missing(stacks: &[Stack]) -> bool {
+    !stacks.is_empty() && stacks.iter().all(|stack| stack.locals.is_none())
+}
+
 /// Globals of the program first, then those of libraries, then threads.
 pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
     let mut roots = Vec::new();
@@ -231,5 +237,21 @@ pub fn exclude(copy: &Copy, modules: &Modules, stacks: &[Stack], pages: &mut Pag
     }
     for range in stacks.iter().flat_map(|stack| [&stack.whole, &stack.locals]).flatten() {
         pages.set_kind(copy, range.clone(), Kind::None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_local_memory_is_missing_if_that_of_no_thread_was_found() {
+        let unknown = Stack::default();
+        let known = Stack {
+            locals: Some(PAGE..2 * PAGE),
+            ..Stack::default()
+        };
+        assert!(are_locals_missing(&[unknown.clone(), unknown.clone()]));
+        assert!(!are_locals_missing(&[unknown, known]) && !are_locals_missing(&[]));
     }
 }

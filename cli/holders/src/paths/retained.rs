@@ -122,9 +122,9 @@ struct Holding<'g> {
     nodes: usize,
     blocks: usize,
     holds: Vec<u64>,
-    /// For a node, where its blocks begin.
+    /// For a node, where its part of the edges begins.
     firsts: HashMap<u32, u32, FixedState>,
-    /// Sorted by node.
+    /// Blocks, and what was followed late; sorted by node.
     edges: Vec<(u32, u32)>,
 }
 
@@ -141,8 +141,11 @@ impl<'g> Holding<'g> {
             .block_edges()
             .iter()
             .filter(counts)
-            .map(|edge| (edge.node.0, edge.block))
+            .map(|edge| (edge.node.0, nodes as u32 + edge.block))
             .collect();
+        let is_stale = |from: NodeId, to: NodeId| graph.phase(from) == Phase::Rest && graph.phase(to) < Phase::Rest;
+        let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
+        edges.extend(late.map(|(from, to)| (from.0, to.0)));
         edges.sort_unstable();
         edges.dedup();
         let mut firsts = HashMap::default();
@@ -182,8 +185,8 @@ impl Links for Holding<'_> {
             return None;
         }
         let place = *self.firsts.get(&node)? as usize + nth - targets.len();
-        let (from, block) = *self.edges.get(place)?;
-        (from == node).then_some(self.nodes as u32 + block)
+        let (from, target) = *self.edges.get(place)?;
+        (from == node).then_some(target)
     }
 }
 

@@ -5,7 +5,8 @@
 //!      └─► values: a split dictionary has its values apart, in the order of the entries of keys that objects share
 //! ```
 //!
-//! Sizes may be torn: both ends of an array must be present, and large ones must lie in one region.
+//! Sizes may be torn: both ends of an array must be present, and large ones must lie in one region. Addresses may be torn,
+//! too, so that objects share an array.
 
 use std::ops::Range;
 
@@ -13,7 +14,8 @@ use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
-use crate::python::{OBJECT_SIZE, Python, Reference, Sort};
+use crate::python::types::Kind;
+use crate::python::{OBJECT_SIZE, Python, Reference, Sort, TypeId};
 
 /// More than fits into memory.
 const MOST_ENTRIES: u64 = 1 << 40;
@@ -57,9 +59,10 @@ pub fn is_present(copy: &Copy, range: &Range<u64>) -> bool {
             && copy.has(range.start)
             && copy.has(range.end - 8)
             && (bytes <= 16 * PAGE
-                || copy
-                    .region(range.start)
-                    .is_some_and(|region| region.range.end >= range.end))
+                || bytes <= copy.copied_bytes()
+                    && copy
+                        .region(range.start)
+                        .is_some_and(|region| region.range.end >= range.end))
 }
 
 /// `start`, and `count` elements of `step` bytes behind it.
@@ -225,6 +228,22 @@ impl Python {
         for (index, at) in elements.unwrap_or_default().step_by(8).enumerate() {
             push(found, EdgeKind::Item, index as u64, copy.word(at));
         }
+    }
+
+    /// The address of the array of a list, dictionary or set with many elements.
+    pub fn large_array(&self, copy: &Copy, object: u64, of: TypeId) -> Option<u64> {
+        const MANY: u64 = 1 << 12;
+        let o = &self.offsets;
+        let word = |offset| copy.word(object + offset);
+        // Keys are shared by dictionaries with their own values.
+        let (count, array) = match self.types[of].kind {
+            Kind::List => (word(OBJECT_SIZE), o.list_items),
+            Kind::Dict | Kind::OrderedDict if word(o.dict_values) == 0 => (word(OBJECT_SIZE), o.dict_keys),
+            Kind::Dict | Kind::OrderedDict => return None,
+            Kind::Set => (word(o.set_mask), o.set_table),
+            _ => return None,
+        };
+        (count >= MANY).then(|| word(array))
     }
 
     /// The table of a set: {key, hash}.

@@ -166,13 +166,10 @@ impl Python {
                 count.saturating_mul(info.item)
             }
         };
-        // A torn size is as good as none.
-        let more = if more > MOST_BYTES || !copy.has(address + info.basic + more.max(8) - 8) {
-            0
-        } else {
-            more
-        };
-        info.basic + more
+        // A torn size counts as 0.
+        let behind = address + info.basic;
+        let is_sane = more <= MOST_BYTES && is_present(copy, &(behind & !7..(behind + more).next_multiple_of(8)));
+        info.basic + if is_sane { more } else { 0 }
     }
 
     /// The object's memory: from before its header for the collector to its end.

@@ -7,7 +7,8 @@ use crate::copy::Copy;
 use crate::modules::{Module, Modules};
 use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
-use crate::python::{OBJECT_TYPE, Python};
+use crate::python::types::{Kind, TypeInfo};
+use crate::python::{OBJECT_TYPE, Python, TypeId};
 
 const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
@@ -27,18 +28,29 @@ impl Python {
         found
     }
 
+    fn collectors(&self, copy: &Copy) -> Vec<u64> {
+        match self.offsets.runtime_gc {
+            ABSENT => (self.interpreters(copy).into_iter())
+                .map(|state| state + self.offsets.interpreter_gc)
+                .collect(),
+            at => vec![self.runtime + at],
+        }
+    }
+
+    /// Objects that `gc.freeze()` keeps from being freed.
+    pub fn frozen(&mut self, copy: &Copy) -> Vec<u64> {
+        let mut frozen = Vec::new();
+        for collector in self.collectors(copy) {
+            let head = collector + self.offsets.gc_permanent;
+            self.list(copy, head, false, &mut |object| frozen.push(object));
+        }
+        frozen
+    }
+
     /// Objects that the collector tracks: its lists as far as they can be walked.
     pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
         let o = self.offsets;
-        let collectors = match o.runtime_gc {
-            ABSENT => self
-                .interpreters(copy)
-                .into_iter()
-                .map(|state| state + o.interpreter_gc)
-                .collect(),
-            at => vec![self.runtime + at],
-        };
-        for collector in collectors {
+        for collector in self.collectors(copy) {
             let generations = (0..GENERATIONS).map(|number| o.gc_generations + number * o.gc_generation_bytes);
             // A collection keeps counts where the previous object is.
             let is_collecting = copy.half(collector + o.gc_collecting) != 0;
@@ -46,6 +58,15 @@ impl Python {
                 self.list(copy, collector + head, is_collecting, see);
             }
         }
+    }
+
+    /// Whether the collector follows the references of this object.
+    pub fn is_tracked(&self, copy: &Copy, address: u64, of: TypeId) -> bool {
+        let info = &self.types[of];
+        // Static types have no header.
+        let has_header = info.is_tracked
+            && (info.kind != Kind::Type || TypeInfo::is_heap_type(copy.word(address + self.offsets.type_flags)));
+        has_header && copy.word(address.wrapping_sub(HEADER)) & !FLAGS != 0
     }
 
     fn list(&mut self, copy: &Copy, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {

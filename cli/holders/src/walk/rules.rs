@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::copy::Copy;
 use crate::native::{Chunk, Heap, Native};
-use crate::python::Python;
+use crate::python::{Python, Reference, Sort};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. What follows may be uninitialised.
 pub const STORAGE_BYTES: u64 = 40;
@@ -130,6 +130,13 @@ pub fn without(range: Range<u64>, left_out: &[Range<u64>]) -> Vec<Range<u64>> {
             .collect();
     }
     parts
+}
+
+/// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
+pub fn put_behind(reference: &mut Reference) {
+    if reference.sort == Sort::Named {
+        reference.sort = Sort::Context;
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,22 @@
 use std::ops::Range;
 
 use super::rules::{STORAGE_BYTES, is_short_text};
-use super::{Tail, WORD, Walk};
+use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
-use crate::graph::{Edge, EdgeKind, NodeId};
-use crate::native::Chunk;
+use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase};
+use crate::native::{Chunk, Heap};
+
+/// Larger chunks without a class are buffers more often than objects.
+const LARGE: u64 = 64 << 10;
+/// Where the counts of a shared pointer may have the pointer to the object: behind the counts, and behind a function that
+/// frees it.
+const COUNTED: [u64; 3] = [16, 24, 32];
 
 impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
     /// to belongs to the phase in which the chunk was reached.
     pub fn search_tails(&mut self) {
-        while !self.tails.is_empty() && !self.expired {
+        while !self.tails.is_empty() && self.stopped().is_none() {
             let mut tails = std::mem::take(&mut self.tails);
             tails.sort_by_key(|(Tail::Block(from, ..) | Tail::Node(from, ..))| self.graph.phase(*from));
             for tail in tails {
@@ -29,7 +35,7 @@ impl Walk<'_, '_> {
                             pointer.weak = true;
                         }
                     }
-                    Tail::Block(..) => {}
+                    Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
                     Tail::Node(_, _, id, _) if self.native.is_driver(self.copy, self.graph.address(id)) => {}
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
@@ -37,6 +43,80 @@ impl Walk<'_, '_> {
             }
             self.run();
         }
+    }
+
+    /// Adds what remains: blocks that have a holder, to which the last words of chunks point, too.
+    pub fn keep_tails(&mut self) {
+        for tail in std::mem::take(&mut self.tails) {
+            if let Tail::Block(from, edge, block, interior) = tail {
+                self.tail_to_block(from, edge, block, interior);
+            }
+        }
+    }
+
+    /// The word may be a second holder, without which the first one does not retain the block.
+    fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        self.add_block_edge(BlockEdge {
+            block: block as u32,
+            node: from,
+            edge,
+            interior,
+            weak: true,
+        });
+    }
+
+    /// A pointer to or into a chunk that may be entered.
+    pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
+        if self.phase < Phase::Rest && self.is_stale(from, start) {
+            if self.graph.phase(id) == Phase::None {
+                self.late.push((id, from, edge));
+            }
+            return;
+        }
+        self.graph.add_target(from, id);
+        if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
+            return;
+        }
+        let is_unnamed = self.kind_of(start) == Kind::Unnamed;
+        let chunk = self.native.chunk(self.copy, start);
+        let unnamed = match (is_unnamed, self.graph.kind(from)) {
+            (false, _) => 0,
+            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
+            (true, _) => 1,
+        };
+        let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
+        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
+        let is_late = is_buffer || unnamed > self.unnamed;
+        if is_late && self.phase < Phase::Rest {
+            if self.graph.phase(id) == Phase::None {
+                self.late.push((id, from, edge));
+            }
+            return;
+        }
+        let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
+        self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
+    }
+
+    /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
+    fn is_stale(&mut self, from: NodeId, start: u64) -> bool {
+        let to = self.kind_of(start);
+        let owner = match self.graph.kind(from) {
+            NodeKind::Native => self.kind_of(self.graph.address(from)),
+            _ => Kind::Named,
+        };
+        match (owner, to) {
+            (Kind::PlainTensor, _) => !matches!(to, Kind::Storage | Kind::TensorMeta),
+            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native && owner != Kind::Tensor,
+            (_, Kind::AutogradNode) => self.is_tail || self.behind != 0 && !self.is_count(self.behind, start),
+            _ => false,
+        }
+    }
+
+    /// Whether these are the counts of a shared pointer to this chunk, or to an object in it.
+    fn is_count(&mut self, address: u64, start: u64) -> bool {
+        let chunk = self.native.chunk(self.copy, address);
+        chunk.is_some_and(|chunk| chunk.start == address)
+            && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
     }
 
     /// malloc rounds up to 8 more than a multiple of 16: the last word may be what its previous owner left there.

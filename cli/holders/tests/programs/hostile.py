@@ -59,5 +59,13 @@ damage(wrong_size, 16, 1 << 44)
 damage(wrong_items, 24, 0x123456789000)
 damage(wrong_type, 8, id(sane))
 damaged = [id(wrong_size), id(wrong_items), id(wrong_type)]
+# Lists that share one array: their elements are read once.
+array = [block("in-shared-array", "Held")] + [deep] * 300000
+items = ctypes.c_uint64.from_address(id(array) + 24).value
+sharing = [[None] for _ in range(20000)]
+for one in sharing:
+    damage(one, 16, len(array))
+    damage(one, 24, items)
+sharing.append([block("behind-shared-arrays", "Held")])
 print("ready", flush=True)
 sys.stdin.readline()
