@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// The most processes that wait at a time; others go on at once.
 pub const SLOTS: usize = 64;
+/// How often a waiting process looks whether `culeak run` is alive.
+const LOOK_MS: u32 = 100;
 
 /// The area in the file. All zeros: nothing is served.
 #[repr(C)]
@@ -116,6 +118,31 @@ impl Slot {
             wake(self.low());
         }
         changed
+    }
+
+    /// Waits until the process's memory is copied, or `is_over`, and gives the slot back. Ends at once if another process has
+    /// the slot: `culeak run` frees the slot of a process that it does not find, and then any process may claim it.
+    pub fn wait_until_copied(&self, waiting: Waiting, is_over: impl Fn() -> bool) {
+        while let Some((who, state)) = self.read()
+            && who == waiting
+            && state != State::Left
+        {
+            if state == State::Done || is_over() {
+                return self.leave(waiting);
+            }
+            self.pause(waiting, state, LOOK_MS);
+        }
+    }
+
+    /// The process goes on. The states only follow each other in this order, so one of the changes succeeds as long as the
+    /// process has the slot.
+    fn leave(&self, waiting: Waiting) {
+        use State::*;
+        for (from, to) in [(Waiting, Left), (Copying, Left), (Done, Free)] {
+            if self.change(waiting, from, to) {
+                return;
+            }
+        }
     }
 
     /// Waits until the state has changed, or for this time, or for a signal.
@@ -223,6 +250,54 @@ mod tests {
         assert!(holds.is_served());
         holds.owner.store(77 | OWNER_DIED, Relaxed);
         assert!(!holds.is_served(), "the owner has died");
+    }
+
+    #[test]
+    fn a_process_whose_slot_another_one_has_goes_on() {
+        let holds = area();
+        let slot = holds.wait(WHO).expect("a free slot");
+        assert!(slot.change(WHO, State::Waiting, State::Copying) && slot.change(WHO, State::Copying, State::Done));
+        // `culeak run` does not find the process and frees its slot, which another process claims.
+        assert!(slot.change(WHO, State::Done, State::Free));
+        let other = Waiting { pid: 7, ..WHO };
+        let claimed = holds.wait(other).expect("a free slot");
+        assert!(std::ptr::eq(slot, claimed));
+        let steps = [State::Waiting, State::Copying, State::Done];
+        for (nth, &state) in steps.iter().enumerate() {
+            slot.wait_until_copied(WHO, || panic!("it waits for another process's copy"));
+            assert_eq!(slot.read(), Some((other, state)), "the slot is the other process's");
+            assert!(slot.change(other, state, *steps.get(nth + 1).unwrap_or(&State::Free)));
+        }
+        slot.wait_until_copied(WHO, || panic!("it waits on a free slot"));
+    }
+
+    #[test]
+    fn after_the_limit_a_process_goes_on_in_every_state() {
+        use State::*;
+        for (state, after) in [
+            (Waiting, Some(Left)),
+            (Copying, Some(Left)),
+            (Done, None),
+            (Left, Some(Left)),
+        ] {
+            let holds = area();
+            let slot = holds.wait(WHO).expect("a free slot");
+            assert!(state == Waiting || slot.change(WHO, Waiting, state));
+            slot.wait_until_copied(WHO, || true);
+            assert_eq!(slot.read(), after.map(|after| (WHO, after)), "from {state:?}");
+        }
+    }
+
+    #[test]
+    fn a_state_that_changes_while_the_limit_passes_is_left_too() {
+        use State::*;
+        let holds = area();
+        let slot = holds.wait(WHO).expect("a free slot");
+        // Between the read and the change, the copy begins and ends.
+        slot.wait_until_copied(WHO, || {
+            slot.change(WHO, Waiting, Copying) && slot.change(WHO, Copying, Done)
+        });
+        assert_eq!(slot.read(), None);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 pub use at::PointError;
-pub use holders::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search, Step};
+pub use holders::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search, Step, change_retained};
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";

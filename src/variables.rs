@@ -149,7 +149,7 @@ variables! {
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
     WHY = c"CULEAK_WHY", Values::Switch, "",
-        "`1`: let any process of the same user read this one's memory (`culeak why PID`), where the kernel permits it to parents only";
+        "`1`: let any process of the same user read this one's memory (`culeak why PID`), where the kernel permits it to parents only; replaces what the program named by `PR_SET_PTRACER` before";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
         "read by the CLI: the config file (`docs/config.md`)";

@@ -280,4 +280,6 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
 }
 
 #[cfg(test)]
+mod schemas;
+#[cfg(test)]
 mod tests;

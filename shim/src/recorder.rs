@@ -161,8 +161,9 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         let Some(recording) = session::recording_or_lose(Loss::Allocations) else {
             return;
         };
-        let cost = Cost::of(recording);
+        // It may wait, which is not the recorder's cost.
         note_end(recording);
+        let cost = Cost::of(recording);
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         recording.prepare(shard, key);
@@ -204,8 +205,8 @@ pub fn withdraw(space: Space, address: u64) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
-            let _cost = Cost::of(recording);
             note_end(recording);
+            let _cost = Cost::of(recording);
             recording.withdraw(key(space, address), thread_and_shard(recording).1)
         })
         .flatten(),

@@ -224,6 +224,9 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut of_classes = classes::breaches(snapshot, &groups, &sorted.judged, &stacks, rules);
     classes::blame(&mut judged, &mut of_classes);
     breaches.extend(of_classes);
+    let mut warnings = warnings(snapshot, &groups, &stacks, rules);
+    let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
+    warnings.extend(classes::warnings(snapshot, unknown, rules));
     judged.sort_by_key(|row| !row.to_blame);
     let lost = snapshot.losses.lost_allocations;
     if lost > 0 && !limits.allow_losses {
@@ -254,7 +257,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         rows: judged,
         taken: &snapshot.taken,
         losses: &snapshot.losses,
-        warnings: warnings(snapshot, &groups, &stacks, rules),
+        warnings,
     }
 }
 
@@ -274,6 +277,17 @@ pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
 /// Whether what holds the memory must be known, and is not.
 pub fn lacks_holders(snapshot: &Snapshot, rules: &Rules) -> bool {
     !rules.limits.classes.is_empty() && snapshot.holders.is_none()
+}
+
+/// Judged memory of which no class is known, although classes are judged.
+pub fn without_holders(snapshot: &Snapshot, rules: &Rules) -> Tally {
+    if snapshot.holders.is_none() || rules.limits.classes.is_empty() {
+        return Tally::default();
+    }
+    let stacks = CallStacks::of(snapshot);
+    let groups = groups(snapshot, &stacks, rules);
+    let sorted = sort(snapshot, &groups, &stacks, rules);
+    classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules)
 }
 
 /// Why the baseline cannot judge this snapshot: it was taken at another point in time.

@@ -31,16 +31,24 @@ impl Holders {
         let retainers = &mut self.retainers;
         self.blocks.retain(|block| {
             let kept = keeps(block);
-            let mut at = block.retainer.filter(|_| !kept);
-            while let Some(index) = at.filter(|&index| index < retainers.len()) {
-                let retainer = &mut retainers[index];
-                retainer.bytes = retainer.bytes.saturating_sub(block.bytes);
-                retainer.count = retainer.count.saturating_sub(1);
-                // Parents precede children, so this ends.
-                at = retainer.parent.filter(|&parent| parent < index);
+            if !kept {
+                change_retained(retainers, block.retainer, -i128::from(block.bytes), -1);
             }
             kept
         });
+    }
+}
+
+/// Changes the bytes and the number of blocks that a retainer and those around it keep alive.
+pub fn change_retained(retainers: &mut [Retainer], innermost: Option<usize>, bytes: i128, count: i64) {
+    let mut at = innermost;
+    while let Some(index) = at.filter(|&index| index < retainers.len()) {
+        let retainer = &mut retainers[index];
+        let changed = i128::from(retainer.bytes) + bytes;
+        retainer.bytes = u64::try_from(changed.max(0)).unwrap_or(u64::MAX);
+        retainer.count = retainer.count.saturating_add_signed(count);
+        // Parents precede children, so this ends.
+        at = retainer.parent.filter(|&parent| parent < index);
     }
 }
 

@@ -1,8 +1,15 @@
 //! Copies the memory of processes that wait for it (`culeak::hold`), searches the copy for holders, and writes them beside the
 //! recording.
 //!
-//! One thread serves, while the main thread forwards signals: all signals are blocked in it. A process waits until its memory
-//! is copied; the search follows while it runs on. Processes that wait at the same time are served one after the other.
+//! ```text
+//! main thread       forwards signals; all signals are blocked in the other threads
+//! copying thread    slot ─► Copied, and the process goes on ─┐
+//! searching thread                                           └─► search ─► file beside the recording
+//! ```
+//!
+//! A process waits for copies only, not for a search. Processes that wait at the same time are copied one after the other; if
+//! memory is short, the copy waits for the searches before it.
+//!
 //! Deliberately absent: processes that begin to wait after the program has ended; they go on at once.
 
 use std::any::Any;
@@ -11,7 +18,8 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
@@ -35,7 +43,7 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 /// How often it is checked whether waiting processes have died.
 const LOOK_MS: u32 = 1000;
 
-/// The thread that serves.
+/// The threads that serve.
 pub struct Serving {
     thread: JoinHandle<Vec<Served>>,
     area: &'static Holds,
@@ -62,15 +70,31 @@ impl Serving {
         let (facts, ending) = (facts.to_owned(), Arc::clone(&is_over));
         // The new thread inherits a mask that leaves all signals to the main thread.
         let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
-        let (ready, is_ready) = std::sync::mpsc::channel();
-        let thread = thread::Builder::new().name("why".to_owned()).spawn(move || {
-            own(area);
-            let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
-            area.limit_ms.store(limit.max(1), Release);
-            let _ = ready.send(());
-            let served = serve(area, &facts, &ending);
-            area.owner.store(0, Release);
-            served
+        let (ready, is_ready) = mpsc::channel();
+        let (copies, to_search) = mpsc::channel();
+        let pending = Arc::new(AtomicUsize::new(0));
+        let searched = Arc::clone(&pending);
+        let spawn_search = thread::Builder::new().name("why-search".to_owned());
+        let searching = spawn_search.spawn(move || search_all(to_search, &searched, area));
+        let thread = searching.and_then(|searching| {
+            thread::Builder::new().name("why".to_owned()).spawn(move || {
+                own(area);
+                let limit = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+                area.limit_ms.store(limit.max(1), Release);
+                let _ = ready.send(());
+                let copying = Copying {
+                    area,
+                    copy: |waiting| Copied::of(waiting, &facts),
+                    is_gone: |pid| find(pid, &facts).is_none(),
+                    has_room: |pid| find(pid, &facts).is_none_or(has_room),
+                    pending: &pending,
+                    copies,
+                };
+                let mut served = copying.serve(&ending);
+                area.owner.store(0, Release);
+                served.extend(searching.join().unwrap_or_default());
+                served
+            })
         });
         if let Ok(before) = before {
             let _ = before.thread_set_mask();
@@ -132,52 +156,135 @@ fn own(area: &'static Holds) {
     area.owner.store(thread as u32, Release);
 }
 
-fn serve(area: &Holds, facts: &Path, is_over: &AtomicBool) -> Vec<Served> {
-    let mut served = Vec::new();
-    loop {
-        let bell = area.bell.load(Acquire);
-        // Acquire: pairs with the Release in `finish`. What waits before the end is served in the following round.
-        let is_last = is_over.load(Acquire);
-        for slot in area.slots() {
-            served.extend(attend(slot, facts));
+/// Copies the memory of waiting processes.
+struct Copying<'a, C, Copy, Gone, Room> {
+    area: &'a Holds,
+    copy: Copy,
+    /// No process has this id and waits.
+    is_gone: Gone,
+    /// There is memory for a copy of this process beside the copies that are pending.
+    has_room: Room,
+    /// How many copies are not searched yet.
+    pending: &'a AtomicUsize,
+    /// Dropped at the end, which ends the search.
+    copies: Sender<(Waiting, C)>,
+}
+
+impl<C, Copy, Gone, Room> Copying<'_, C, Copy, Gone, Room>
+where
+    Copy: Fn(Waiting) -> Result<C, String>,
+    Gone: Fn(u32) -> bool,
+    Room: Fn(u32) -> bool,
+{
+    /// Returns the processes that were not copied.
+    fn serve(self, is_over: &AtomicBool) -> Vec<Served> {
+        let mut served = Vec::new();
+        loop {
+            let bell = self.area.bell.load(Acquire);
+            // Acquire: pairs with the Release in `finish`. A process that waited before the end is served in this round.
+            let is_last = is_over.load(Acquire);
+            let mut is_put_off = false;
+            for slot in self.area.slots() {
+                match self.attend(slot) {
+                    Attended::Done => {}
+                    Attended::PutOff => is_put_off = true,
+                    Attended::Failed(failed) => served.push(failed),
+                }
+            }
+            if is_last && !is_put_off {
+                return served;
+            }
+            hold::pause(&self.area.bell, bell, LOOK_MS);
         }
-        if is_last {
-            return served;
+    }
+
+    fn attend(&self, slot: &Slot) -> Attended {
+        let Some((waiting, state)) = slot.read() else {
+            return Attended::Done;
+        };
+        let failed = |reason| Attended::Failed(Served::of(waiting, Some(reason)));
+        let late = || "went on before its memory was copied; raise --why-limit".to_owned();
+        match state {
+            // Acquire: pairs with the Release in `search_all`, so the memory of a copy that was searched is free.
+            State::Waiting if self.pending.load(Acquire) > 0 && !(self.has_room)(waiting.pid) => {
+                return Attended::PutOff;
+            }
+            State::Waiting if slot.change(waiting, State::Waiting, State::Copying) => {}
+            State::Left => {
+                slot.change(waiting, State::Left, State::Free);
+                return failed(late());
+            }
+            // It died before it freed its slot.
+            State::Done if (self.is_gone)(waiting.pid) => {
+                slot.change(waiting, State::Done, State::Free);
+                return Attended::Done;
+            }
+            _ => return Attended::Done,
         }
-        hold::pause(&area.bell, bell, LOOK_MS);
+        let copied = caught(|| (self.copy)(waiting));
+        if !slot.change(waiting, State::Copying, State::Done) {
+            slot.change(waiting, State::Left, State::Free);
+            return failed(copied.err().unwrap_or_else(late));
+        }
+        match copied {
+            Ok(copied) => {
+                self.pending.fetch_add(1, Relaxed);
+                match self.copies.send((waiting, copied)) {
+                    Ok(()) => Attended::Done,
+                    Err(_) => failed("its memory could not be searched: the thread that searches has ended".to_owned()),
+                }
+            }
+            Err(reason) => failed(reason),
+        }
     }
 }
 
-fn attend(slot: &Slot, facts: &Path) -> Option<Served> {
-    let (waiting, state) = slot.read()?;
-    let failed = |reason: String| {
-        Some(Served {
+enum Attended {
+    /// The process is copied, or there is nothing to do.
+    Done,
+    /// The copy waits for memory.
+    PutOff,
+    Failed(Served),
+}
+
+impl Served {
+    fn of(waiting: Waiting, failure: Option<String>) -> Served {
+        Served {
             process: format!("process {}", waiting.pid),
-            failure: Some(reason),
-        })
+            failure,
+        }
+    }
+}
+
+/// Searches copies until no more can come.
+fn search_all(copies: Receiver<(Waiting, Copied)>, pending: &AtomicUsize, area: &Holds) -> Vec<Served> {
+    let search = |(waiting, copied): (Waiting, Copied)| {
+        let served = Served::of(waiting, caught(|| copied.search()).err());
+        // Release: pairs with the Acquire in `attend`.
+        pending.fetch_sub(1, Release);
+        // A copy may wait for the memory.
+        area.bell.fetch_add(1, Release);
+        hold::wake(&area.bell);
+        served
     };
-    let late = || "went on before its memory was copied; raise --why-limit".to_owned();
-    match state {
-        State::Waiting if slot.change(waiting, State::Waiting, State::Copying) => {}
-        State::Left => {
-            slot.change(waiting, State::Left, State::Free);
-            return failed(late());
-        }
-        // It died before it freed its slot.
-        State::Done if find(waiting.pid, facts).is_none() => {
-            slot.change(waiting, State::Done, State::Free);
-            return None;
-        }
-        _ => return None,
+    copies.into_iter().map(search).collect()
+}
+
+/// Whether half of the free memory is enough for a copy of the process. True if that is not known.
+fn has_room(pid: u32) -> bool {
+    let resident = kib_of(&format!("/proc/{pid}/status"), "VmRSS:");
+    let free = kib_of("/proc/meminfo", "MemAvailable:");
+    match (resident, free) {
+        (Some(resident), Some(free)) => resident < free / 2,
+        _ => true,
     }
-    let copied = caught(|| Copied::of(waiting, facts));
-    if !slot.change(waiting, State::Copying, State::Done) {
-        slot.change(waiting, State::Left, State::Free);
-        return failed(copied.err().unwrap_or_else(late));
-    }
-    let process = format!("process {}", waiting.pid);
-    let failure = copied.and_then(|copied| caught(|| copied.search())).err();
-    Some(Served { process, failure })
+}
+
+/// A line of a file of `/proc`: `VmRSS:     1234 kB`.
+fn kib_of(path: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// A defect of the search must not stop the program's signals and report.
@@ -293,7 +400,7 @@ mod tests {
         assert_eq!(served.len(), 1);
         let failure = served[0].failure.as_deref().expect("no such process");
         assert!(failure.contains("cannot be found"), "{failure}");
-        assert!(!area.is_served(), "nobody serves after the end");
+        assert!(!area.is_served(), "nothing is served after the end");
     }
 
     #[test]
@@ -315,6 +422,51 @@ mod tests {
                 .is_some_and(|reason| reason.contains("--why-limit"))
         );
         assert_eq!(slot.read(), None);
+    }
+
+    /// No thread searches in this test, so a process that waits for a search waits for ever.
+    #[test]
+    fn processes_wait_for_copies_and_not_for_searches() {
+        let file = facts();
+        let area = map(file.path()).expect("mapped");
+        let (copies, to_search) = mpsc::channel();
+        let pending = AtomicUsize::new(0);
+        let copying = |has_room: bool| Copying {
+            area,
+            copy: |waiting: Waiting| Ok(waiting.pid),
+            is_gone: |_| false,
+            has_room: move |_| has_room,
+            pending: &pending,
+            copies: copies.clone(),
+        };
+        let waits = |pid| {
+            let waiting = Waiting {
+                pid,
+                moment: Moment::End,
+                number: 0,
+            };
+            area.wait(waiting).expect("a slot")
+        };
+        let state = |slot: &Slot| slot.read().map(|(_, state)| state);
+        let slots: Vec<&Slot> = (1..=8).map(waits).collect();
+        assert!(copying(true).serve(&AtomicBool::new(true)).is_empty());
+        assert!(slots.iter().all(|slot| state(slot) == Some(State::Done)));
+        assert_eq!(to_search.try_iter().map(|(_, pid)| pid).sum::<u32>(), 36);
+        assert_eq!(pending.load(Relaxed), 8);
+        // Without memory for another copy, a process waits for the searches before it.
+        let slot = waits(9);
+        assert!(matches!(copying(false).attend(slot), Attended::PutOff));
+        assert_eq!(state(slot), Some(State::Waiting));
+        pending.store(0, Relaxed);
+        assert!(matches!(copying(false).attend(slot), Attended::Done));
+        assert_eq!(state(slot), Some(State::Done), "the only copy needs no room");
+    }
+
+    #[test]
+    fn a_line_of_proc_is_read() {
+        assert!(kib_of("/proc/meminfo", "MemTotal:").is_some_and(|kib| kib > 1000));
+        assert_eq!(kib_of("/proc/meminfo", "No such line:"), None);
+        assert!(has_room(u32::MAX), "no such process");
     }
 
     #[test]

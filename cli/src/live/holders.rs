@@ -45,7 +45,7 @@ pub fn serve(asked: &Receiver<Question>, answers: &Sender<Message>, places: impl
 
 fn answer(question: &Question, places: &impl Fn(Option<PathBuf>) -> Places) -> Result<Answer, Failure> {
     let mut item = Place::Process(question.pid).load()?;
-    // The thread that names stacks has told the notes.
+    // The thread that names stacks prints the notes of this.
     symbolize(&mut item.snapshot, &places(item.root.clone()));
     of_process(&mut item, question.pid, &Wanted::default())?;
     let snapshot = &item.snapshot;

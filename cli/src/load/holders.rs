@@ -24,7 +24,7 @@ use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
-use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, ProcessState, Retainer, Snapshot};
+use culeak::snapshot::{Allocation, Class, Holders, ProcessState, Snapshot, change_retained};
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Block, Error, Options, StillLive};
@@ -169,7 +169,7 @@ fn failure(subject: &str, error: &Error) -> Failure {
     Failure::new(match error {
         Error::Read(_, cause) if cause.kind() == ErrorKind::PermissionDenied => format!(
             "{subject}: its memory cannot be read ({error}); run culeak as the same user with CAP_SYS_PTRACE or as root, or start \
-             the program with `culeak run --why`, which permits it"
+             the program with CULEAK_WHY=1 in its environment, which permits it if the kernel lets only parents read a process"
         ),
         Error::Read(_, cause) if cause.kind() == ErrorKind::NotFound && subject.starts_with("process") => {
             format!("{subject}: ended while its memory was being read ({error}); record it with `culeak run --why`")
@@ -393,32 +393,12 @@ impl Mapped {
     }
 }
 
-/// Changes what a retainer and those around it keep alive.
-fn change_retained(retainers: &mut [Retainer], innermost: Option<usize>, bytes: i128, count: i64) {
-    let (mut at, mut left) = (innermost, retainers.len());
-    while let Some(retainer) = at.and_then(|at| retainers.get_mut(at)) {
-        let changed = i128::from(retainer.bytes) + bytes;
-        retainer.bytes = u64::try_from(changed.max(0)).unwrap_or(u64::MAX);
-        retainer.count = retainer.count.saturating_add_signed(count);
-        // Parents precede children, so the chain is no longer than the list.
-        at = retainer.parent.filter(|_| left > 0);
-        left = left.saturating_sub(1);
-    }
-}
-
 /// Drops the blocks that are not live in a later snapshot of the process, and counts them as changed.
 pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
     let live = live_blocks(now);
-    let Holders { blocks, retainers, .. } = holders;
-    let before = blocks.len();
-    blocks.retain(|held: &HeldBlock| {
-        let is_live = live.contains(&(held.address, held.time_ns));
-        if !is_live {
-            change_retained(retainers, held.retainer, -i128::from(held.bytes), -1);
-        }
-        is_live
-    });
-    holders.search.changed += (before - blocks.len()) as u64;
+    let before = holders.blocks.len();
+    holders.retain(|held| live.contains(&(held.address, held.time_ns)));
+    holders.search.changed += (before - holders.blocks.len()) as u64;
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! the preload library, which replaces functions of CUDA and look-ups only.
 //!
 //! Both functions may be called in a signal handler, and in a child of `vfork`: here are only atomics and look-ups of names,
-//! which are done when the library is loaded. Deliberately absent: the decision whether to wait; see
-//! `shim/src/recorder/hold.rs`.
+//! which are done when the library is loaded. It needs glibc, whose `__sigaction` is called if there is no next `sigaction`.
+//! Deliberately absent: the decision whether to wait; see `shim/src/recorder/hold.rs`.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use crate::recorder::{proof, quietly, session};
 use crate::settings;
-use culeak::hold::{Moment, State, Waiting};
+use culeak::hold::{Moment, Waiting};
 use culeak::recording::Recording;
 use culeak::system::monotonic_ns;
 use culeak::variables;
@@ -23,11 +23,9 @@ use culeak::variables;
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// The process that has the recording. A child of `vfork` shares this memory.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// How often a waiting process looks whether `culeak run` is alive.
-const LOOK_MS: u32 = 100;
 
 /// A recording is being created. If the user wants it, any process of the same user may read this one: some kernels (Yama)
-/// permit it to parents only, as `culeak run --why` is.
+/// permit it to parents only, as `culeak run --why` is. This replaces a process that the program permitted before.
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
@@ -75,18 +73,9 @@ pub fn hold(moment: Moment, number: u32) {
     let Some(slot) = holds.wait(waiting) else { return };
     let limit = u64::from(holds.limit_ms.load(Relaxed)) * 1_000_000;
     let began = monotonic_ns();
-    while let Some((_, state)) = slot.read() {
-        let is_over = monotonic_ns().saturating_sub(began) >= limit || !holds.is_served();
-        match state {
-            State::Done if slot.change(waiting, State::Done, State::Free) => return,
-            State::Waiting | State::Copying if is_over => {
-                if slot.change(waiting, state, State::Left) {
-                    return;
-                }
-            }
-            state => slot.pause(waiting, state, LOOK_MS),
-        }
-    }
+    slot.wait_until_copied(waiting, || {
+        monotonic_ns().saturating_sub(began) >= limit || !holds.is_served()
+    });
 }
 
 /// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` (1).

@@ -7,7 +7,8 @@ use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::words::{class_and_origin, path_text};
-use crate::snapshot::{Call, HolderPath, Snapshot};
+use crate::analysis::words;
+use crate::snapshot::{Allocation, Call, HolderPath, Snapshot};
 
 /// What groups have in common that records share.
 type Sort = (*const Call, Option<usize>, Level);
@@ -32,18 +33,9 @@ pub(super) fn breaches(
         Some(((block.address, block.time_ns), path))
     });
     let failing: HashMap<(u64, u64), &HolderPath> = failing.collect();
-    let sorts = judged
-        .iter()
-        .map(|group| (std::ptr::from_ref(group.call), group.stack, group.level));
-    let sorts: HashSet<Sort> = sorts.collect();
-    let since = since(snapshot, rules);
     let mut sums: HashMap<(SiteKey, *const HolderPath), (Tally, &HolderPath)> = HashMap::default();
-    for row in snapshot.allocations.iter().filter(|row| row.time_ns >= since) {
-        let Some(&path) = failing.get(&(row.address, row.time_ns)) else {
-            continue;
-        };
-        let sort = (std::ptr::from_ref(row.call), row.stack, groups.level(&row, stacks));
-        if sorts.contains(&sort) {
+    each_judged(snapshot, groups, judged, stacks, rules, |row, _| {
+        if let Some(&path) = failing.get(&(row.address, row.time_ns)) {
             let site = (
                 stacks.get(row.stack).site_fingerprint,
                 stacks.is_pool(row.call.kind, row.stack),
@@ -51,7 +43,7 @@ pub(super) fn breaches(
             let (sum, _) = sums.entry((site, path)).or_insert((Tally::default(), path));
             sum.add(row.bytes);
         }
-    }
+    });
     let mut found: Vec<_> = sums.into_iter().collect();
     found.sort_by_key(|&((site, _), (sum, path))| {
         (
@@ -71,6 +63,81 @@ pub(super) fn breaches(
         of,
     };
     found.into_iter().map(breach).collect()
+}
+
+/// Calls this for each record of the judged groups, with its level.
+fn each_judged<'a>(
+    snapshot: &'a Snapshot,
+    groups: &Groups,
+    judged: &[Group],
+    stacks: &CallStacks,
+    rules: &Rules,
+    mut visit: impl FnMut(&Allocation<'a>, Level),
+) {
+    let sorts = judged
+        .iter()
+        .map(|group| (std::ptr::from_ref(group.call), group.stack, group.level));
+    let sorts: HashSet<Sort> = sorts.collect();
+    let since = since(snapshot, rules);
+    for row in snapshot.allocations.iter().filter(|row| row.time_ns >= since) {
+        let level = groups.level(&row, stacks);
+        if sorts.contains(&(std::ptr::from_ref(row.call), row.stack, level)) {
+            visit(&row, level);
+        }
+    }
+}
+
+/// Judged memory whose class is not known, if classes are judged.
+pub(super) fn unknown(
+    snapshot: &Snapshot,
+    groups: &Groups,
+    judged: &[Group],
+    stacks: &CallStacks,
+    rules: &Rules,
+) -> Tally {
+    let mut unknown = Tally::default();
+    let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
+        return unknown;
+    };
+    let known: HashSet<(u64, u64)> = holders
+        .blocks
+        .iter()
+        .map(|block| (block.address, block.time_ns))
+        .collect();
+    each_judged(snapshot, groups, judged, stacks, rules, |row, level| {
+        // Cached memory without an answer is free.
+        if level == Level::Held && row.bytes > 0 && !known.contains(&(row.address, row.time_ns)) {
+            unknown.add(row.bytes);
+        }
+    });
+    unknown
+}
+
+/// What makes the classes uncertain.
+pub(super) fn warnings(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Vec<String> {
+    /// More sentences do not help; a file may have a million.
+    const SENTENCES: usize = 10;
+    let mut warnings = Vec::new();
+    let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
+        return warnings;
+    };
+    if unknown.count > 0 {
+        warnings.push(format!(
+            "what holds {} in {} is not known, so --fail-on did not judge it",
+            words::bytes(unknown.bytes),
+            words::plural(unknown.count, "block", "blocks")
+        ));
+    }
+    let search = &holders.search;
+    if search.changed > 0 {
+        warnings.push(format!(
+            "{} changed holder or were freed during the search",
+            words::plural(search.changed, "block", "blocks")
+        ));
+    }
+    let limits = search.limits.iter().take(SENTENCES);
+    warnings.extend(limits.map(|limit| format!("the search for holders is incomplete: {limit}")));
+    warnings
 }
 
 /// `uncollected cycle Node.o → Node.o: .store → Tensor → storage`.

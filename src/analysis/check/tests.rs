@@ -518,6 +518,34 @@ fn blocks_fail_by_their_class_and_no_others_do() {
 }
 
 #[test]
+fn memory_without_a_class_and_limits_of_the_search_are_warnings() {
+    let mut snapshot = sample::held();
+    let rules = Rules::from(Limits {
+        classes: [Class::Lost].into(),
+        ..Limits::default()
+    });
+    let unknown = Tally {
+        bytes: MIB / 8,
+        count: 1,
+    };
+    assert_eq!(without_holders(&snapshot, &rules), unknown);
+    assert_eq!(without_holders(&snapshot, &Rules::default()), Tally::default());
+    let search = &mut snapshot.holders.as_mut().expect("searched").search;
+    (search.changed, search.limits) = (2, vec!["the stacks of 3 threads were not found".to_owned()]);
+    let warnings = verdict(&snapshot, &rules).warnings;
+    for expected in ["128 KiB in 1 block", "2 blocks changed", "stacks of 3 threads"] {
+        let count = warnings.iter().filter(|warning| warning.contains(expected)).count();
+        assert_eq!(count, 1, "{expected}: {warnings:?}");
+    }
+    let others = verdict(&snapshot, &Rules::default()).warnings;
+    assert!(!others.iter().any(|warning| warning.contains("search")), "{others:?}");
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.blocks.clear();
+    let judged = verdict(&snapshot, &rules).judged;
+    assert_eq!(without_holders(&snapshot, &rules), judged, "no block has an answer");
+}
+
+#[test]
 fn classes_need_holders_and_are_judged_where_these_were_found() {
     let limits = Limits {
         classes: [Class::Lost].into(),

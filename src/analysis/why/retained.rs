@@ -4,19 +4,23 @@ use super::*;
 use crate::analysis::ledger::What;
 use crate::analysis::words::count;
 
-/// The retainers around which there is no other, by name.
-pub(super) fn whole_retainers(holders: &Holders) -> HashMap<&str, &Retainer> {
-    let outermost = holders.retainers.iter().filter(|retainer| retainer.parent.is_none());
-    outermost.map(|retainer| (retainer.name.as_str(), retainer)).collect()
+/// What the retainers around which there is no other free, by root and name. Retainers of one name are different objects (the
+/// locals of two calls of a function, modules of the same name), so their memory is added up.
+pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Tally> {
+    let mut whole: HashMap<(RootKind, &str), Tally> = HashMap::new();
+    for retainer in holders.retainers.iter().filter(|retainer| retainer.parent.is_none()) {
+        whole.entry((retainer.root, &retainer.name)).or_default().join(Tally {
+            bytes: retainer.bytes,
+            count: retainer.count,
+        });
+    }
+    whole
 }
 
-pub(super) fn retained_by(origin: &Origin, whole: &HashMap<&str, &Retainer>) -> Option<Tally> {
+pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tally>) -> Option<Tally> {
     let typed = format!("{} ({})", origin.origin, origin.origin_type);
-    let found = whole.get(origin.origin).or_else(|| whole.get(typed.as_str()))?;
-    (found.root == origin.root).then_some(Tally {
-        bytes: found.bytes,
-        count: found.count,
-    })
+    let of_name = |name| whole.get(&(origin.root, name)).copied();
+    of_name(origin.origin).or_else(|| of_name(&typed))
 }
 
 /// The largest retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose

@@ -176,6 +176,31 @@ fn retainers_that_differ_in_an_index_are_one_and_equal_ones_are_left_out() {
 }
 
 #[test]
+fn retainers_of_one_name_are_added_up_and_those_of_another_root_are_not() {
+    let mut snapshot = held();
+    let keep = Retainer {
+        root: RootKind::Module,
+        ..retainer("__main__.keep (list of 60)", None, 30)
+    };
+    let other_root = Retainer {
+        root: RootKind::Frame,
+        ..keep.clone()
+    };
+    let inner = retainer("__main__.keep (list of 60)", Some(0), 7);
+    let second = Retainer {
+        bytes: 10 * MIB,
+        count: 10,
+        ..keep.clone()
+    };
+    snapshot.holders.as_mut().expect("searched").retainers = vec![keep, second, inner, other_root];
+    let all = why(&snapshot, &Options::default());
+    let retained = all.origins[0]
+        .retained
+        .map(|retained| (retained.bytes / MIB, retained.count));
+    assert_eq!((all.origins[0].origin, retained), ("__main__.keep", Some((40, 40))));
+}
+
+#[test]
 fn a_chain_of_many_retainers_is_one_node() {
     let link = |nth: usize| retainer("node.next", nth.checked_sub(1), if nth == 0 { 2 } else { 1 });
     assert_eq!(

@@ -1,4 +1,4 @@
-use culeak::snapshot::{Call, HolderPath};
+use culeak::snapshot::{Call, HeldBlock, HolderPath, Retainer};
 
 use super::*;
 use crate::text::sample::{MIB, Sample, held, leaky, training};

@@ -1,0 +1,132 @@
+//! `docs/why.schema.json` and `docs/holders.schema.json` describe what is written.
+
+use culeak::analysis::filter::Filter;
+use culeak::analysis::why::{Options, Why};
+use culeak::snapshot::{Class, Snapshot};
+use serde_json::{Value, json};
+
+use super::sidecar;
+use crate::text::sample::held;
+
+const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
+const WHY: &str = include_str!("../../../docs/why.schema.json");
+const HOLDERS: &str = include_str!("../../../docs/holders.schema.json");
+
+/// A validator that refuses fields that the schema does not describe. Its references to the snapshot's schema lead to a copy
+/// of that.
+fn strict(schema: &str) -> jsonschema::Validator {
+    let embedded = SNAPSHOT.replace("\"#/$defs/", "\"#/$defs/snapshot/$defs/");
+    let mut embedded: Value = serde_json::from_str(&embedded).expect("JSON");
+    embedded.as_object_mut().expect("a schema").remove("$id");
+    let schema = schema.replace("snapshot.schema.json#/", "#/$defs/snapshot/");
+    let mut schema: Value = serde_json::from_str(&schema).expect("JSON");
+    schema["$defs"]["snapshot"] = embedded;
+    close(&mut schema);
+    jsonschema::validator_for(&schema).expect("the schema is valid")
+}
+
+/// Adds that objects have no other fields.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if fields.get("type") == Some(&json!("object")) && fields.contains_key("properties") {
+                fields.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+            fields.values_mut().for_each(close);
+        }
+        Value::Array(values) => values.iter_mut().for_each(close),
+        _ => {}
+    }
+}
+
+fn problems(validator: &jsonschema::Validator, json: &Value) -> Vec<String> {
+    let errors = validator.iter_errors(json);
+    errors
+        .map(|error| format!("{}: {error}", error.instance_path()))
+        .collect()
+}
+
+fn why(snapshot: &Snapshot, options: &Options) -> Value {
+    let why = Why::of(snapshot, options).expect("an answer");
+    serde_json::to_value(&why).expect("JSON")
+}
+
+/// Holders with every field.
+fn full() -> Snapshot {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    let search = &mut holders.search;
+    (search.paused_ns, search.torn, search.changed) = (1, 1, 1);
+    (search.point, search.limits) = (Some(culeak::point::Point::End), vec!["a reason".to_owned()]);
+    for path in &mut holders.paths {
+        (path.possibly, path.interior, path.note) = (true, true, Some("gc is disabled".to_owned()));
+    }
+    snapshot
+}
+
+#[test]
+fn answers_from_the_least_to_the_most_are_in_the_schema() {
+    let schema = strict(WHY);
+    let address = full().holders.expect("searched").blocks[0].address;
+    let options = [
+        Options::default(),
+        Options {
+            top: Some(1),
+            rows: Some(1),
+            min_bytes: 1 << 20,
+            ..Options::default()
+        },
+        Options {
+            selector: Some(format!("{address:#x}").parse().expect("a selector")),
+            ..Options::default()
+        },
+        Options {
+            class: Some(Class::Lost),
+            ..Options::default()
+        },
+        Options {
+            filter: Filter {
+                kinds: vec![culeak::kind::Kind::Tensor],
+                since: Some("epoch 1".to_owned()),
+                ..Filter::default()
+            },
+            ..Options::default()
+        },
+    ];
+    for (nth, options) in options.iter().enumerate() {
+        for snapshot in [held(), full()] {
+            let json = why(&snapshot, options);
+            assert_eq!(problems(&schema, &json), Vec::<String>::new(), "{nth}");
+            assert_eq!(json["block"].is_null(), nth != 2);
+            assert_eq!(json["filter"].is_null(), nth != 4);
+        }
+    }
+}
+
+#[test]
+fn every_class_is_in_the_schema_and_other_fields_are_not() {
+    let schema = strict(WHY);
+    for class in Class::ALL {
+        let mut snapshot = held();
+        snapshot.holders.as_mut().expect("searched").paths[0].class = class;
+        let json = why(&snapshot, &Options::default());
+        assert_eq!(problems(&schema, &json), Vec::<String>::new(), "{class:?}");
+    }
+    let mut json = why(&held(), &Options::default());
+    json["origins"][0]["holders"][0]["other"] = json!(1);
+    json["search"]["other"] = json!(1);
+    assert_eq!(problems(&schema, &json).len(), 2, "the validator is strict");
+}
+
+#[test]
+fn the_file_beside_a_recording_is_in_its_schema() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("app.culeak");
+    for snapshot in [held(), full()] {
+        let holders = snapshot.holders.clone().expect("searched");
+        sidecar::write(&recording, &snapshot, holders).expect("written");
+        let text = std::fs::read(recording.with_extension("culeak-why")).expect("readable");
+        let json = serde_json::from_slice(&text).expect("JSON");
+        assert_eq!(problems(&strict(HOLDERS), &json), Vec::<String>::new());
+    }
+}
