@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use culeak::hold::{Moment, State};
 use culeak::proof::HOLDS;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,6 +41,9 @@ fn run(options: &[&str], folder: &Path, program: &[&str]) -> Command {
         .env_remove("LD_PRELOAD")
         .env("CULEAK_CACHE_DIR", "")
         .env("LD_LIBRARY_PATH", fake_driver_folder());
+    // Background commands of a shell script ignore SIGINT, and so would these.
+    // SAFETY: between fork and exec only async-signal-safe functions may run; signal is one, and it installs no handler.
+    unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigDfl).map(drop)?)) };
     command
 }
 
@@ -154,6 +158,17 @@ fn a_script_without_signal_handlers_waits_at_its_first_free() {
         let is_reported = done.stderr.contains("--why: process ") && done.stderr.contains("its objects cannot be read");
         assert!(is_searched != is_reported, "{}: {}", interpreter.version, done.stderr);
     }
+}
+
+#[test]
+fn a_warning_says_that_the_end_of_a_script_is_not_seen_if_sigint_is_ignored() {
+    let folder = folder();
+    let mut command = run(&["--no-report"], folder.path(), &["true"]);
+    // SAFETY: as in `run`.
+    unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigIgn).map(drop)?)) };
+    let output = command.output().expect("culeak starts");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains("SIGINT is ignored"), "{messages}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 # Blocks that change their holder all the time, blocks that do not, and cycles; objects come and go beside them.
 import ctypes
 import gc
-import sys
 
 libc = ctypes.CDLL(None)
 libc.calloc.restype = ctypes.c_void_p
