@@ -22,23 +22,23 @@ pub fn demangled(name: &str) -> String {
         }
         let name = rustc_demangle::try_demangle(name).ok()?;
         // The alternate form omits the hash.
-        written(|out| write!(out, "{name:#}"))
+        written(LENGTH, |out| write!(out, "{name:#}"))
     };
     let cpp = || {
         let name = cpp_demangle::Symbol::new(name).ok()?;
-        written(|out| name.structured_demangle(out, &Default::default()))
+        written(LENGTH, |out| name.structured_demangle(out, &Default::default()))
     };
     rust().or_else(cpp).unwrap_or_else(|| name.to_owned())
 }
 
 /// Whether the last part of a name is a hash as Rust appends it to C++'s form of names: `17h` and 16 digits.
 fn has_hash(name: &str) -> bool {
-    let hashes = name.match_indices("17h").map(|(place, _)| &name[place + 3..]);
+    let mut hashes = name.match_indices("17h").map(|(place, _)| &name[place + 3..]);
     let is_hash = |rest: &str| {
         let digits = rest.bytes().take(16).filter(u8::is_ascii_hexdigit).count();
         digits == 16 && rest[16..].starts_with('E')
     };
-    hashes.into_iter().any(is_hash)
+    hashes.any(is_hash)
 }
 
 /// The name of a variable. Compilers append numbers to the names of static locals of C: `cache.0`.
@@ -51,21 +51,26 @@ pub fn variable(name: &str) -> String {
     }
 }
 
-fn written(write: impl FnOnce(&mut Limited) -> fmt::Result) -> Option<String> {
-    let mut out = Limited(String::new());
+/// What `write` writes; `None` if it is longer than the limit, in bytes.
+pub fn written(limit: usize, write: impl FnOnce(&mut Limited) -> fmt::Result) -> Option<String> {
+    let text = String::new();
+    let mut out = Limited { text, limit };
     write(&mut out).ok()?;
-    Some(out.0)
+    Some(out.text)
 }
 
 /// A string with a maximum length.
-struct Limited(String);
+pub struct Limited {
+    text: String,
+    limit: usize,
+}
 
 impl Write for Limited {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LENGTH {
+        if self.text.len() + text.len() > self.limit {
             return Err(fmt::Error);
         }
-        self.0.push_str(text);
+        self.text.push_str(text);
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ impl Edge {
     }
 }
 
-/// Number of a node; 0 is none.
+/// Number of a node; 0 means that there is no node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct NodeId(pub u32);

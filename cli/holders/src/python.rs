@@ -137,7 +137,7 @@ impl Python {
         if self.minor() >= 10 { 16 << 10 } else { 4 << 10 }
     }
 
-    /// The type of the live object at this address; `None` if there is none.
+    /// The type of the object at this address; `None` if no live object is there.
     #[inline]
     pub fn object(&mut self, copy: &Copy, address: u64) -> Option<TypeId> {
         if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy.word(address)) {

@@ -149,7 +149,7 @@ fn chosen_blocks_have_their_index() {
         "__main__.nested[0][0][0]",
     ] {
         let expected = format!("{path} → T → native memory");
-        assert!(texts.contains(&expected), "{expected} is none of {texts:#?}");
+        assert!(texts.contains(&expected), "{expected} is not in {texts:#?}");
     }
 }
 
@@ -159,7 +159,7 @@ fn holders_retain_what_they_alone_hold() {
     let holders = program.search(&Options::default());
     let find = |name: &str| -> &Retainer {
         let found = holders.retainers.iter().find(|retainer| retainer.name == name);
-        found.unwrap_or_else(|| panic!("{name} is none of {:#?}", holders.retainers))
+        found.unwrap_or_else(|| panic!("{name} is not in {:#?}", holders.retainers))
     };
     let keep = find("__main__.keep (list of 2)");
     assert_eq!((keep.bytes, keep.count, keep.parent), (2 * 4096, 2, None));

@@ -173,7 +173,7 @@ fn references_are_those_that_the_collector_sees() {
                 let of = reader.object(&copy, *referent);
                 match left.get_mut(referent).and_then(Vec::pop) {
                     Some(_) => {}
-                    // Texts, numbers and the like are nobody's holders.
+                    // Texts, numbers and the like hold nothing.
                     None if of.is_some_and(|of| reader.is_leaf(of)) => {}
                     None => {
                         let name = of.map_or("?".to_owned(), |of| reader.name(&copy, *referent, of));

@@ -28,6 +28,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
+use super::rows::Row;
 use super::state::{Page, State};
 use crate::text::{columns, units};
 
@@ -127,6 +128,28 @@ fn too_small(area: Rect, buffer: &mut Buffer) {
         LEAST.0, LEAST.1, area.width, area.height
     );
     Paragraph::new(text).wrap(Wrap { trim: true }).render(area, buffer);
+}
+
+/// Fills the area with lines about the selected call site, from the offset on.
+fn panel(
+    state: &mut State,
+    palette: &Palette,
+    area: Rect,
+    buffer: &mut Buffer,
+    content: impl FnOnce(&State, &Row) -> Vec<Line<'static>>,
+) {
+    let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
+        Some(row) => content(state, row),
+        None => vec![Line::styled(
+            "  this call site has no live memory any more; press esc to go back",
+            palette.dim,
+        )],
+    };
+    state.room = usize::from(area.height);
+    state.offset = state.offset.min(lines.len().saturating_sub(state.room));
+    for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
+        line(rows(area, at, 1), buffer, content);
+    }
 }
 
 /// A part of an area, by rows; empty where the area ends.

@@ -485,7 +485,7 @@ def keeps_number():
 handle = Handle()
 keeps_number()
 native_only("lost", "", lambda address: None)
-# The structure is lost, too: its address is known to nobody.
+# The structure is lost, too: nothing has its address any more.
 native_only("lost with its owner", "", lambda address: structure(80, 16, address) and None)
 
 

@@ -10,12 +10,12 @@
 //! itself is checked, so no other memory looks like it.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write};
 use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
 use crate::copy::Copy;
+use crate::demangle::written;
 
 /// Number of a class in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -158,22 +158,9 @@ const LONGEST_NAME: usize = 4096;
 
 fn demangled(mangled: &str) -> Option<String> {
     let symbol = cpp_demangle::Symbol::new(format!("_ZTS{mangled}")).ok()?;
-    let mut text = Limited(String::new());
-    symbol.structured_demangle(&mut text, &Default::default()).ok()?;
-    let name = text.0.strip_prefix("typeinfo name for ")?;
+    let text = written(LONGEST_NAME, |out| symbol.structured_demangle(out, &Default::default()))?;
+    let name = text.strip_prefix("typeinfo name for ")?;
     (!name.is_empty()).then(|| name.to_owned())
-}
-
-struct Limited(String);
-
-impl Write for Limited {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        if self.0.len() + text.len() > LONGEST_NAME {
-            return Err(fmt::Error);
-        }
-        self.0.push_str(text);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

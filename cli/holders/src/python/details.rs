@@ -38,7 +38,7 @@ impl Python {
         self.text(copy, name, MOST_CHARACTERS).map(|name| plain(&name))
     }
 
-    /// The name of a context variable; `None` if the object is none.
+    /// The name of a context variable; `None` if the object is of another type.
     pub(crate) fn context_variable(&mut self, copy: &Copy, address: u64) -> Option<String> {
         let of = self.object(copy, address)?;
         if self.type_name(of) != "ContextVar" {

@@ -217,7 +217,7 @@ impl Python {
         if o.generator_frame == ABSENT {
             return None;
         }
-        // The states were numbered anew in 3.15.
+        // 3.15 renumbered the states.
         const CLEARED: u8 = 5;
         let state = copy.byte(generator + o.generator_state);
         let has_frame = if self.minor() >= 15 {

@@ -8,7 +8,7 @@ use crate::python::references::is_address;
 pub const MOST_CHARACTERS: u64 = 80;
 
 impl Python {
-    /// The characters of a `str`, at most `limit` of them; `None` if it is none. What is not a character becomes `\u{fffd}`.
+    /// The characters of a `str`, at most `limit` of them; `None` if the object is no `str`. What is not a character becomes `\u{fffd}`.
     pub(crate) fn text(&mut self, copy: &Copy, address: u64, limit: u64) -> Option<String> {
         let of = self.object(copy, address)?;
         if !self.types[of].is_text() {

@@ -1,4 +1,4 @@
-// An object in memory of an allocator that nobody knows. Prints its address, a block that it holds, and one behind it.
+// An object in memory of an allocator that culeak does not know. Prints its address, a block that it holds, and one behind it.
 
 #include <cstdint>
 #include <cstdio>

@@ -21,7 +21,7 @@ struct Damaged {
     process: Process,
     /// Words with another value.
     patches: Vec<(u64, u64)>,
-    /// One of so many words is replaced; 0: none.
+    /// One word in this many is replaced; 0: no word is.
     rate: u64,
     random: AtomicU64,
 }

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::holders::Answer;
 use super::super::rows::Row;
 use super::super::state::State;
-use super::{Palette, line, rows};
+use super::{Palette, panel};
 use crate::escape::Escaped;
 use crate::text::parts::tally;
 use crate::text::units;
@@ -18,18 +18,9 @@ const MOST: usize = 200;
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let width = usize::from(area.width);
-    let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
-        Some(row) => content(state, row, width, palette),
-        None => vec![Line::styled(
-            "  this call site has no live memory any more; press esc to go back",
-            palette.dim,
-        )],
-    };
-    state.room = usize::from(area.height);
-    state.offset = state.offset.min(lines.len().saturating_sub(state.room));
-    for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
-        line(rows(area, at, 1), buffer, content);
-    }
+    panel(state, palette, area, buffer, |state, row| {
+        content(state, row, width, palette)
+    });
 }
 
 fn content(state: &State, row: &Row, width: usize, palette: &Palette) -> Vec<Line<'static>> {

@@ -7,7 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::names::Named;
 use super::super::rows::{Row, StackRow};
 use super::super::state::State;
-use super::{Palette, line, rows};
+use super::{Palette, panel};
 use crate::text::parts::tally;
 use crate::text::units::{self, plural};
 
@@ -16,18 +16,9 @@ const MOST: usize = 200;
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let now = state.reading_shown().map_or(0, |reading| reading.at_ns);
-    let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
-        Some(row) => content(state, row, now, palette),
-        None => vec![Line::styled(
-            "  this call site has no live memory any more; press esc to go back",
-            palette.dim,
-        )],
-    };
-    state.room = usize::from(area.height);
-    state.offset = state.offset.min(lines.len().saturating_sub(state.room));
-    for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
-        line(rows(area, at, 1), buffer, content);
-    }
+    panel(state, palette, area, buffer, |state, row| {
+        content(state, row, now, palette)
+    });
 }
 
 fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line<'static>> {

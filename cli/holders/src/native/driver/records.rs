@@ -1,4 +1,4 @@
-//! The driver's records of blocks, told from the program's objects that hold them.
+//! Distinguishes the driver's records of blocks from the program's objects that hold them.
 //!
 //! ```text
 //! context (marked) ◄─► main record: the block's address three times or more ◄─► other records of the same block
