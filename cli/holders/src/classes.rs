@@ -87,6 +87,8 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
+    // Copies in succession that explained no further block.
+    let mut idle = 0;
     loop {
         let before = Instant::now();
         let (copy, is_consistent) = match copied(source, options) {
@@ -119,9 +121,16 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             best[*block].is_none_or(|known| answer < known || answer == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
+        let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();
+        let explained_before = explained(&best);
         for block in &better {
             best[*block] = Some(answer(&searched.found[*block]));
         }
+        idle = if explained(&best) > explained_before && search.copies > 1 {
+            0
+        } else {
+            idle + 1
+        };
         // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
@@ -141,7 +150,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
-            false => search.copies >= options.copies,
+            false => idle >= options.copies || search.copies >= ROUNDS * options.copies,
         };
         if is_done || is_consistent || Instant::now() > deadline {
             break;
@@ -166,6 +175,10 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
 }
+
+/// If copies go on to explain blocks, the search takes this many times the copies of [`Options::copies`] at most: references
+/// that move all the time are missing from many copies.
+const ROUNDS: u32 = 4;
 
 /// A class, and whether another copy can contradict it although it is final otherwise. Better ones are smaller.
 type Answer = (Class, bool);

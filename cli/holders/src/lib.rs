@@ -13,7 +13,7 @@
 //! [`Class`](culeak::snapshot::Class).
 //!
 //! A copy of a running process is inconsistent: arrays and the objects that refer to them are copied at different times. So
-//! a block that one copy does not explain is searched for in up to [`Options::copies`] copies, objects that look like
+//! a block that one copy does not explain is searched for in further copies ([`Options::copies`]), objects that look like
 //! garbage are read again, and each path is read again before it is reported.
 //!
 //! * [`source`]: a process or a core file: regions, pages, threads
@@ -83,7 +83,7 @@ pub struct Block {
 /// What to search, and how much to spend.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The most copies of a process that runs on.
+    /// A process that runs on is copied again until this many copies in succession explain no further block.
     pub copies: u32,
     /// Stop the process while its memory is copied.
     pub pause: bool,

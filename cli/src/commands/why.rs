@@ -53,7 +53,7 @@ pub struct WhyArgs {
     /// Stop the process while its memory is copied, so that all of it is of one instant
     #[arg(long, conflicts_with = "core")]
     pub pause: bool,
-    /// Copy the memory of a running process at most N times, until each block is explained [default: 4]
+    /// Copy the memory of a running process again, until each block is explained or N copies in a row explained none [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "core")]
     pub copies: Option<u32>,
     /// Show at most N holders; 0: all, with all their rows [default: 20; all with --json or --html]
