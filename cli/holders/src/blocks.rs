@@ -48,6 +48,12 @@ impl BlockIndex {
         own.map(|block| block.address).collect()
     }
 
+    /// The block that ends where this one begins.
+    pub fn adjacent(&self, block: usize) -> Option<usize> {
+        let before = block.checked_sub(1)?;
+        (end(&self.blocks[before]) == self.blocks[block].address).then_some(before)
+    }
+
     pub fn is_of_torch(&self, block: usize) -> bool {
         self.blocks[block].of_torch
     }

@@ -17,6 +17,7 @@ use std::fs;
 use std::ops::Range;
 use std::time::Instant;
 
+use culeak::analysis::words;
 use culeak::snapshot::{Class, Holders, Search};
 use foldhash::fast::FixedState;
 
@@ -30,7 +31,7 @@ use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
-use crate::source::Source;
+use crate::source::{Source, Thread};
 use crate::walk::{Entry, Pointer, Walk, without};
 use crate::{Block, Error, Options};
 
@@ -64,6 +65,8 @@ pub struct Searched<'c, 's> {
     pub found: Vec<Found>,
     /// References that led to no live object.
     pub torn: u64,
+    /// Bytes of shared memory that were not searched.
+    pub left_out: u64,
     /// Why the search stopped before it was done.
     pub stopped: Option<Stop>,
 }
@@ -72,6 +75,11 @@ const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
 const ONLY_NUMBER: &str = "held as a number";
+const ONLY_END: &str = "the pointer may be the end of the block before it";
+const SHARED: &str = "in memory shared with other processes";
+const INACCESSIBLE: &str = "in memory that the program made inaccessible";
+const ONLY_SHARED: &str = "only shared memory that nothing points to has a pointer to it";
+const ONLY_INACCESSIBLE: &str = "only inaccessible memory that nothing points to has a pointer to it";
 
 /// # Errors
 /// See [`crate::search`].
@@ -87,6 +95,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
+    let (mut left_out, mut running) = (0, 0);
     // Copies in succession that explained no further block.
     let mut idle = 0;
     loop {
@@ -146,6 +155,8 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             ),
             None => {}
         }
+        left_out = left_out.max(searched.left_out);
+        running = running.max(threads_running(&copy));
         let all_final = best.iter().all(is_final);
         let is_done = match all_final {
             // A path that changed is looked for once more.
@@ -166,6 +177,9 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             }
         }
     }
+    if best.iter().flatten().any(|(class, _)| *class == Class::Lost) {
+        limits.extend(what_may_hold(left_out, running));
+    }
     limits.extend(source.limits());
     for limit in limits {
         if !search.limits.contains(&limit) {
@@ -174,6 +188,34 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     }
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
+}
+
+/// What was not searched and may hold blocks that are lost otherwise: bytes of shared memory, and threads that ran.
+fn what_may_hold(left_out: u64, running: usize) -> Vec<String> {
+    let mut limits = Vec::new();
+    if left_out > 0 {
+        limits.push(format!(
+            "{} of memory shared with other processes were not searched: a block that only it points to counts as lost",
+            words::bytes(left_out)
+        ));
+    }
+    if running > 0 {
+        let (threads, whose) = match running {
+            1 => ("1 thread was".to_owned(), "its"),
+            _ => (format!("{running} threads were"), "their"),
+        };
+        limits.push(format!(
+            "{threads} running, and {whose} registers were not read: a block that only these point to counts as lost; --pause \
+             reads them"
+        ));
+    }
+    limits
+}
+
+/// Threads that ran while the memory was copied.
+fn threads_running(copy: &Copy) -> usize {
+    let runs = |thread: &&Thread| thread.stack_pointer.is_none() && thread.registers.is_empty();
+    copy.threads().iter().filter(runs).count()
 }
 
 /// If copies go on to explain blocks, the search takes this many times the copies of [`Options::copies`] at most: references
@@ -300,6 +342,9 @@ fn examine<'c, 's>(
             walk.search_late();
             walk.search_tails();
         }
+        if walk.unexplained() {
+            walk.search_apart();
+        }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
         unreached = Unreached::default();
@@ -310,6 +355,10 @@ fn examine<'c, 's>(
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
+    for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
+        let note = |shared| if shared { SHARED } else { INACCESSIBLE };
+        found.note = found.note.or(apart_on_path(&walk, found.last.0).map(note));
+    }
     let doubtful = reached_from(copy, &walk.graph, &garbage.doubtful(copy, &walk));
     let frozen = match walk.python.as_deref_mut() {
         Some(python) if !garbage.members().is_empty() => python.frozen(copy),
@@ -339,8 +388,9 @@ fn examine<'c, 's>(
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, block)))
         .collect();
     let stopped = walk.stopped();
-    let Walk { graph, torn, .. } = walk;
+    let Walk { graph, torn, apart, .. } = walk;
     Ok(Searched {
+        left_out: apart.left_out,
         copy,
         modules,
         native,
@@ -418,6 +468,19 @@ pub(crate) fn first_object(graph: &Graph, node: NodeId) -> Option<NodeId> {
     first
 }
 
+/// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
+fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
+    let entered = &walk.apart.entered;
+    let mut at = Some(node).filter(|_| !entered.is_empty());
+    while let Some(node) = at {
+        if let Ok(place) = entered.binary_search_by_key(&node, |entered| entered.0) {
+            return Some(entered[place].1);
+        }
+        at = walk.graph.parent(node).map(|parent| parent.0);
+    }
+    None
+}
+
 /// The class of a block that no walk reached.
 fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found {
     let lost = Found {
@@ -441,6 +504,12 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
                 possibly: true,
                 ..of_pointer(&walk.graph, record)
             },
+        };
+    }
+    if let Some(end) = walk.ends[block] {
+        return Found {
+            note: Some(ONLY_END),
+            ..of_pointer(&walk.graph, end)
         };
     }
     if let Some(number) = walk.numbers[block]
@@ -483,7 +552,11 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
             };
         }
     }
-    lost
+    let note = |shared: bool| if shared { ONLY_SHARED } else { ONLY_INACCESSIBLE };
+    Found {
+        note: walk.apart.pointed.get(block).copied().flatten().map(note),
+        ..lost
+    }
 }
 
 #[cfg(test)]

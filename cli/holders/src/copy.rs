@@ -4,11 +4,12 @@
 //! address ─► directory (1 GiB per entry) ─► page table ─► number of the page in the buffer
 //! ```
 //!
-//! Private writable pages that exist are copied at once. Read-only pages (virtual tables, names, type objects) are copied
-//! singly when they are first read. A word that is absent reads as 0, which no structure takes for a pointer.
+//! Private pages that exist and were written are copied at once, also if they are read-only by now. Other read-only pages
+//! (virtual tables, names, type objects) are copied singly when they are first read. A word that is absent reads as 0, which
+//! no structure takes for a pointer.
 //!
-//! Not copied: memory shared with other processes, devices, and the recorder's own memory, which contains the address of
-//! every block.
+//! Not copied: memory that is searched apart ([`apart`]), devices, and the recorder's own memory, which contains the address
+//! of every block.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use std::rc::Rc;
 use crate::Error;
 use crate::source::{Region, Source, Thread};
 
+pub(crate) mod apart;
 mod pages;
 mod reading;
 mod room;
@@ -46,7 +48,7 @@ pub struct Copy<'a> {
 }
 
 impl<'a> Copy<'a> {
-    /// Copies the private writable memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
+    /// Copies the private written memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
     ///
     /// # Errors
     /// The mappings cannot be read, nothing can be copied, or the copy does not fit into memory.
@@ -54,7 +56,7 @@ impl<'a> Copy<'a> {
         let failed = |error| Error::Read("the memory map".to_owned(), error);
         let regions = source.regions().map_err(failed)?;
         let excluded = selection::excluded(source, &regions, excluded);
-        let wanted = selection::writable(source, &regions, &excluded);
+        let wanted = selection::written(source, &regions, &excluded);
         let count: u64 = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
         let failed = |error| Error::Read(format!("{} MiB of memory", (count * PAGE) >> 20), error);
         let mut pages = Pages::new(count, SINGLE_PAGES).map_err(failed)?;
@@ -115,7 +117,7 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Whether the page was copied at once, so is writable.
+    /// Whether the page was copied at once, so was written.
     #[inline]
     pub fn has(&self, address: u64) -> bool {
         self.pages.is_copied(self.pages.number(address))
@@ -302,6 +304,11 @@ impl<'a> Copy<'a> {
 
     pub fn source(&self) -> &'a dyn Source {
         self.source
+    }
+
+    /// Memory that is searched for blocks which nothing else holds.
+    pub(crate) fn apart(&self) -> apart::Apart {
+        apart::Apart::find(self.source, &self.regions, &self.excluded, apart::MOST)
     }
 }
 

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::copy::Copy;
+use crate::copy::{Copy, PAGE};
 use crate::source::{Region, Source};
 
 mod exported;
@@ -32,7 +32,7 @@ pub struct Module {
     pub path: String,
     /// Runtime address minus the address in the file.
     pub bias: u64,
-    /// Writable static memory (`.data`, `.bss`), as mapped, without what follows the end of `.bss`.
+    /// Written static memory (`.data`, `.bss`), as mapped, without what follows the end of `.bss`.
     pub globals: Vec<Range<u64>>,
 }
 
@@ -220,11 +220,20 @@ fn loaded(copy: &Copy, first: &Region) -> Option<(Module, Contents)> {
         let regions = copy.regions()[from..]
             .iter()
             .take_while(|region| region.range.start < memory.end);
-        for region in regions.filter(|region| region.writable && !region.shared) {
+        let mut add = |range: Range<u64>| match globals.last_mut() {
+            Some(Range { end, .. }) if *end == range.start => *end = range.end,
+            _ => globals.push(range),
+        };
+        for region in regions.filter(|region| region.readable && !region.shared) {
             let range = region.range.start.max(memory.start)..region.range.end.min(memory.end);
-            match globals.last_mut() {
-                Some(Range { end, .. }) if *end == range.start => *end = range.end,
-                _ => globals.push(range),
+            if region.writable {
+                add(range);
+            } else {
+                // What the program made read-only itself was copied.
+                let pages = (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize);
+                for page in pages.filter(|page| copy.has(*page)) {
+                    add(page.max(range.start)..(page + PAGE).min(range.end));
+                }
             }
         }
     }

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use culeak::analysis::words;
 
+use crate::copy::selection::is_anonymous;
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 
@@ -108,17 +109,28 @@ impl Native {
     /// `pool_bytes`: the size of a pool of CPython's allocator; `None` without Python.
     pub fn find(copy: &Copy, modules: &Modules, pool_bytes: Option<u64>) -> Native {
         let mut pages = Pages::new(copy);
-        let (mut memory, mut brk) = (Vec::new(), Vec::new());
-        for region in copy.regions() {
-            if !region.writable || region.shared {
-                continue;
+        let (mut memory, mut brk): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();
+        let mut was_writable = true;
+        for region in copy.regions().iter().filter(|region| region.readable && !region.shared) {
+            let list = match region.name.as_str() {
+                "[heap]" => &mut brk,
+                _ if is_anonymous(region) => &mut memory,
+                _ => {
+                    let is_module = || modules.all().iter().any(|module| module.path == region.name);
+                    if region.name.starts_with('/') && !is_module() {
+                        pages.set_kind(copy, region.range.clone(), Kind::Unknown);
+                    }
+                    continue;
+                }
+            };
+            match list.last_mut() {
+                // A program that makes pages of a heap read-only cuts its mapping.
+                Some(last) if last.end == region.range.start && !(region.writable && was_writable) => {
+                    last.end = region.range.end;
+                }
+                _ => list.push(region.range.clone()),
             }
-            match region.name.as_str() {
-                "[heap]" => brk.push(region.range.clone()),
-                "" => memory.push(region.range.clone()),
-                name if name.starts_with("[anon:") => memory.push(region.range.clone()),
-                _ => {}
-            }
+            was_writable = region.writable;
         }
         for range in memory.iter().chain(&brk) {
             pages.set_kind(copy, range.clone(), Kind::Unknown);

@@ -20,6 +20,7 @@ use crate::copy::Copy;
 use crate::graph::Edge;
 use crate::python::offsets::Offsets;
 use crate::python::types::Types;
+pub use crate::python::types::Number;
 
 mod containers;
 mod details;
@@ -162,6 +163,12 @@ impl Python {
     #[inline]
     pub fn is_leaf(&self, of: TypeId) -> bool {
         self.types[of].is_leaf
+    }
+
+    /// Where the value of such an object is, if it may be an address.
+    #[inline]
+    pub fn number(&self, of: TypeId) -> Option<Number> {
+        self.types[of].number
     }
 
     /// An entry of `weakref.finalize`: what it refers to is used when another object is freed.

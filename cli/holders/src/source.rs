@@ -52,6 +52,16 @@ pub trait Source: Sync {
     /// it. Everything if that is not known.
     fn present(&self, range: Range<u64>) -> Vec<Range<u64>>;
 
+    /// As [`Source::present`], without the pages that are as in the file that is mapped there.
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.present(range)
+    }
+
+    /// Bytes of shared memory in this range that exist, but were not copied, so cannot be read.
+    fn left_out(&self, _range: &Range<u64>) -> u64 {
+        0
+    }
+
     /// Copies these ranges into the buffer one after the other. Returns the bytes copied before the first that cannot be
     /// read.
     fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize;

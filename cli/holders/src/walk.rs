@@ -19,6 +19,8 @@
 //! Nothing here recurses, each node and each large array is scanned once, and the number of references is limited, so the
 //! time is bounded by the size of the copy.
 
+mod apart;
+mod numbers;
 mod rules;
 mod words;
 
@@ -34,8 +36,9 @@ use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
 use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
-use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
+use crate::python::{Python, PythonRoot, Reference, Rooted, Sort};
 
+pub(crate) use apart::InApart;
 pub(crate) use rules::without;
 use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
 
@@ -87,6 +90,10 @@ pub(crate) struct Walk<'w, 's> {
     pub records: Vec<Option<Pointer>>,
     /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
     pub numbers: Vec<Option<Pointer>>,
+    /// Words that equal the start of the block, but may be the end of the block before it. The same.
+    pub ends: Vec<Option<Pointer>>,
+    /// What was found in memory that is not part of the copy.
+    pub apart: InApart,
     pub torn: u64,
     budget: Budget,
     /// Large arrays of objects that were read; torn objects may share one.
@@ -101,8 +108,6 @@ pub(crate) struct Walk<'w, 's> {
     entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
-    /// The type `int`.
-    integers: Option<TypeId>,
     kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
     /// The word behind the one that is being scanned; 0: not known.
@@ -137,7 +142,8 @@ impl<'w, 's> Walk<'w, 's> {
             found: vec![None; index.len()],
             records: vec![None; index.len()],
             numbers: vec![None; index.len()],
-            integers: None,
+            ends: vec![None; index.len()],
+            apart: InApart::default(),
             kinds: HashMap::default(),
             torn: 0,
             budget: Budget::new(copy, deadline),
@@ -403,36 +409,17 @@ impl<'w, 's> Walk<'w, 's> {
             return;
         };
         match python.object(self.copy, target) {
-            Some(of) if python.is_leaf(of) => {
-                if self.integers.is_none() && python.type_name(of) == "int" {
-                    self.integers = Some(of);
-                }
-                if self.integers == Some(of) {
-                    self.number(from, edge, target);
-                }
-            }
+            Some(of) if python.is_leaf(of) => self.number(from, edge, target, of),
             Some(_) if weak && !self.may_enter(target) => {
                 if self.phase == Phase::Python {
                     self.entries.push((target, from, edge, sort));
                 }
             }
-            Some(_) => self.add_object(from, edge, target, cost, weak),
+            Some(of) => {
+                self.number(from, edge, target, of);
+                self.add_object(from, edge, target, cost, weak);
+            }
             None => self.torn += u64::from(!weak && target != 0),
-        }
-    }
-
-    fn number(&mut self, from: NodeId, edge: Edge, integer: u64) {
-        let Some(value) = two_digits(self.copy, integer) else {
-            return;
-        };
-        if let Some((block, interior)) = self.index.find(value) {
-            self.numbers[block].get_or_insert(Pointer {
-                node: from,
-                edge,
-                interior,
-                phase: self.phase,
-                weak: true,
-            });
         }
     }
 
@@ -466,6 +453,9 @@ impl<'w, 's> Walk<'w, 's> {
             && let Some(of) = python.object(self.copy, value)
         {
             if python.is_leaf(of) {
+                if self.graph.kind(from) == NodeKind::Python {
+                    self.number(from, edge, value, of);
+                }
                 return;
             }
             if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
@@ -504,7 +494,8 @@ impl<'w, 's> Walk<'w, 's> {
                 NodeKind::Native => self.kind_of(self.graph.address(from)) == Kind::Storage,
                 NodeKind::Root => false,
             };
-        let weak = self.graph.is_weak(from);
+        let is_end = holds && !interior && self.may_be_end(from, edge, block);
+        let weak = self.graph.is_weak(from) || is_end;
         let pointer = Pointer {
             node: from,
             edge,
@@ -519,6 +510,10 @@ impl<'w, 's> Walk<'w, 's> {
             interior,
             weak: weak || !holds,
         });
+        if is_end {
+            self.ends[block].get_or_insert(pointer);
+            return;
+        }
         let best = if holds {
             &mut self.found[block]
         } else {

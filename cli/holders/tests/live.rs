@@ -234,3 +234,81 @@ fn a_cycle_is_what_the_collector_frees() {
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
+
+#[test]
+fn pointers_outside_private_writable_memory_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let executable = folder.path().join("elsewhere");
+    compile(&executable, "elsewhere.c", &[]);
+    let running = Program::start(Command::new(&executable).arg(folder.path()));
+    let holders = running.search();
+    let mistakes = running.mistakes(&holders);
+    assert!(mistakes.is_empty(), "{}\n{:?}", mistakes.join("\n"), holders.search);
+    let path = |label| running.path(&holders, label);
+    let note = |label| path(label).note.as_deref();
+    for label in ["shared", "memory-file", "posix-shared", "shared-file", "behind-shared", "shared-behind-shared"] {
+        assert_eq!(note(label), Some("in memory shared with other processes"), "{label}");
+        assert!(path(label).possibly, "{label}");
+        assert!(path(label).origin.starts_with("pages in elsewhere"), "{:?}", path(label));
+    }
+    assert_eq!(note("inaccessible"), Some("in memory that the program made inaccessible"));
+    for label in ["read-only", "read-only-global", "read-only-in-chunk", "read-only-chain"] {
+        assert_eq!(note(label), None, "{label}");
+    }
+    assert_eq!(note("unreachable-shared"), Some("only shared memory that nothing points to has a pointer to it"));
+    assert_eq!(note("forgotten"), None);
+    assert_eq!(holders.search.limits, Vec::<String>::new());
+}
+
+#[test]
+fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let executable = folder.path().join("spans");
+    compile(&executable, "spans.c", &[]);
+    let running = Program::start(&mut Command::new(&executable));
+    let holders = running.search();
+    let mistakes = running.mistakes(&holders);
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+    let possibly = |label| running.path(&holders, label).note.as_deref() == Some("the pointer may be the end of the block before it");
+    for label in ["span-end", "full-end", "cursor-end"] {
+        assert!(possibly(label), "{:?}", running.path(&holders, label));
+        assert!(running.path(&holders, label).possibly);
+    }
+    for label in ["span-begin", "full-begin", "cursor-begin", "known-begin", "known-end"] {
+        assert!(!possibly(label), "{:?}", running.path(&holders, label));
+    }
+    let of_array = |address: &u64| running.expected[address].0 == "array";
+    let blocks = holders.blocks.iter().filter(|block| of_array(&block.address));
+    for block in blocks {
+        assert_eq!(holders.paths[block.path].note, None);
+    }
+}
+
+#[test]
+fn addresses_that_python_keeps_as_values_hold() {
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(&python).arg(program("numbers.py")));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        let path = |label| running.path(&holders, label);
+        for label in ["int", "float", "own-int", "bytes", "unaligned", "long-bytes", "own-bytes", "bytearray", "range"] {
+            let found = path(label);
+            if found.note.as_deref() != Some("held as a number") || !found.possibly {
+                mistakes.push(format!("{}: {label}: {found:?}", python.display()));
+            }
+        }
+        for (label, origin) in [("bytes", "__main__.packed"), ("mmap", "__main__.mapping"), ("range", "__main__.span")] {
+            if path(label).origin != origin {
+                mistakes.push(format!("{}: {label}: {:?}", python.display(), path(label)));
+            }
+        }
+        let strange = path("strange-name");
+        if !strange.steps.iter().any(|step| step.via == ".'a b'") {
+            mistakes.push(format!("{}: {strange:?}", python.display()));
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::PAGE;
-use crate::modules::headers::Headers;
+use crate::modules::headers::{Headers, RELOCATED};
 use crate::source::{Region, Source};
 
 /// The given ranges and the recorder's own memory, as whole pages in order. A page that is excluded in part is searched.
@@ -15,15 +15,7 @@ pub fn excluded(source: &dyn Source, regions: &[Region], given: &[Range<u64>]) -
     };
     let mut ranges: Vec<_> = given.iter().filter_map(inner).collect();
     ranges.extend(recorder(source, regions));
-    ranges.sort_unstable_by_key(|range| range.start);
-    ranges.dedup_by(|next, last| {
-        let joined = next.start <= last.end;
-        if joined {
-            last.end = last.end.max(next.end);
-        }
-        joined
-    });
-    ranges
+    merged(ranges)
 }
 
 /// Whether the file is the preload library, under the names that it has when it is unpacked and when it is built.
@@ -38,13 +30,7 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
     let first = |region: &&Region| region.offset == 0 && is_recorder(&region.name);
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
-        let read = |offset: u64, buffer: &mut [u8]| {
-            let start = region.range.start.saturating_add(offset);
-            let range = start..start + buffer.len() as u64;
-            source.read(std::slice::from_ref(&range), buffer) == buffer.len()
-        };
-        let Some(headers) = Headers::read(&read) else { continue };
-        let bias = headers.bias(region.range.start);
+        let Some((headers, bias)) = headers(source, region) else { continue };
         for segment in headers.loaded().filter(|segment| segment.is_writable()) {
             let range = segment.memory(bias);
             found.push(range.start & !(PAGE - 1)..range.end.saturating_add(PAGE - 1) & !(PAGE - 1));
@@ -53,22 +39,44 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
     found
 }
 
+/// Those of a file whose beginning is mapped here, and what to add to their addresses.
+fn headers(source: &dyn Source, region: &Region) -> Option<(Headers, u64)> {
+    let read = |offset: u64, buffer: &mut [u8]| {
+        let start = region.range.start.saturating_add(offset);
+        let range = start..start + buffer.len() as u64;
+        source.read(std::slice::from_ref(&range), buffer) == buffer.len()
+    };
+    let headers = Headers::read(&read)?;
+    let bias = headers.bias(region.range.start);
+    Some((headers, bias))
+}
+
 /// Memory of a device, or of the kernel, in which no pointers are searched for.
-fn is_special(region: &Region) -> bool {
+pub(super) fn is_special(region: &Region) -> bool {
     let name = region.name.as_str();
     (name.starts_with("/dev/") && !name.starts_with("/dev/zero"))
         || name.starts_with("[vvar")
         || name == "[vsyscall]"
-        || name.ends_with(".culeak")
+        || name.strip_suffix(" (deleted)").unwrap_or(name).ends_with(".culeak")
 }
 
-/// The existing pages of private writable memory, in order.
-pub fn writable(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>]) -> Vec<Range<u64>> {
+/// The existing pages of private memory that the program has written, in order: also those that it made read-only
+/// afterwards.
+pub fn written(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut wanted: Vec<Range<u64>> = Vec::new();
-    let copied = |region: &&Region| region.readable && region.writable && !region.shared && !is_special(region);
-    for region in regions.iter().filter(copied) {
+    for region in regions.iter().filter(|region| is_own(region)) {
+        let is_frozen_file = !region.writable && !is_anonymous(region);
+        let excluded = match is_frozen_file {
+            true if source.written(region.range.clone()).is_empty() => continue,
+            true => &with_relocated(source, regions, region, excluded)[..],
+            false => excluded,
+        };
         for part in without(&region.range, excluded) {
-            for run in source.present(part.clone()) {
+            let present = match is_frozen_file {
+                true => source.written(part.clone()),
+                false => source.present(part.clone()),
+            };
+            for run in present {
                 // Whatever the source says, pages stay in order.
                 let last = wanted.last().map_or(0, |last| last.end);
                 let run = run.start.max(part.start).max(last)..run.end.min(part.end);
@@ -82,6 +90,45 @@ pub fn writable(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>]
         }
     }
     wanted
+}
+
+/// Memory that may contain what the program wrote.
+fn is_own(region: &Region) -> bool {
+    let may_be_frozen = || is_anonymous(region) || !region.executable && region.name.starts_with('/');
+    region.readable && !region.shared && !is_special(region) && (region.writable || may_be_frozen())
+}
+
+pub fn is_anonymous(region: &Region) -> bool {
+    region.name.is_empty() || region.name.starts_with("[anon:") || region.name == "[heap]"
+}
+
+/// The excluded ranges, and what the loader wrote in this region of a file and made read-only: it is no data of the program.
+fn with_relocated(source: &dyn Source, regions: &[Region], region: &Region, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut ranges = excluded.to_vec();
+    let before = regions.partition_point(|other| other.range.start <= region.range.start);
+    let first = (regions[..before].iter().rev()).find(|other| other.offset == 0 && other.name == region.name);
+    if let Some((headers, bias)) = first.and_then(|first| headers(source, first)) {
+        let relocated = headers.segments.iter().filter(|segment| segment.kind == RELOCATED);
+        ranges.extend(relocated.map(|segment| {
+            let memory = segment.memory(bias);
+            memory.start & !(PAGE - 1)..memory.end.saturating_add(PAGE - 1) & !(PAGE - 1)
+        }));
+        ranges = merged(ranges);
+    }
+    ranges
+}
+
+/// In order, without overlaps.
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joined = next.start <= last.end;
+        if joined {
+            last.end = last.end.max(next.end);
+        }
+        joined
+    });
+    ranges
 }
 
 /// The parts of a range outside the excluded ranges.

@@ -13,6 +13,8 @@ const SEGMENTS: u16 = 512;
 pub const LOAD: u32 = 1;
 pub const DYNAMIC: u32 = 2;
 pub const NOTE: u32 = 4;
+/// What the loader makes read-only after it has written it.
+pub const RELOCATED: u32 = 0x6474_e552;
 
 /// What the loader needs to know about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -178,6 +178,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
                 .map_or_else(String::new, |it| it.frame_name(copy, address)),
             NodeKind::Native => match self.searched.native.class(copy, address) {
                 Some(class) => torch::short_class(class),
+                None if copy.region(address).is_some_and(|region| region.shared) => "shared memory".to_owned(),
                 None => "native memory".to_owned(),
             },
             NodeKind::Python => match kind {

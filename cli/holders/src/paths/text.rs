@@ -237,14 +237,15 @@ impl<'a> Origin<'a> {
     }
 }
 
-/// `.a` for `['a']`.
+/// `.a` for `['a']`, and `.'a b'` for `['a b']`.
 fn attribute(label: &str) -> String {
     let name = unquoted(label);
     let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    if plain && name.len() < label.len() {
-        format!(".{name}")
-    } else {
-        label.to_owned()
+    let inner = label.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match inner {
+        Some(text) if name.len() < text.len() && !plain => format!(".{text}"),
+        _ if plain && name.len() < label.len() => format!(".{name}"),
+        _ => label.to_owned(),
     }
 }
 

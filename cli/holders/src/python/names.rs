@@ -104,7 +104,8 @@ impl Python {
                 let keys = of.map(|of| copy.word(self.types[of].address + self.offsets.type_cached_keys));
                 let entries = keys.and_then(|keys| self.entries(copy, keys));
                 let key = entries.map_or(0, |entries| entries.key(copy, index));
-                same(format!(".{}", self.short_text(copy, key)))
+                let name = self.text(copy, key, MOST_CHARACTERS);
+                same(name.map_or_else(|| ".?".to_owned(), |name| attribute(&name)))
             }
             EdgeKind::Local => {
                 let name = self.variable(copy, address, kind, index);
@@ -161,6 +162,14 @@ impl Python {
             _ => return None,
         };
         Some(if is_negative { -value } else { value })
+    }
+}
+
+/// `.store`; of a name that is no identifier, `.'a b'`.
+fn attribute(name: &str) -> String {
+    match !name.is_empty() && name.chars().all(|letter| letter.is_alphanumeric() || letter == '_') {
+        true => format!(".{name}"),
+        false => format!(".{}", quoted(name)),
     }
 }
 

@@ -63,6 +63,18 @@ pub struct TypeInfo {
     /// Instances have a header for the collector.
     pub is_tracked: bool,
     pub is_leaf: bool,
+    pub number: Option<Number>,
+}
+
+/// Where the value of an object is that may be an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    Integer,
+    Float,
+    /// The bytes begin at this offset.
+    Bytes(u64),
+    /// The address of the bytes is at this offset.
+    Buffer(u64),
 }
 
 /// Bits of `tp_flags`.
@@ -267,6 +279,7 @@ impl Types {
             has_words,
             is_heap,
             is_tracked: flags & TRACKED != 0,
+            number: number(copy, offsets, bases),
         }
     }
 
@@ -306,6 +319,19 @@ impl Types {
         }
         let first = if item(bases[0]) > 0 { 24 } else { 16 };
         (None, first)
+    }
+}
+
+/// Of the type or its nearest base in the interpreter that has one.
+fn number(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
+    let is_heap = |base: u64| copy.word(base + offsets.type_flags) & HEAP != 0;
+    let of = bases.iter().find(|base| !is_heap(**base))?;
+    match copy.text(copy.word(of + offsets.type_name), 16).as_str() {
+        "int" => Some(Number::Integer),
+        "float" => Some(Number::Float),
+        "bytes" => Some(Number::Bytes(32)),
+        "bytearray" => Some(Number::Buffer(40)),
+        _ => None,
     }
 }
 
@@ -424,7 +450,11 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (Kind::Leaf, "PyByteArray_Type", vec![]),
         (Kind::Leaf, "PyFloat_Type", vec![]),
         (Kind::Leaf, "PyComplex_Type", vec![]),
-        (Kind::Leaf, "PyRange_Type", vec![]),
+        (
+            Kind::Object,
+            "PyRange_Type",
+            vec![(16, "start", Named), (24, "stop", Named), (32, "step", Named), (40, "length", Named)],
+        ),
     ];
     let exported = exported.into_iter();
     exported

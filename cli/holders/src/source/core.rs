@@ -387,6 +387,14 @@ impl Source for Core {
         found
     }
 
+    fn left_out(&self, range: &Range<u64>) -> u64 {
+        // The kernel dumps all of a mapping that exists, or nothing.
+        match self.present(range.clone()).is_empty() {
+            true => range.end - range.start,
+            false => 0,
+        }
+    }
+
     fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
         let mut done = 0;
         for range in ranges {

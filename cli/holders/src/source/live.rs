@@ -171,16 +171,25 @@ impl Source for Process {
         Vec::new()
     }
 
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let known = self.pagemap.as_ref().and_then(|file| pages::written(file, &range));
+        known.unwrap_or_default()
+    }
+
     fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
         let mut done = 0;
         let mut rest = ranges.to_vec();
         let mut next = 0;
         while next < rest.len() && done < buffer.len() {
-            let copied = if self.only_file.load(Relaxed) {
-                self.read_file(&rest[next], &mut buffer[done..])
-            } else {
-                // After a part of a batch, the next call begins with the byte that failed.
-                self.read_some(&rest[next..], &mut buffer[done..]).unwrap_or(0)
+            // After a part of a batch, the next call begins with the byte that failed.
+            let copied = match self.only_file.load(Relaxed) {
+                true => 0,
+                false => self.read_some(&rest[next..], &mut buffer[done..]).unwrap_or(0),
+            };
+            // Memory that the process made inaccessible can be read as a file only.
+            let copied = match copied {
+                0 => self.read_file(&rest[next], &mut buffer[done..]),
+                copied => copied,
             };
             if copied == 0 && !rest[next].is_empty() {
                 break;

@@ -1,7 +1,7 @@
 //! The memory of a process as it was while the process was held: the process goes on, and the search reads the copy.
 //!
-//! Private writable memory is copied, and read-only memory that the loader may have changed (virtual tables). Other read-only
-//! memory is read from its files.
+//! Private writable memory is copied, and read-only memory that the loader may have changed (virtual tables), and as much of
+//! shared memory as is copied in a moment. Other read-only memory is read from its files.
 
 use std::fs::File;
 use std::io;
@@ -12,12 +12,15 @@ use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
 use crate::copy::PAGE;
-use crate::copy::selection::without;
+use crate::copy::apart::Apart;
+use crate::copy::selection::{is_anonymous, without};
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;
 /// Longer read-only mappings are constants and code, which are as in the file.
 const RELOCATED: u64 = 32 << 20;
+/// The most shared memory that is copied, in bytes.
+const SHARED: u64 = 512 << 20;
 
 /// Copied memory.
 pub struct Taken {
@@ -26,6 +29,10 @@ pub struct Taken {
     limits: Vec<String>,
     /// By address, without overlaps.
     pieces: Vec<Piece>,
+    /// Pages of read-only mappings of files that are not as in the file, by address.
+    written: Vec<Range<u64>>,
+    /// Shared memory that was not copied: mappings, and bytes that exist in each.
+    left_out: Vec<(Range<u64>, u64)>,
     /// The root of the file system as the process sees it, if it differs from this process's.
     root: Option<File>,
 }
@@ -48,9 +55,12 @@ impl Taken {
     /// The mappings cannot be read, or no memory can be copied.
     pub fn of(source: &dyn Source, excluded: &[Range<u64>]) -> io::Result<Taken> {
         let regions = source.regions()?;
-        let mut pieces = Vec::new();
+        let (mut pieces, mut written) = (Vec::new(), Vec::new());
         for region in regions.iter().filter(|region| is_copied(region)) {
             for part in without(&region.range, excluded) {
+                if !region.writable && !is_anonymous(region) {
+                    written.extend(source.written(part.clone()));
+                }
                 for run in source.present(part) {
                     copy(source, run, &mut pieces)?;
                 }
@@ -59,7 +69,14 @@ impl Taken {
         if pieces.is_empty() {
             return Err(io::Error::other("no page of it can be read"));
         }
+        let apart = Apart::find(source, &regions, excluded, SHARED);
+        for run in apart.areas.iter().flat_map(|area| &area.present) {
+            copy(source, run.clone(), &mut pieces)?;
+        }
+        pieces.sort_by_key(|piece| piece.start);
         Ok(Taken {
+            written,
+            left_out: apart.left_out,
             threads: source.threads(),
             limits: source.limits(),
             root: source.pid().and_then(other_root),
@@ -205,6 +222,18 @@ impl Source for Taken {
             }
         }
         parts
+    }
+
+    fn written(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let first = self.written.partition_point(|run| run.end <= range.start);
+        let clipped = |run: &Range<u64>| run.start.max(range.start)..run.end.min(range.end);
+        let runs = self.written[first..].iter().map(clipped);
+        runs.take_while(|run| run.start < run.end).collect()
+    }
+
+    fn left_out(&self, range: &Range<u64>) -> u64 {
+        let inside = self.left_out.iter().filter(|(area, _)| range.start <= area.start && area.start < range.end);
+        inside.map(|(_, bytes)| bytes).sum()
     }
 
     fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {

@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::rules::{STORAGE_BYTES, is_short_text};
 use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
-use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase};
-use crate::native::{Chunk, Heap};
+use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
+use crate::native::{Chunk, Heap, NativeRoot};
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
@@ -138,6 +138,29 @@ impl Walk<'_, '_> {
             if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
                 self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
             }
+        }
+    }
+
+    /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
+    /// beside it, as in a `std::span`, and it is not an array of blocks.
+    pub(super) fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
+        let Some(before) = self.index.adjacent(block) else {
+            return false;
+        };
+        let start = match self.graph.root(from) {
+            _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
+            Some(Root::Native { root: NativeRoot::Registers { .. }, .. }) | Some(Root::Python(_)) => return false,
+            Some(Root::Native { start, .. }) => *start,
+            _ => self.graph.address(from),
+        };
+        let at = start.wrapping_add(edge.index() * 8);
+        let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
+        let is_other = |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
+        match (pointed(-2), pointed(-1)) {
+            (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
+            // Between the two is a place in the first block, or that of a limit.
+            (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
+            _ => false,
         }
     }
 

@@ -9,7 +9,12 @@ use crate::copy::PAGE;
 
 /// The pages that are in memory or swapped out. `None` if the kernel does not say.
 pub fn present(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
-    scanned(pagemap, range).or_else(|| listed(pagemap, range))
+    scanned(pagemap, range, IS_ZERO_PAGE).or_else(|| listed(pagemap, range, false))
+}
+
+/// As above, without pages of files and shared memory.
+pub fn written(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+    scanned(pagemap, range, IS_ZERO_PAGE | IS_FILE).or_else(|| listed(pagemap, range, true))
 }
 
 /// Appends a range, or extends the last one.
@@ -49,13 +54,14 @@ struct Found {
 /// `_IOWR('f', 16, struct pm_scan_arg)`
 const PAGEMAP_SCAN: libc::c_ulong =
     3 << 30 | (size_of::<Scan>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 16;
+const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO_PAGE: u64 = 1 << 5;
 
 /// Asks for ranges (Linux 6.7): reservations of terabytes cost nothing, and pages that were only ever read, so contain
-/// zeros, are left out.
-fn scanned(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+/// zeros, are left out, as are those of the other categories in `without`.
+fn scanned(pagemap: &File, range: &Range<u64>, without: u64) -> Option<Vec<Range<u64>>> {
     let mut found = Vec::new();
     let mut pieces = [Found::default(); 512];
     let mut start = range.start;
@@ -66,8 +72,8 @@ fn scanned(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
             end: range.end,
             vec: pieces.as_mut_ptr() as u64,
             vec_len: pieces.len() as u64,
-            category_inverted: IS_ZERO_PAGE,
-            category_mask: IS_ZERO_PAGE,
+            category_inverted: without,
+            category_mask: without,
             category_anyof_mask: IS_PRESENT | IS_SWAPPED,
             return_mask: IS_PRESENT,
             ..Scan::default()
@@ -86,8 +92,9 @@ fn scanned(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
     Some(found)
 }
 
-/// Reads the entry of each page, 8 bytes: bit 63 says that it is in memory, bit 62 that it is swapped out.
-fn listed(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+/// Reads the entry of each page, 8 bytes: bit 63 says that it is in memory, bit 62 that it is swapped out, bit 61 that it
+/// belongs to a file or is shared.
+fn listed(pagemap: &File, range: &Range<u64>, is_written: bool) -> Option<Vec<Range<u64>>> {
     let mut found = Vec::new();
     let mut entries = vec![0; 8 << 14];
     let mut address = range.start;
@@ -96,7 +103,7 @@ fn listed(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
         let entries = &mut entries[..pages as usize * 8];
         pagemap.read_exact_at(entries, address / PAGE * 8).ok()?;
         for entry in entries.chunks_exact(8) {
-            if entry[7] >> 6 != 0 {
+            if entry[7] >> 6 != 0 && !(is_written && entry[7] >> 5 & 1 != 0) {
                 push(&mut found, address..address + PAGE);
             }
             address += PAGE;
@@ -126,11 +133,41 @@ mod tests {
         let expected: Vec<_> = [1..4, 9..10, 63..64]
             .map(|pages: Range<u64>| start + pages.start * PAGE..start + pages.end * PAGE)
             .into();
-        assert_eq!(listed(&pagemap, &range), Some(expected.clone()));
+        assert_eq!(listed(&pagemap, &range, false), Some(expected.clone()));
+        assert_eq!(listed(&pagemap, &range, true), Some(expected.clone()));
         // Kernels before 6.7 cannot scan.
-        if let Some(scanned) = scanned(&pagemap, &range) {
-            assert_eq!(scanned, expected);
+        for without in [IS_ZERO_PAGE, IS_ZERO_PAGE | IS_FILE] {
+            if let Some(scanned) = scanned(&pagemap, &range, without) {
+                assert_eq!(scanned, expected);
+            }
         }
         assert_eq!(present(&pagemap, &range), Some(expected));
+    }
+
+    #[test]
+    fn pages_of_a_file_are_written_once_the_process_has_changed_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("file");
+        std::fs::write(&path, [7; 4 << 12]).expect("written");
+        let file = File::open(&path).expect("opened");
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new private mapping of a file of this length.
+        let start = unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), 4 << 12, access, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            start.cast::<u8>()
+        };
+        // SAFETY: inside the mapping.
+        unsafe {
+            assert_eq!(start.read_volatile(), 7);
+            start.add(2 << 12).write_volatile(1);
+        }
+        let start = start as u64;
+        let range = start..start + 4 * PAGE;
+        let pagemap = File::open("/proc/self/pagemap").expect("procfs");
+        let expected = Some(vec![start + 2 * PAGE..start + 3 * PAGE]);
+        assert_eq!(listed(&pagemap, &range, true), expected);
+        assert_eq!(written(&pagemap, &range), expected);
+        assert_eq!(present(&pagemap, &range).expect("known")[0].start, start);
     }
 }

@@ -1,0 +1,160 @@
+//! Memory that is searched only for blocks which nothing else holds: memory that is shared with other processes, and memory
+//! that the program made inaccessible.
+//!
+//! It is not part of the copy, because shared memory may be larger than all other memory, and is rarely where pointers are.
+//! Small areas come first, so that a large one does not take the room of all others.
+
+use std::ops::Range;
+
+use super::PAGE;
+use super::selection::{is_special, without};
+use crate::source::{Region, Source};
+
+/// Bytes that are searched at most.
+pub const MOST: u64 = 4 << 30;
+/// Bytes that are read at a time.
+const PIECE: u64 = 1 << 20;
+/// The largest inaccessible mapping that is looked at; larger ones are reservations.
+const RESERVATION: u64 = 64 << 30;
+
+/// One mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Area {
+    pub range: Range<u64>,
+    /// Other processes may have it too; otherwise it is inaccessible.
+    pub shared: bool,
+    /// What exists of it and is searched, whole pages in order.
+    pub present: Vec<Range<u64>>,
+}
+
+/// By address.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Apart {
+    pub areas: Vec<Area>,
+    /// What is not searched: where it begins and ends, and how many bytes of it exist.
+    pub left_out: Vec<(Range<u64>, u64)>,
+}
+
+impl Apart {
+    /// `most`: bytes that are searched at most.
+    pub fn find(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>], most: u64) -> Apart {
+        let mut apart = Apart::default();
+        for region in regions.iter().filter(|region| is_apart(region)) {
+            let mut present = Vec::new();
+            for part in without(&region.range, excluded) {
+                if region.shared {
+                    apart.leave_out(&part, source.left_out(&part));
+                }
+                present.extend(source.present(part).into_iter().map(|run| {
+                    run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1)
+                }));
+            }
+            present.retain(|run| run.start < run.end);
+            if !present.is_empty() && !is_recording(source, region, &present) {
+                apart.areas.push(Area {
+                    range: region.range.clone(),
+                    shared: region.shared,
+                    present,
+                });
+            }
+        }
+        apart.areas.sort_by_key(Area::bytes);
+        let mut room = most;
+        let mut areas = std::mem::take(&mut apart.areas);
+        for area in &mut areas {
+            let without_room = area.shorten(&mut room);
+            apart.leave_out(&area.range, without_room);
+        }
+        apart.areas = areas;
+        apart.areas.retain(|area| !area.present.is_empty());
+        apart.areas.sort_by_key(|area| area.range.start);
+        apart
+    }
+
+    fn leave_out(&mut self, range: &Range<u64>, bytes: u64) {
+        if bytes > 0 {
+            self.left_out.push((range.clone(), bytes));
+        }
+    }
+
+    /// Bytes that exist and are not searched.
+    pub fn bytes_left_out(&self) -> u64 {
+        self.left_out.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// The index of the area that contains this address.
+    pub fn at(&self, address: u64) -> Option<usize> {
+        let place = self.areas.partition_point(|area| area.range.end <= address);
+        self.areas.get(place).filter(|area| area.range.start <= address).map(|_| place)
+    }
+
+    /// From the lowest to the highest address.
+    pub fn span(&self) -> Range<u64> {
+        let start = self.areas.first().map_or(0, |area| area.range.start);
+        start..self.areas.last().map_or(0, |area| area.range.end)
+    }
+}
+
+impl Area {
+    pub fn bytes(&self) -> u64 {
+        self.present.iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// Takes what is searched out of the room. Returns the bytes for which there is none.
+    fn shorten(&mut self, room: &mut u64) -> u64 {
+        let mut without_room = 0;
+        for run in &mut self.present {
+            let bytes = run.end - run.start;
+            let searched = bytes.min(*room & !(PAGE - 1));
+            run.end = run.start + searched;
+            *room -= searched;
+            without_room += bytes - searched;
+        }
+        self.present.retain(|run| run.start < run.end);
+        without_room
+    }
+
+    /// Reads it, and shows each word that can be a pointer with its address. Pages that cannot be read are left out.
+    pub fn each_word(&self, source: &dyn Source, see: &mut dyn FnMut(u64, u64)) {
+        let mut buffer = vec![0; PIECE as usize];
+        for run in &self.present {
+            let mut at = run.start;
+            while at < run.end {
+                let wanted = (run.end - at).min(PIECE) as usize;
+                let read = source.read(&[at..at + wanted as u64], &mut buffer[..wanted]) & !7;
+                for (place, word) in buffer[..read].chunks_exact(8).enumerate() {
+                    let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+                    if word >= PAGE {
+                        see(at + place as u64 * 8, word);
+                    }
+                }
+                at += read as u64;
+                if read < wanted {
+                    at = (at / PAGE + 1) * PAGE;
+                }
+            }
+        }
+    }
+}
+
+fn is_apart(region: &Region) -> bool {
+    let name = region.name.as_str();
+    let starts_with = |names: &[&str]| names.iter().any(|start| name.starts_with(start));
+    let is_memory = starts_with(&["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"]);
+    if !region.shared {
+        let is_reservation = region.range.end - region.range.start > RESERVATION;
+        return !region.readable && !is_reservation && !is_special(region);
+    }
+    // A file that the process can only read contains nothing of it.
+    let is_data = is_memory || region.writable && name.starts_with('/') && !is_special(region);
+    // The segments by which the CUDA driver shares memory with other processes.
+    is_data && !starts_with(&["/dmabuf", "/dev/shm/cuda.shm"]) && !name.contains(".culeak") && !name.contains("culeak-run-")
+}
+
+/// Whether it is a recording of this program, under any name.
+fn is_recording(source: &dyn Source, region: &Region, present: &[Range<u64>]) -> bool {
+    let mut magic = [0; culeak::format::MAGIC.len()];
+    let range = region.range.start..region.range.start + magic.len() as u64;
+    let is_first = region.offset == 0 && present.first().is_some_and(|run| run.start == range.start);
+    is_first && source.read(&[range], &mut magic) == magic.len() && magic == culeak::format::MAGIC
+}

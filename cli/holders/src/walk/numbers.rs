@@ -1,0 +1,99 @@
+//! Addresses that Python programs keep as values: in numbers, and in the bytes of `bytes` and `bytearray`.
+//!
+//! They hold a block only if nothing else does, since a number may equal an address by chance.
+
+use std::ops::Range;
+
+use super::{Pointer, Walk, two_digits};
+use crate::graph::{Edge, NodeId};
+use crate::python::{Number, TypeId};
+
+/// Longer ones are read once, however many references there are.
+const SHORT: u64 = 64;
+/// In longer ones, only words at multiples of 8 bytes from their beginning are read.
+const PACKED: u64 = 256;
+
+impl Walk<'_, '_> {
+    /// What the value of this object leads to. The reference is that of its holder.
+    #[inline]
+    pub(super) fn number(&mut self, from: NodeId, edge: Edge, object: u64, of: TypeId) {
+        let Some(kind) = self.python.as_deref().and_then(|python| python.number(of)) else {
+            return;
+        };
+        match kind {
+            Number::Integer => {
+                if let Some(value) = two_digits(self.copy, object) {
+                    self.is_value(from, edge, value);
+                }
+            }
+            Number::Float => {
+                if let Some(value) = whole(f64::from_bits(self.copy.word(object + 16))) {
+                    self.is_value(from, edge, value);
+                }
+            }
+            Number::Bytes(start) => self.bytes(from, edge, object + start, object),
+            Number::Buffer(at) => self.bytes(from, edge, self.copy.word(object + at), object),
+        }
+    }
+
+    fn bytes(&mut self, from: NodeId, edge: Edge, start: u64, object: u64) {
+        let size = self.copy.word(object + 16);
+        if size < 8 || size > self.copy.copied_bytes() || start.checked_add(size).is_none() {
+            return;
+        }
+        if size > SHORT && !self.arrays.insert(object) || !self.budget.spend(size / 8) {
+            return;
+        }
+        for at in places(start, size) {
+            let value = self.copy.word(at);
+            if value != 0 {
+                self.is_value(from, edge, value);
+            }
+        }
+    }
+
+    #[inline]
+    fn is_value(&mut self, from: NodeId, edge: Edge, value: u64) {
+        if let Some((block, interior)) = self.index.find(value) {
+            self.numbers[block].get_or_insert(Pointer {
+                node: from,
+                edge,
+                interior,
+                phase: self.phase,
+                weak: true,
+            });
+        }
+    }
+}
+
+/// Where words may begin in these bytes, which are at least 8.
+fn places(start: u64, size: u64) -> std::iter::StepBy<Range<u64>> {
+    let step = if size <= PACKED { 1 } else { 8 };
+    (start..start + size - 7).step_by(step)
+}
+
+/// The value of a number without a fraction that can be an address.
+fn whole(value: f64) -> Option<u64> {
+    const ADDRESSES: Range<f64> = 65536.0..281474976710656.0;
+    (ADDRESSES.contains(&value) && value.fract() == 0.0).then_some(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_whole_numbers_of_the_size_of_addresses_are_addresses() {
+        assert_eq!(whole(139_637_976_727_552.0), Some(139_637_976_727_552));
+        for value in [0.0, -1e14, 65535.0, 1e14 + 0.5, 1e300, f64::INFINITY, f64::NAN] {
+            assert_eq!(whole(value), None, "{value}");
+        }
+    }
+
+    #[test]
+    fn short_bytes_are_read_at_every_place_and_long_ones_at_multiples_of_8() {
+        assert_eq!(places(100, 8).collect::<Vec<_>>(), [100]);
+        assert_eq!(places(100, 10).collect::<Vec<_>>(), [100, 101, 102]);
+        assert_eq!(places(100, 1000).count(), 125);
+    }
+}
