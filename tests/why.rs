@@ -227,6 +227,17 @@ fn native_code_is_searched_before_its_globals_are_destroyed() {
 }
 
 #[test]
+fn threads_that_replace_blocks_meanwhile_lose_none() {
+    let done = done(&["--no-report"], &[&native(), "replaces"]);
+    let holders = &sidecar(&done.files(".culeak-why")[0])["holders"];
+    let blocks = holders["blocks"].as_array().expect("blocks");
+    assert!(blocks.len() >= 60, "{} blocks", blocks.len());
+    for path in holders["paths"].as_array().expect("paths") {
+        assert_eq!(path["class"], "held", "{path}");
+    }
+}
+
+#[test]
 fn a_child_of_vfork_that_leaves_does_not_wait_in_its_parents_place() {
     let done = done(&["--no-report"], &[&native(), "vforks"]);
     done.expect(&NATIVE, "vfork");

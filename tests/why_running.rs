@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::interpreters::interpreters;
 use crate::support::holders::{Waiting, start};
-use crate::support::{culeak, program, sources};
+use crate::support::{culeak, profile, program, sources};
 
 /// A Python program that holds some blocks and waits, its blocks, and their class.
 fn quiet() -> (Waiting, Vec<u64>, String) {
@@ -62,4 +62,22 @@ fn every_command_has_the_same_answer_for_a_running_process() {
         assert_eq!(one["block"]["held"]["class"].as_str(), Some(&*class));
     }
     victim.quit();
+}
+
+#[test]
+fn a_stopped_process_agrees_with_its_recording() {
+    let victim = start(&profile("why").behaviour("replaces_until_input_ends"));
+    let pid = victim.pid.to_string();
+    for _ in 0..3 {
+        let why = json(&["why", &pid, "--pause", "--json"]);
+        assert!(why["search"]["paused_ns"].as_u64() > Some(0), "{}", why["search"]);
+        assert_eq!(why["search"]["changed"].as_u64().unwrap_or(0), 0, "{}", why["search"]);
+        assert_eq!(why["not_searched"]["bytes"].as_u64().unwrap_or(0), 0);
+        assert!(bytes(&why["total"]) >= 60 * 5000);
+        assert_eq!(sum(&why["origins"]), bytes(&why["total"]), "every byte has an answer");
+        for class in why["classes"].as_array().expect("classes") {
+            assert_eq!(class["class"], "held", "{}", why["origins"]);
+        }
+    }
+    victim.kill();
 }

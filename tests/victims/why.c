@@ -1,12 +1,21 @@
 /* Memory that native code holds (1000 bytes: a global; 2000: a static local variable) or has lost (3000) when main returns. */
 #include "victim.h"
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
 static CUdeviceptr global;
 
+enum { PLACES = 64, THREADS = 2 };
+static CUdeviceptr places[PLACES];
+static pthread_t threads[THREADS];
+static int started, over;
+static CUcontext context;
+
 /* As the destructor of a C++ global: registered before main, so it runs after handlers that were registered later. */
 static void destroy_global(void) {
+    __atomic_store_n(&over, 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     /* The driver may have shut down before. */
     if (global) cuMemFree_v2(global);
     puts("destroyed");
@@ -66,6 +75,37 @@ static void vforks(void) {
     REQUIRE(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5);
 }
 
+/* Replaces blocks of 5000 bytes all the time. Each is held by a place, or by the thread. */
+static void *replace(void *nothing) {
+    OK(cuCtxSetCurrent(context));
+    for (unsigned i = 0; !__atomic_load_n(&over, __ATOMIC_RELAXED); i++) {
+        CUdeviceptr before = __atomic_exchange_n(&places[i % PLACES], leak(5000), __ATOMIC_RELAXED);
+        if (before) OK(cuMemFree_v2(before));
+    }
+    return nothing;
+}
+
+static void start_threads(void) {
+    context = start_cuda();
+    for (; started < THREADS; started++) REQUIRE(!pthread_create(&threads[started], NULL, replace, NULL));
+    for (int i = 0; i < PLACES; i++) {
+        while (!__atomic_load_n(&places[i], __ATOMIC_RELAXED)) usleep(100);
+    }
+}
+
+/* main returns meanwhile. */
+static void replaces(void) {
+    start_threads();
+}
+
+static void replaces_until_input_ends(void) {
+    start_threads();
+    printf("READY %d\n", getpid());
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0 && byte != '\n') {}
+}
+
 static void runs_out_of_memory(void) {
     all_of_them();
     CUdeviceptr address = 0;
@@ -77,4 +117,4 @@ static void runs_out_of_memory(void) {
 }
 
 MAIN(BEHAVIOUR(returns), BEHAVIOUR(asks_before), BEHAVIOUR(handles_signals), BEHAVIOUR(vforks),
-     BEHAVIOUR(runs_out_of_memory))
+     BEHAVIOUR(runs_out_of_memory), BEHAVIOUR(replaces), BEHAVIOUR(replaces_until_input_ends))

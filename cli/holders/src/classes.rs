@@ -15,7 +15,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use culeak::analysis::words;
 use culeak::snapshot::{Class, Holders, Search};
@@ -33,7 +33,7 @@ use crate::paths::Paths;
 use crate::python::Python;
 use crate::source::{Source, Thread};
 use crate::walk::{Entry, Pointer, Walk, without};
-use crate::{Block, Error, Options};
+use crate::{Block, Error, Options, Stopped};
 
 /// What one copy says about a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,12 @@ const ONLY_INACCESSIBLE: &str = "only inaccessible memory that nothing points to
 
 /// # Errors
 /// See [`crate::search`].
-pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
+pub fn search(
+    source: &dyn Source,
+    mut stopped: Option<Stopped>,
+    blocks: &[Block],
+    options: &Options,
+) -> Result<Holders, Error> {
     let mut search = Search::default();
     if blocks.is_empty() {
         return Ok(Paths::new(blocks, options).finish(search));
@@ -99,22 +104,23 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     // Copies in succession that explained no further block.
     let mut idle = 0;
     loop {
-        let before = Instant::now();
-        let (copy, is_consistent) = match copied(source, options) {
-            Err(error) if search.copies > 0 => {
-                limits.push(format!("the memory was not copied again: {error}"));
-                break;
-            }
-            copied => copied?,
+        let (copied, is_consistent) = match stopped.take() {
+            Some(stopped) => (stopped, true),
+            None => match copied(source, options) {
+                Err(error) if search.copies > 0 => {
+                    limits.push(format!("the memory was not copied again: {error}"));
+                    break;
+                }
+                copied => copied?,
+            },
         };
+        let copy = copied.copy;
         search.copies += 1;
         if search.copies == 1 {
-            search.copy_ns = nanoseconds(before);
+            search.copy_ns = nanoseconds(copied.copied);
             search.copied_bytes = copy.copied_bytes();
         }
-        if options.pause {
-            search.paused_ns += nanoseconds(before);
-        }
+        search.paused_ns += nanoseconds(copied.paused);
         let mut searched = match examine(&copy, &index, is_consistent, deadline) {
             Err(error) if search.copies > 1 => {
                 limits.push(format!("a further copy was not searched: {error}"));
@@ -186,7 +192,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             search.limits.push(limit);
         }
     }
-    search.took_ns = nanoseconds(started);
+    search.took_ns = nanoseconds(started.elapsed());
     Ok(paths.finish(search))
 }
 
@@ -235,23 +241,29 @@ fn is_final(answer: &Option<Answer>) -> bool {
 }
 
 /// Copies the memory, and says whether all of it is of the same instant.
-fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Copy<'s>, bool), Error> {
+fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<'s>, bool), Error> {
+    let began = Instant::now();
+    let made = |copy, is_paused| Stopped {
+        copy,
+        copied: began.elapsed(),
+        paused: if is_paused { began.elapsed() } else { Duration::ZERO },
+    };
     if options.pause && source.is_running() {
         source
             .pause(true)
             .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
         let copy = Copy::take(source, &options.excluded);
         let _ = source.pause(false);
-        return Ok((copy?, true));
+        return Ok((made(copy?, true), true));
     }
     let before = activity(source);
     let copy = Copy::take(source, &options.excluded)?;
     let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
-    Ok((copy, is_consistent))
+    Ok((made(copy, false), is_consistent))
 }
 
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The time that the threads of a live process have run, and their number; `None` if one runs, or if this is not known. If
@@ -567,6 +579,20 @@ mod tests {
     fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
         assert_eq!(time_run("0 0 0\n"), None);
         assert_eq!(time_run("1234 5 6\n"), Some(1234));
+    }
+
+    #[test]
+    fn what_may_hold_lost_blocks_is_said() {
+        assert!(what_may_hold(0, 0).is_empty());
+        let both = what_may_hold(3 << 30, 2);
+        assert!(
+            both[0].starts_with("3 GiB of memory shared with other processes"),
+            "{both:?}"
+        );
+        assert!(
+            both[1].starts_with("2 threads were running, and their registers"),
+            "{both:?}"
+        );
     }
 
     #[test]

@@ -31,8 +31,8 @@
 //! * [`classes`]: the class of each block, over all copies
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
 //!
-//! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory, managed
-//! memory and memory shared between processes are not searched.
+//! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory and managed
+//! memory are not searched.
 
 #![allow(
     clippy::single_range_in_vec_init,
@@ -65,6 +65,7 @@ use std::time::Duration;
 
 use culeak::snapshot::Holders;
 
+use crate::copy::Copy;
 use crate::source::Source;
 
 /// A block of GPU memory whose holders are searched for.
@@ -149,5 +150,27 @@ impl std::error::Error for Error {}
 /// # Errors
 /// The memory cannot be read at all, or the process runs an interpreter whose structures are not known.
 pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
-    classes::search(source, blocks, options)
+    classes::search(source, None, blocks, options)
+}
+
+/// As [`search`], in one copy that was made while the process was stopped. [`Options::pause`] and [`Options::copies`] have no
+/// effect.
+///
+/// # Errors
+/// The process runs an interpreter whose structures are not known.
+pub fn search_stopped(stopped: Stopped, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
+    let options = Options {
+        pause: true,
+        ..options.clone()
+    };
+    classes::search(stopped.copy.source(), Some(stopped), blocks, &options)
+}
+
+/// A copy of a process that was stopped while it was made.
+pub struct Stopped<'s> {
+    pub copy: Copy<'s>,
+    /// How long the copy took.
+    pub copied: Duration,
+    /// How long the process was stopped.
+    pub paused: Duration,
 }

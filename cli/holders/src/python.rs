@@ -19,8 +19,8 @@
 use crate::copy::Copy;
 use crate::graph::Edge;
 use crate::python::offsets::Offsets;
-use crate::python::types::Types;
 pub use crate::python::types::Number;
+use crate::python::types::Types;
 
 mod containers;
 mod details;

@@ -246,16 +246,33 @@ fn pointers_outside_private_writable_memory_hold() {
     assert!(mistakes.is_empty(), "{}\n{:?}", mistakes.join("\n"), holders.search);
     let path = |label| running.path(&holders, label);
     let note = |label| path(label).note.as_deref();
-    for label in ["shared", "memory-file", "posix-shared", "shared-file", "behind-shared", "shared-behind-shared"] {
+    for label in [
+        "shared",
+        "memory-file",
+        "posix-shared",
+        "shared-file",
+        "behind-shared",
+        "shared-behind-shared",
+    ] {
         assert_eq!(note(label), Some("in memory shared with other processes"), "{label}");
         assert!(path(label).possibly, "{label}");
-        assert!(path(label).origin.starts_with("pages in elsewhere"), "{:?}", path(label));
+        assert!(
+            path(label).origin.starts_with("pages in elsewhere"),
+            "{:?}",
+            path(label)
+        );
     }
-    assert_eq!(note("inaccessible"), Some("in memory that the program made inaccessible"));
+    assert_eq!(
+        note("inaccessible"),
+        Some("in memory that the program made inaccessible")
+    );
     for label in ["read-only", "read-only-global", "read-only-in-chunk", "read-only-chain"] {
         assert_eq!(note(label), None, "{label}");
     }
-    assert_eq!(note("unreachable-shared"), Some("only shared memory that nothing points to has a pointer to it"));
+    assert_eq!(
+        note("unreachable-shared"),
+        Some("only shared memory that nothing points to has a pointer to it")
+    );
     assert_eq!(note("forgotten"), None);
     assert_eq!(holders.search.limits, Vec::<String>::new());
 }
@@ -269,7 +286,9 @@ fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
     let holders = running.search();
     let mistakes = running.mistakes(&holders);
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
-    let possibly = |label| running.path(&holders, label).note.as_deref() == Some("the pointer may be the end of the block before it");
+    let possibly = |label| {
+        running.path(&holders, label).note.as_deref() == Some("the pointer may be the end of the block before it")
+    };
     for label in ["span-end", "full-end", "cursor-end"] {
         assert!(possibly(label), "{:?}", running.path(&holders, label));
         assert!(running.path(&holders, label).possibly);
@@ -294,13 +313,27 @@ fn addresses_that_python_keeps_as_values_hold() {
             mistakes.push(format!("{}: {mistake}", python.display()));
         }
         let path = |label| running.path(&holders, label);
-        for label in ["int", "float", "own-int", "bytes", "unaligned", "long-bytes", "own-bytes", "bytearray", "range"] {
+        for label in [
+            "int",
+            "float",
+            "own-int",
+            "bytes",
+            "unaligned",
+            "long-bytes",
+            "own-bytes",
+            "bytearray",
+            "range",
+        ] {
             let found = path(label);
             if found.note.as_deref() != Some("held as a number") || !found.possibly {
                 mistakes.push(format!("{}: {label}: {found:?}", python.display()));
             }
         }
-        for (label, origin) in [("bytes", "__main__.packed"), ("mmap", "__main__.mapping"), ("range", "__main__.span")] {
+        for (label, origin) in [
+            ("bytes", "__main__.packed"),
+            ("mmap", "__main__.mapping"),
+            ("range", "__main__.span"),
+        ] {
             if path(label).origin != origin {
                 mistakes.push(format!("{}: {label}: {:?}", python.display(), path(label)));
             }
@@ -311,4 +344,27 @@ fn addresses_that_python_keeps_as_values_hold() {
         }
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}
+
+#[test]
+fn a_register_of_a_running_thread_holds_if_the_process_is_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let executable = folder.path().join("registers");
+    compile(&executable, "registers.c", &["-pthread"]);
+    let running = Program::start(&mut Command::new(&executable));
+    let source = Process::new(running.child.id()).unwrap();
+    let pause = Options {
+        pause: true,
+        ..Options::default()
+    };
+    let stopped = search(&source, &running.blocks, &pause).unwrap();
+    let path = running.path(&stopped, "register");
+    assert_eq!(path.class, Class::Held, "{path:?}");
+    assert!(path.origin.starts_with("registers of thread"), "{path:?}");
+    assert_eq!(stopped.search.limits, Vec::<String>::new());
+    let not_stopped = running.search();
+    assert_eq!(running.path(&not_stopped, "register").class, Class::Lost);
+    let limits = not_stopped.search.limits;
+    let expected = "1 thread was running, and its registers were not read";
+    assert!(limits.iter().any(|limit| limit.starts_with(expected)), "{limits:?}");
 }

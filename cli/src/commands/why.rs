@@ -24,8 +24,7 @@ use crate::{html, text};
 The memory of a process is copied while it runs, without running code in it, and searched for references to its blocks: from \
 Python's modules, frames and threads, then from global variables and stacks of native code. Each block has one class: held by a \
 variable; an uncollected cycle of Python objects; held by native code through a Python object; over-counted, if a reference was \
-never released; lost, if nothing points to it any more. Device memory and memory that is shared with other processes are not \
-searched.
+never released; lost, if nothing points to it any more. Device memory is not searched.
 
 Examples:
   culeak why 4711                            what holds the memory of a running process
@@ -141,6 +140,9 @@ fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
         return Ok(item);
     }
     let place = load::single(args.input.as_deref().unwrap_or_default())?;
+    if let (Place::Process(pid), true) = (&place, args.pause) {
+        return holders::of_stopped(*pid, &wanted, |item| args.names.name_frames(item));
+    }
     let mut item = place.load()?;
     if let Place::Process(pid) = place {
         args.names.name_frames(&mut item);

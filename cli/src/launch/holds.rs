@@ -28,8 +28,8 @@ use culeak::hold::{self, Holds, Moment, Slot, State, Waiting};
 use culeak::point::Point;
 use culeak::proof::{BYTES, HOLDS};
 use culeak::reader;
-use culeak_holders::source::live;
 use culeak_holders::source::taken::Taken;
+use culeak_holders::source::{Source, live};
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
@@ -321,9 +321,14 @@ impl Copied {
                 (recording.with_extension(ending), None)
             }
         };
-        let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let source = live::Process::new(pid).map_err(|error| error.to_string())?;
+        // Its other threads would go on between the reading of the recording and the copy. Without the permission, they do.
+        let is_stopped = source.threads().len() > 1 && source.pause(true).is_ok();
+        let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let taken = Taken::of(&source, &holders::excluded(&item.snapshot));
+        if is_stopped {
+            let _ = source.pause(false);
+        }
         let taken = taken.map_err(|error| format!("its memory cannot be copied: {error}"))?;
         let took = began.elapsed();
         Ok(Copied {
@@ -339,6 +344,7 @@ impl Copied {
         let began = Instant::now();
         // Modules without names are mentioned in the report.
         symbolize(&mut self.item.snapshot, &NameArgs::default().places(self.taken.root()));
+        let live = holders::live_blocks(&self.item.snapshot);
         if self.point == Some(Point::End) {
             let snapshot = mem::take(&mut self.item.snapshot);
             self.item.snapshot = snapshot.into_at(&Point::End).map_err(|error| error.to_string())?;
@@ -347,6 +353,8 @@ impl Copied {
         let failed = |failure: Failure| failure.message.trim_start_matches("core file: ").to_owned();
         holders::attach(snapshot, &mut self.taken, &holders::Wanted::default()).map_err(failed)?;
         let mut found = snapshot.holders.take().unwrap_or_default();
+        // Other threads may have freed blocks since the end of the script.
+        holders::drop_all_but(&mut found, &live);
         found.search.point = self.point;
         found.search.copy_ns = self.took.as_nanos() as u64;
         found.search.took_ns = (self.took + began.elapsed()).as_nanos() as u64;

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A process goes on while its memory is read. The snapshot is taken before, and the recording is read again after: a block
-//! that was freed between the two has no holder any more, so it is dropped and counted.
+//! that was freed between the two has no holder any more, so it is dropped and counted. If the process is stopped for the
+//! copy, so it is while the snapshot is taken.
 //!
 //! Deliberately absent: sums by holder; see `culeak::analysis::why`.
 
@@ -18,6 +19,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::groups::{Groups, Level};
@@ -25,9 +27,10 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{Allocation, Class, Holders, ProcessState, Snapshot, change_retained};
+use culeak_holders::copy::Copy;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, Options, StillLive};
+use culeak_holders::{Block, Error, Options, StillLive, Stopped};
 
 use super::{Loaded, Place};
 use crate::errors::Failure;
@@ -57,6 +60,38 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
         drop_freed(holders, &now.snapshot);
     }
     Ok(())
+}
+
+/// Stops a process, reads its recording, copies its memory, and lets it go on: the two agree. Then `name` looks up names, and the
+/// memory is searched.
+///
+/// # Errors
+/// The process cannot be stopped or read; the message says what to do.
+pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> Result<Loaded, Failure> {
+    let subject = format!("process {pid}");
+    let failed = |error: Error| failure(&subject, &error);
+    let place = Place::Process(pid);
+    // What cannot be read is noticed before it is stopped. Its files are in memory afterwards.
+    place.load()?;
+    let source = live::Process::new(pid).map_err(failed)?;
+    let began = Instant::now();
+    source
+        .pause(true)
+        .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
+    let item = place.load();
+    let read = began.elapsed();
+    let copy = item.map(|item| (Copy::take(&source, &excluded(&item.snapshot)), item));
+    let copied = began.elapsed() - read;
+    let _ = source.pause(false);
+    let paused = began.elapsed();
+    let (copy, mut item) = copy?;
+    let copy = copy.map_err(failed)?;
+    name(&mut item);
+    let stopped = Stopped { copy, copied, paused };
+    attach_by(&mut item.snapshot, &subject, wanted, |blocks, options| {
+        culeak_holders::search_stopped(stopped, blocks, options)
+    })?;
+    Ok(item)
 }
 
 /// Searches a running process for the holders of its memory; other sources must have them. For options that ask for holders.
@@ -113,6 +148,22 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
         Some(pid) => format!("process {pid}"),
         None => "core file".to_owned(),
     };
+    let still_live = source.pid().map(|_| still_live(&snapshot.process.recording));
+    attach_by(snapshot, &subject, wanted, |blocks, options| {
+        let options = Options {
+            still_live,
+            ..options.clone()
+        };
+        culeak_holders::search(source, blocks, &options)
+    })
+}
+
+fn attach_by(
+    snapshot: &mut Snapshot,
+    subject: &str,
+    wanted: &Wanted,
+    search: impl FnOnce(&[Block], &Options) -> Result<Holders, Error>,
+) -> Result<(), Failure> {
     if snapshot.allocations.is_summed() {
         return Err(Failure::new(format!(
             "{subject}: the memory at a peak is recorded by stack, without addresses; ask why it is there at another point"
@@ -124,7 +175,6 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
         excluded: listed.excluded.clone(),
-        still_live: source.pid().map(|_| still_live(&snapshot.process.recording)),
         concrete: wanted
             .concrete
             .iter()
@@ -132,8 +182,7 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
             .collect(),
         ..defaults
     };
-    let mut holders =
-        culeak_holders::search(source, &listed.blocks, &options).map_err(|error| failure(&subject, &error))?;
+    let mut holders = search(&listed.blocks, &options).map_err(|error| failure(subject, &error))?;
     listed.give_back(&mut holders);
     if holders.search.at_ns == 0 {
         holders.search.at_ns = snapshot.taken.at_ns;
@@ -156,7 +205,7 @@ fn still_live(recording: &str) -> StillLive {
 }
 
 /// Address and time of each block.
-fn live_blocks(snapshot: &Snapshot) -> HashSet<(u64, u64)> {
+pub fn live_blocks(snapshot: &Snapshot) -> HashSet<(u64, u64)> {
     snapshot
         .allocations
         .iter()
@@ -395,7 +444,11 @@ impl Mapped {
 
 /// Drops the blocks that are not live in a later snapshot of the process, and counts them as changed.
 pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
-    let live = live_blocks(now);
+    drop_all_but(holders, &live_blocks(now));
+}
+
+/// As above, by address and time.
+pub fn drop_all_but(holders: &mut Holders, live: &HashSet<(u64, u64)>) {
     let before = holders.blocks.len();
     holders.retain(|held| live.contains(&(held.address, held.time_ns)));
     holders.search.changed += (before - holders.blocks.len()) as u64;

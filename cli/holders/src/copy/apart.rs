@@ -45,9 +45,12 @@ impl Apart {
                 if region.shared {
                     apart.leave_out(&part, source.left_out(&part));
                 }
-                present.extend(source.present(part).into_iter().map(|run| {
-                    run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1)
-                }));
+                present.extend(
+                    source
+                        .present(part)
+                        .into_iter()
+                        .map(|run| run.start.next_multiple_of(PAGE)..run.end & !(PAGE - 1)),
+                );
             }
             present.retain(|run| run.start < run.end);
             if !present.is_empty() && !is_recording(source, region, &present) {
@@ -85,7 +88,10 @@ impl Apart {
     /// The index of the area that contains this address.
     pub fn at(&self, address: u64) -> Option<usize> {
         let place = self.areas.partition_point(|area| area.range.end <= address);
-        self.areas.get(place).filter(|area| area.range.start <= address).map(|_| place)
+        self.areas
+            .get(place)
+            .filter(|area| area.range.start <= address)
+            .map(|_| place)
     }
 
     /// From the lowest to the highest address.
@@ -148,7 +154,10 @@ fn is_apart(region: &Region) -> bool {
     // A file that the process can only read contains nothing of it.
     let is_data = is_memory || region.writable && name.starts_with('/') && !is_special(region);
     // The segments by which the CUDA driver shares memory with other processes.
-    is_data && !starts_with(&["/dmabuf", "/dev/shm/cuda.shm"]) && !name.contains(".culeak") && !name.contains("culeak-run-")
+    is_data
+        && !starts_with(&["/dmabuf", "/dev/shm/cuda.shm"])
+        && !name.contains(".culeak")
+        && !name.contains("culeak-run-")
 }
 
 /// Whether it is a recording of this program, under any name.
@@ -157,4 +166,69 @@ fn is_recording(source: &dyn Source, region: &Region, present: &[Range<u64>]) ->
     let range = region.range.start..region.range.start + magic.len() as u64;
     let is_first = region.offset == 0 && present.first().is_some_and(|run| run.start == range.start);
     is_first && source.read(&[range], &mut magic) == magic.len() && magic == culeak::format::MAGIC
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Victim, compile};
+
+    const SOURCE: &str = r#"
+        #define _GNU_SOURCE
+        #include <stdio.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        static char *mapped(int pages, int flags) {
+            return mmap(0, pages * 4096L, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+        }
+        int main(void) {
+            char *large = mapped(1000, MAP_SHARED), *small = mapped(3, MAP_SHARED), *closed = mapped(2, MAP_PRIVATE);
+            for (int page = 0; page < 10; page++) large[page * 4096] = 1;
+            small[8] = small[8192] = 1;
+            closed[4096] = 1;
+            if (mprotect(closed, 8192, PROT_NONE)) return 1;
+            printf("%p %p %p\n", (void *)large, (void *)small, (void *)closed);
+            fflush(stdout);
+            for (;;) pause();
+        }
+    "#;
+
+    #[test]
+    fn small_areas_come_first_and_what_is_left_out_is_known() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let victim = Victim::start(&compile(folder.path(), "areas", SOURCE, &[]));
+        let process = victim.process();
+        let regions = process.regions().expect("readable");
+        let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address");
+        let addresses: Vec<u64> = victim.line.split(' ').map(number).collect();
+        let [large, small, closed] = addresses[..] else {
+            panic!("{}", victim.line)
+        };
+        let found = |most, excluded: &[Range<u64>]| {
+            let mut apart = Apart::find(&process, &regions, excluded, most);
+            let left_out = apart.bytes_left_out();
+            apart
+                .areas
+                .sort_by_key(|area| addresses.iter().position(|address| *address == area.range.start));
+            let parts = |area: Area| (area.range.start, area.shared, area.present);
+            (apart.areas.into_iter().map(parts).collect::<Vec<_>>(), left_out)
+        };
+        let of_small = (
+            small,
+            true,
+            vec![small..small + PAGE, small + 2 * PAGE..small + 3 * PAGE],
+        );
+        let of_closed = (closed, false, vec![closed + PAGE..closed + 2 * PAGE]);
+        let of_large = |pages: u64| (large, true, vec![large..large + pages * PAGE]);
+        assert_eq!(
+            found(MOST, &[]),
+            (vec![of_large(10), of_small.clone(), of_closed.clone()], 0)
+        );
+        assert_eq!(
+            found(5 * PAGE, &[]),
+            (vec![of_large(2), of_small.clone(), of_closed.clone()], 8 * PAGE)
+        );
+        let excluded = [large..large + 1000 * PAGE];
+        assert_eq!(found(MOST, &excluded), (vec![of_small, of_closed], 0));
+    }
 }

@@ -30,7 +30,9 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
     let first = |region: &&Region| region.offset == 0 && is_recorder(&region.name);
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
-        let Some((headers, bias)) = headers(source, region) else { continue };
+        let Some((headers, bias)) = headers(source, region) else {
+            continue;
+        };
         for segment in headers.loaded().filter(|segment| segment.is_writable()) {
             let range = segment.memory(bias);
             found.push(range.start & !(PAGE - 1)..range.end.saturating_add(PAGE - 1) & !(PAGE - 1));
@@ -103,7 +105,12 @@ pub fn is_anonymous(region: &Region) -> bool {
 }
 
 /// The excluded ranges, and what the loader wrote in this region of a file and made read-only: it is no data of the program.
-fn with_relocated(source: &dyn Source, regions: &[Region], region: &Region, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
+fn with_relocated(
+    source: &dyn Source,
+    regions: &[Region],
+    region: &Region,
+    excluded: &[Range<u64>],
+) -> Vec<Range<u64>> {
     let mut ranges = excluded.to_vec();
     let before = regions.partition_point(|other| other.range.start <= region.range.start);
     let first = (regions[..before].iter().rev()).find(|other| other.offset == 0 && other.name == region.name);

@@ -453,7 +453,12 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (
             Kind::Object,
             "PyRange_Type",
-            vec![(16, "start", Named), (24, "stop", Named), (32, "step", Named), (40, "length", Named)],
+            vec![
+                (16, "start", Named),
+                (24, "stop", Named),
+                (32, "step", Named),
+                (40, "length", Named),
+            ],
         ),
     ];
     let exported = exported.into_iter();

@@ -54,6 +54,11 @@ impl Taken {
     /// # Errors
     /// The mappings cannot be read, or no memory can be copied.
     pub fn of(source: &dyn Source, excluded: &[Range<u64>]) -> io::Result<Taken> {
+        Taken::with_shared(source, excluded, SHARED)
+    }
+
+    /// `most`: bytes of shared memory.
+    fn with_shared(source: &dyn Source, excluded: &[Range<u64>], most: u64) -> io::Result<Taken> {
         let regions = source.regions()?;
         let (mut pieces, mut written) = (Vec::new(), Vec::new());
         for region in regions.iter().filter(|region| is_copied(region)) {
@@ -69,7 +74,7 @@ impl Taken {
         if pieces.is_empty() {
             return Err(io::Error::other("no page of it can be read"));
         }
-        let apart = Apart::find(source, &regions, excluded, SHARED);
+        let apart = Apart::find(source, &regions, excluded, most);
         for run in apart.areas.iter().flat_map(|area| &area.present) {
             copy(source, run.clone(), &mut pieces)?;
         }
@@ -232,7 +237,10 @@ impl Source for Taken {
     }
 
     fn left_out(&self, range: &Range<u64>) -> u64 {
-        let inside = self.left_out.iter().filter(|(area, _)| range.start <= area.start && area.start < range.end);
+        let inside = self
+            .left_out
+            .iter()
+            .filter(|(area, _)| range.start <= area.start && area.start < range.end);
         inside.map(|(_, bytes)| bytes).sum()
     }
 
@@ -347,6 +355,26 @@ mod tests {
         assert_eq!(taken.read(&[0x1_0020..0x1_0021, 0x1_7010..0x1_7011], &mut buffer), 2);
         assert_eq!(buffer[..2], [0x02, 0x01]);
         assert_eq!(taken.read(&[0x2_0000..0x2_0010], &mut buffer), 0, "shared");
+    }
+
+    #[test]
+    fn shared_memory_is_copied_as_far_as_there_is_room() {
+        let made = Made {
+            regions: vec![
+                region(0x1_0000..0x1_1000, "rw", ""),
+                region(0x2_0000..0x2_4000, "rws", "/memfd:cache (deleted)"),
+                region(0x3_0000..0x4_0000, "rws", "/dev/zero (deleted)"),
+                region(0x5_0000..0x5_4000, "rws", "/dev/nvidia0"),
+            ],
+            absent: Vec::new(),
+        };
+        let taken = Taken::with_shared(&made, &[], 0xc000).expect("copied");
+        assert_eq!(
+            taken.present(0..u64::MAX),
+            [0x1_0000..0x1_1000, 0x2_0000..0x2_4000, 0x3_0000..0x3_8000]
+        );
+        assert_eq!(taken.left_out(&(0x2_0000..0x2_4000)), 0);
+        assert_eq!(taken.left_out(&(0x3_0000..0x4_0000)), 0x8000);
     }
 
     #[test]

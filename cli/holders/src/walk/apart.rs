@@ -189,7 +189,9 @@ impl Walk<'_, '_> {
             _ => 0,
         };
         let (id, root) = roots.max_by_key(of_start)?;
-        let Root::Native { root, start } = root else { return None };
+        let Root::Native { root, start } = root else {
+            return None;
+        };
         let rank = match root {
             NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. } => Rank::Static,
             NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => Rank::Stack,

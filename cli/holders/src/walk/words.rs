@@ -149,13 +149,18 @@ impl Walk<'_, '_> {
         };
         let start = match self.graph.root(from) {
             _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
-            Some(Root::Native { root: NativeRoot::Registers { .. }, .. }) | Some(Root::Python(_)) => return false,
+            Some(Root::Native {
+                root: NativeRoot::Registers { .. },
+                ..
+            })
+            | Some(Root::Python(_)) => return false,
             Some(Root::Native { start, .. }) => *start,
             _ => self.graph.address(from),
         };
         let at = start.wrapping_add(edge.index() * 8);
         let pointed = |words: i64| self.index.find(self.copy.word(at.wrapping_add_signed(words * 8)));
-        let is_other = |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
+        let is_other =
+            |pointed: Option<(usize, bool)>| pointed.is_some_and(|(other, _)| other != before && other != block);
         match (pointed(-2), pointed(-1)) {
             (further, Some((near, false))) if near == before => !is_other(further) && !is_other(pointed(1)),
             // Between the two is a place in the first block, or that of a limit.

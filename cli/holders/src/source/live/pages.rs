@@ -153,7 +153,14 @@ mod tests {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new private mapping of a file of this length.
         let start = unsafe {
-            let start = libc::mmap(std::ptr::null_mut(), 4 << 12, access, libc::MAP_PRIVATE, file.as_raw_fd(), 0);
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                4 << 12,
+                access,
+                libc::MAP_PRIVATE,
+                file.as_raw_fd(),
+                0,
+            );
             assert_ne!(start, libc::MAP_FAILED);
             start.cast::<u8>()
         };
