@@ -10,57 +10,68 @@
 //! ```
 //!
 //! A slot is one word, so a process claims it in one step: no state is left behind by a process that dies in between. Several
-//! processes wait at a time, each in its own slot. While `culeak run` serves, the area contains the id of its
+//! processes wait at a time, each in its own slot; further ones wait for a free slot. A process that has none until its limit
+//! adds itself to the number of those, and its pid to a list, which has room for a few. While `culeak run` serves, the area contains the id of its
 //! thread, on the thread's list of robust futexes: the kernel marks it when the thread dies in any way. So a process sees that
 //! `culeak run` is gone without its pid, which may be reused or not visible. Deliberately absent: any wait if `culeak run` was started without `--why`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-/// The most processes that wait at a time; others go on at once.
+use crate::numbered::numbered;
+
+/// The most processes that wait for a copy at a time.
 pub const SLOTS: usize = 64;
+/// How many pids of processes that had no slot are kept.
+const PIDS: usize = 16;
 /// How often a waiting process looks whether `culeak run` is alive.
 const LOOK_MS: u32 = 100;
 
 /// The area in the file. All zeros: nothing is served.
 #[repr(C)]
 pub struct Holds {
-    /// The id of the thread that serves, as a robust futex has it; 0: none.
+    /// The id of the thread that serves, as a robust futex has it. 0 means that no thread serves.
     pub owner: AtomicU32,
-    /// How long a process waits at most; 0: it does not wait.
+    /// How long a process waits at most. 0 means that it does not wait.
     pub limit_ms: AtomicU32,
     /// Changes with each process that begins to wait.
     pub bell: AtomicU32,
-    unused: u32,
+    /// How many processes had no slot until their limit.
+    without_slot: AtomicU32,
     slots: [Slot; SLOTS],
+    /// The first ones of them. 0 means that the place is free.
+    pids_without_slot: [AtomicU32; PIDS],
 }
 
-const _: () = assert!(size_of::<Holds>() == 16 + 8 * SLOTS && align_of::<Holds>() == 8);
+/// Offset of the slots.
+pub const SLOTS_AT: usize = std::mem::offset_of!(Holds, slots);
+
+const _: () = assert!(size_of::<Holds>() == 16 + 8 * SLOTS + 4 * PIDS && align_of::<Holds>() == 8);
 
 /// `FUTEX_TID_MASK` and `FUTEX_OWNER_DIED`.
 const OWNER: u32 = 0x3fff_ffff;
 const OWNER_DIED: u32 = 0x4000_0000;
 
-/// When a process waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Moment {
-    /// The script or `main` has ended.
-    End = 1,
-    /// The program calls `_exit`.
-    Exit = 2,
-    /// A request failed for lack of memory; the number is that of the automatic snapshot.
-    OutOfMemory = 3,
+numbered! {
+    /// When a process waits.
+    pub enum Moment: u8 {
+        /// The script or `main` has ended.
+        End = 1,
+        /// The program calls `_exit` or `quick_exit`.
+        Exit = 2,
+        /// A request failed for lack of memory; the number is that of the automatic snapshot.
+        OutOfMemory = 3,
+    }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum State {
-    Free = 0,
-    Waiting = 1,
-    Copying = 2,
-    Done = 3,
-    /// The process went on before its memory was copied.
-    Left = 4,
+numbered! {
+    pub enum State: u8 {
+        Free = 0,
+        Waiting = 1,
+        Copying = 2,
+        Done = 3,
+        /// The process went on before its memory was copied.
+        Left = 4,
+    }
 }
 
 /// A process that waits.
@@ -83,8 +94,26 @@ impl Holds {
         self.limit_ms.load(Relaxed) > 0 && owner & OWNER != 0 && owner & OWNER_DIED == 0
     }
 
+    /// Waits until the process's memory is copied, or the limit has passed, or nothing is served any more.
+    pub fn wait(&self, waiting: Waiting, now_ns: impl Fn() -> u64) {
+        let limit = u64::from(self.limit_ms.load(Relaxed)) * 1_000_000;
+        let began = now_ns();
+        let is_over = || now_ns().saturating_sub(began) >= limit || !self.is_served();
+        loop {
+            let bell = self.bell.load(Acquire);
+            if let Some(slot) = self.claim(waiting) {
+                return slot.wait_until_copied(waiting, is_over);
+            }
+            if is_over() {
+                return self.go_without_slot(waiting.pid);
+            }
+            // A slot that becomes free rings no bell.
+            pause(&self.bell, bell, LOOK_MS);
+        }
+    }
+
     /// Claims a slot and rings the bell. `None` if all are taken.
-    pub fn wait(&self, waiting: Waiting) -> Option<&Slot> {
+    pub fn claim(&self, waiting: Waiting) -> Option<&Slot> {
         let word = pack(waiting, State::Waiting);
         // Release: pairs with the Acquire in `Slot::read`, so what the process wrote before is in its memory.
         let claims = |slot: &&Slot| slot.0.compare_exchange(0, word, Release, Relaxed).is_ok();
@@ -92,6 +121,21 @@ impl Holds {
         self.bell.fetch_add(1, Release);
         wake(&self.bell);
         Some(slot)
+    }
+
+    fn go_without_slot(&self, pid: u32) {
+        let is_stored = |place: &AtomicU32| place.compare_exchange(0, pid, Relaxed, Relaxed).is_ok();
+        self.pids_without_slot.iter().any(is_stored);
+        // Release: pairs with the Acquire in `without_slot`, so the pid is there.
+        self.without_slot.fetch_add(1, Release);
+    }
+
+    /// How many processes had no slot until their limit, and the first of their pids.
+    pub fn without_slot(&self) -> (u32, Vec<u32>) {
+        // Acquire: pairs with the Release in `go_without_slot`.
+        let count = self.without_slot.load(Acquire);
+        let pids = self.pids_without_slot.iter().map(|pid| pid.load(Relaxed));
+        (count, pids.filter(|&pid| pid != 0).collect())
     }
 
     pub fn slots(&self) -> &[Slot] {
@@ -102,7 +146,7 @@ impl Holds {
 impl Slot {
     /// `None` if the slot is free.
     pub fn read(&self) -> Option<(Waiting, State)> {
-        // Acquire: pairs with the Release in `Holds::wait`.
+        // Acquire: pairs with the Release in `Holds::claim`.
         unpack(self.0.load(Acquire))
     }
 
@@ -167,19 +211,8 @@ fn pack(waiting: Waiting, state: State) -> u64 {
 
 /// `None` for 0, and for a word that no process of this version writes.
 fn unpack(word: u64) -> Option<(Waiting, State)> {
-    let state = match word as u8 {
-        1 => State::Waiting,
-        2 => State::Copying,
-        3 => State::Done,
-        4 => State::Left,
-        _ => return None,
-    };
-    let moment = match (word >> 8) as u8 {
-        1 => Moment::End,
-        2 => Moment::Exit,
-        3 => Moment::OutOfMemory,
-        _ => return None,
-    };
+    let state = State::from_number(word as u8).filter(|&state| state != State::Free)?;
+    let moment = Moment::from_number((word >> 8) as u8)?;
     let waiting = Waiting {
         pid: (word >> 32) as u32,
         moment,
@@ -222,7 +255,7 @@ mod tests {
     #[test]
     fn a_slot_states_who_waits_and_why() {
         let holds = area();
-        let slot = holds.wait(WHO).expect("a free slot");
+        let slot = holds.claim(WHO).expect("a free slot");
         assert_eq!(slot.read(), Some((WHO, State::Waiting)));
         assert_eq!(holds.bell.load(Relaxed), 1);
         assert!(slot.change(WHO, State::Waiting, State::Copying));
@@ -232,12 +265,77 @@ mod tests {
     }
 
     #[test]
-    fn the_process_that_finds_no_slot_does_not_wait() {
+    fn a_slot_is_claimed_by_one_process() {
         let holds = area();
         for pid in 1..=SLOTS as u32 {
-            assert!(holds.wait(Waiting { pid, ..WHO }).is_some());
+            assert!(holds.claim(Waiting { pid, ..WHO }).is_some());
         }
-        assert!(holds.wait(WHO).is_none());
+        assert!(holds.claim(WHO).is_none());
+    }
+
+    /// A clock on which each look takes 4 s, so that no test waits for a limit.
+    fn clock() -> impl Fn() -> u64 {
+        let looks = std::cell::Cell::new(0);
+        move || {
+            looks.set(looks.get() + 1);
+            looks.get() * 4_000_000_000
+        }
+    }
+
+    fn served(limit_ms: u32) -> Box<Holds> {
+        let holds = area();
+        holds.limit_ms.store(limit_ms, Relaxed);
+        holds.owner.store(77, Relaxed);
+        holds
+    }
+
+    #[test]
+    fn a_process_whose_memory_is_never_copied_goes_on_after_the_limit() {
+        let holds = served(10_000);
+        holds.wait(WHO, clock());
+        assert_eq!(holds.slots[0].read(), Some((WHO, State::Left)));
+        assert_eq!(holds.without_slot(), (0, Vec::new()));
+    }
+
+    #[test]
+    fn a_process_goes_on_as_soon_as_nothing_is_served() {
+        let holds = served(u32::MAX);
+        holds.owner.fetch_or(OWNER_DIED, Relaxed);
+        holds.wait(WHO, || 0);
+        assert_eq!(holds.slots[0].read(), Some((WHO, State::Left)));
+    }
+
+    #[test]
+    fn processes_that_find_no_slot_wait_for_one() {
+        let holds = served(u32::MAX);
+        for pid in 1..=SLOTS as u32 {
+            assert!(holds.claim(Waiting { pid, ..WHO }).is_some());
+        }
+        let first = Waiting { pid: 1, ..WHO };
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| holds.wait(WHO, || 0));
+            assert!(holds.slots[0].change(first, State::Waiting, State::Left));
+            assert!(holds.slots[0].change(first, State::Left, State::Free));
+            while !holds.slots[0].change(WHO, State::Waiting, State::Copying) {
+                std::thread::yield_now();
+            }
+            assert!(holds.slots[0].change(WHO, State::Copying, State::Done));
+            waits.join().expect("it goes on");
+        });
+        assert_eq!(holds.slots[0].read(), None);
+        assert_eq!(holds.without_slot(), (0, Vec::new()));
+    }
+
+    #[test]
+    fn processes_without_a_slot_go_on_after_the_limit_and_are_counted() {
+        let holds = served(10_000);
+        for pid in 1..=SLOTS as u32 {
+            assert!(holds.claim(Waiting { pid, ..WHO }).is_some());
+        }
+        for pid in 1000..1020 {
+            holds.wait(Waiting { pid, ..WHO }, clock());
+        }
+        assert_eq!(holds.without_slot(), (20, (1000..1016).collect()));
     }
 
     #[test]
@@ -255,12 +353,12 @@ mod tests {
     #[test]
     fn a_process_whose_slot_another_one_has_goes_on() {
         let holds = area();
-        let slot = holds.wait(WHO).expect("a free slot");
+        let slot = holds.claim(WHO).expect("a free slot");
         assert!(slot.change(WHO, State::Waiting, State::Copying) && slot.change(WHO, State::Copying, State::Done));
         // `culeak run` does not find the process and frees its slot, which another process claims.
         assert!(slot.change(WHO, State::Done, State::Free));
         let other = Waiting { pid: 7, ..WHO };
-        let claimed = holds.wait(other).expect("a free slot");
+        let claimed = holds.claim(other).expect("a free slot");
         assert!(std::ptr::eq(slot, claimed));
         let steps = [State::Waiting, State::Copying, State::Done];
         for (nth, &state) in steps.iter().enumerate() {
@@ -281,7 +379,7 @@ mod tests {
             (Left, Some(Left)),
         ] {
             let holds = area();
-            let slot = holds.wait(WHO).expect("a free slot");
+            let slot = holds.claim(WHO).expect("a free slot");
             assert!(state == Waiting || slot.change(WHO, Waiting, state));
             slot.wait_until_copied(WHO, || true);
             assert_eq!(slot.read(), after.map(|after| (WHO, after)), "from {state:?}");
@@ -292,7 +390,7 @@ mod tests {
     fn a_state_that_changes_while_the_limit_passes_is_left_too() {
         use State::*;
         let holds = area();
-        let slot = holds.wait(WHO).expect("a free slot");
+        let slot = holds.claim(WHO).expect("a free slot");
         // Between the read and the change, the copy begins and ends.
         slot.wait_until_copied(WHO, || {
             slot.change(WHO, Waiting, Copying) && slot.change(WHO, Copying, Done)

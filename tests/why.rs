@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use culeak::hold::{Moment, State};
+use culeak::hold::{Moment, SLOTS, SLOTS_AT, State};
 use culeak::proof::HOLDS;
 use nix::sys::signal::{SigHandler, Signal, kill, signal};
 use nix::unistd::Pid;
@@ -41,9 +41,6 @@ fn run(options: &[&str], folder: &Path, program: &[&str]) -> Command {
         .env_remove("LD_PRELOAD")
         .env("CULEAK_CACHE_DIR", "")
         .env("LD_LIBRARY_PATH", fake_driver_folder());
-    // Background commands of a shell script ignore SIGINT, and so would these.
-    // SAFETY: between fork and exec only async-signal-safe functions may run; signal is one, and it installs no handler.
-    unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigDfl).map(drop)?)) };
     command
 }
 
@@ -68,8 +65,14 @@ struct Done {
 }
 
 fn done(options: &[&str], program: &[&str]) -> Done {
+    done_with(options, program, |_| {})
+}
+
+fn done_with(options: &[&str], program: &[&str], change: impl FnOnce(&mut Command)) -> Done {
     let folder = folder();
-    let ended = process::run(&mut run(options, folder.path(), program));
+    let mut command = run(options, folder.path(), program);
+    change(&mut command);
+    let ended = process::run(&mut command);
     Done {
         folder,
         code: ended.status.code(),
@@ -146,29 +149,55 @@ fn what_a_script_frees_in_its_exit_callbacks_is_not_held() {
 }
 
 #[test]
-fn a_script_without_signal_handlers_waits_at_its_first_free() {
+fn the_end_of_a_script_is_seen_without_signal_handlers() {
     for interpreter in interpreters() {
-        let done = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
-        assert_eq!(done.code, Some(0), "{}", done.stderr);
-        // The interpreter has cleared modules by then; if it cannot be read any more, that is reported.
-        let is_searched = done
-            .classes()
-            .first()
-            .is_some_and(|classes| classes.contains_key(&3000));
-        let is_reported = done.stderr.contains("--why: process ") && done.stderr.contains("its objects cannot be read");
-        assert!(is_searched != is_reported, "{}: {}", interpreter.version, done.stderr);
+        let removed = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
+        removed.expect(&ALL, &interpreter.version);
+        let ignored = done_with(&["--no-report"], &python(interpreter, &script(), "all"), |command| {
+            // As for background commands of a shell script.
+            // SAFETY: between fork and exec only async-signal-safe functions may run; signal is one, and it installs no handler.
+            unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigIgn).map(drop)?)) };
+        });
+        ignored.expect(&ALL, &interpreter.version);
     }
 }
 
 #[test]
-fn a_warning_says_that_the_end_of_a_script_is_not_seen_if_sigint_is_ignored() {
-    let folder = folder();
-    let mut command = run(&["--no-report"], folder.path(), &["true"]);
-    // SAFETY: as in `run`.
-    unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigIgn).map(drop)?)) };
-    let output = command.output().expect("culeak starts");
-    let messages = String::from_utf8_lossy(&output.stderr);
-    assert!(messages.contains("SIGINT is ignored"), "{messages}");
+fn callbacks_that_were_registered_before_run_before_the_search() {
+    for interpreter in interpreters() {
+        let done = done(&["--no-report"], &python(interpreter, &script(), "earlier"));
+        done.expect(&ALL[1..], &interpreter.version);
+    }
+}
+
+#[test]
+fn local_variables_of_daemon_threads_hold_memory_at_the_end() {
+    for interpreter in interpreters() {
+        let done = done(&["--no-report"], &python(interpreter, &script(), "daemon_local"));
+        done.expect(&ALL, &interpreter.version);
+    }
+}
+
+/// The cases in which the callback is registered late, again, or by another thread or process.
+#[test]
+fn the_end_is_seen_wherever_the_first_allocation_is() {
+    for interpreter in interpreters() {
+        for case in ["worker", "worker_process", "clears_callbacks", "first_in_callback", "other_interpreter", "raises"] {
+            let done = done(&["--no-report"], &python(interpreter, &script(), case));
+            done.expect(&ALL, &format!("{case}, {}", interpreter.version));
+            assert_eq!(done.code, Some(i32::from(case == "raises")), "{case}: {}", done.stderr);
+            assert!(!done.stderr.contains("SystemError"), "{case}: {}", done.stderr);
+        }
+    }
+}
+
+#[test]
+fn callbacks_that_a_script_calls_itself_are_not_its_end() {
+    for interpreter in interpreters() {
+        let done = done(&["--no-report"], &python(interpreter, &script(), "calls_callbacks"));
+        let expected = [(2000, "cycle"), (3000, "lost"), (4000, "held")];
+        done.expect(&expected, &interpreter.version);
+    }
 }
 
 #[test]
@@ -213,6 +242,37 @@ fn the_snapshot_of_a_request_that_failed_has_holders() {
     );
 }
 
+#[test]
+fn threads_that_change_memory_do_not_prevent_the_search_when_memory_runs_out() {
+    let case = "out_of_memory_beside_threads";
+    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), case));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let mut found = classes(&done.files(".out-of-memory-1.culeak-why")[0]);
+    // That of the other threads.
+    found.remove(&500);
+    assert_eq!(found, these(&ALL), "{}", done.stderr);
+}
+
+#[test]
+fn processes_that_run_out_of_memory_at_the_same_time_are_all_searched() {
+    let case = "forks_out_of_memory";
+    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), case));
+    let snapshots = done.files(".out-of-memory-1.culeak-why");
+    let found: Vec<_> = snapshots.iter().map(|path| classes(path)).collect();
+    assert_eq!(found, [these(&ALL), these(&ALL)], "{}", done.stderr);
+}
+
+#[test]
+fn a_program_that_runs_out_of_memory_often_waits_a_few_times_only() {
+    let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "retries"));
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let searched = done.files(".culeak-why");
+    let at_failures = searched
+        .iter()
+        .filter(|path| path.to_string_lossy().contains(".out-of-memory-"));
+    assert_eq!(at_failures.count(), 3, "{searched:?}");
+}
+
 /// Memory of native code, when `main` returned.
 const NATIVE: [(u64, &str); 3] = [(1000, "held"), (2000, "held"), (3000, "lost")];
 
@@ -235,6 +295,40 @@ fn threads_that_replace_blocks_meanwhile_lose_none() {
     for path in holders["paths"].as_array().expect("paths") {
         assert_eq!(path["class"], "held", "{path}");
     }
+}
+
+#[test]
+fn native_programs_are_searched_however_they_exit() {
+    for case in ["leaves_at_once", "leaves_by_c99", "leaves_quickly", "closes_descriptors"] {
+        let done = done(&["--no-report"], &[&native(), case]);
+        done.expect(&NATIVE, case);
+        assert_eq!(done.code, Some(0), "{case}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_process_that_has_no_end_is_mentioned() {
+    for (case, code) in [("aborts", 134), ("becomes_another", 0)] {
+        let done = done(&["--no-report"], &[&native(), case]);
+        assert_eq!(done.code, Some(code), "{case}: {}", done.stderr);
+        assert!(done.classes().is_empty());
+        assert!(done.stderr.contains("no process with a recording reached its end"), "{}", done.stderr);
+    }
+}
+
+#[test]
+fn a_process_whose_main_thread_has_ended_is_searched_or_mentioned() {
+    let done = done(&["--no-report"], &[&native(), "ends_in_another_thread"]);
+    done.expect(&NATIVE, "pthread_exit");
+}
+
+#[test]
+fn many_children_that_end_at_the_same_time_are_all_searched() {
+    let done = done(&["--no-report"], &[&native(), "has_children"]);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let found = done.classes();
+    assert_eq!(found.len(), 40, "{}", done.stderr);
+    assert!(found.iter().all(|found| *found == these(&NATIVE)), "{found:?}");
 }
 
 #[test]
@@ -338,7 +432,7 @@ impl Waiting {
     fn until_it_waits(&self) {
         until("the program waits", || {
             let bytes = fs::read(&self.facts).expect("the file");
-            let slots = bytes[HOLDS + 16..].chunks_exact(8);
+            let slots = bytes[HOLDS + SLOTS_AT..].chunks_exact(8).take(SLOTS);
             let waits = |slot: &[u8]| slot[0] == State::Waiting as u8 && slot[1] == Moment::End as u8;
             slots.into_iter().any(waits)
         });

@@ -163,6 +163,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         };
         // It may wait, which is not the recorder's cost.
         note_end(recording);
+        hold::watch_script();
         let cost = Cost::of(recording);
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);

@@ -34,7 +34,7 @@ use culeak::system::{Scratch, Uncancelled};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
-pub use python::{is_finalizing as is_interpreter_finalizing, prepare};
+pub use python::{call_at_end, is_finalizing as is_interpreter_finalizing, prepare};
 
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);
 

@@ -161,6 +161,21 @@ pub enum RootKind {
     None,
 }
 
+impl RootKind {
+    pub const ALL: [RootKind; 10] = [
+        RootKind::Module,
+        RootKind::Frame,
+        RootKind::ThreadLocal,
+        RootKind::Context,
+        RootKind::Exception,
+        RootKind::Interpreter,
+        RootKind::Global,
+        RootKind::Stack,
+        RootKind::Heap,
+        RootKind::None,
+    ];
+}
+
 /// A path from a root to a block, with indices and keys replaced by `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct HolderPath {

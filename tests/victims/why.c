@@ -116,5 +116,70 @@ static void runs_out_of_memory(void) {
     global = 0;
 }
 
-MAIN(BEHAVIOUR(returns), BEHAVIOUR(asks_before), BEHAVIOUR(handles_signals), BEHAVIOUR(vforks),
+static void leaves_at_once(void) {
+    all_of_them();
+    _exit(0);
+}
+
+static void leaves_by_c99(void) {
+    all_of_them();
+    _Exit(0);
+}
+
+static void leaves_quickly(void) {
+    all_of_them();
+    quick_exit(0);
+}
+
+static void aborts(void) {
+    all_of_them();
+    abort();
+}
+
+static void becomes_another(void) {
+    all_of_them();
+    execl("/bin/true", "true", (char *)0);
+}
+
+static pthread_t first;
+
+static void *outlives_main(void *unused) {
+    (void)unused;
+    pthread_join(first, NULL);
+    return NULL;
+}
+
+/* The last thread to end ends the process. */
+static void ends_in_another_thread(void) {
+    all_of_them();
+    first = pthread_self();
+    pthread_t last;
+    REQUIRE(pthread_create(&last, NULL, outlives_main, NULL) == 0);
+    pthread_exit(NULL);
+}
+
+static void closes_descriptors(void) {
+    all_of_them();
+    for (int number = 0; number < 4096; number++) close(number);
+}
+
+/* All of them are short-lived, and wait at the same time. */
+static void has_children(void) {
+    pid_t children[40];
+    for (int nth = 0; nth < 40; nth++) {
+        children[nth] = fork();
+        if (children[nth] == 0) {
+            all_of_them();
+            exit(0);
+        }
+    }
+    for (int nth = 0; nth < 40; nth++) {
+        int status = 1;
+        REQUIRE(waitpid(children[nth], &status, 0) == children[nth] && status == 0);
+    }
+}
+
+MAIN(BEHAVIOUR(leaves_at_once), BEHAVIOUR(leaves_by_c99), BEHAVIOUR(leaves_quickly), BEHAVIOUR(aborts),
+     BEHAVIOUR(becomes_another), BEHAVIOUR(ends_in_another_thread), BEHAVIOUR(closes_descriptors), BEHAVIOUR(has_children),
+     BEHAVIOUR(returns), BEHAVIOUR(asks_before), BEHAVIOUR(handles_signals), BEHAVIOUR(vforks),
      BEHAVIOUR(runs_out_of_memory), BEHAVIOUR(replaces), BEHAVIOUR(replaces_until_input_ends))

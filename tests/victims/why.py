@@ -4,6 +4,7 @@ process leaves."""
 import atexit
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
 import sys
@@ -61,37 +62,150 @@ def all_of_them():
     lose()
 
 
-def run_out_of_memory():
-    all_of_them()
+def request_too_much():
     pointer = ctypes.c_uint64()
     assert allocate(ctypes.byref(pointer), ctypes.c_size_t(1 << 60)) == 2
+
+
+def run_out_of_memory():
+    all_of_them()
+    request_too_much()
     keep.clear()
     gc.collect()
 
 
-def forks():
-    """Two children that wait at their ends at the same time."""
+def at_depth(depth):
+    """Each depth is another stack."""
+    return at_depth(depth - 1) if depth else request_too_much()
+
+
+def retries():
+    all_of_them()
+    for _ in range(1000):
+        request_too_much()
+    for depth in range(10):
+        at_depth(depth)
+
+
+def run_out_of_memory_beside_threads():
+    """Two threads change the memory while the main thread waits."""
+    is_over = threading.Event()
+
+    def change():
+        driver.cuCtxSetCurrent(context)
+        while not is_over.is_set():
+            Block(500)
+
+    context = ctypes.c_void_p()
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+    threads = [threading.Thread(target=change) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    run_out_of_memory()
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def forks(work):
+    """Two children that wait at the same time."""
     children = [os.fork(), 0]
     if children[0]:
         children[1] = os.fork()
     if not all(children):
         begin()
-        all_of_them()
+        work()
         sys.exit(0)
     for pid in children:
         assert os.waitpid(pid, 0)[1] == 0
 
 
+def work_elsewhere():
+    begin()
+    all_of_them()
+
+
+def hold_in_daemon():
+    """A local variable of a thread that runs until the process ends."""
+    holds = threading.Event()
+
+    def wait():
+        block = Block(1000)
+        holds.set()
+        threading.Event().wait()
+        del block
+
+    threading.Thread(target=wait, daemon=True).start()
+    holds.wait()
+    cycle()
+    lose()
+
+
+def call_callbacks():
+    """The script goes on after that, and frees a part."""
+    all_of_them()
+    atexit._run_exitfuncs()
+    keep.clear()
+    hold_after = Block(4000)
+    globals()["after"] = hold_after
+
+
+def clear_callbacks():
+    hold()
+    atexit._clear()
+    cycle()
+    lose()
+
+
+def raise_error():
+    all_of_them()
+    raise ValueError("the traceback is kept")
+
+
+def end_other_interpreter():
+    """Its callbacks run while the script goes on."""
+    try:
+        import _interpreters as interpreters
+    except ImportError:
+        import _xxsubinterpreters as interpreters
+    other = interpreters.create()
+    hold()
+    interpreters.run_string(other, "import atexit; atexit.register(print, 'other')")
+    interpreters.destroy(other)
+    cycle()
+    lose()
+
+
+CASES = {
+    "out_of_memory": run_out_of_memory,
+    "out_of_memory_beside_threads": run_out_of_memory_beside_threads,
+    "retries": retries,
+    "only_held": hold,
+    "daemon_local": hold_in_daemon,
+    "calls_callbacks": call_callbacks,
+    "clears_callbacks": clear_callbacks,
+    "raises": raise_error,
+    "other_interpreter": end_other_interpreter,
+}
+
+
 def main(case):
     if case == "forks":
-        return forks()
+        return forks(all_of_them)
+    if case == "forks_out_of_memory":
+        return forks(run_out_of_memory)
+    if case == "first_in_callback":
+        return atexit.register(work_elsewhere)
+    if case in ("worker", "worker_process"):
+        kind = threading.Thread if case == "worker" else multiprocessing.get_context("fork").Process
+        worker = kind(target=work_elsewhere)
+        worker.start()
+        return worker.join()
+    if case == "earlier":
+        # Registered before anything of culeak.
+        atexit.register(keep.clear)
     begin()
-    if case == "out_of_memory":
-        run_out_of_memory()
-    elif case == "only_held":
-        hold()
-    else:
-        all_of_them()
+    CASES.get(case, all_of_them)()
     if case == "early":
         # The script's own clean-up.
         atexit.register(keep.clear)

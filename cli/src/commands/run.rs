@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use culeak::analysis::report::shell_word;
 use culeak::point::Point;
-use nix::sys::signal::Signal;
 
 use super::after_run::{self, AfterArgs};
 use crate::errors::Failure;
@@ -66,15 +65,6 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// Whether SIGINT is ignored. The program inherits that, and Python then installs no handler, whose removal marks the end of a
-/// script.
-fn ignores_interrupts() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    ignored.is_some_and(|bits| bits >> (Signal::SIGINT as u32 - 1) & 1 == 1)
-}
-
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
     suits_point(args)?;
@@ -82,12 +72,6 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(
             "--fail-on lost, cycle, native-holder and over-counted judge what holds the memory; add --why, which finds it",
         ));
-    }
-    if args.why && ignores_interrupts() {
-        eprintln!(
-            "culeak: warning: --why: SIGINT is ignored, as for background commands of a shell, so the end of a Python script is seen \
-             too late to say what holds its memory; start culeak with `env --default-signal=INT`"
-        );
     }
     let mut prepared = launch::prepare(&args.record, &args.command, args.why)?;
     let serving = match prepared.proof.as_ref().filter(|_| args.why) {

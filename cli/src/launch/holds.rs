@@ -13,6 +13,7 @@
 //! Deliberately absent: processes that begin to wait after the program has ended; they go on at once.
 
 use std::any::Any;
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +25,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{io, mem, ptr};
 
-use culeak::hold::{self, Holds, Moment, Slot, State, Waiting};
+use culeak::hold::{self, Holds, Moment, SLOTS, Slot, State, Waiting};
 use culeak::point::Point;
 use culeak::proof::{BYTES, HOLDS};
 use culeak::reader;
@@ -92,6 +93,7 @@ impl Serving {
                 };
                 let mut served = copying.serve(&ending);
                 area.owner.store(0, Release);
+                served.extend(without_slot(area));
                 served.extend(searching.join().unwrap_or_default());
                 served
             })
@@ -256,6 +258,32 @@ impl Served {
     }
 }
 
+/// Processes that found all slots taken until their limit.
+fn without_slot(area: &Holds) -> Option<Served> {
+    let (count, pids) = area.without_slot();
+    let mut process = match count {
+        0 => return None,
+        1 => "process".to_owned(),
+        _ => "processes".to_owned(),
+    };
+    for (nth, pid) in pids.iter().enumerate() {
+        let _ = write!(process, "{} {pid}", if nth > 0 { "," } else { "" });
+    }
+    match count as usize - pids.len().min(count as usize) {
+        0 => {}
+        more => {
+            let _ = write!(process, " and {more} more");
+        }
+    }
+    let failure = format!(
+        "went on before memory was copied, while {SLOTS} others waited for that at the same time; raise --why-limit"
+    );
+    Some(Served {
+        process,
+        failure: Some(failure),
+    })
+}
+
 /// Searches copies until no more can come.
 fn search_all(copies: Receiver<(Waiting, Copied)>, pending: &AtomicUsize, area: &Holds) -> Vec<Served> {
     let search = |(waiting, copied): (Waiting, Copied)| {
@@ -399,7 +427,7 @@ mod tests {
             moment: Moment::End,
             number: 0,
         };
-        let slot = area.wait(waiting).expect("a slot");
+        let slot = area.claim(waiting).expect("a slot");
         while slot.read().map(|(_, state)| state) != Some(State::Done) {
             slot.pause(waiting, State::Waiting, 10);
         }
@@ -420,7 +448,7 @@ mod tests {
             moment: Moment::OutOfMemory,
             number: 1,
         };
-        let slot = area.wait(waiting).expect("a slot");
+        let slot = area.claim(waiting).expect("a slot");
         assert!(slot.change(waiting, State::Waiting, State::Left));
         let served = Serving::start(file.path(), LIMIT).expect("serves").finish();
         assert!(
@@ -430,6 +458,33 @@ mod tests {
                 .is_some_and(|reason| reason.contains("--why-limit"))
         );
         assert_eq!(slot.read(), None);
+    }
+
+    #[test]
+    fn processes_that_found_no_slot_are_named() {
+        let file = facts();
+        let area = map(file.path()).expect("mapped");
+        area.limit_ms.store(1, Relaxed);
+        area.owner.store(1, Relaxed);
+        let waiting = |pid| Waiting {
+            pid,
+            moment: Moment::End,
+            number: 0,
+        };
+        for pid in 1..=SLOTS as u32 {
+            assert!(area.claim(waiting(pid)).is_some());
+        }
+        assert!(without_slot(area).is_none());
+        let clock = AtomicUsize::new(0);
+        let now = || clock.fetch_add(1_000_000, Relaxed) as u64;
+        area.wait(waiting(100), now);
+        assert_eq!(without_slot(area).map(|served| served.process).as_deref(), Some("process 100"));
+        (101..120).for_each(|pid| area.wait(waiting(pid), now));
+        let served = without_slot(area).expect("20 processes");
+        assert_eq!(
+            served.process,
+            "processes 100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115 and 4 more"
+        );
     }
 
     /// No thread searches in this test, so a process that waits for a search waits for ever.
@@ -453,7 +508,7 @@ mod tests {
                 moment: Moment::End,
                 number: 0,
             };
-            area.wait(waiting).expect("a slot")
+            area.claim(waiting).expect("a slot")
         };
         let state = |slot: &Slot| slot.read().map(|(_, state)| state);
         let slots: Vec<&Slot> = (1..=8).map(waits).collect();

@@ -130,6 +130,7 @@ pub fn is_finalizing() -> bool {
 /// In a forked child: a thread that was in `prepare` does not exist here.
 pub fn forked() {
     let _ = STATE.compare_exchange(BUSY, ABSENT, Relaxed, Relaxed);
+    crate::ending::forked();
 }
 
 /// The code of the function that runs Python code: recognizes interpreter calls where there is no address for

@@ -1,14 +1,16 @@
-//! The library that `culeak run --why` preloads beside the preload library: it passes calls of `sigaction`, `_exit` and `_Exit`
-//! on, and informs the preload library before.
+//! The library that `culeak run --why` preloads beside the preload library: it passes calls of `sigaction`, `_exit`, `_Exit`
+//! and `quick_exit` on, and informs the preload library before.
 //!
-//! A Python interpreter that finalizes calls `sigaction` to restore the handlers that it installed: after the last `atexit`
-//! callback, and before it collects cycles and clears modules. That is the last instant at which the holders of memory are as
-//! the script left them. A process that leaves by `_exit` runs no exit handlers. These functions are replaced here and not in
-//! the preload library, which replaces functions of CUDA and look-ups only.
+//! A process that leaves by `_exit` runs no exit handlers, and one that leaves by `quick_exit` other ones. A Python interpreter that
+//! finalizes calls `sigaction` to restore the handlers that it installed: after the last `atexit` callback, and before it
+//! collects cycles and clears modules. That is the last instant at which the holders of memory are nearly as the script left them; it
+//! counts if the preload library could not register a callback. These functions are replaced here and not in the preload library,
+//! which replaces functions of CUDA and look-ups only.
 //!
-//! Both functions may be called in a signal handler, and in a child of `vfork`: here are only atomics and look-ups of names,
-//! which are done when the library is loaded. It needs glibc, whose `__sigaction` is called if there is no next `sigaction`.
-//! Deliberately absent: the decision whether to wait; see `shim/src/recorder/hold.rs`.
+//! `sigaction` and `_exit` may be called in a signal handler, and in a child of `vfork`: here are only atomics and look-ups of
+//! names, which are done when the library is loaded. It needs glibc, whose `__sigaction` is called if there is no next `sigaction`.
+//! Deliberately absent: the decision whether to wait (`shim/src/recorder/hold.rs`); `abort` and signals that kill a process; `exec`; a
+//! process that calls the kernel's `exit_group` by itself.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -48,9 +50,10 @@ impl Function {
 static HOLD: Function = Function::new(c"culeak_hold", libc::RTLD_DEFAULT);
 static SIGACTION: Function = Function::new(c"sigaction", libc::RTLD_NEXT);
 static EXIT: Function = Function::new(c"_exit", libc::RTLD_NEXT);
+static QUICK_EXIT: Function = Function::new(c"quick_exit", libc::RTLD_NEXT);
 
 extern "C" fn at_start() {
-    for function in [&HOLD, &SIGACTION, &EXIT] {
+    for function in [&HOLD, &SIGACTION, &EXIT, &QUICK_EXIT] {
         function.address();
     }
 }
@@ -117,5 +120,18 @@ pub extern "C" fn _exit(status: c_int) -> ! {
 /// Ends the process; another name of `_exit`.
 #[unsafe(no_mangle)]
 pub extern "C" fn _Exit(status: c_int) -> ! {
+    _exit(status)
+}
+
+/// Ends the process after the handlers of `at_quick_exit`.
+#[unsafe(no_mangle)]
+pub extern "C" fn quick_exit(status: c_int) -> ! {
+    inform(Called::Exit);
+    let next = QUICK_EXIT.address();
+    if !next.is_null() {
+        // SAFETY: the next definition of `quick_exit` has this type.
+        let next: extern "C" fn(c_int) -> ! = unsafe { std::mem::transmute(next) };
+        next(status);
+    }
     _exit(status)
 }

@@ -5,15 +5,16 @@
 //! wait ends after the limit, or when `culeak run` is gone. Other threads and signal handlers run on meanwhile, and no lock of
 //! this library is held.
 //!
-//! The end of a script is noticed when the main thread calls `sigaction` while the interpreter finalizes: the interpreter
-//! restores its handlers after the last `atexit` callback and before it collects cycles and clears modules. That function is
-//! replaced by a second library (`shim/hold`), which only `run --why` preloads and which calls [`culeak_hold`]. If a program
-//! removed the handlers, the first event after that counts.
+//! The end of a script is the destruction of an object that is registered with the interpreter's `atexit` callbacks
+//! (`culeak_cpython::call_at_end`), at the first allocation that is recorded: after the last callback, and before the interpreter deletes anything.
+//! If it could not be registered, the next sign counts: the main thread calls `sigaction` while the interpreter finalizes, to
+//! restore its handlers before it collects cycles and clears modules. That function is replaced by a second library (`shim/hold`),
+//! which only `run --why` preloads and which calls [`culeak_hold`]. Without handlers, the first event after that counts.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
 
 use crate::recorder::{proof, quietly, session};
-use crate::settings;
+use crate::{settings, stacks};
 use culeak::hold::{Moment, Waiting};
 use culeak::recording::Recording;
 use culeak::system::monotonic_ns;
@@ -21,6 +22,8 @@ use culeak::variables;
 
 /// This process has waited at its end.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+/// The end of a script is wanted.
+static WATCHES: AtomicBool = AtomicBool::new(false);
 /// The process that has the recording. A child of `vfork` shares this memory.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -29,6 +32,7 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
+    WATCHES.store(is_served(), Relaxed);
     if settings::is_set(variables::WHY) {
         // SAFETY: takes a number; a kernel without Yama refuses it.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
@@ -70,15 +74,29 @@ pub fn hold(moment: Moment, number: u32) {
         moment,
         number: number as u16,
     };
-    let Some(slot) = holds.wait(waiting) else { return };
-    let limit = u64::from(holds.limit_ms.load(Relaxed)) * 1_000_000;
-    let began = monotonic_ns();
-    slot.wait_until_copied(waiting, || {
-        monotonic_ns().saturating_sub(began) >= limit || !holds.is_served()
+    holds.wait(waiting, monotonic_ns);
+}
+
+/// Called at each allocation: the interpreter may have been initialized since the last one.
+#[inline]
+pub fn watch_script() {
+    if WATCHES.load(Relaxed) {
+        stacks::call_at_end(script_ended);
+    }
+}
+
+/// The main thread of the interpreter has called the last exit callback.
+extern "C" fn script_ended() {
+    quietly(|| {
+        let Some(recording) = session::running() else { return };
+        if is_served() {
+            recording.end_script();
+            at_end(Moment::End);
+        }
     });
 }
 
-/// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` (1).
+/// Exported for `shim/hold`: the program calls `sigaction` (0), or `_exit` or `quick_exit` (1).
 #[unsafe(no_mangle)]
 extern "C" fn culeak_hold(called: libc::c_int) {
     quietly(|| {

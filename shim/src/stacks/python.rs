@@ -136,6 +136,14 @@ pub fn is_finalizing() -> bool {
     python::is_finalizing()
 }
 
+/// Makes the interpreter call the function when its script has ended.
+#[inline]
+pub fn call_at_end(function: extern "C" fn()) {
+    if python::is_end_wanted() && !loader::list_is_unsafe() && !closing::is_running_here() {
+        python::call_at_end(function);
+    }
+}
+
 /// Whether no interpreter was found so far.
 pub fn is_absent() -> bool {
     python::status() == Status::Absent

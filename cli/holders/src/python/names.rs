@@ -54,7 +54,7 @@ impl Python {
         name.rsplit('.').next().unwrap_or_default().to_owned()
     }
 
-    /// A text for a name: bounded, on one line; `?` if it is none.
+    /// A text for a name: bounded, on one line. `?` means that the object is not a text.
     pub(super) fn short_text(&mut self, copy: &Copy, address: u64) -> String {
         let text = self.text(copy, address, MOST_CHARACTERS);
         text.map_or_else(|| "?".to_owned(), |text| plain(&text))
