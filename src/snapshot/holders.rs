@@ -37,6 +37,23 @@ impl Holders {
             kept
         });
     }
+
+    /// Takes the paths of these blocks away: they were freed, or their holders changed, while they were searched for.
+    pub fn change(&mut self, mut is_changed: impl FnMut(&HeldBlock) -> bool) {
+        let mut changed = self.paths.iter().position(|path| path.changed);
+        for block in &mut self.blocks {
+            if self.paths.get(block.path).is_some_and(|path| path.changed) || !is_changed(block) {
+                continue;
+            }
+            change_retained(&mut self.retainers, block.retainer, -i128::from(block.bytes), -1);
+            block.retainer = None;
+            block.path = *changed.get_or_insert_with(|| {
+                self.paths.push(HolderPath::unknown());
+                self.paths.len() - 1
+            });
+            self.search.changed += 1;
+        }
+    }
 }
 
 /// Changes the bytes and the number of blocks that a retainer and those around it keep alive.
@@ -74,8 +91,8 @@ pub struct Search {
     /// The version of CPython, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
-    /// Blocks whose path was not there any more when it was read again: their holders changed, or they were freed. Their
-    /// class is known, their path is not.
+    /// Blocks whose path was not there any more when it was read again: their holders changed, or they were freed. What holds
+    /// them is not known ([`HolderPath::changed`]).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub changed: u64,
     /// References that led to no live object, because the memory changed while it was copied.
@@ -197,6 +214,23 @@ pub struct HolderPath {
     /// A remark for the reader: `gc is disabled`, `only unreachable heap memory points to it`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+    /// This is no path: the blocks were freed, or their holders changed, while they were searched for. Their class means
+    /// nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub changed: bool,
+}
+
+impl HolderPath {
+    /// In place of a path that is not there any more.
+    pub fn unknown() -> HolderPath {
+        HolderPath {
+            root: RootKind::None,
+            origin: "holders that changed while they were read".to_owned(),
+            possibly: true,
+            changed: true,
+            ..HolderPath::default()
+        }
+    }
 }
 
 /// One reference on a path.
@@ -213,11 +247,17 @@ pub struct Step {
 pub struct Retainer {
     /// `trainer.history (list of 12)`.
     pub name: String,
+    /// Names of other references to it. Dropping one of them frees nothing; dropping all frees the memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+    /// The number of other references to it that are not named.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub also_unnamed: u64,
     pub root: RootKind,
     /// Index of the holder that dominates it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<usize>,
-    /// GPU memory that would be freed with it, including that of its children.
+    /// GPU memory that would be freed with it, including that of its children. Sums of `blocks`.
     pub bytes: u64,
     pub count: u64,
 }

@@ -232,6 +232,8 @@ pub struct Graph {
     scanning: NodeId,
     /// References that were followed after their node had been scanned.
     late: Vec<(NodeId, NodeId)>,
+    /// References to Python objects that may be stale.
+    doubtful: Vec<(NodeId, NodeId)>,
     by_granule: Vec<NodeId>,
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
@@ -319,6 +321,12 @@ impl Graph {
     /// References that are not among [`Graph::targets`], because they were followed after the node had been scanned.
     pub fn late_targets(&self) -> &[(NodeId, NodeId)] {
         &self.late
+    }
+
+    /// Words that point to a Python object, and slots of executing frames: the words may be stale. Among
+    /// [`Graph::targets`] or [`Graph::late_targets`], too.
+    pub fn doubtful(&self) -> &[(NodeId, NodeId)] {
+        &self.doubtful
     }
 
     /// All roots, the best first.
@@ -412,6 +420,15 @@ impl Graph {
             self.targets.push(target);
         } else {
             self.incomplete = true;
+        }
+    }
+
+    /// As [`Graph::add_target`], to a Python object. `is_doubtful`: by a word that may be stale.
+    #[inline]
+    pub(crate) fn add_reference(&mut self, from: NodeId, target: NodeId, is_doubtful: bool) {
+        self.add_target(from, target);
+        if is_doubtful {
+            self.doubtful.push((from, target));
         }
     }
 

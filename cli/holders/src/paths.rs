@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! blocks ─► shapes: equal paths, by number ─► one example of each, read again ─► words ─► HolderPath
-//!       └─► dominator tree ─► retainers
+//!       └─► dominator tree of each copy ─► holders ─► retainers
 //! ```
 //!
 //! * `names`: what nodes are, and what to call them and their references
@@ -10,11 +10,14 @@
 //! * `text`, `runs`, `torch`: the words of a path
 //! * `cycle`: the text of a cycle
 //! * `verify`: reads paths again
+//! * `holding`: the graph that the dominator tree is made of
 //! * `retained`: what each holder alone keeps alive
+//! * `ways`: the names of what several refer to
+//! * `trees`: the holders of several copies as one tree
 
 use std::collections::{HashMap, HashSet};
 
-use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search};
+use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, RootKind, Search};
 use foldhash::fast::FixedState;
 
 use crate::classes::{Found, Searched};
@@ -23,6 +26,7 @@ use crate::graph::{Edge, NodeId};
 use crate::{Block, Options};
 
 mod cycle;
+mod holding;
 mod names;
 mod retained;
 mod runs;
@@ -31,12 +35,15 @@ mod text;
 #[cfg(test)]
 mod text_tests;
 mod torch;
+mod trees;
 mod verify;
+mod ways;
 
 use cycle::{Cycle, Cycles};
 use names::Names;
 use shapes::{Shapes, Shortened};
 use text::Style;
+use trees::Trees;
 use verify::{Check, Pages};
 
 /// What is reported of a block.
@@ -44,7 +51,7 @@ use verify::{Check, Pages};
 enum Answer {
     Path(usize),
     /// The path was not there any more when it was read again.
-    Changed(Class),
+    Changed,
 }
 
 /// Collects the paths of all blocks.
@@ -56,10 +63,9 @@ pub struct Paths<'b> {
     answers: Vec<Option<Answer>>,
     paths: Vec<HolderPath>,
     known: HashMap<HolderPath, usize, FixedState>,
-    /// Of the first copy.
     /// The process was stopped while it was copied.
     was_stopped: bool,
-    retainers: Option<(Vec<Retainer>, Vec<Option<usize>>)>,
+    trees: Trees,
 }
 
 /// What decides whether two paths are called alike.
@@ -94,7 +100,7 @@ impl<'b> Paths<'b> {
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
             known: HashMap::default(),
-            retainers: None,
+            trees: Trees::new(blocks.len()),
         }
     }
 
@@ -102,8 +108,10 @@ impl<'b> Paths<'b> {
     /// Returns the blocks whose paths were not there any more when they were read again.
     pub fn add(&mut self, searched: &mut Searched, these: &[usize]) -> Vec<usize> {
         let names = &mut Names::new(searched);
-        if self.retainers.is_none() {
-            self.retainers = Some(retained::retainers(names, self.blocks));
+        let has_path = |block: &&usize| names.searched.found[**block].class != Class::Lost;
+        if these.iter().find(has_path).is_some() {
+            let (holders, of_blocks) = retained::holders(names, self.blocks);
+            self.trees.add(holders, &of_blocks, these);
         }
         let mut shapes = Shapes::new(names.searched.graph.len());
         let mut cycles = Cycles::new(&names.searched.garbage);
@@ -156,7 +164,7 @@ impl<'b> Paths<'b> {
             for &block in &group.blocks {
                 let block = block as usize;
                 self.answers[block] = Some(match changed.contains(&block) {
-                    true => Answer::Changed(sort.class),
+                    true => Answer::Changed,
                     false => Answer::Path(*path.get_or_insert_with(|| {
                         let style = Style {
                             concrete: sort.concrete.is_some(),
@@ -223,61 +231,48 @@ impl<'b> Paths<'b> {
     }
 
     /// All blocks have been added.
-    pub fn finish(self, mut search: Search) -> Holders {
-        let (retainers, of_blocks) = self.retainers.unwrap_or_default();
+    pub fn finish(mut self, mut search: Search) -> Holders {
         let mut numbers = vec![usize::MAX; self.paths.len()];
         let mut paths = Vec::new();
         let mut blocks = Vec::new();
-        let mut changed: HashMap<Class, usize, FixedState> = HashMap::default();
+        let mut changed = None;
         for (index, block) in self.blocks.iter().enumerate() {
-            match self.answers[index] {
+            let path = match self.answers[index] {
                 Some(Answer::Path(path)) => {
                     if numbers[path] == usize::MAX {
                         numbers[path] = paths.len();
                         paths.push(self.paths[path].clone());
                     }
-                    blocks.push(HeldBlock {
-                        address: block.address,
-                        time_ns: block.time_ns,
-                        bytes: block.bytes,
-                        path: numbers[path],
-                        retainer: of_blocks.get(index).copied().flatten(),
-                    });
+                    numbers[path]
                 }
-                Some(Answer::Changed(class)) => {
+                Some(Answer::Changed) => {
                     search.changed += 1;
-                    let changed = *changed.entry(class).or_insert_with(|| {
-                        paths.push(HolderPath {
-                            class,
-                            root: RootKind::None,
-                            origin: CHANGED.to_owned(),
-                            possibly: true,
-                            ..HolderPath::default()
-                        });
+                    *changed.get_or_insert_with(|| {
+                        paths.push(HolderPath::unknown());
                         paths.len() - 1
-                    });
-                    blocks.push(HeldBlock {
-                        address: block.address,
-                        time_ns: block.time_ns,
-                        bytes: block.bytes,
-                        path: changed,
-                        retainer: None,
-                    });
+                    })
                 }
-                None => {}
-            }
+                None => continue,
+            };
+            blocks.push(HeldBlock {
+                address: block.address,
+                time_ns: block.time_ns,
+                bytes: block.bytes,
+                path,
+                retainer: match paths[path].changed {
+                    true => None,
+                    false => self.trees.retainer(index, paths[path].class),
+                },
+            });
         }
         Holders {
             search,
             paths,
-            retainers,
+            retainers: self.trees.retainers(&blocks),
             blocks,
         }
     }
 }
-
-/// In place of a path that was not there any more when it was read again.
-const CHANGED: &str = "holders that changed while they were read";
 
 /// Paths of each shape that are read again before those of the next shape.
 const EXAMPLES: usize = 4;

@@ -401,7 +401,7 @@ impl<'w, 's> Walk<'w, 's> {
             Sort::Possible => (CONTEXT, true),
         };
         if let Some(id) = self.graph.find(self.copy, target) {
-            self.graph.add_target(from, id);
+            self.graph.add_reference(from, id, weak);
             self.offer(id, from, edge, cost, weak, 0);
             return;
         }
@@ -417,15 +417,15 @@ impl<'w, 's> Walk<'w, 's> {
             }
             Some(of) => {
                 self.number(from, edge, target, of);
-                self.add_object(from, edge, target, cost, weak);
+                self.add_object(from, edge, target, cost, weak, weak);
             }
             None => self.torn += u64::from(!weak && target != 0),
         }
     }
 
-    fn add_object(&mut self, from: NodeId, edge: Edge, target: u64, cost: u8, weak: bool) {
+    fn add_object(&mut self, from: NodeId, edge: Edge, target: u64, cost: u8, weak: bool, doubtful: bool) {
         if let Some(id) = self.graph.add(self.copy, target, NodeKind::Python) {
-            self.graph.add_target(from, id);
+            self.graph.add_reference(from, id, doubtful);
             self.offer(id, from, edge, cost, weak, 0);
         }
     }
@@ -443,7 +443,7 @@ impl<'w, 's> Walk<'w, 's> {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
             } else {
-                self.graph.add_target(from, id);
+                self.graph.add_reference(from, id, true);
                 self.offer(id, from, edge, WORD, false, 0);
             }
             return;
@@ -459,7 +459,7 @@ impl<'w, 's> Walk<'w, 's> {
                 return;
             }
             if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
-                self.add_object(from, edge, value, WORD, false);
+                self.add_object(from, edge, value, WORD, false, true);
             } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
             }

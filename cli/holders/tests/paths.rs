@@ -203,6 +203,57 @@ fn references_of_native_memory_count_for_what_is_retained() {
         let holders = program.search(&Options::default());
         let of_object = retainer(&program, &holders, "object").unwrap_or_default();
         assert!(of_object.starts_with("__main__.owner"), "{python:?}: {holders:#?}");
-        assert_eq!(retainer(&program, &holders, "shared"), None, "{python:?}: {holders:#?}");
+        let shared = holders
+            .retainers
+            .iter()
+            .find(|retainer| retainer.name.starts_with("__main__.first"));
+        let shared = shared.unwrap_or_else(|| panic!("{python:?}: {holders:#?}"));
+        assert_eq!(
+            (&*shared.also, shared.count),
+            (&["__main__.second".to_owned()][..], 1),
+            "{python:?}"
+        );
+    }
+}
+
+#[test]
+fn what_two_variables_hold_is_retained_by_neither_alone() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/shared.py");
+    for python in interpreters() {
+        let program = Program::start(&python, &script);
+        let holders = program.search(&Options::default());
+        let find = |name: &str| -> &Retainer {
+            let found = holders
+                .retainers
+                .iter()
+                .find(|retainer| retainer.name.starts_with(name));
+            found.unwrap_or_else(|| panic!("{python:?}: {name} is not in {:#?}", holders.retainers))
+        };
+        for (name, also, count) in [
+            ("__main__.keep (list of 3)", &["__main__.other"][..], 3),
+            ("__main__.left[1] (T)", &["__main__.right[1]"], 1),
+            ("__main__.settings (Settings)", &[], 1),
+            ("__main__.settings.a (list of 1)", &["__main__.settings.b"], 1),
+            ("__main__.pair (list of 2)", &[], 1),
+            ("__main__.alone (list of 1)", &[], 1),
+        ] {
+            let found = find(name);
+            assert_eq!(
+                (&*found.also, found.count),
+                (&*also.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), count),
+                "{python:?}: {name}"
+            );
+        }
+        let crowd = find("__main__.crowd");
+        assert_eq!((crowd.also.len(), crowd.also_unnamed > 40), (3, true), "{crowd:?}");
+        let left = holders
+            .retainers
+            .iter()
+            .any(|retainer| retainer.name.starts_with("__main__.left ("));
+        assert!(!left, "the list alone frees nothing: {:#?}", holders.retainers);
+        // Of each block, what is around it is in the sums.
+        let outermost = holders.retainers.iter().filter(|retainer| retainer.parent.is_none());
+        let sum: u64 = outermost.map(|retainer| retainer.bytes).sum();
+        assert_eq!(sum, holders.blocks.iter().map(|block| block.bytes).sum::<u64>());
     }
 }

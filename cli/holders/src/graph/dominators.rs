@@ -33,6 +33,30 @@ pub struct Dominated {
     pub count: u64,
 }
 
+/// The dominator tree, and what refers to its nodes.
+pub struct Tree {
+    /// Each after its dominator.
+    pub nodes: Vec<Dominated>,
+    /// By place: its number in the order of the tree, and one past that of the last node below it.
+    spans: Vec<(u32, u32)>,
+    order: Order,
+}
+
+impl Tree {
+    /// The places that refer to a node from outside of what it dominates; each as often as it does.
+    pub fn holders(&self, place: u32) -> impl Iterator<Item = u32> {
+        let number = place as usize + 1;
+        let sources = self.order.starts[number] as usize..self.order.starts[number + 1] as usize;
+        let (first, end) = self.spans[place as usize];
+        let is_outside = move |holder: &u32| {
+            let at = self.spans[*holder as usize].0;
+            at < first || at >= end
+        };
+        let places = self.order.sources[sources].iter().map(|source| source - 1);
+        places.filter(is_outside)
+    }
+}
+
 /// References back and forth between old and new nodes need one pass each. A graph that needs more is looked at as a whole.
 const PASSES: usize = 16;
 
@@ -44,7 +68,7 @@ fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
 
 /// The nodes between the entries and the weighted nodes, each after its dominator. Nodes that are not reachable from an
 /// entry are left out.
-pub fn dominators(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<Dominated> {
+pub fn dominators(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Tree {
     let relevant = relevant(graph, entries, weights);
     let order = Order::find(graph, entries, &relevant);
     let parents = order.dominators();
@@ -78,7 +102,36 @@ pub fn dominators(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -
             tree[parent as usize].count += count;
         }
     }
-    tree
+    Tree {
+        spans: spans(&tree),
+        nodes: tree,
+        order,
+    }
+}
+
+/// See [`Tree::spans`].
+fn spans(tree: &[Dominated]) -> Vec<(u32, u32)> {
+    let mut sizes = vec![1u32; tree.len()];
+    for place in (0..tree.len()).rev() {
+        if let Some(parent) = tree[place].parent {
+            sizes[parent as usize] += sizes[place];
+        }
+    }
+    let mut spans: Vec<(u32, u32)> = Vec::with_capacity(tree.len());
+    // Where the next child of each place begins.
+    let mut next = vec![0; tree.len()];
+    let mut outermost = 0;
+    for (place, entry) in tree.iter().enumerate() {
+        let at = match entry.parent {
+            Some(parent) => &mut next[parent as usize],
+            None => &mut outermost,
+        };
+        let first = *at;
+        *at += sizes[place];
+        next[place] = first + 1;
+        spans.push((first, first + sizes[place]));
+    }
+    spans
 }
 
 /// The nodes that reach a weighted node without passing an entry; and perhaps others.
@@ -301,7 +354,7 @@ mod tests {
     fn a_block_with_two_holders_hangs_below_what_holds_both() {
         // 0 → 1, 2; 1 → 3, 4; 2 → 4. Blocks: 3 and 4.
         let graph = Lists(vec![vec![1, 2], vec![3, 4], vec![4], vec![], vec![]]);
-        let tree = dominators(&graph, &[0], &[(3, 100), (4, 10)]);
+        let tree = dominators(&graph, &[0], &[(3, 100), (4, 10)]).nodes;
         let retained = [0, 1, 2, 3, 4].map(|node| bytes_of(&tree, node));
         assert_eq!(retained, [Some(110), Some(100), Some(0), Some(100), Some(10)]);
     }
@@ -310,13 +363,37 @@ mod tests {
     fn references_to_an_entry_do_not_change_what_it_retains() {
         // Two modules (0, 1); a function (2) of module 1 refers to module 0.
         let graph = Lists(vec![vec![3], vec![2], vec![0], vec![]]);
-        let tree = dominators(&graph, &[0, 1], &[(3, 7)]);
+        let tree = dominators(&graph, &[0, 1], &[(3, 7)]).nodes;
         assert_eq!(
             tree.iter()
                 .map(|entry| (entry.node, entry.parent, entry.bytes))
                 .collect::<Vec<_>>(),
             [(0, None, 7), (3, Some(0), 7)]
         );
+    }
+
+    #[test]
+    fn holders_are_the_references_from_outside() {
+        // 0 → 1 twice; 1 → 2; 2 → 1; 0 → 3, 4; 3 → 5; 4 → 5.
+        let graph = Lists(vec![vec![1, 1, 3, 4], vec![2], vec![1], vec![5], vec![5], vec![]]);
+        let tree = dominators(&graph, &[0], &[(2, 1), (5, 1)]);
+        let place = |node: u32| {
+            tree.nodes
+                .iter()
+                .position(|entry| entry.node == node)
+                .expect("in the tree") as u32
+        };
+        let holders = |node: u32| {
+            let mut nodes: Vec<u32> = tree
+                .holders(place(node))
+                .map(|at| tree.nodes[at as usize].node)
+                .collect();
+            nodes.sort_unstable();
+            nodes
+        };
+        assert_eq!(holders(1), [0, 0], "2 is below 1");
+        assert_eq!((holders(2), holders(5)), (vec![1], vec![3, 4]));
+        assert!(holders(0).is_empty(), "an entry");
     }
 
     /// What becomes unreachable when a node is removed.
@@ -356,7 +433,7 @@ mod tests {
             let entries: Vec<u32> = (0..1 + random(3)).map(|_| random(nodes) as u32).collect();
             let weights: Vec<(u32, u64)> = (0..random(6)).map(|bit| (random(nodes) as u32, 1 << bit)).collect();
             let all = naive(&graph, &entries, &weights, None);
-            let tree = dominators(&graph, &entries, &weights);
+            let tree = dominators(&graph, &entries, &weights).nodes;
             for entry in &tree {
                 // An entry that other nodes refer to stays an entry: its removal is the removal of the node as well.
                 let lost = all - naive(&graph, &entries, &weights, Some(entry.node));
@@ -387,7 +464,7 @@ mod tests {
                 .map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)])
                 .collect(),
         );
-        let tree = dominators(&graph, &[0], &[(count - 1, 5)]);
+        let tree = dominators(&graph, &[0], &[(count - 1, 5)]).nodes;
         assert_eq!(tree.len(), count as usize);
         assert!(tree.iter().all(|entry| entry.bytes == 5));
     }

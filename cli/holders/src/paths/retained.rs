@@ -1,17 +1,19 @@
 //! What each holder alone keeps alive, from the dominator tree of everything found.
+//!
+//! A name stands for a reference, the last one of a path. To drop it frees what its object dominates if no other reference leads
+//! to the object from outside of it. An object that several refer to is reported with the names of all.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 
-use culeak::snapshot::{Class, Retainer, RootKind};
-use foldhash::fast::FixedState;
+use culeak::snapshot::{Class, RootKind};
 
+use super::holding::{Holding, Stale};
 use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style};
+use super::ways::{Shared, Ways};
 use crate::Block;
-use crate::classes::Found;
-use crate::graph::dominators::{Dominated, Links, dominators};
-use crate::graph::{BlockEdge, Edge, Graph, NodeId, NodeKind, Phase, Root};
+use crate::graph::dominators::{Dominated, Tree, dominators};
+use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
 
 /// Holders that are reported.
@@ -23,10 +25,21 @@ const LEAST: u64 = 1000;
 /// References that are looked at for their names.
 const BUDGET: usize = 20_000_000;
 
-const UNCOLLECTED: &str = "uncollected cycles";
+/// A holder in the tree of one copy.
+pub(super) struct Holder {
+    pub name: String,
+    /// What it is: `list of 60`.
+    pub detail: String,
+    pub root: RootKind,
+    pub parent: Option<usize>,
+    /// Names of other references to it: it frees its memory only with all of them.
+    pub also: Vec<String>,
+    /// Those without a name here.
+    pub more: u64,
+}
 
-/// The retainers, parents first, and the innermost one of each block.
-pub(super) fn retainers(names: &mut Names, blocks: &[Block]) -> (Vec<Retainer>, Vec<Option<usize>>) {
+/// The holders of one copy, parents first, and the innermost one of each block.
+pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<Option<u32>>) {
     let mut weights = Vec::new();
     let nodes = names.searched.graph.len();
     for (block, found) in names.searched.found.iter().enumerate() {
@@ -35,28 +48,22 @@ pub(super) fn retainers(names: &mut Names, blocks: &[Block]) -> (Vec<Retainer>, 
         }
     }
     let entries = entries(names);
-    let holding = Holding::new(&names.searched.graph, &names.searched.found, blocks);
+    let stale = Stale::find(names.searched);
+    let holding = Holding::new(&names.searched.graph, &stale, &names.searched.found, blocks);
     let tree = dominators(&holding, &entries, &weights);
-    let kept = choose(names, &tree, nodes);
-    let places: Vec<u32> = kept.iter().map(|(place, ..)| *place).collect();
-    let parents = parents(&tree, &places);
-    let retainers = (kept.into_iter().zip(parents))
-        .map(|((place, name, root), parent)| Retainer {
-            name,
-            root,
-            parent,
-            bytes: tree[place as usize].bytes,
-            count: tree[place as usize].count,
-        })
-        .collect();
-    let innermost = innermost(&tree, &places);
+    let mut kept = choose(names, &tree, &stale, blocks);
+    let places: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
+    for (entry, parent) in kept.iter_mut().zip(parents(&tree.nodes, &places)) {
+        entry.1.parent = parent;
+    }
+    let innermost = innermost(&tree.nodes, &places);
     let mut of_blocks = vec![None; blocks.len()];
-    for (place, entry) in tree.iter().enumerate() {
+    for (place, entry) in tree.nodes.iter().enumerate() {
         if let Some(block) = (entry.node as usize).checked_sub(nodes) {
-            of_blocks[block] = innermost[place].map(|retainer| retainer as usize);
+            of_blocks[block] = innermost[place];
         }
     }
-    (retainers, of_blocks)
+    (kept.into_iter().map(|(_, holder)| holder).collect(), of_blocks)
 }
 
 /// For each place, the index of the innermost of these at or above it. They are places in order.
@@ -116,121 +123,87 @@ fn entries(names: &mut Names) -> Vec<u32> {
     entries
 }
 
-/// The graph with the blocks behind its nodes.
-struct Holding<'g> {
-    graph: &'g Graph,
-    nodes: usize,
-    blocks: usize,
-    holds: Vec<u64>,
-    /// For a node, where its part of the edges begins.
-    firsts: HashMap<u32, u32, FixedState>,
-    /// Blocks, and what was followed late; sorted by node.
-    edges: Vec<(u32, u32)>,
-}
-
-impl<'g> Holding<'g> {
-    fn new(graph: &'g Graph, found: &[Found], blocks: &[Block]) -> Holding<'g> {
-        let nodes = graph.len();
-        let mut holds = vec![0; nodes.div_ceil(64)];
-        // The records of an allocator point to all of its blocks.
-        let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch;
-        let is_stale =
-            |edge: &BlockEdge| graph.phase(edge.node) == Phase::Rest && found[edge.block as usize].phase < Phase::Rest;
-        let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
-        let mut edges: Vec<(u32, u32)> = graph
-            .block_edges()
-            .iter()
-            .filter(counts)
-            .map(|edge| (edge.node.0, nodes as u32 + edge.block))
-            .collect();
-        let is_stale = |from: NodeId, to: NodeId| graph.phase(from) == Phase::Rest && graph.phase(to) < Phase::Rest;
-        let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
-        edges.extend(late.map(|(from, to)| (from.0, to.0)));
-        edges.sort_unstable();
-        edges.dedup();
-        let mut firsts = HashMap::default();
-        for (place, (node, _)) in edges.iter().enumerate() {
-            holds[*node as usize / 64] |= 1 << (node % 64);
-            firsts.entry(*node).or_insert(place as u32);
-        }
-        Holding {
-            graph,
-            nodes,
-            blocks: blocks.len(),
-            holds,
-            firsts,
-            edges,
-        }
-    }
-}
-
-impl Links for Holding<'_> {
-    fn nodes(&self) -> usize {
-        self.nodes + self.blocks
-    }
-
-    #[inline]
-    fn target(&self, node: u32, nth: usize) -> Option<u32> {
-        if node as usize >= self.nodes {
-            return None;
-        }
-        let targets = self.graph.targets(NodeId(node));
-        if let Some(target) = targets.get(nth) {
-            // What was searched last, such as the interpreter's lists of free objects, has many stale words. Where they lead
-            // to an object that has a holder, the edge is replaced by one that changes nothing.
-            let is_stale = self.graph.phase(NodeId(node)) == Phase::Rest && self.graph.phase(*target) < Phase::Rest;
-            return Some(if is_stale { node } else { target.0 });
-        }
-        if self.holds[node as usize / 64] >> (node % 64) & 1 == 0 {
-            return None;
-        }
-        let place = *self.firsts.get(&node)? as usize + nth - targets.len();
-        let (from, target) = *self.edges.get(place)?;
-        (from == node).then_some(target)
-    }
-}
-
 /// The places of the holders that are reported, with their names.
-fn choose(names: &mut Names, tree: &[Dominated], nodes: usize) -> Vec<(u32, String, RootKind)> {
-    let total: u64 = tree
+fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Vec<(u32, Holder)> {
+    let nodes = names.searched.graph.len();
+    let entries = &tree.nodes;
+    let bytes = |place: u32| entries[place as usize].bytes;
+    let total: u64 = entries
         .iter()
         .filter(|entry| entry.node as usize >= nodes)
         .map(|entry| entry.bytes)
         .sum();
-    let mut candidates: Vec<u32> = (0..tree.len() as u32)
-        .filter(|&place| {
-            let Dominated { node, count, .. } = tree[place as usize];
-            (node as usize) < nodes && count > 0 && may_have_name(names, NodeId(node))
-        })
-        .collect();
-    if candidates.len() > REPORTED {
-        candidates.retain(|&place| tree[place as usize].bytes >= total / LEAST);
-    }
-    candidates.sort_by_key(|&place| (Reverse(tree[place as usize].bytes), place));
-    // Chains and parts of origins are removed below.
-    candidates.truncate(4 * REPORTED);
-    candidates.sort_unstable();
-    let mut named: Vec<(u32, String, RootKind)> = Vec::new();
-    let mut budget = BUDGET;
-    for place in ends_of_chains(tree, candidates) {
-        if let Some((name, root)) = name(names, NodeId(tree[place as usize].node), &mut budget) {
-            named.push((place, name, root));
+    let mut candidates: Vec<Candidate> = Vec::new();
+    for place in 0..entries.len() as u32 {
+        let Dominated { node, count, .. } = entries[place as usize];
+        if count == 0 {
+            continue;
+        }
+        let is_shared = tree.holders(place).nth(1).is_some();
+        let has_name = match (node as usize).checked_sub(nodes) {
+            None => may_have_name(names, NodeId(node)),
+            Some(block) => is_of_native_root(names, names.searched.found[block].last.0),
+        };
+        let is_shared = is_shared && (has_name || node as usize >= nodes || may_be_shared(names, NodeId(node)));
+        if has_name || is_shared {
+            candidates.push(Candidate {
+                place,
+                has_name,
+                is_shared,
+            });
         }
     }
-    let mut kept = without_chains(tree, named);
+    if candidates.len() > REPORTED {
+        candidates.retain(|candidate| bytes(candidate.place) >= total / LEAST);
+    }
+    candidates.sort_by_key(|candidate| (Reverse(bytes(candidate.place)), candidate.place));
+    // Chains and parts of origins are removed below.
+    candidates.truncate(4 * REPORTED);
+    candidates.sort_unstable_by_key(|candidate| candidate.place);
+    let candidates = ends_of_chains(entries, candidates);
+    let shared = candidates.iter().filter(|candidate| candidate.is_shared);
+    let shared: Vec<u32> = shared.map(|candidate| candidate.place).collect();
+    let ways = Ways::find(names, tree, &shared, stale, blocks);
+    let mut named: Vec<(u32, Holder)> = Vec::new();
+    let mut budget = BUDGET;
+    for candidate in candidates {
+        let place = candidate.place;
+        let node = entries[place as usize].node;
+        let shared = match candidate.is_shared {
+            true => ways.shared(names, tree, place, &mut budget),
+            false => None,
+        };
+        let holder = match (shared, (node as usize).checked_sub(nodes)) {
+            (Some(shared), _) if shared.names.len() > 1 || !candidate.has_name => of_shared(names, tree, place, shared),
+            (_, None) if candidate.has_name => name(names, NodeId(node), &mut budget),
+            (_, Some(block)) if candidate.has_name => name_of_block(names, block),
+            (_, _) => None,
+        };
+        named.extend(holder.map(|holder| (place, holder)));
+    }
+    let mut kept = without_chains(entries, named);
     if kept.len() > REPORTED {
-        let mut order: Vec<u32> = kept.iter().map(|(place, ..)| *place).collect();
-        order.sort_by_key(|&place| (Reverse(tree[place as usize].bytes), place));
+        let mut order: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
+        order.sort_by_key(|&place| (Reverse(bytes(place)), place));
         let last: std::collections::HashSet<u32> = order.into_iter().take(REPORTED).collect();
-        kept.retain(|(place, ..)| last.contains(place));
+        kept.retain(|(place, _)| last.contains(place));
     }
     kept
 }
 
+/// A place that may be reported.
+struct Candidate {
+    place: u32,
+    has_name: bool,
+    /// Several references lead to it.
+    is_shared: bool,
+}
+
 /// Of many holders that retain the same, the first few and the last: most of a list of a million objects needs no name.
-fn ends_of_chains(tree: &[Dominated], places: Vec<u32>) -> Vec<u32> {
+fn ends_of_chains(tree: &[Dominated], candidates: Vec<Candidate>) -> Vec<Candidate> {
     /// The first ones may be parts of an origin, which have no name of their own.
     const FIRST: u32 = 4;
+    let places: Vec<u32> = candidates.iter().map(|candidate| candidate.place).collect();
     let parents = parents(tree, &places);
     let mut depths = vec![0; places.len()];
     let mut is_last = vec![true; places.len()];
@@ -240,8 +213,10 @@ fn ends_of_chains(tree: &[Dominated], places: Vec<u32>) -> Vec<u32> {
             is_last[parent] = false;
         }
     }
-    let keep = |nth: &usize| is_last[*nth] || depths[*nth] < FIRST;
-    (0..places.len()).filter(keep).map(|nth| places[nth]).collect()
+    let keep = |nth: usize, candidate: &Candidate| candidate.is_shared || is_last[nth] || depths[nth] < FIRST;
+    let all = candidates.into_iter().enumerate();
+    all.filter_map(|(nth, candidate)| keep(nth, &candidate).then_some(candidate))
+        .collect()
 }
 
 fn is_same(tree: &[Dominated], a: u32, b: u32) -> bool {
@@ -249,19 +224,19 @@ fn is_same(tree: &[Dominated], a: u32, b: u32) -> bool {
     (a.bytes, a.count) == (b.bytes, b.count)
 }
 
-/// Of holders that retain the same, the first and the last remain.
-fn without_chains(tree: &[Dominated], named: Vec<(u32, String, RootKind)>) -> Vec<(u32, String, RootKind)> {
-    let places: Vec<u32> = named.iter().map(|(place, ..)| *place).collect();
+/// Of holders that retain the same, the first and the last remain, and those that share.
+fn without_chains(tree: &[Dominated], named: Vec<(u32, Holder)>) -> Vec<(u32, Holder)> {
+    let places: Vec<u32> = named.iter().map(|(place, _)| *place).collect();
     let parents = parents(tree, &places);
     let mut has_same_child = vec![false; named.len()];
-    for (nth, (place, ..)) in named.iter().enumerate() {
+    for (nth, (place, _)) in named.iter().enumerate() {
         if let Some(parent) = parents[nth].filter(|&parent| is_same(tree, named[parent].0, *place)) {
             has_same_child[parent] = true;
         }
     }
     let is_inner = |nth: usize| {
         let has_same_parent = parents[nth].is_some_and(|parent| is_same(tree, named[parent].0, named[nth].0));
-        has_same_parent && has_same_child[nth]
+        has_same_parent && has_same_child[nth] && named[nth].1.also.is_empty()
     };
     let keep: Vec<bool> = (0..named.len()).map(|nth| !is_inner(nth)).collect();
     named
@@ -271,16 +246,15 @@ fn without_chains(tree: &[Dominated], named: Vec<(u32, String, RootKind)>) -> Ve
         .collect()
 }
 
-fn may_have_name(names: &mut Names, node: NodeId) -> bool {
+/// Whether a node has a name that tells where to drop it.
+pub(super) fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     match names.searched.graph.kind(node) {
-        NodeKind::Root => matches!(names.searched.graph.root(node), Some(Root::Garbage)),
-        NodeKind::Frame => false,
+        NodeKind::Root | NodeKind::Frame => false,
         // Of native memory, a program can only drop what its variables hold.
-        NodeKind::Native => names
-            .searched
-            .graph
-            .parent(node)
-            .is_some_and(|(parent, _)| matches!(names.searched.graph.root(parent), Some(Root::Native { .. }))),
+        NodeKind::Native => {
+            let parent = names.searched.graph.parent(node);
+            parent.is_some_and(|(parent, _)| is_of_native_root(names, parent))
+        }
         NodeKind::Python => match names.kind(node) {
             Kind::Module
             | Kind::Class
@@ -299,12 +273,62 @@ fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     }
 }
 
-/// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
-fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<(String, RootKind)> {
-    let graph = &names.searched.graph;
-    if graph.kind(node) == NodeKind::Root {
-        return Some((UNCOLLECTED.to_owned(), RootKind::None));
+fn is_of_native_root(names: &Names, root: NodeId) -> bool {
+    matches!(names.searched.graph.root(root), Some(Root::Native { .. }))
+}
+
+/// Whether what several refer to is of use to a reader, although it has no name. Many refer to classes and frames, which the
+/// interpreter keeps. The functions that share a cell share one variable.
+fn may_be_shared(names: &mut Names, node: NodeId) -> bool {
+    match names.searched.graph.kind(node) {
+        NodeKind::Root | NodeKind::Frame => false,
+        NodeKind::Native => true,
+        NodeKind::Python => names.kind(node) == Kind::Function,
     }
+}
+
+/// What several references lead to. They may be words of one variable of native code, which is not the same object.
+fn of_shared(names: &mut Names, tree: &Tree, place: u32, mut shared: Shared) -> Option<Holder> {
+    let Dominated { node, parent, .. } = tree.nodes[place as usize];
+    let around = parent.map(|parent| NodeId(tree.nodes[parent as usize].node));
+    let is_outermost = around.is_none_or(|around| is_of_native_root(names, around));
+    let name = shared.names.remove(0);
+    (!shared.names.is_empty() || is_outermost).then(|| Holder {
+        name,
+        detail: detail(names, node),
+        root: shared.root,
+        parent: None,
+        also: shared.names,
+        more: shared.more,
+    })
+}
+
+/// What a node of the tree is: `list of 60`.
+fn detail(names: &mut Names, node: u32) -> String {
+    let is_node = (node as usize) < names.searched.graph.len();
+    match is_node && names.searched.graph.kind(NodeId(node)) == NodeKind::Python {
+        true => names.detail(NodeId(node)),
+        false => String::new(),
+    }
+}
+
+/// The name of the variable of native code that points to a block.
+fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
+    let parts = names.parts(&[names.searched.found[block].last], &[]);
+    let words = text::words(&parts, Style::default());
+    (!words.origin.is_empty()).then_some(Holder {
+        name: words.origin,
+        detail: words.origin_type,
+        root: words.root,
+        parent: None,
+        also: Vec::new(),
+        more: 0,
+    })
+}
+
+/// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
+fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<Holder> {
+    let graph = &names.searched.graph;
     let is_reached = graph.phase(node) != Phase::None;
     let mut path = names.path(node, *budget);
     *budget = budget.saturating_sub(path.len());
@@ -337,10 +361,12 @@ fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<(String, 
         text::append(&mut text, &words.steps);
         parts.last().map(|part| part.detail.clone()).unwrap_or_default()
     };
-    let named = if detail.is_empty() {
-        text
-    } else {
-        format!("{text} ({detail})")
-    };
-    Some((named, words.root))
+    Some(Holder {
+        name: text,
+        detail,
+        root: words.root,
+        parent: None,
+        also: Vec::new(),
+        more: 0,
+    })
 }

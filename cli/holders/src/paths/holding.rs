@@ -1,0 +1,191 @@
+//! The graph with the blocks behind its nodes, without references that are known to be stale.
+//!
+//! A word of native memory, of a C object or of an executing frame may be what a previous owner left there. If the count of a
+//! Python object equals the references that are certain, such words are no references to it.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::FixedState;
+
+use crate::Block;
+use crate::classes::{Found, Searched};
+use crate::graph::dominators::Links;
+use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Phase};
+use crate::python::Count;
+
+/// References that are stale for certain.
+#[derive(Default)]
+pub(super) struct Stale {
+    /// Objects to which only certain references lead.
+    explained: HashSet<NodeId, FixedState>,
+    /// All references between the two are stale.
+    references: HashSet<(NodeId, NodeId), FixedState>,
+    /// The nodes that `references` begin at, one bit each.
+    sources: Vec<u64>,
+}
+
+impl Stale {
+    pub fn find(searched: &Searched) -> Stale {
+        let graph = &searched.graph;
+        let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful().is_empty()) else {
+            return Stale::default();
+        };
+        let is_root = |node: NodeId| graph.kind(node) == NodeKind::Root;
+        // Certain references, apart from those of roots, which may be borrowed.
+        let mut certain: HashMap<NodeId, u64, FixedState> = HashMap::default();
+        let mut wanted = vec![0u64; graph.len().div_ceil(64)];
+        for &(_, to) in graph.doubtful() {
+            certain.insert(to, 0);
+            mark(&mut wanted, to.0);
+        }
+        let targets = graph
+            .nodes()
+            .filter(|node| !is_root(*node))
+            .flat_map(|node| graph.targets(node));
+        let late = graph
+            .late_targets()
+            .iter()
+            .filter(|(from, _)| !is_root(*from))
+            .map(|(_, to)| to);
+        for to in targets.chain(late) {
+            if is_marked(&wanted, to.0)
+                && let Some(count) = certain.get_mut(to)
+            {
+                *count += 1;
+            }
+        }
+        let mut pairs: HashMap<(NodeId, NodeId), u64, FixedState> = HashMap::default();
+        for &(from, to) in graph.doubtful() {
+            *pairs.entry((from, to)).or_default() += 1;
+            if let Some(count) = certain.get_mut(&to).filter(|_| !is_root(from)) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        let is_explained = |to: &NodeId, certain: u64| match python.count(searched.copy, graph.address(*to)) {
+            Count::Exactly(count) => certain >= count,
+            Count::Immortal => false,
+        };
+        certain.retain(|to, certain| is_explained(to, *certain));
+        pairs.retain(|(_, to), _| certain.contains_key(to));
+        // A frame may refer to an object by a variable and by a slot.
+        let mut sources: Vec<NodeId> = pairs.keys().map(|(from, _)| *from).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let late: Vec<(NodeId, NodeId)> = graph.late_targets().to_vec();
+        let of_sources = sources
+            .into_iter()
+            .flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
+        for pair in of_sources.chain(late) {
+            if let Some(rest) = pairs.get_mut(&pair) {
+                *rest = rest.wrapping_sub(1);
+            }
+        }
+        pairs.retain(|_, rest| *rest == 0);
+        let mut sources = vec![0u64; graph.len().div_ceil(64)];
+        pairs.keys().for_each(|(from, _)| mark(&mut sources, from.0));
+        Stale {
+            explained: certain.into_keys().collect(),
+            references: pairs.into_keys().collect(),
+            sources,
+        }
+    }
+
+    #[inline]
+    fn is_stale(&self, from: NodeId, to: NodeId) -> bool {
+        !self.references.is_empty() && is_marked(&self.sources, from.0) && self.references.contains(&(from, to))
+    }
+
+    /// Whether words that may be stale are stale where they point to this object.
+    pub fn is_explained(&self, node: NodeId) -> bool {
+        self.explained.contains(&node)
+    }
+}
+
+fn mark(bits: &mut [u64], node: u32) {
+    bits[node as usize / 64] |= 1 << (node % 64);
+}
+
+#[inline]
+fn is_marked(bits: &[u64], node: u32) -> bool {
+    bits[node as usize / 64] >> (node % 64) & 1 != 0
+}
+
+/// The graph with the blocks behind its nodes.
+pub(super) struct Holding<'g> {
+    graph: &'g Graph,
+    stale: &'g Stale,
+    nodes: usize,
+    blocks: usize,
+    holds: Vec<u64>,
+    /// For a node, where its part of the edges begins.
+    firsts: HashMap<u32, u32, FixedState>,
+    /// Blocks, and what was followed late; sorted by node.
+    edges: Vec<(u32, u32)>,
+}
+
+impl<'g> Holding<'g> {
+    pub fn new(graph: &'g Graph, stale: &'g Stale, found: &[Found], blocks: &[Block]) -> Holding<'g> {
+        let nodes = graph.len();
+        let mut holds = vec![0; nodes.div_ceil(64)];
+        // The records of an allocator point to all of its blocks.
+        let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch;
+        let is_stale =
+            |edge: &BlockEdge| graph.phase(edge.node) == Phase::Rest && found[edge.block as usize].phase < Phase::Rest;
+        let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
+        let mut edges: Vec<(u32, u32)> = graph
+            .block_edges()
+            .iter()
+            .filter(counts)
+            .map(|edge| (edge.node.0, nodes as u32 + edge.block))
+            .collect();
+        let is_stale = |from: NodeId, to: NodeId| {
+            graph.phase(from) == Phase::Rest && graph.phase(to) < Phase::Rest || stale.is_stale(from, to)
+        };
+        let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
+        edges.extend(late.map(|(from, to)| (from.0, to.0)));
+        edges.sort_unstable();
+        // Of a root, each word is a variable.
+        edges.dedup_by(|a, b| a == b && graph.kind(NodeId(a.0)) != NodeKind::Root);
+        let mut firsts = HashMap::default();
+        for (place, (node, _)) in edges.iter().enumerate() {
+            mark(&mut holds, *node);
+            firsts.entry(*node).or_insert(place as u32);
+        }
+        Holding {
+            graph,
+            stale,
+            nodes,
+            blocks: blocks.len(),
+            holds,
+            firsts,
+            edges,
+        }
+    }
+}
+
+impl Links for Holding<'_> {
+    fn nodes(&self) -> usize {
+        self.nodes + self.blocks
+    }
+
+    #[inline]
+    fn target(&self, node: u32, nth: usize) -> Option<u32> {
+        if node as usize >= self.nodes {
+            return None;
+        }
+        let targets = self.graph.targets(NodeId(node));
+        if let Some(target) = targets.get(nth) {
+            // What was searched last, such as the interpreter's lists of free objects, has many stale words. Where they lead
+            // to an object that has a holder, the edge is replaced by one that changes nothing.
+            let is_rest = self.graph.phase(NodeId(node)) == Phase::Rest && self.graph.phase(*target) < Phase::Rest;
+            let is_stale = is_rest || self.stale.is_stale(NodeId(node), *target);
+            return Some(if is_stale { node } else { target.0 });
+        }
+        if !is_marked(&self.holds, node) {
+            return None;
+        }
+        let place = *self.firsts.get(&node)? as usize + nth - targets.len();
+        let (from, target) = *self.edges.get(place)?;
+        (from == node).then_some(target)
+    }
+}

@@ -1,0 +1,156 @@
+//! The holders of several copies as one tree.
+//!
+//! A block has the holders of the copy that its path is from: a copy of a running process may lack what another one has.
+//! Holders of one name below the same holder are one, whichever copies they are from.
+
+use std::collections::HashMap;
+
+use culeak::snapshot::{Class, HeldBlock, Retainer, RootKind};
+use foldhash::fast::FixedState;
+
+use super::retained::Holder;
+
+const UNCOLLECTED: &str = "uncollected cycles";
+
+/// What holders of different copies must have in common to be one: what is around them, their names, and those of the other
+/// references.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    parent: Option<usize>,
+    root: RootKind,
+    name: String,
+    also: Vec<String>,
+    /// Of holders of one copy that are called alike, such as the variables of two calls of a function, this is the nth.
+    nth: usize,
+}
+
+pub(super) struct Trees {
+    /// By copy.
+    holders: Vec<Vec<Holder>>,
+    /// By the index of the block: the copy, and the innermost holder in it.
+    of_blocks: Vec<Option<(u32, u32)>>,
+    /// Without sums.
+    retainers: Vec<Retainer>,
+    known: HashMap<Key, usize, FixedState>,
+    /// The retainer of each holder that has one, by copy.
+    numbers: Vec<HashMap<u32, usize, FixedState>>,
+    /// How many holders of a copy have a key, which is the first of these.
+    alike: HashMap<(usize, Key), usize, FixedState>,
+}
+
+impl Trees {
+    pub fn new(blocks: usize) -> Trees {
+        Trees {
+            holders: Vec::new(),
+            of_blocks: vec![None; blocks],
+            retainers: Vec::new(),
+            known: HashMap::default(),
+            numbers: Vec::new(),
+            alike: HashMap::default(),
+        }
+    }
+
+    /// Adds the holders of a copy, which these blocks have from now on.
+    pub fn add(&mut self, holders: Vec<Holder>, of_blocks: &[Option<u32>], these: &[usize]) {
+        let copy = self.holders.len() as u32;
+        self.holders.push(holders);
+        self.numbers.push(HashMap::default());
+        for &block in these {
+            self.of_blocks[block] = of_blocks[block].map(|holder| (copy, holder));
+        }
+    }
+
+    /// The retainer of a block, which is added with those around it if it is new.
+    pub fn retainer(&mut self, block: usize, class: Class) -> Option<usize> {
+        match class {
+            Class::Lost => None,
+            // No variable holds it.
+            Class::Cycle => Some(self.uncollected()),
+            _ => {
+                let (copy, innermost) = self.of_blocks[block]?;
+                let copy = copy as usize;
+                let mut chain = vec![innermost];
+                while let Some(parent) = self.holders[copy][chain[chain.len() - 1] as usize].parent {
+                    chain.push(parent as u32);
+                }
+                let chain = chain.into_iter().rev();
+                chain.fold(None, |parent, holder| Some(self.of_holder(copy, holder, parent)))
+            }
+        }
+    }
+
+    fn of_holder(&mut self, copy: usize, place: u32, parent: Option<usize>) -> usize {
+        if let Some(known) = self.numbers[copy].get(&place) {
+            return *known;
+        }
+        let holder = &self.holders[copy][place as usize];
+        let mut key = Key {
+            parent,
+            root: holder.root,
+            name: holder.name.clone(),
+            also: holder.also.clone(),
+            nth: 0,
+        };
+        // The words of a variable of native code lead to different parts of what it holds.
+        if (parent, key.root) != (None, RootKind::Global) {
+            let alike = self.alike.entry((copy, key.clone())).or_default();
+            key.nth = *alike;
+            *alike += 1;
+        }
+        let number = *self.known.entry(key).or_insert_with(|| {
+            self.retainers.push(Retainer {
+                name: match holder.detail.is_empty() {
+                    true => holder.name.clone(),
+                    false => format!("{} ({})", holder.name, holder.detail),
+                },
+                also: holder.also.clone(),
+                also_unnamed: holder.more,
+                root: holder.root,
+                parent,
+                ..Retainer::default()
+            });
+            self.retainers.len() - 1
+        });
+        self.numbers[copy].insert(place, number);
+        number
+    }
+
+    fn uncollected(&mut self) -> usize {
+        let key = Key {
+            parent: None,
+            root: RootKind::None,
+            name: UNCOLLECTED.to_owned(),
+            also: Vec::new(),
+            nth: 0,
+        };
+        *self.known.entry(key).or_insert_with(|| {
+            self.retainers.push(Retainer {
+                name: UNCOLLECTED.to_owned(),
+                root: RootKind::None,
+                ..Retainer::default()
+            });
+            self.retainers.len() - 1
+        })
+    }
+
+    /// All that were asked for, parents first, with the sums of these blocks.
+    pub fn retainers(self, blocks: &[HeldBlock]) -> Vec<Retainer> {
+        let mut retainers = self.retainers;
+        for block in blocks {
+            if let Some(retainer) = block.retainer.and_then(|nth| retainers.get_mut(nth)) {
+                retainer.bytes += block.bytes;
+                retainer.count += 1;
+            }
+        }
+        for nth in (0..retainers.len()).rev() {
+            let Retainer {
+                parent, bytes, count, ..
+            } = retainers[nth];
+            if let Some(parent) = parent {
+                retainers[parent].bytes += bytes;
+                retainers[parent].count += count;
+            }
+        }
+        retainers
+    }
+}

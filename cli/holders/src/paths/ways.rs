@@ -1,0 +1,284 @@
+//! The references to what several refer to, and their names: `__main__.keep` and `__main__.cache['last']`.
+//!
+//! The graph has only the shortest path to each node. So what refers to a shared node is read again here.
+
+use std::collections::HashMap;
+
+use culeak::snapshot::RootKind;
+use foldhash::fast::FixedState;
+
+use super::holding::Stale;
+use super::names::{Names, Place};
+use super::retained::may_have_name;
+use super::text::{self, Style};
+use crate::Block;
+use crate::graph::dominators::Tree;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::python::Sort;
+
+/// References to one node that are looked at.
+const LOOKED_AT: usize = 32;
+/// Names of references to one node that are reported.
+const NAMED: usize = 4;
+/// References, and words of roots, that are read again.
+const BUDGET: usize = 20_000_000;
+
+/// The references to shared places of the tree, the shortest path first.
+pub(super) struct Ways {
+    by_place: HashMap<u32, Vec<(NodeId, Edge)>, FixedState>,
+}
+
+/// What refers to a shared object.
+pub(super) struct Shared {
+    /// Different names, at least one.
+    pub names: Vec<String>,
+    pub root: RootKind,
+    /// How many more there are.
+    pub more: u64,
+}
+
+struct Search<'t> {
+    blocks: &'t [Block],
+    nodes: usize,
+    /// The shared places, by the address of the node.
+    wanted: HashMap<u64, u32, FixedState>,
+    found: Ways,
+    budget: usize,
+}
+
+impl Ways {
+    /// Finds the references to these places.
+    pub fn find(names: &mut Names, tree: &Tree, places: &[u32], stale: &Stale, blocks: &[Block]) -> Ways {
+        let nodes = names.searched.graph.len();
+        let mut search = Search {
+            blocks,
+            nodes,
+            wanted: HashMap::default(),
+            found: Ways {
+                by_place: HashMap::default(),
+            },
+            budget: BUDGET,
+        };
+        // Each source with what it refers to.
+        let mut sources: Vec<(NodeId, u32)> = Vec::new();
+        for &place in places {
+            let node = tree.nodes[place as usize].node;
+            let (address, first) = match (node as usize).checked_sub(nodes) {
+                Some(block) => (blocks[block].address, Some(names.searched.found[block].last)),
+                None => (
+                    names.searched.graph.address(NodeId(node)),
+                    names.searched.graph.parent(NodeId(node)),
+                ),
+            };
+            search.wanted.insert(address, place);
+            search.found.by_place.insert(place, first.into_iter().collect());
+            let holders = tree.holders(place).take(LOOKED_AT);
+            sources.extend(holders.map(|holder| (NodeId(tree.nodes[holder as usize].node), place)));
+        }
+        sources.sort_unstable();
+        sources.dedup();
+        for group in sources.chunk_by(|a, b| a.0 == b.0) {
+            search.source(names, group, stale, tree);
+        }
+        search.found
+    }
+
+    /// The different names of the references to a place; `None` if none has a name.
+    pub fn shared(&self, names: &mut Names, tree: &Tree, place: u32, budget: &mut usize) -> Option<Shared> {
+        let node = tree.nodes[place as usize].node;
+        let object = ((node as usize) < names.searched.graph.len()).then_some(NodeId(node));
+        let object = object.filter(|node| names.searched.graph.kind(*node) == NodeKind::Python);
+        let mut shared = Shared {
+            names: Vec::new(),
+            root: RootKind::None,
+            more: 0,
+        };
+        for &(from, edge) in self.by_place.get(&place)? {
+            let Some((name, root)) = name(names, from, edge, object, budget) else {
+                continue;
+            };
+            // A variable of native code has several words.
+            if shared.names.contains(&name) {
+                continue;
+            }
+            if shared.names.len() < NAMED {
+                shared.names.push(name);
+            } else {
+                shared.more += 1;
+            }
+            if shared.names.len() == 1 {
+                shared.root = root;
+            }
+        }
+        let all = tree.holders(place).count();
+        if all > LOOKED_AT {
+            shared.more = shared.more.max((all - shared.names.len()) as u64);
+        }
+        (!shared.names.is_empty()).then_some(shared)
+    }
+}
+
+impl Search<'_> {
+    fn add(&mut self, place: u32, from: NodeId, edge: Edge) {
+        let ways = self.found.by_place.entry(place).or_default();
+        if ways.len() < LOOKED_AT && !ways.contains(&(from, edge)) {
+            ways.push((from, edge));
+        }
+    }
+
+    /// Adds the references of one node to these places.
+    fn source(&mut self, names: &mut Names, group: &[(NodeId, u32)], stale: &Stale, tree: &Tree) {
+        let from = group[0].0;
+        let is_wanted = |place: u32| group.binary_search(&(from, place)).is_ok();
+        match names.searched.graph.kind(from) {
+            NodeKind::Native => {
+                for &(_, place) in group {
+                    self.add(place, from, Edge::new(EdgeKind::Word, 0));
+                }
+            }
+            NodeKind::Root => {
+                let root = names.searched.graph.root(from).cloned();
+                let range = match &root {
+                    Some(Root::Native { root, start }) => root.range().map(|range| *start..range.end),
+                    _ => None,
+                };
+                let Some(range) = range else {
+                    for &(_, place) in group {
+                        let node = NodeId(tree.nodes[place as usize].node);
+                        let is_parent = (node.0 as usize) < self.nodes
+                            && names
+                                .searched
+                                .graph
+                                .parent(node)
+                                .is_some_and(|(parent, _)| parent == from);
+                        if !is_parent {
+                            self.add(place, from, Edge::new(EdgeKind::Root, 0));
+                        }
+                    }
+                    return;
+                };
+                for (nth, at) in range.step_by(8).enumerate() {
+                    if self.budget == 0 {
+                        return;
+                    }
+                    self.budget -= 1;
+                    let word = names.searched.copy.word(at);
+                    if word != 0
+                        && let Some(place) = self.place_of(names, word).filter(|place| is_wanted(*place))
+                    {
+                        self.add(place, from, Edge::new(EdgeKind::Word, nth as u64));
+                    }
+                }
+            }
+            kind @ (NodeKind::Python | NodeKind::Frame) => {
+                let address = names.searched.graph.address(from);
+                let copy = names.searched.copy;
+                let mut references = Vec::new();
+                if let Some(python) = &mut names.searched.python {
+                    match kind {
+                        NodeKind::Frame => python.frame_references(copy, address, &mut references),
+                        _ => {
+                            if let Some(of) = python.object(copy, address) {
+                                python.references(copy, address, of, &mut references);
+                            }
+                        }
+                    }
+                }
+                let Some(rest) = self.budget.checked_sub(references.len()) else {
+                    return;
+                };
+                self.budget = rest;
+                for reference in references {
+                    let place = match reference.sort {
+                        Sort::Word => self.place_of(names, reference.target),
+                        _ => self.wanted.get(&reference.target).copied(),
+                    };
+                    let Some(place) = place.filter(|place| is_wanted(*place)) else {
+                        continue;
+                    };
+                    let node = tree.nodes[place as usize].node;
+                    let is_doubtful = matches!(reference.sort, Sort::Word | Sort::Possible);
+                    if !is_doubtful || !stale.is_explained(NodeId(node)) {
+                        self.add(place, from, reference.edge);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The shared place that a word points to.
+    fn place_of(&self, names: &Names, word: u64) -> Option<u32> {
+        if let Some(place) = self.wanted.get(&word) {
+            return Some(*place);
+        }
+        let before = self
+            .blocks
+            .partition_point(|block| block.address <= word)
+            .checked_sub(1);
+        if let Some(block) = before
+            .map(|nth| &self.blocks[nth])
+            .filter(|block| word - block.address < block.bytes)
+        {
+            return self.wanted.get(&block.address).copied();
+        }
+        let chunk = names.searched.native.chunk(names.searched.copy, word)?;
+        self.wanted.get(&chunk.start).copied()
+    }
+}
+
+/// What to call a reference to a Python object, or to native memory or a block: then without the native memory before it.
+fn name(
+    names: &mut Names,
+    from: NodeId,
+    edge: Edge,
+    object: Option<NodeId>,
+    budget: &mut usize,
+) -> Option<(String, RootKind)> {
+    let mut path = names.path(from, *budget);
+    *budget = budget.saturating_sub(path.len());
+    path.push((from, edge));
+    if object.is_none() {
+        while path.len() > 1 && path.last().is_some_and(|(node, _)| is_native(names, *node)) {
+            path.pop();
+        }
+        // An object of its own that has only the pointer is no name: the reference to it is.
+        while path.len() > 2 && path.last().is_some_and(|(node, edge)| is_plain(names, *node, *edge)) {
+            path.pop();
+        }
+    }
+    if matches!(
+        names.searched.graph.root(path.first()?.0)?,
+        Root::Garbage | Root::Counted
+    ) {
+        return None;
+    }
+    if let Some(object) = object {
+        path.push((object, Edge::default()));
+    }
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
+    let style = Style {
+        concrete: true,
+        to_object: object.is_some(),
+        ..Style::default()
+    };
+    let mut words = text::words(&parts, style);
+    if let Some(step) = words.steps.last_mut() {
+        step.holder.clear();
+    }
+    let mut text = words.origin;
+    if words.origin_part + 1 < parts.len() || object.is_none() && words.origin_part < parts.len() {
+        text::append(&mut text, &words.steps);
+    }
+    let is_detail = parts.last().is_some_and(|part| matches!(part.place, Place::Threads));
+    (!text.is_empty() && !is_detail).then_some((text, words.root))
+}
+
+fn is_native(names: &Names, node: NodeId) -> bool {
+    names.searched.graph.kind(node) == NodeKind::Native
+}
+
+/// Whether the last reference of a path is a word of an object, which has no name.
+fn is_plain(names: &mut Names, node: NodeId, edge: Edge) -> bool {
+    edge.kind() == EdgeKind::Word && names.searched.graph.kind(node) == NodeKind::Python && may_have_name(names, node)
+}
