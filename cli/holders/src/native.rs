@@ -2,6 +2,7 @@
 //!
 //! * [`pages`]: who owns each page, and where chunks start
 //! * [`glibc`], [`pools`]: the chunks of glibc's malloc and of CPython's allocator
+//! * [`jemalloc`], [`tcmalloc`]: those of other allocators, with [`tree`] and [`slabs`] for what both have in common
 //! * [`rtti`]: classes by their virtual tables
 //! * [`roots`]: static memory, stacks, thread-local variables
 //! * [`driver`]: what belongs to the CUDA driver and so holds nothing
@@ -19,13 +20,18 @@ use glibc::Heaps;
 use pages::{Kind, Pages};
 use roots::Stack;
 use rtti::Classes;
+use slabs::Slabs;
 
 pub mod driver;
 pub mod glibc;
+pub mod jemalloc;
 pub mod pages;
 pub mod pools;
 pub mod roots;
 pub mod rtti;
+pub mod slabs;
+pub mod tcmalloc;
+pub mod tree;
 
 pub use rtti::ClassId;
 
@@ -43,7 +49,7 @@ pub enum Heap {
     Glibc,
     /// A block of CPython's small-object allocator.
     Python,
-    /// jemalloc, tcmalloc or another allocator, whose structures show the limits of the piece.
+    /// A piece in use of jemalloc or tcmalloc.
     Other,
     /// Heap memory of an allocator that is not known: a window at exactly this address.
     Window,
@@ -93,6 +99,7 @@ pub struct Native {
     pages: Pages,
     classes: Classes,
     heaps: Heaps,
+    slabs: Slabs,
     stacks: Vec<Stack>,
     /// 1 if there are none, so that the size can be divided by.
     pool_bytes: u64,
@@ -137,6 +144,11 @@ impl Native {
         }
         let stacks = roots::stacks(copy, &pages, &memory);
         roots::exclude(copy, modules, &stacks, &mut pages);
+        let mut slabs = Slabs::default();
+        let all: Vec<Range<u64>> = memory.iter().chain(&brk).cloned().collect();
+        let locals: Vec<Range<u64>> = stacks.iter().filter_map(|stack| stack.locals.clone()).collect();
+        jemalloc::find(copy, modules, &mut pages, &all, &locals, &mut slabs);
+        tcmalloc::find(copy, modules, &mut pages, &all, &mut slabs);
         let heaps = glibc::find(copy, modules, &mut pages, &memory, &brk);
         if let Some(bytes) = pool_bytes {
             pools::find(copy, &mut pages, &memory, bytes);
@@ -149,6 +161,7 @@ impl Native {
             pages,
             classes: Classes::new(copy),
             heaps,
+            slabs,
             stacks,
             pool_bytes: pool_bytes.unwrap_or(1),
             limits: Vec::new(),
@@ -175,7 +188,8 @@ impl Native {
             return self.absent(copy, address);
         };
         let chunk = match self.pages.kind(granule) {
-            Kind::None | Kind::Extent => return None,
+            Kind::None => return None,
+            Kind::Extent => self.piece(copy, address)?,
             Kind::Glibc => match self.glibc_chunk(copy, granule, address) {
                 None if self.heaps.in_gap(address) => self.window(copy, address)?,
                 chunk => chunk?,
@@ -197,6 +211,9 @@ impl Native {
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
     fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        if let Some(piece) = self.piece(copy, address) {
+            return Some(piece);
+        }
         let start = self.pages.start_of_absent(address)?;
         let is_driver = copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
         (!is_driver).then(|| Chunk {
@@ -212,7 +229,8 @@ impl Native {
             return self.absent(copy, address);
         };
         match self.pages.kind(granule) {
-            Kind::None | Kind::Extent => None,
+            Kind::None => None,
+            Kind::Extent => self.piece(copy, address),
             Kind::Glibc => {
                 let start = self.pages.start_before(granule, address)?;
                 let bytes = glibc::usable(copy, start);
@@ -238,6 +256,45 @@ impl Native {
             bytes,
             heap: Heap::Glibc,
         })
+    }
+
+    fn piece(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        let piece = self.slabs.piece(copy, address)?;
+        Some(Chunk {
+            start: piece.start,
+            bytes: piece.bytes,
+            heap: Heap::Other,
+        })
+    }
+
+    /// Bytes of the chunk that the program requested at least. What follows may be left from an earlier owner.
+    pub fn requested(&self, copy: &Copy, chunk: &Chunk) -> u64 {
+        match chunk.heap {
+            // malloc rounds up to 8 more than a multiple of 16.
+            Heap::Glibc if chunk.bytes % 16 == 8 && chunk.bytes > 8 => chunk.bytes - 8,
+            Heap::Other => (self.slabs.piece(copy, chunk.start)).map_or(chunk.bytes, |piece| piece.requested),
+            _ => chunk.bytes,
+        }
+    }
+
+    /// Whether the word at `place` with this value is the end of what the words around it point to, and so no pointer to
+    /// the chunk that starts there: (first, end, limit) of a `std::vector`, or (current, first, end) of an iterator.
+    #[inline]
+    pub fn is_end(&self, copy: &Copy, place: u64, value: u64) -> bool {
+        !self.slabs.is_empty() && self.is_end_of_piece(copy, place, value)
+    }
+
+    fn is_end_of_piece(&self, copy: &Copy, place: u64, value: u64) -> bool {
+        let chunk = |address| self.chunk(copy, address).filter(|chunk| chunk.heap == Heap::Other);
+        if chunk(value).is_none_or(|chunk| chunk.start != value) {
+            return false;
+        }
+        let around = [-16_i64, -8, 8].map(|offset| copy.word(place.wrapping_add_signed(offset)));
+        let [second, first, next] = around;
+        let begins =
+            |start: u64| chunk(start).is_some_and(|chunk| chunk.start == start && start + chunk.bytes == value);
+        let is_inside = |start: u64, address: u64| (start..=value).contains(&address);
+        begins(first) && (next == value || is_inside(first, second)) || begins(second) && is_inside(second, first)
     }
 
     fn window(&self, copy: &Copy, address: u64) -> Option<Chunk> {
@@ -272,6 +329,12 @@ impl Native {
             let heap = Heap::Glibc;
             see(Chunk { start, bytes, heap });
         }
+        self.slabs.each(&mut |start, bytes| {
+            let heap = Heap::Other;
+            if !copy.granule(start).is_some_and(|granule| self.driver.owns(granule)) {
+                see(Chunk { start, bytes, heap });
+            }
+        });
         for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
             self.pages.each_start(copy, kind, &mut |start, granule| {
                 if !self.driver.owns(granule) {
@@ -317,7 +380,7 @@ impl Native {
 
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
     pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
-        roots::all(modules, &self.stacks)
+        roots::all(modules, &self.stacks, &self.slabs.records)
     }
 
     /// Whether this is static memory of the program, or part of a stack in use.
@@ -357,7 +420,8 @@ impl Native {
         const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
         let is_loaded = |name: &&str| modules.all().iter().any(|module| module.file_name().contains(name));
         let unknown = self.pages.bytes_of(Kind::Unknown);
-        if let Some(name) = ALLOCATORS.iter().find(|name| is_loaded(name)) {
+        let is_unknown = |name: &&&str| is_loaded(name) && !self.slabs.names.contains(name);
+        if let Some(name) = ALLOCATORS.iter().find(is_unknown) {
             self.limits.push(format!(
                 "the chunks of {name} are not known: pointers into {} of its memory are followed for {WINDOW} bytes",
                 words::bytes(unknown)

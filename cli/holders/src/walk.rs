@@ -35,7 +35,7 @@ use crate::budget::{Budget, Stop};
 use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
-use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
+use crate::native::{Chunk, ClassId, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort};
 
 pub(crate) use apart::InApart;
@@ -362,7 +362,7 @@ impl<'w, 's> Walk<'w, 's> {
                     match self.kind_of(chunk.start) {
                         Kind::Leaf => {}
                         Kind::Storage => self.storage(node, chunk),
-                        Kind::Unnamed if chunk.heap == Heap::Glibc => self.unnamed_words(node, chunk),
+                        Kind::Unnamed => self.unnamed_words(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
                     }
                 }

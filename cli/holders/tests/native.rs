@@ -184,7 +184,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
 }
 
 /// Compares all chunks with what the program knows about its memory.
-fn compare(mut command: Command, list: &Path) {
+fn compare(mut command: Command, list: &Path, heap: Heap) {
     let program = Program::start(&mut command);
     let process = program.process();
     let copy = Copy::take(&process, &[]).expect("copied");
@@ -208,8 +208,8 @@ fn compare(mut command: Command, list: &Path) {
     free.retain(|start| !used.contains_key(start));
     let mut wrong = String::new();
     for (&start, &bytes) in &used {
-        let heap = Heap::Glibc;
         for inside in [start, start + 8, start + bytes / 2, start + bytes - 9] {
+            let inside = inside.clamp(start, start + bytes - 1);
             let found = native.chunk(&copy, inside);
             if found != Some(Chunk { start, bytes, heap }) && copy.has(inside) {
                 let _ = writeln!(wrong, "{inside:x} is in {start:x}, {bytes} bytes, not {found:?}");
@@ -217,7 +217,7 @@ fn compare(mut command: Command, list: &Path) {
         }
     }
     // glibc's own cache of a thread, which may be where the program freed something.
-    let is_cache = |chunk: &Chunk| (640..=672).contains(&chunk.bytes);
+    let is_cache = |chunk: &Chunk| heap == Heap::Glibc && (640..=672).contains(&chunk.bytes);
     for start in &free {
         if let Some(chunk) = native
             .chunk(&copy, *start)
@@ -248,8 +248,38 @@ fn every_chunk_of_glibc_is_found_and_no_free_one() {
     ] {
         let mut command = Command::new(&shared);
         command.arg("50000").arg(&list).env("GLIBC_TUNABLES", tunables);
-        compare(command, &list);
+        compare(command, &list, Heap::Glibc);
     }
+}
+
+/// The first installed library of this name.
+fn installed(name: &str) -> PathBuf {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    let mut paths = folders.iter().map(|folder| Path::new(folder).join(name));
+    (paths.find(|path| path.exists())).unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
+}
+
+fn compare_with(allocator: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "churn.cpp", "program", &["-pthread"]);
+    let list = folder.path().join("list");
+    for rounds in ["20000", "60000"] {
+        let mut command = Command::new(&program);
+        // Freed memory is used again at once, so some is freed at the end.
+        command.arg(rounds).arg(&list).arg("60");
+        command.env("LD_PRELOAD", installed(allocator));
+        compare(command, &list, Heap::Other);
+    }
+}
+
+#[test]
+fn every_piece_of_jemalloc_is_found_and_no_free_one() {
+    compare_with("libjemalloc.so.2");
+}
+
+#[test]
+fn every_object_of_tcmalloc_is_found_and_no_free_one() {
+    compare_with("libtcmalloc_minimal.so.4");
 }
 
 #[test]
@@ -259,7 +289,7 @@ fn every_chunk_of_a_static_program_is_found() {
     let list = folder.path().join("list");
     let mut command = Command::new(&program);
     command.arg("20000").arg(&list);
-    compare(command, &list);
+    compare(command, &list, Heap::Glibc);
 }
 
 #[test]

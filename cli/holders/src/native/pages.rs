@@ -28,7 +28,7 @@ pub enum Kind {
     Glibc,
     /// A pool of CPython's allocator.
     Pool,
-    /// A run of pages of jemalloc.
+    /// A run of pages of jemalloc or tcmalloc.
     Extent,
     /// Anonymous memory whose owner is not known.
     Unknown,
@@ -146,6 +146,11 @@ impl Pages {
                 self.kinds[granule / GRANULES] = kind;
             }
         }
+    }
+
+    /// Whether a page of the range is of this kind.
+    pub fn has_kind(&self, copy: &Copy, range: Range<u64>, kind: Kind) -> bool {
+        (self.addresses(range).into_iter()).any(|page| self.kind_at(copy, page) == kind)
     }
 
     /// Bytes of all pages of a kind.

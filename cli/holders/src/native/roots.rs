@@ -15,6 +15,7 @@ use std::ops::Range;
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 use crate::source::{Region, Thread};
+use crate::walk::without;
 
 use super::driver::Role;
 use super::pages::Pages;
@@ -210,16 +211,17 @@ pub fn are_locals_missing(stacks: &[Stack]) -> bool {
     !stacks.is_empty() && stacks.iter().all(|stack| stack.locals.is_none())
 }
 
-/// Globals of the program first, then those of libraries, then threads.
-pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
+/// Globals of the program first, then those of libraries, then threads. `left_out`: static memory that holds nothing.
+pub fn all(modules: &Modules, stacks: &[Stack], left_out: &[Range<u64>]) -> Vec<NativeRoot> {
     let mut roots = Vec::new();
     for module in modules.all() {
         if Role::of(&module.path) != Role::Program {
             continue;
         }
-        roots.extend(module.globals.iter().map(|range| NativeRoot::Globals {
+        let globals = module.globals.iter().flat_map(|range| without(range.clone(), left_out));
+        roots.extend(globals.map(|range| NativeRoot::Globals {
             file: module.file_name().to_owned(),
-            range: range.clone(),
+            range,
         }));
     }
     let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();

@@ -119,18 +119,31 @@ impl Walk<'_, '_> {
             && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
     }
 
-    /// malloc rounds up to 8 more than a multiple of 16: the last word may be what its previous owner left there.
+    /// The last words of a chunk may be what its previous owner left there.
     pub(super) fn unnamed_words(&mut self, from: NodeId, chunk: Chunk) {
-        let has_tail = chunk.bytes % 16 == 8 && chunk.bytes > 8;
-        let tail = chunk.start + chunk.bytes - if has_tail { 8 } else { 0 };
+        let tail = chunk.start + self.native.requested(self.copy, &chunk);
+        let end = chunk.start + chunk.bytes;
         self.words(from, chunk.start..tail);
-        if has_tail {
-            self.is_tail = true;
-            self.behind = 0;
-            let edge = Edge::new(EdgeKind::Word, (tail - chunk.start) / 8);
-            self.word(from, edge, self.copy.word(tail));
-            self.is_tail = false;
+        self.behind = 0;
+        let mut at = tail;
+        while at < end {
+            if self.copy.granule(at).is_none() {
+                at = (at & !(PAGE - 1)) + PAGE;
+                continue;
+            }
+            self.tail_word(
+                from,
+                Edge::new(EdgeKind::Word, (at - chunk.start) / 8),
+                self.copy.word(at),
+            );
+            at += 8;
         }
+    }
+
+    fn tail_word(&mut self, from: NodeId, edge: Edge, value: u64) {
+        self.is_tail = true;
+        self.word(from, edge, value);
+        self.is_tail = false;
     }
 
     pub(super) fn storage(&mut self, from: NodeId, chunk: Chunk) {
@@ -188,7 +201,12 @@ impl Walk<'_, '_> {
                             Some(behind) => *behind,
                             None => copy.word(at + 8),
                         };
-                        self.word(from, Edge::new(EdgeKind::Word, (at - start) / 8), value);
+                        let edge = Edge::new(EdgeKind::Word, (at - start) / 8);
+                        if self.native.is_end(copy, at, value) {
+                            self.tail_word(from, edge, value);
+                        } else {
+                            self.word(from, edge, value);
+                        }
                     }
                 }
             }

@@ -70,7 +70,7 @@ fn mentions(copy: &Copy, native: &mut Native, blocks: &[u64]) -> ByBlock {
         return found;
     };
     for page in native.pages.addresses(0..u64::MAX) {
-        if native.pages.kind_at(copy, page) != Kind::Glibc {
+        if !matches!(native.pages.kind_at(copy, page), Kind::Glibc | Kind::Extent) {
             continue;
         }
         let Some(words) = copy.page(page) else { continue };
@@ -101,7 +101,7 @@ fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterat
     let own = chunk.start;
     let places = (own..own + chunk.bytes).step_by(8);
     let found = places.filter_map(|place| native.around(copy, copy.word(place)));
-    found.filter(move |target| target.heap == Heap::Glibc && target.start != own)
+    found.filter(move |target| matches!(target.heap, Heap::Glibc | Heap::Other) && target.start != own)
 }
 
 /// Rules 1 and 2.

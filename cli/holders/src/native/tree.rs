@@ -1,0 +1,168 @@
+//! Tables of two levels, by which an allocator finds its description of a page.
+//!
+//! ```text
+//! address:  │ unused │ top │ page │ offset │
+//! root: one word per value of top ─► leaf: one word per page, which contains the address of a description
+//! ```
+//!
+//! The root is in static memory, under a name that is usually not exported. It is recognised by what it leads to: a leaf at
+//! the place of addresses that the process has, whose entries lead to descriptions of just these addresses.
+
+use std::collections::HashSet;
+use std::ops::Range;
+
+use foldhash::fast::FixedState;
+
+use super::pages::Pages;
+use crate::copy::{Copy, PAGE};
+use crate::modules::Modules;
+
+/// Bits of an address that the tables distinguish.
+const ADDRESS_BITS: u32 = 48;
+
+/// How an allocator divides addresses, and what an entry must lead to.
+pub struct Shape {
+    /// Lowest bit of an address that selects an entry of the root.
+    pub top: u32,
+    /// Lowest bit that selects an entry of a leaf.
+    pub page: u32,
+    /// Whether an entry leads to a description that includes this address.
+    pub describes: fn(&Copy, u64, u64) -> bool,
+}
+
+impl Shape {
+    fn root_bytes(&self) -> u64 {
+        8 << (ADDRESS_BITS - self.top)
+    }
+
+    fn leaf_bytes(&self) -> u64 {
+        8 << (self.top - self.page)
+    }
+}
+
+/// A table that was found.
+pub struct Tree {
+    root: u64,
+    /// The static memory around the root.
+    pub globals: Range<u64>,
+    /// Values of the top bits that occur.
+    tops: Vec<u64>,
+}
+
+/// The tables of this shape in the static memory of all files. `memory`: where the described pages may be.
+pub fn find(copy: &Copy, modules: &Modules, pages: &Pages, memory: &[Range<u64>], shape: &Shape) -> Vec<Tree> {
+    let runs = memory.iter().flat_map(|range| pages.present(range.clone()));
+    let tops: HashSet<u64, FixedState> = runs
+        .flat_map(|run| run.start >> shape.top..=(run.end - 1) >> shape.top)
+        .collect();
+    let mut tops: Vec<u64> = tops.into_iter().collect();
+    tops.sort_unstable();
+    let all = modules.all().iter().flat_map(|module| &module.globals);
+    let large = all.filter(|globals| globals.end - globals.start >= shape.root_bytes());
+    large
+        .filter_map(|globals| {
+            let root = find_root(copy, pages, globals, &tops, shape)?;
+            Some(Tree {
+                root,
+                globals: globals.clone(),
+                tops: tops.clone(),
+            })
+        })
+        .collect()
+}
+
+fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], shape: &Shape) -> Option<u64> {
+    /// Leaves begin at multiples of this.
+    const ALIGNMENT: u64 = 64;
+    /// Words of static memory that are tried as pointers to a leaf.
+    const MOST: usize = 100_000;
+    let mut tried = 0;
+    for page in pages.addresses(globals.clone()) {
+        let words = copy.page(page)?;
+        for (leaf, at) in words.iter().zip((page..).step_by(8)) {
+            let is_leaf =
+                |region: &crate::source::Region| region.writable && region.range.end - leaf >= shape.leaf_bytes();
+            if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) || !copy.region(*leaf).is_some_and(is_leaf) {
+                continue;
+            }
+            tried += 1;
+            if tried > MOST {
+                return None;
+            }
+            for top in tops {
+                let Some(root) = at.checked_sub(top * 8).filter(|root| *root >= globals.start) else {
+                    break;
+                };
+                if root + shape.root_bytes() <= globals.end && is_table(copy, pages, *leaf, *top, shape) {
+                    return Some(root);
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Whether the first entries of a leaf describe the addresses of this place in the root.
+fn is_table(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape) -> bool {
+    const ENOUGH: u32 = 16;
+    const FEWEST: u32 = 2;
+    let (mut right, mut wrong) = (0, 0);
+    let mut count = |address: u64, entry: u64| {
+        if (shape.describes)(copy, address, entry) {
+            right += 1;
+        } else {
+            wrong += 1;
+        }
+        // Entries of pages that were merged are stale.
+        right < ENOUGH && wrong <= right + FEWEST
+    };
+    each_of_leaf(copy, pages, leaf, top, shape, &mut count);
+    right >= FEWEST && wrong <= right
+}
+
+/// Calls `see` with the address and the entry of each page that has one, until `see` returns `false`.
+fn each_of_leaf(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape, see: &mut dyn FnMut(u64, u64) -> bool) {
+    let end = leaf.saturating_add(shape.leaf_bytes());
+    for page in pages.addresses(leaf..end) {
+        let Some(words) = copy.page(page) else { continue };
+        for (entry, at) in words.iter().zip((page..).step_by(8)) {
+            let is_inside = *entry != 0 && (leaf..end).contains(&at);
+            if is_inside && !see((top << shape.top) + ((at - leaf) / 8 << shape.page), *entry) {
+                return;
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// Calls `see` with the address and the entry of each page that has one, by address.
+    pub fn each(&self, copy: &Copy, pages: &Pages, shape: &Shape, see: &mut dyn FnMut(u64, u64)) {
+        for (top, leaf) in self.leaves(copy) {
+            each_of_leaf(copy, pages, leaf, top, shape, &mut |address, entry| {
+                see(address, entry);
+                true
+            });
+        }
+    }
+
+    /// The entry of the page with this address; 0 if it has none.
+    pub fn entry(&self, copy: &Copy, shape: &Shape, address: u64) -> u64 {
+        let leaf = copy.word(self.root + (address >> shape.top) * 8);
+        let place = (address >> shape.page) & ((1 << (shape.top - shape.page)) - 1);
+        match leaf {
+            0 => 0,
+            _ => copy.word(leaf.wrapping_add(place * 8)),
+        }
+    }
+
+    /// The memory of all leaves.
+    pub fn memory(&self, copy: &Copy, shape: &Shape) -> Vec<Range<u64>> {
+        let range = |(_, leaf): (u64, u64)| leaf..leaf.saturating_add(shape.leaf_bytes());
+        self.leaves(copy).map(range).collect()
+    }
+
+    fn leaves<'t>(&'t self, copy: &'t Copy) -> impl Iterator<Item = (u64, u64)> + use<'t> {
+        let leaf = |top: &u64| (*top, copy.word(self.root + top * 8));
+        self.tops.iter().map(leaf).filter(|(_, leaf)| *leaf != 0)
+    }
+}
