@@ -31,7 +31,7 @@ use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::source::Source;
-use crate::walk::{Entry, Pointer, Walk, without};
+use crate::walk::{Entry, Pointer, Usual, Walk, without};
 use crate::{Block, Error, Options};
 
 /// What one copy says about a block.
@@ -258,9 +258,14 @@ fn examine<'c, 's>(
         .iter()
         .any(|module| module.file_name().starts_with("libc10"));
 
+    let usual = match &mut python {
+        Some(python) => Usual::find(copy, python, &mut native, index),
+        None => Usual::default(),
+    };
     let unreached: Unreached;
     let mut garbage = Garbage::default();
     let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
+    walk.usual = usual;
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {

@@ -34,7 +34,7 @@ mod tracked;
 mod types;
 
 /// Index of a type in [`Python`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
 /// A reference that an object holds.

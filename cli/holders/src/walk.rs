@@ -20,6 +20,7 @@
 //! time is bounded by the size of the copy.
 
 mod rules;
+mod usual;
 mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -38,6 +39,7 @@ use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
 use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
+pub(crate) use usual::Usual;
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -96,6 +98,10 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
+    /// Pointers to blocks from places where the pointers to most blocks are not.
+    late_blocks: Vec<(NodeId, Edge, usize, bool)>,
+    /// Where the pointers to most blocks are.
+    pub usual: Usual,
     /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
     /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
@@ -147,6 +153,8 @@ impl<'w, 's> Walk<'w, 's> {
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
+            late_blocks: Vec::new(),
+            usual: Usual::default(),
             entries: Vec::new(),
             unnamed: match (with_torch, has_python) {
                 (true, _) => 1,
@@ -297,6 +305,14 @@ impl<'w, 's> Walk<'w, 's> {
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
+        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
+            if self.found[block].is_none() {
+                self.block(from, edge, block, interior);
+                if let Some(pointer) = &mut self.found[block] {
+                    pointer.weak = true;
+                }
+            }
+        }
         while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
                 let is_new = self.graph.phase(target) == Phase::None;
@@ -455,7 +471,7 @@ impl<'w, 's> Walk<'w, 's> {
         if let Some(id) = self.graph.find(self.copy, value) {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
-            } else {
+            } else if !self.is_sibling(from, value) {
                 self.graph.add_target(from, id);
                 self.offer(id, from, edge, WORD, false, 0);
             }
@@ -468,7 +484,7 @@ impl<'w, 's> Walk<'w, 's> {
             if python.is_leaf(of) {
                 return;
             }
-            if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
+            if self.has_counted_words(from, value) || self.may_enter(value) {
                 self.add_object(from, edge, value, WORD, false);
             } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
@@ -497,6 +513,13 @@ impl<'w, 's> Walk<'w, 's> {
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
+        }
+        if self.phase < Phase::Rest && self.graph.kind(from) == NodeKind::Native {
+            let owner = self.graph.address(from);
+            let class = self.native.class_id(self.copy, owner);
+            if self.usual.is_unusual_of_block(owner, class, edge.index(), block) {
+                return self.late_blocks.push((from, edge, block, interior));
+            }
         }
         let holds = !self.index.is_of_torch(block)
             || match self.graph.kind(from) {
