@@ -282,6 +282,7 @@ fn examine<'c, 's>(
         }
         walk.search_entries();
         walk.search_native(Phase::Globals, &globals, &states);
+        walk.search_records();
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
                 match unreached.garbage(copy, python, !is_consistent, deadline) {
@@ -290,7 +291,11 @@ fn examine<'c, 's>(
                 }
             }
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
-            walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
+            walk.search_records();
+            let recorded = walk.recorded();
+            let mut counted = unreached.counted().filter(|object| !recorded.contains(object));
+            walk.search_objects(Phase::Counted, Root::Counted, &mut counted);
+            walk.search_remaining_records();
         }
         if walk.unexplained() {
             walk.search_tails();

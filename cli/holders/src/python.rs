@@ -170,6 +170,23 @@ impl Python {
         info.is_heap && &*info.name == "_Info"
     }
 
+    /// The object that a weak reference refers to, unless it was freed.
+    pub fn referent(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+        let of = self.object(copy, address)?;
+        let info = &self.types[of];
+        let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
+        let referent = copy.word(address + 16);
+        (is_reference
+            && self
+                .object(copy, referent)
+                .is_some_and(|of| self.type_name(of) != "NoneType"))
+        .then_some(referent)
+    }
+
+    pub fn is_dict(&self, of: TypeId) -> bool {
+        matches!(self.types[of].kind, types::Kind::Dict | types::Kind::OrderedDict)
+    }
+
     /// A class, whose references from instances are [`Sort::Context`].
     pub fn is_class(&self, of: TypeId) -> bool {
         self.types[of].kind == types::Kind::Type

@@ -19,6 +19,7 @@
 //! Nothing here recurses, each node and each large array is scanned once, and the number of references is limited, so the
 //! time is bounded by the size of the copy.
 
+mod records;
 mod rules;
 mod usual;
 mod words;
@@ -37,8 +38,9 @@ use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Pl
 use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
+use records::Records;
 pub(crate) use rules::without;
-use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
+use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
 pub(crate) use usual::Usual;
 
 const COSTS: u8 = 16;
@@ -102,6 +104,10 @@ pub(crate) struct Walk<'w, 's> {
     late_blocks: Vec<(NodeId, Edge, usize, bool)>,
     /// Where the pointers to most blocks are.
     pub usual: Usual,
+    /// References that last only as long as another object lives.
+    waiting: Records,
+    /// What is found now leads only to blocks that nothing else leads to.
+    only_missing: bool,
     /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
     /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
@@ -155,6 +161,8 @@ impl<'w, 's> Walk<'w, 's> {
             late: Vec::new(),
             late_blocks: Vec::new(),
             usual: Usual::default(),
+            waiting: Records::default(),
+            only_missing: false,
             entries: Vec::new(),
             unnamed: match (with_torch, has_python) {
                 (true, _) => 1,
@@ -216,6 +224,7 @@ impl<'w, 's> Walk<'w, 's> {
             self.graph.end_scan(id);
         }
         self.run();
+        self.search_records();
     }
 
     /// What words that may be stale lead to, if the count of the object says that they are not.
@@ -359,9 +368,7 @@ impl<'w, 's> Walk<'w, 's> {
                     self.torn += 1;
                 } else if let Some(of) = of {
                     python.references(self.copy, address, of, &mut references);
-                    if python.is_finalizer(of) {
-                        references.iter_mut().for_each(put_behind);
-                    }
+                    self.keep_records(node, of, &mut references);
                 }
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
@@ -511,6 +518,9 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        if self.only_missing && self.found[block].is_some() {
+            return;
+        }
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
         }
