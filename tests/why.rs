@@ -182,7 +182,14 @@ fn local_variables_of_daemon_threads_hold_memory_at_the_end() {
 #[test]
 fn the_end_is_seen_wherever_the_first_allocation_is() {
     for interpreter in interpreters() {
-        for case in ["worker", "worker_process", "clears_callbacks", "first_in_callback", "other_interpreter", "raises"] {
+        for case in [
+            "worker",
+            "worker_process",
+            "clears_callbacks",
+            "first_in_callback",
+            "other_interpreter",
+            "raises",
+        ] {
             let done = done(&["--no-report"], &python(interpreter, &script(), case));
             done.expect(&ALL, &format!("{case}, {}", interpreter.version));
             assert_eq!(done.code, Some(i32::from(case == "raises")), "{case}: {}", done.stderr);
@@ -299,7 +306,12 @@ fn threads_that_replace_blocks_meanwhile_lose_none() {
 
 #[test]
 fn native_programs_are_searched_however_they_exit() {
-    for case in ["leaves_at_once", "leaves_by_c99", "leaves_quickly", "closes_descriptors"] {
+    for case in [
+        "leaves_at_once",
+        "leaves_by_c99",
+        "leaves_quickly",
+        "closes_descriptors",
+    ] {
         let done = done(&["--no-report"], &[&native(), case]);
         done.expect(&NATIVE, case);
         assert_eq!(done.code, Some(0), "{case}: {}", done.stderr);
@@ -312,7 +324,11 @@ fn a_process_that_has_no_end_is_mentioned() {
         let done = done(&["--no-report"], &[&native(), case]);
         assert_eq!(done.code, Some(code), "{case}: {}", done.stderr);
         assert!(done.classes().is_empty());
-        assert!(done.stderr.contains("no process with a recording reached its end"), "{}", done.stderr);
+        assert!(
+            done.stderr.contains("no process with a recording reached its end"),
+            "{}",
+            done.stderr
+        );
     }
 }
 

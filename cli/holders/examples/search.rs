@@ -45,8 +45,11 @@ fn main() -> Result<(), Box<dyn Error>> {
             labels[&block.address],
             path.origin
         );
+        if !path.origin_type.is_empty() {
+            print!(" ({})", path.origin_type);
+        }
         for step in &path.steps {
-            print!("{} → {}", step.via, step.holder);
+            print!(" {} → {}", step.via, step.holder);
         }
         println!(
             "{}{}",

@@ -32,7 +32,7 @@ use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::source::{Source, Thread};
-use crate::walk::{Entry, Pointer, Walk, without};
+use crate::walk::{Entry, Pointer, Usual, Walk, without};
 use crate::{Block, Error, Options, Stopped};
 
 /// What one copy says about a block.
@@ -312,9 +312,14 @@ fn examine<'c, 's>(
         .iter()
         .any(|module| module.file_name().starts_with("libc10"));
 
+    let usual = match &mut python {
+        Some(python) => Usual::find(copy, python, &mut native, index),
+        None => Usual::default(),
+    };
     let unreached: Unreached;
     let mut garbage = Garbage::default();
     let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
+    walk.usual = usual;
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
@@ -331,6 +336,7 @@ fn examine<'c, 's>(
         }
         walk.search_entries();
         walk.search_native(Phase::Globals, &globals, &states);
+        walk.search_records();
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
                 match unreached.garbage(copy, python, !is_consistent, deadline) {
@@ -339,7 +345,11 @@ fn examine<'c, 's>(
                 }
             }
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
-            walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
+            walk.search_records();
+            let recorded = walk.recorded();
+            let mut counted = unreached.counted().filter(|object| !recorded.contains(object));
+            walk.search_objects(Phase::Counted, Root::Counted, &mut counted);
+            walk.search_remaining_records();
         }
         if walk.unexplained() {
             walk.search_tails();

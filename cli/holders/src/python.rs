@@ -35,7 +35,7 @@ mod tracked;
 mod types;
 
 /// Index of a type in [`Python`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TypeId(pub u16);
 
 /// A reference that an object holds.
@@ -175,6 +175,23 @@ impl Python {
     pub fn is_finalizer(&self, of: TypeId) -> bool {
         let info = &self.types[of];
         info.is_heap && &*info.name == "_Info"
+    }
+
+    /// The object that a weak reference refers to, unless it was freed.
+    pub fn referent(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+        let of = self.object(copy, address)?;
+        let info = &self.types[of];
+        let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
+        let referent = copy.word(address + 16);
+        (is_reference
+            && self
+                .object(copy, referent)
+                .is_some_and(|of| self.type_name(of) != "NoneType"))
+        .then_some(referent)
+    }
+
+    pub fn is_dict(&self, of: TypeId) -> bool {
+        matches!(self.types[of].kind, types::Kind::Dict | types::Kind::OrderedDict)
     }
 
     /// A class, whose references from instances are [`Sort::Context`].

@@ -21,7 +21,9 @@
 
 mod apart;
 mod numbers;
+mod records;
 mod rules;
+mod usual;
 mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,8 +41,10 @@ use crate::native::{Chunk, ClassId, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort};
 
 pub(crate) use apart::InApart;
+use records::Records;
 pub(crate) use rules::without;
-use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, put_behind, two_digits};
+use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
+pub(crate) use usual::Usual;
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -103,6 +107,14 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
+    /// Pointers to blocks from places where the pointers to most blocks are not.
+    late_blocks: Vec<(NodeId, Edge, usize, bool)>,
+    /// Where the pointers to most blocks are.
+    pub usual: Usual,
+    /// References that last only as long as another object lives.
+    waiting: Records,
+    /// What is found now leads only to blocks that nothing else leads to.
+    only_missing: bool,
     /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
     /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
@@ -153,6 +165,10 @@ impl<'w, 's> Walk<'w, 's> {
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
+            late_blocks: Vec::new(),
+            usual: Usual::default(),
+            waiting: Records::default(),
+            only_missing: false,
             entries: Vec::new(),
             unnamed: match (with_torch, has_python) {
                 (true, _) => 1,
@@ -214,6 +230,7 @@ impl<'w, 's> Walk<'w, 's> {
             self.graph.end_scan(id);
         }
         self.run();
+        self.search_records();
     }
 
     /// What words that may be stale lead to, if the count of the object says that they are not.
@@ -303,6 +320,14 @@ impl<'w, 's> Walk<'w, 's> {
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
+        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
+            if self.found[block].is_none() {
+                self.block(from, edge, block, interior);
+                if let Some(pointer) = &mut self.found[block] {
+                    pointer.weak = true;
+                }
+            }
+        }
         while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
                 let is_new = self.graph.phase(target) == Phase::None;
@@ -349,9 +374,7 @@ impl<'w, 's> Walk<'w, 's> {
                     self.torn += 1;
                 } else if let Some(of) = of {
                     python.references(self.copy, address, of, &mut references);
-                    if python.is_finalizer(of) {
-                        references.iter_mut().for_each(put_behind);
-                    }
+                    self.keep_records(node, of, &mut references);
                 }
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
@@ -442,7 +465,7 @@ impl<'w, 's> Walk<'w, 's> {
         if let Some(id) = self.graph.find(self.copy, value) {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
-            } else {
+            } else if !self.is_sibling(from, value) {
                 self.graph.add_reference(from, id, true);
                 self.offer(id, from, edge, WORD, false, 0);
             }
@@ -458,7 +481,7 @@ impl<'w, 's> Walk<'w, 's> {
                 }
                 return;
             }
-            if self.graph.kind(from) == NodeKind::Python || self.may_enter(value) {
+            if self.has_counted_words(from, value) || self.may_enter(value) {
                 self.add_object(from, edge, value, WORD, false, true);
             } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
@@ -485,8 +508,18 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        if self.only_missing && self.found[block].is_some() {
+            return;
+        }
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
+        }
+        if self.phase < Phase::Rest && self.graph.kind(from) == NodeKind::Native {
+            let owner = self.graph.address(from);
+            let class = self.native.class_id(self.copy, owner);
+            if self.usual.is_unusual_of_block(owner, class, edge.index(), block) {
+                return self.late_blocks.push((from, edge, block, interior));
+            }
         }
         let holds = !self.index.is_of_torch(block)
             || match self.graph.kind(from) {

@@ -368,3 +368,33 @@ fn a_register_of_a_running_thread_holds_if_the_process_is_stopped() {
     let expected = "1 thread was running, and its registers were not read";
     assert!(limits.iter().any(|limit| limit.starts_with(expected)), "{limits:?}");
 }
+
+#[test]
+fn finalizers_and_tables_hold_what_their_objects_hold() {
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(&python).arg(program("records.py")));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        for (label, origin) in [
+            ("owned", "__main__.kept"),
+            ("by-address", "__main__.by_address"),
+            ("pooled", "__main__.array"),
+            ("pool-free", "__main__.pool"),
+        ] {
+            let path = running.path(&holders, label);
+            if path.origin != origin {
+                mistakes.push(format!("{}: {label}: {path:?}", python.display()));
+            }
+        }
+        let retained: u64 = (holders.retainers.iter())
+            .filter(|retainer| retainer.name.starts_with("__main__.kept"))
+            .map(|retainer| retainer.bytes)
+            .max()
+            .unwrap_or(0);
+        assert_eq!(retained, 4096, "{}", python.display());
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

@@ -478,7 +478,10 @@ mod tests {
         let clock = AtomicUsize::new(0);
         let now = || clock.fetch_add(1_000_000, Relaxed) as u64;
         area.wait(waiting(100), now);
-        assert_eq!(without_slot(area).map(|served| served.process).as_deref(), Some("process 100"));
+        assert_eq!(
+            without_slot(area).map(|served| served.process).as_deref(),
+            Some("process 100")
+        );
         (101..120).for_each(|pid| area.wait(waiting(pid), now));
         let served = without_slot(area).expect("20 processes");
         assert_eq!(

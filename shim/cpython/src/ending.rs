@@ -106,7 +106,9 @@ pub fn is_wanted() -> bool {
 /// the interpreter's lock of pending calls.
 #[cold]
 pub fn call_at_end(function: extern "C" fn()) {
-    let Some(interpreter) = interpreter::ready() else { return };
+    let Some(interpreter) = interpreter::ready() else {
+        return;
+    };
     let state = STATE.load(Relaxed);
     // Acquire: pairs with the Release of the state in which the functions were written.
     if state >= BUSY || STATE.compare_exchange(state, BUSY, Acquire, Relaxed).is_err() {
@@ -202,7 +204,10 @@ impl Functions {
     fn capsule(&self, destructor: unsafe extern "C" fn(Object)) -> Owned {
         let pointer = (&raw const EXITS).cast_mut().cast();
         // SAFETY: this thread has the GIL; the pointer is not null and never used.
-        Owned(unsafe { (self.new_capsule)(pointer, std::ptr::null(), destructor) }, self.release)
+        Owned(
+            unsafe { (self.new_capsule)(pointer, std::ptr::null(), destructor) },
+            self.release,
+        )
     }
 
     /// `atexit.register(function)`, or with an argument. Whether it succeeded.

@@ -1,17 +1,19 @@
 """Holders of arrays of JAX, CuPy and numba; the first argument selects one."""
 
+import collections
 import contextvars
 import functools
 import gc
 import sys
 import threading
+import weakref
 
 from holding import holds, keep, questions
 from printing import needs
 
 
 class Cache:
-    __slots__ = ("store", "other")
+    __slots__ = ("store", "other", "__weakref__")
 
 
 def zoo(new, address, owner):
@@ -46,6 +48,15 @@ def zoo(new, address, owner):
     looped.other, looped.store = looped, kept("cycle", "Cache", of="cycle")
     del looped
     array = new()
+    # Its finalizer refers to it too, as long as the cache lives.
+    watched, circle = Cache(), Cache()
+    watched.store = kept("watched", ".store")
+    weakref.finalize(watched, print, watched.store)
+    keep("watched", watched)
+    circle.other, circle.store = circle, kept("cycle_with_finalizer", "Cache", of="cycle")
+    weakref.finalize(circle, len, (circle.store,))
+    del circle
+    keep("a_deque", collections.deque([kept("a_deque", "[*]")]))
     holds("context", address(array), "ontext", owner)
     keep("variable", contextvars.ContextVar("variable"))
     sys.modules["__main__"].variable.set(array)
@@ -74,7 +85,68 @@ def jax():
 
     gc.disable()
     zoo(new, lambda array: array.unsafe_buffer_pointer(), "ArrayImpl")
+    holders_of_jax(new)
     questions(lambda: sum(array.nbytes for array in jax.live_arrays() if not array.is_deleted()))
+
+
+def holders_of_jax(new):
+    """What programs of JAX keep arrays in."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    def held(name, array, *texts):
+        jax.block_until_ready(array)
+        holds(name, array.unsafe_buffer_pointer(), "__main__." + name, *texts, "ArrayImpl")
+        return array
+
+    @jax.tree_util.register_pytree_node_class
+    class State:
+        def __init__(self, parameters):
+            self.parameters = parameters
+
+        def tree_flatten(self):
+            return (self.parameters,), None
+
+        @classmethod
+        def tree_unflatten(cls, _, children):
+            return cls(*children)
+
+    def jitted():
+        constant = held("a_jit", new(), "closure constant|constant")
+
+        @jax.jit
+        def scaled(by):
+            return (by * constant).sum()
+
+        scaled(jnp.float32(1))
+        return scaled
+
+    @functools.lru_cache(maxsize=8)
+    def features(_):
+        return held("features", new(), "cache")
+
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state):
+        return state + 1
+
+    features(0)
+    keep("features", features)
+    keep("a_jit", jitted())
+    keep("a_state", State({"w": held("a_state", new(), ".parameters", "[*]")}))
+    keep("donated", held("donated", step(new())))
+    keep("vmapped", held("vmapped", jax.vmap(lambda row: row + 1)(new().reshape(-1, 1))))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("d",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(None))
+    keep("sharded", held("sharded", jax.device_put(np.ones(next(iter(sizes(900_000))), dtype=np.int32), sharding)))
+    objects = np.empty(3, dtype=object)
+    objects[1] = held("objects", new(), "[*]|native memory|ndarray")
+    keep("objects", objects)
+    _, pull = jax.vjp(lambda x: (jnp.sin(x) * x).sum(), new().astype(jnp.float32))
+    for residual in jax.tree_util.tree_leaves(pull):
+        if getattr(residual, "nbytes", 0) > 1_000_000:
+            held("pull", residual)
+    keep("pull", pull)
 
 
 def cupy():

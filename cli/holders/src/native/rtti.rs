@@ -18,7 +18,7 @@ use crate::copy::Copy;
 use crate::demangle::written;
 
 /// Number of a class in [`Classes`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(u32);
 
 #[derive(Default)]

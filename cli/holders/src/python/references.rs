@@ -78,6 +78,12 @@ impl Python {
         }
     }
 
+    /// The words of the object whose meaning is not known.
+    pub fn words_of(&self, copy: &Copy, address: u64, of: TypeId) -> impl Iterator<Item = u64> {
+        let fields = self.types[of].fields.iter().filter(|field| field.sort == Sort::Word);
+        fields.map(move |field| copy.word(address + field.offset))
+    }
+
     /// The dictionary of an instance, or the attributes in its place, where it is not a field.
     fn attributes(&self, copy: &Copy, address: u64, info: &TypeInfo, found: &mut Vec<Reference>) {
         let mut dictionary = |target: u64| {

@@ -115,7 +115,9 @@ pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
 /// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points
 /// to its buffer, which follows the length.
 pub fn is_short_text(page: &[u64; 512], place: usize, address: u64) -> bool {
-    let points_to = |pointer: usize, buffer: usize| page[pointer] == address + buffer as u64 * 8;
+    const LONGEST: u64 = 15;
+    let points_to =
+        |pointer: usize, buffer: usize| page[pointer] == address + buffer as u64 * 8 && page[pointer + 1] <= LONGEST;
     (place >= 2 && points_to(place - 2, place)) || (place >= 3 && points_to(place - 3, place - 1))
 }
 
@@ -147,6 +149,16 @@ mod tests {
     fn parts_outside_other_ranges() {
         assert_eq!(without(10..20, &[12..14, 18..30]), [10..12, 14..18]);
         assert!(without(10..20, &[0..12, 12..30]).is_empty());
+    }
+
+    #[test]
+    fn only_what_has_a_length_is_a_short_text() {
+        let mut page = [0; 512];
+        // At words 10 and 20, pointers to the second word behind them.
+        (page[10], page[11], page[12]) = (0x1000 + 12 * 8, 5, 0x7f00_0000_0000);
+        (page[20], page[21], page[22]) = (0x1000 + 22 * 8, 0x7f00_0000_0100, 0x7f00_0000_0000);
+        assert!(is_short_text(&page, 12, 0x1000) && is_short_text(&page, 13, 0x1000));
+        assert!(!is_short_text(&page, 22, 0x1000) && !is_short_text(&page, 23, 0x1000));
     }
 
     #[test]

@@ -65,9 +65,42 @@ impl Walk<'_, '_> {
         });
     }
 
+    /// Whether the words of this object that lead to another one are references for certain. Objects that the collector does
+    /// not track may be made of memory that is not cleared.
+    pub(super) fn has_counted_words(&mut self, from: NodeId, object: u64) -> bool {
+        let address = self.graph.address(from);
+        let Some(python) = self
+            .python
+            .as_deref_mut()
+            .filter(|_| self.graph.kind(from) == NodeKind::Python)
+        else {
+            return false;
+        };
+        let of = python.object(self.copy, address);
+        of.is_some_and(|of| python.is_tracked(self.copy, address, of)) && !self.is_sibling(from, object)
+    }
+
+    /// Whether both are neighbours in a list of all objects of a type, which holds none of them: each points to the other one.
+    pub(super) fn is_sibling(&mut self, from: NodeId, object: u64) -> bool {
+        let address = self.graph.address(from);
+        let Some(python) = self
+            .python
+            .as_deref_mut()
+            .filter(|_| self.graph.kind(from) == NodeKind::Python)
+        else {
+            return false;
+        };
+        let Some(of) = python.object(self.copy, address) else {
+            return false;
+        };
+        address != object
+            && python.object(self.copy, object) == Some(of)
+            && python.words_of(self.copy, object, of).any(|word| word == address)
+    }
+
     /// A pointer to or into a chunk that may be entered.
     pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
-        if self.phase < Phase::Rest && self.is_stale(from, start) {
+        if self.phase < Phase::Rest && (self.is_unusual(from, edge, start) || self.is_stale(from, start)) {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
             }
@@ -95,6 +128,16 @@ impl Walk<'_, '_> {
         }
         let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
         self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
+    }
+
+    /// Whether most references to such a chunk are elsewhere.
+    fn is_unusual(&mut self, from: NodeId, edge: Edge, start: u64) -> bool {
+        if self.graph.kind(from) != NodeKind::Native {
+            return false;
+        }
+        let owner = self.graph.address(from);
+        let class = self.native.class_id(self.copy, owner);
+        self.usual.is_unusual(owner, class, edge.index(), start)
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
