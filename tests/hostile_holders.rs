@@ -68,6 +68,35 @@ fn a_block_that_changes_its_holder_all_the_time_is_held() {
 }
 
 #[test]
+fn blocks_beside_a_training_loop_are_retained_by_their_variable() {
+    let (victim, _, blocks) = hostile("steps");
+    for turn in 0..6 {
+        let holders = victim.search().expect("an answer");
+        let kept = holders.blocks.iter().filter(|block| blocks.contains(&block.address));
+        for block in kept.clone().filter(|block| !holders.paths[block.path].changed) {
+            let mut names = Vec::new();
+            let mut at = block.retainer;
+            while let Some(retainer) = at.map(|nth| &holders.retainers[nth]) {
+                names.push(retainer.name.as_str());
+                at = retainer.parent;
+            }
+            let is_held = |name: &&&str| name.starts_with("__main__.held (list of 50)");
+            assert!(
+                names.iter().find(is_held).is_some(),
+                "turn {turn}, {:#x}: {names:?}",
+                block.address
+            );
+        }
+        assert_eq!(kept.count(), blocks.len());
+        let outermost = holders.retainers.iter().filter(|retainer| retainer.parent.is_none());
+        let retained: u64 = outermost.map(|retainer| retainer.bytes).sum();
+        let in_tree = holders.blocks.iter().filter(|block| block.retainer.is_some());
+        assert_eq!(retained, in_tree.map(|block| block.bytes).sum::<u64>(), "turn {turn}");
+    }
+    victim.kill();
+}
+
+#[test]
 fn memory_that_looks_like_objects_leads_nowhere() {
     for python in interpreters() {
         let (victim, class, blocks) = of_python(&python.command, "look_alikes");

@@ -173,3 +173,34 @@ fn leak_sanitizer_agrees() {
     // LeakSanitizer does not search memory from mmap that it was not given.
     assert_eq!(differ, BTreeMap::from([("arena".to_owned(), true)]), "{report}");
 }
+
+#[test]
+fn what_a_global_holds_is_retained_by_it_whatever_stale_words_a_stack_has() {
+    let victim = start(&victim());
+    let holders = victim.search().expect("an answer");
+    let of_globals = holders.blocks.iter().filter(|block| {
+        let path = &holders.paths[block.path];
+        (path.class, path.root) == (Class::Held, RootKind::Global)
+    });
+    assert!(of_globals.clone().count() >= 8);
+    for block in of_globals {
+        let origin = &holders.paths[block.path].origin;
+        let mut at = block.retainer;
+        let mut outermost = None;
+        while let Some(retainer) = at.map(|nth| &holders.retainers[nth]) {
+            outermost = Some(retainer);
+            at = retainer.parent;
+        }
+        let outermost = outermost.unwrap_or_else(|| panic!("{origin} retains nothing: {:#?}", holders.retainers));
+        let names = [&outermost.name].into_iter().chain(&outermost.also);
+        assert!(
+            names.clone().any(|name| name.starts_with(origin.as_str())),
+            "{origin}: {outermost:?}"
+        );
+        assert!(
+            !names.clone().any(|name| name.contains("stack of thread")),
+            "{outermost:?}"
+        );
+    }
+    victim.quit();
+}

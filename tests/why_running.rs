@@ -10,9 +10,14 @@ use crate::support::{culeak, profile, program, sources};
 
 /// A Python program that holds some blocks and waits, its blocks, and their class.
 fn quiet() -> (Waiting, Vec<u64>, String) {
+    case("quiet")
+}
+
+/// A case of `victims/holders/hostile.py`.
+fn case(name: &str) -> (Waiting, Vec<u64>, String) {
     let profile = program(&interpreters()[0].command);
     let script = sources().join("victims/holders/hostile.py");
-    let victim = start(&profile.arg("-B").arg(script).arg("quiet"));
+    let victim = start(&profile.arg("-B").arg(script).arg(name));
     let (class, blocks) = serde_json::from_str(&victim.printed[0]).expect("a class and addresses");
     (victim, blocks, class)
 }
@@ -80,4 +85,68 @@ fn a_stopped_process_agrees_with_its_recording() {
         }
     }
     victim.kill();
+}
+
+fn count(value: &Value) -> u64 {
+    value["count"].as_u64().unwrap_or_else(|| panic!("no count in {value}"))
+}
+
+fn lists(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
+}
+
+#[test]
+fn every_block_is_in_exactly_one_row_of_every_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["quiet", "steps", "shared", "moving"] {
+        let (victim, ..) = case(name);
+        let pid = victim.pid.to_string();
+        let stored = folder.path().join(format!("{name}.json"));
+        let stored = stored.to_str().expect("a path in UTF-8");
+        let output = Command::new(culeak())
+            .args(["snapshot", &pid, "--why", "-o", stored])
+            .env("CULEAK_CACHE_DIR", "")
+            .output();
+        assert!(output.expect("the CLI starts").status.success(), "{name}");
+        // All surfaces read this one answer.
+        let why = json(&["why", stored, "--json"]);
+        let report = json(&["report", stored, "--json"]);
+        let rows = lists(&report["rows"]).iter();
+        assert_eq!(
+            count(&why["total"]),
+            rows.map(count).sum::<u64>(),
+            "{name}: what a report lists"
+        );
+        let of_list = |key: &str| lists(&why[key]).iter().map(count).sum::<u64>();
+        let pools = why["pools"].as_object().expect("pools").values();
+        let pools: u64 = pools.map(|pool| count(&pool["unknown"])).sum();
+        let rest = count(&why["changed"]) + count(&why["not_searched"]) + pools;
+        assert_eq!(of_list("classes") + rest, count(&why["total"]), "{name}: classes");
+        assert_eq!(of_list("origins") + rest, count(&why["total"]), "{name}: origins");
+        assert_eq!(sum(&report["held_by"]), bytes(&why["total"]), "{name}: call sites");
+        let outermost = lists(&why["retainers"]).iter().filter(|node| node["depth"] == 0);
+        let retained: u64 = outermost.map(count).sum::<u64>() + count(&why["unretained"]);
+        let classes = lists(&why["classes"]).iter();
+        let in_tree = classes.filter(|class| ["held", "cycle"].contains(&class["class"].as_str().expect("a class")));
+        assert_eq!(retained, in_tree.map(count).sum::<u64>(), "{name}: the tree");
+        victim.kill();
+    }
+}
+
+#[test]
+fn what_two_variables_hold_is_said_to_be_freed_by_both() {
+    let (victim, ..) = case("shared");
+    let output = Command::new(culeak())
+        .args(["why", &victim.pid.to_string()])
+        .env("CULEAK_CACHE_DIR", "")
+        .output();
+    let text = String::from_utf8(output.expect("the CLI starts").stdout).expect("text");
+    for part in [
+        "__main__.first (list of 8); dropping it alone frees nothing",
+        "also held by __main__.second",
+        "held by 2, only with all of them: __main__.first (list of 8), __main__.second",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    victim.quit();
 }

@@ -6,8 +6,8 @@
 //!                                                                     └─► grouped by call site (SiteHolders)
 //! ```
 //!
-//! Every listed byte of a report is in exactly one row, or in [`Why::not_searched`], or in [`Why::pools`]. So the sums are those
-//! of the report, and a block that was allocated after the search is not hidden. A snapshot may come from anyone: a row
+//! Every listed byte of a report is in exactly one row, or in [`Why::changed`], [`Why::not_searched`] or [`Why::pools`]. So the
+//! sums are those of the report, and a block that was allocated after the search is not hidden. A snapshot may come from anyone: a row
 //! without a path, or a path of a million steps, costs no more than its size in the file.
 //!
 //! Deliberately absent: the search, which is `culeak_holders`; text that depends on the width of the terminal.
@@ -117,8 +117,12 @@ pub struct Why<'a> {
     pub retainers: Vec<Retained>,
     /// Holders that are left out of the tree.
     pub hidden_retainers: usize,
-    /// Memory without an answer: allocated after the search, freed or moved during it, or without an address. Not part of the
-    /// total if a class was asked for.
+    /// Memory of variables that is not in the tree: what would free it is not known.
+    pub unretained: Tally,
+    /// Memory that was freed, or whose holders changed, during the search. Not part of the total if a class was asked for.
+    pub changed: Tally,
+    /// Memory without an answer: allocated after the search, or without an address. Not part of the total if a class was asked
+    /// for.
     pub not_searched: Tally,
     /// Memory that caching allocators keep for reuse, by allocator.
     pub pools: BTreeMap<&'a str, Pool>,
@@ -208,12 +212,25 @@ pub struct HolderRow {
     pub possibly: bool,
     #[serde(skip_serializing_if = "is_false")]
     pub interior: bool,
+    /// What else holds it, or a part of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-fn is_zero(n: &usize) -> bool {
-    *n == 0
+/// Another holder of memory.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Also {
+    /// Indices and keys are `*`.
+    pub name: String,
+    /// What it holds of the memory.
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+fn is_zero<N: Default + PartialEq>(n: &N) -> bool {
+    *n == N::default()
 }
 
 fn is_false(flag: &bool) -> bool {
@@ -226,6 +243,12 @@ pub struct Retained {
     /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`. Repeated steps are one, and the text
     /// is at most 200 characters long.
     pub name: String,
+    /// Other references to it, in the same form. Dropping one of them frees nothing; dropping all frees the memory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<String>,
+    /// The number of other references that are not named.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub also_unnamed: u64,
     /// Holders below it that repeat its last step, such as the rest of a linked list.
     #[serde(skip_serializing_if = "is_zero")]
     pub repeated: usize,
@@ -316,6 +339,8 @@ impl<'a> Why<'a> {
             origins,
             retainers,
             hidden_retainers,
+            unretained: gathered.unretained,
+            changed: gathered.changed,
             not_searched: gathered.not_searched,
             pools,
             block,

@@ -216,17 +216,21 @@ impl<'b> Paths<'b> {
         if checked.is_empty() {
             return changed;
         }
-        let mut newer = Copy::newer(names.searched.copy, &pages.sorted());
-        if pages.add_moved(names, &newer) {
-            newer = Copy::newer(names.searched.copy, &pages.sorted());
-        }
-        let mut check = Check::new(&newer);
-        for block in checked {
-            let found = names.searched.found[block as usize];
-            if !check.holds(names, found.last, self.blocks[block as usize].address) {
-                changed.insert(block as usize);
+        for _ in 0..LOOKS {
+            let mut newer = Copy::newer(names.searched.copy, &pages.sorted());
+            if pages.add_moved(names, &newer) {
+                newer = Copy::newer(names.searched.copy, &pages.sorted());
+            }
+            let mut check = Check::new(&newer);
+            checked.retain(|&block| {
+                let found = names.searched.found[block as usize];
+                !check.holds(names, found.last, self.blocks[block as usize].address)
+            });
+            if checked.is_empty() {
+                break;
             }
         }
+        changed.extend(checked.into_iter().map(|block| block as usize));
         changed
     }
 
@@ -276,6 +280,10 @@ impl<'b> Paths<'b> {
 
 /// Paths of each shape that are read again before those of the next shape.
 const EXAMPLES: usize = 4;
+
+/// How often a path is read again before it counts as gone: a dictionary that a program changes all the time, such as that of a
+/// module, has another table each time.
+const LOOKS: u32 = 4;
 
 impl Cycle {
     fn key(&self) -> String {

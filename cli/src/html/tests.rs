@@ -248,6 +248,9 @@ fn holders_are_those_of_the_answer() {
     assert_eq!(numbers(&shown["holders"]), bytes);
     let retained: Vec<u64> = why.retainers.iter().map(|retainer| retainer.tally.bytes).collect();
     assert_eq!(numbers(&shown["retainers"]), retained);
+    let sums = crate::text::why::sums(&why);
+    let totals: Vec<[String; 2]> = sums.into_iter().map(|(name, text)| [name.to_owned(), text]).collect();
+    assert_eq!(shown["totals"], serde_json::json!(totals), "the sums of the text");
     // The page of a report shows them below its rows.
     let (header, column) = data(&page(&snapshot, By::Site));
     let process = &header["page"]["processes"][0];
@@ -255,6 +258,16 @@ fn holders_are_those_of_the_answer() {
     let of_rows: Vec<u64> = held.iter().map(|lines| numbers(lines).iter().sum()).collect();
     assert_eq!(of_rows, column("0.rows.bytes"));
     assert_eq!(numbers(&process["retainers"]), retained);
+    // What would be freed is said beside a holder, as in the text.
+    let mut shared = snapshot.clone();
+    shared.holders.as_mut().expect("searched").retainers[0].also = vec!["__main__.other".to_owned()];
+    let (header, _) = data(&why_page(&shared));
+    let first = &header["page"]["holders"][0];
+    assert_eq!(
+        first["text"].as_str(),
+        Some("__main__.keep (list of 60); dropping it alone frees nothing")
+    );
+    assert_eq!(first["rows"][0]["also"].as_str(), Some("also held by __main__.other"));
     let (without, _) = data(&page(&leaky(), By::Site));
     assert_eq!(
         without["page"]["processes"][0]["held"].as_array().map(Vec::len),

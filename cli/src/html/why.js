@@ -15,14 +15,14 @@ pages.why = (context) => {
     { title: "Class", classes: "wide", textual: true, key: (row) => holders[row].class, cell: (row) => holders[row].class },
   ];
   const detail = (row) => {
-    const rows = holders[row].rows.map((part) => ({ ...part, text: [part.label, part.place, part.path].filter((text) => text).join("  ") }));
+    const rows = holders[row].rows.map((part) => ({ ...part, text: [part.label, part.place, part.path, part.also].filter((text) => text).join("  ") }));
     const hidden = holders[row].hidden_rows;
     return [holderList(rows), hidden > 0 ? element("p", { class: "quiet" }, "and " + plural(hidden, "more row", "more rows")) : null];
   };
   const search = element("input", { type: "search", placeholder: "holder, call site or path", "aria-label": "Search" });
   host.append(element("p", { class: "tools" }, search));
   const table = new Table(host, { label: "Holders", columns, count: holders.length, detail, opener: holder });
-  const texts = holders.map((each) => [each.text, ...each.rows.flatMap((row) => [row.label, row.place, row.path])].join("\0").toLowerCase());
+  const texts = holders.map((each) => [each.text, ...each.rows.flatMap((row) => [row.label, row.place, row.path, row.also])].join("\0").toLowerCase());
   search.oninput = () => {
     const wanted = search.value.toLowerCase();
     table.filter(wanted ? (row) => texts[row].includes(wanted) : null);

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::report::{Report, Tally};
 use culeak::analysis::site::Fingerprint;
-use culeak::analysis::why::{Options, Retained, SiteHolders, Why};
+use culeak::analysis::why::{Options, SiteHolders, Why};
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
@@ -51,6 +51,8 @@ struct Row {
     label: String,
     place: String,
     path: String,
+    /// `also held by __main__.other`.
+    also: String,
     #[serde(flatten)]
     tally: Tally,
 }
@@ -82,7 +84,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     text::why::write(why, &mut anstream::StripStream::new(&mut plain))?;
     let plain = String::from_utf8_lossy(&plain);
     let holders = why.origins.iter().map(|origin| Holder {
-        text: escaped(&origin.text()),
+        text: escaped(&origin.text()) + &text::why::frees(origin),
         class: origin.class.name(),
         tally: origin.tally,
         rows: origin
@@ -92,6 +94,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
                 label: parts::name(&row.label),
                 place: escaped(row.place.as_deref().unwrap_or_default()),
                 path: text::why::path(row, origin),
+                also: text::why::also_text(&row.also, row.tally).unwrap_or_default(),
                 tally: row.tally,
             })
             .collect(),
@@ -108,7 +111,7 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
                 parts::tally(why.hidden)
             )
         }),
-        retainers: nodes(&why.retainers),
+        retainers: nodes(why),
         totals: text::why::sums(why),
         next: escaped(&why.next),
     };
@@ -116,13 +119,19 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     page::write(Parts::Holders, &title, &plain, Data::new(), &content, out)
 }
 
-fn nodes(retainers: &[Retained]) -> Vec<Node> {
-    let nodes = retainers.iter().map(|retainer| Node {
+/// The tree, and the memory of which it is not known what frees it.
+fn nodes(why: &Why) -> Vec<Node> {
+    let nodes = why.retainers.iter().map(|retainer| Node {
         name: text::why::retainer_text(retainer),
         depth: retainer.depth,
         tally: retainer.tally,
     });
-    nodes.collect()
+    let unknown = (why.unretained.count > 0 && !why.retainers.is_empty()).then(|| Node {
+        name: text::why::NOT_KNOWN.to_owned(),
+        depth: 0,
+        tally: why.unretained,
+    });
+    nodes.chain(unknown).collect()
 }
 
 /// The tree for a report's page: of all memory, so there is none with a filter.
@@ -135,7 +144,7 @@ pub fn tree_of(snapshot: &Snapshot, report: &Report) -> Vec<Node> {
         rows: Some(0),
         ..Options::default()
     };
-    Why::of(snapshot, &options).map_or(Vec::new(), |why| nodes(&why.retainers))
+    Why::of(snapshot, &options).map_or(Vec::new(), |why| nodes(&why))
 }
 
 /// The holders of each row, whose memory has the same call site; none if they were not searched for.

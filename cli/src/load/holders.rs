@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A process goes on while its memory is read. The snapshot is taken before, and the recording is read again after: a block
-//! that was freed between the two has no holder any more, so it is dropped and counted. If the process is stopped for the
+//! that was freed between the two has no holder any more, so it counts as changed. If the process is stopped for the
 //! copy, so it is while the snapshot is taken.
 //!
 //! Deliberately absent: sums by holder; see `culeak::analysis::why`.
@@ -114,9 +114,16 @@ pub fn not_searched(item: &Loaded) -> String {
             let pid = item.snapshot.process.number();
             format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
         }
-        _ => format!(
-            "{source}: what holds its memory was not searched for; record with `culeak run --why -- PROGRAM`, name the id of a \
-             running process, or a core file (`culeak why --core FILE {}`)",
+        // A killed program has no end at which `run --why` could search.
+        ProcessState::Ended => format!(
+            "{source}: what held its memory was not searched for, and the process ended without its exit handlers: it was killed, \
+             or called _exit; if it left a core file, use `culeak why --core FILE {}`; otherwise run it again, and search while it \
+             runs: `culeak why PID`",
+            shell_word(source)
+        ),
+        ProcessState::Exited | ProcessState::Unknown => format!(
+            "{source}: what held its memory was not searched for; run the program again with `culeak run --why -- PROGRAM`, which \
+             searches at its end, or search while it runs: `culeak why PID`; if it left a core file, use `culeak why --core FILE {}`",
             shell_word(source)
         ),
     }
@@ -442,16 +449,14 @@ impl Mapped {
     }
 }
 
-/// Drops the blocks that are not live in a later snapshot of the process, and counts them as changed.
+/// Takes the paths away of blocks that are not live in a later snapshot of the process.
 pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
     drop_all_but(holders, &live_blocks(now));
 }
 
 /// As above, by address and time.
 pub fn drop_all_but(holders: &mut Holders, live: &HashSet<(u64, u64)>) {
-    let before = holders.blocks.len();
-    holders.retain(|held| live.contains(&(held.address, held.time_ns)));
-    holders.search.changed += (before - holders.blocks.len()) as u64;
+    holders.change(|held| !live.contains(&(held.address, held.time_ns)));
 }
 
 #[cfg(test)]

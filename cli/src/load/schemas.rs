@@ -61,13 +61,18 @@ fn full() -> Snapshot {
     for path in &mut holders.paths {
         (path.possibly, path.interior, path.note) = (true, true, Some("gc is disabled".to_owned()));
     }
+    for retainer in &mut holders.retainers {
+        (retainer.also, retainer.also_unnamed) = (vec!["another".to_owned()], 1);
+    }
+    let first = holders.blocks[0].address;
+    holders.change(|block| block.address == first);
     snapshot
 }
 
 #[test]
 fn answers_from_the_least_to_the_most_are_in_the_schema() {
     let schema = strict(WHY);
-    let address = full().holders.expect("searched").blocks[0].address;
+    let address = full().holders.expect("searched").blocks[1].address;
     let options = [
         Options::default(),
         Options {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::report::{Tally, shell_word};
 use culeak::analysis::why::words::{class_and_origin, meaning};
-use culeak::analysis::why::{HolderRow, Matched, One, Origin, Retained, SiteHolder, SiteHolders, Why};
+use culeak::analysis::why::{Also, HolderRow, Matched, One, Origin, Retained, SiteHolder, SiteHolders, Why};
 use culeak::snapshot::{Class, Step};
 
 use super::columns;
@@ -153,7 +153,7 @@ fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
             "  {}  {}{}",
             Styled(BOLD, size),
             Styled(style, text),
-            shared(origin)
+            frees(origin)
         )?;
         for row in &origin.holders {
             write_row(row, path(row, origin), &widths, out)?;
@@ -176,13 +176,34 @@ fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// What would be freed with the origin, if others hold a part of its memory.
-fn shared(origin: &Origin) -> String {
+pub fn frees(origin: &Origin) -> String {
     match origin.retained {
+        Some(retained) if retained.count == 0 => "; dropping it alone frees nothing".to_owned(),
         Some(retained) if retained.bytes < origin.tally.bytes => {
             format!("; dropping it frees {}", units::bytes(retained.bytes))
         }
         _ => String::new(),
     }
+}
+
+/// Other holders of a row that text names.
+const OTHERS_NAMED: usize = 3;
+
+/// `also held by __main__.other, __main__.best (1 MiB) and 2 more`; `None` if nothing else holds the memory.
+pub fn also_text(also: &[Also], of: Tally) -> Option<String> {
+    let name = |also: &Also| {
+        let name = Escaped(&also.name);
+        match also.tally.bytes < of.bytes {
+            true => format!("{name} ({})", units::bytes(also.tally.bytes)),
+            false => name.to_string(),
+        }
+    };
+    let named: Vec<String> = also.iter().take(OTHERS_NAMED).map(name).collect();
+    let more = match also.len().saturating_sub(OTHERS_NAMED) {
+        0 => String::new(),
+        n => format!(" and {} more", units::count(n as u64)),
+    };
+    (!named.is_empty()).then(|| format!("also held by {}{more}", named.join(", ")))
 }
 
 fn write_row(row: &HolderRow, path: String, widths: &Widths, out: &mut dyn Write) -> io::Result<()> {
@@ -207,6 +228,10 @@ fn write_row(row: &HolderRow, path: String, widths: &Widths, out: &mut dyn Write
             writeln!(out, "{INDENT}  {}", Styled(DIM, path))
         }
         false => writeln!(out, "{head}  {}", Styled(DIM, path)),
+    }?;
+    match also_text(&row.also, row.tally) {
+        Some(also) => writeln!(out, "{INDENT}  {also}"),
+        None => Ok(()),
     }
 }
 
@@ -215,25 +240,24 @@ fn retainers(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     if retainers.is_empty() {
         return Ok(());
     }
+    let unknown = (why.unretained.count > 0).then_some(why.unretained);
+    let tallies = || retainers.iter().map(|retainer| retainer.tally).chain(unknown);
     writeln!(out, "\n{}", Styled(BOLD, "dropping a holder frees"))?;
-    let sizes = retainers
-        .iter()
-        .map(|retainer| units::bytes(retainer.tally.bytes).len());
-    let size = sizes.max().unwrap_or(0);
-    let counts = retainers
-        .iter()
-        .map(|retainer| blocks(retainer.tally).len())
+    let size = tallies()
+        .map(|tally| units::bytes(tally.bytes).len())
         .max()
         .unwrap_or(0);
+    let counts = tallies().map(|tally| blocks(tally).len()).max().unwrap_or(0);
+    let mut row = |tally: Tally, text: String| {
+        let bytes = format!("{:>size$}", units::bytes(tally.bytes));
+        writeln!(out, "  {} in {:<counts$}  {text}", Styled(BOLD, bytes), blocks(tally))
+    };
     for retainer in retainers {
         let indent = "  ".repeat(retainer.depth.min(INDENTED));
-        writeln!(
-            out,
-            "  {} in {:<counts$}  {indent}{}",
-            Styled(BOLD, format!("{:>size$}", units::bytes(retainer.tally.bytes))),
-            blocks(retainer.tally),
-            retainer_text(retainer)
-        )?;
+        row(retainer.tally, format!("{indent}{}", retainer_text(retainer)))?;
+    }
+    if let Some(unknown) = unknown {
+        row(unknown, NOT_KNOWN.to_owned())?;
     }
     if why.hidden_retainers > 0 {
         let rows = plural(why.hidden_retainers as u64, "more row", "more rows");
@@ -242,13 +266,35 @@ fn retainers(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `head['next'] (dict of 2), and 398 more like it below`.
+/// In place of a holder.
+pub const NOT_KNOWN: &str = "(which holder frees it is not known)";
+
+/// `head['next'] (dict of 2), and 398 more like it below`; `held by 2, only
+/// with all of them: __main__.keep (list of 8), __main__.other`.
 pub fn retainer_text(retainer: &Retained) -> String {
     let name = Escaped(&retainer.name);
-    match retainer.repeated {
-        0 => name.to_string(),
-        n => format!("{name}, and {} more like it below", units::count(n as u64)),
+    let mut text = match retainer.also.as_slice() {
+        [] => name.to_string(),
+        also => {
+            let others = also
+                .iter()
+                .map(|name| format!(", {}", Escaped(name)))
+                .collect::<String>();
+            let more = match retainer.also_unnamed {
+                0 => String::new(),
+                n => format!(" and {} more", units::count(n)),
+            };
+            let all = 1 + also.len() as u64 + retainer.also_unnamed;
+            format!(
+                "held by {}, only with all of them: {name}{others}{more}",
+                units::count(all)
+            )
+        }
+    };
+    if retainer.repeated > 0 {
+        text += &format!(", and {} more like it below", units::count(retainer.repeated as u64));
     }
+    text
 }
 
 /// One block: where it was allocated, and its whole path, one step per line.
@@ -326,6 +372,10 @@ pub fn sums(why: &Why) -> Vec<Sum> {
             ));
         }
     }
+    if why.changed.count > 0 {
+        let text = "freed, or held by something else, while the memory was searched";
+        rows.push(("changed", format!("{}: {text}", parts::tally(why.changed))));
+    }
     rows.extend(titled("not searched", not_searched(why)));
     rows.push(("search", search(why)));
     let lost: Vec<String> = losses_in_words(why.losses, why.taken, false).collect();
@@ -340,13 +390,9 @@ fn not_searched(why: &Why) -> Vec<String> {
     let mut texts = Vec::new();
     if why.not_searched.count > 0 {
         texts.push(format!(
-            "{}: allocated, freed or moved while the memory was searched, or without an address",
+            "{}: allocated while the memory was searched, within another block, or without an address",
             parts::tally(why.not_searched)
         ));
-    }
-    if search.changed > 0 {
-        let blocks = plural(search.changed, "block", "blocks");
-        texts.push(format!("{blocks} that were freed, or whose holders changed, meanwhile"));
     }
     texts.extend(search.limits.iter().map(|limit| Escaped(limit).to_string()));
     if texts.is_empty() {
@@ -449,5 +495,9 @@ pub fn holder_text(holder: &SiteHolder) -> String {
         "" => String::new(),
         path => format!(": {}", Escaped(path)),
     };
-    format!("{possibly}{}{path}", Escaped(&holder.origin))
+    let also = match also_text(&holder.also, holder.tally) {
+        Some(also) => format!("; {also}"),
+        None => String::new(),
+    };
+    format!("{possibly}{}{path}{also}", Escaped(&holder.origin))
 }

@@ -29,7 +29,7 @@ pub(super) fn breaches(
         let path = holders
             .paths
             .get(block.path)
-            .filter(|path| classes.contains(&path.class))?;
+            .filter(|path| !path.changed && classes.contains(&path.class))?;
         Some(((block.address, block.time_ns), path))
     });
     let failing: HashMap<(u64, u64), &HolderPath> = failing.collect();

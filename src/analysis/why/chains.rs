@@ -32,19 +32,21 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
     // The row that stands for each node of the tree.
     let mut row_of: Vec<usize> = Vec::with_capacity(tree.len());
     // The first of siblings with the same text, and their number.
-    let mut siblings: HashMap<(Option<usize>, String), (usize, u64)> = HashMap::new();
+    let mut siblings: HashMap<(Option<usize>, String, Vec<String>), (usize, u64)> = HashMap::new();
     for node in tree {
         let parent = node.parent.map(|parent| row_of[parent]);
         let runs = runs(&node.name);
         let shape: String = runs.iter().map(|run| run.step).collect();
         let repeats = runs.iter().any(|run| run.times > 1);
-        if let Some(around) = parent.filter(|&around| repeats && shapes[around] == shape) {
+        if let Some(around) = parent.filter(|&around| repeats && node.also.is_empty() && shapes[around] == shape) {
             rows[around].repeated += 1;
             row_of.push(around);
             continue;
         }
         let name = bounded(runs.iter().map(Run::text).collect());
-        let (first, members) = siblings.entry((parent, name.clone())).or_insert((rows.len(), 0));
+        let also: Vec<String> = node.also.iter().cloned().map(bounded).collect();
+        let key = (parent, name.clone(), also.clone());
+        let (first, members) = siblings.entry(key).or_insert((rows.len(), 0));
         *members += 1;
         row_of.push(*first);
         if *members > 1 {
@@ -53,7 +55,12 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
             row.name = format!("{} × {name}", count(*members));
             continue;
         }
-        rows.push(Retained { name, parent, ..node });
+        rows.push(Retained {
+            name,
+            also,
+            parent,
+            ..node
+        });
         shapes.push(shape);
     }
     rows

@@ -1,6 +1,8 @@
 //! The selected memory of a snapshot, added up by path and call site.
 
-use super::retained::{retained_by, whole_retainers};
+use std::rc::Rc;
+
+use super::retained::{retained_by, whole_retainers, without_indices};
 use super::*;
 use crate::analysis::why::words::path_text;
 
@@ -33,7 +35,52 @@ pub(super) struct Row {
     pub stack: Option<usize>,
     /// That of the first.
     pub address: u64,
+    /// What else holds a part of it, by name.
+    pub also: BTreeMap<String, Tally>,
+    /// What frees a part of it is not known.
+    pub unretained: bool,
 }
+
+/// The names of what else holds the blocks of each retainer.
+struct Others<'h> {
+    retainers: &'h [Retainer],
+    known: HashMap<usize, Rc<[String]>>,
+}
+
+impl<'h> Others<'h> {
+    fn of(&mut self, innermost: usize) -> Rc<[String]> {
+        if let Some(known) = self.known.get(&innermost) {
+            return Rc::clone(known);
+        }
+        let mut names: Vec<String> = Vec::new();
+        for retainer in around(self.retainers, Some(innermost)) {
+            names.extend(retainer.also.iter().map(|name| without_indices(name, true)));
+            if retainer.also_unnamed > 0 {
+                names.push(MORE_HOLDERS.to_owned());
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        let names: Rc<[String]> = names.into();
+        self.known.insert(innermost, Rc::clone(&names));
+        names
+    }
+}
+
+/// A retainer and those around it.
+pub(super) fn around(retainers: &[Retainer], innermost: Option<usize>) -> impl Iterator<Item = &Retainer> {
+    let mut at = innermost;
+    std::iter::from_fn(move || {
+        let nth = at?;
+        let retainer = retainers.get(nth)?;
+        // Parents precede children, so this ends.
+        at = retainer.parent.filter(|&parent| parent < nth);
+        Some(retainer)
+    })
+}
+
+/// In place of names that are not known.
+const MORE_HOLDERS: &str = "other holders";
 
 /// The selected memory, added up.
 pub(super) struct Gathered<'a> {
@@ -46,6 +93,9 @@ pub(super) struct Gathered<'a> {
     /// By path, `None` without an answer, and call site. In no order.
     pub rows: HashMap<(Option<usize>, Fingerprint), Row>,
     pub not_searched: Tally,
+    pub changed: Tally,
+    /// Memory of variables of which it is not known what frees it.
+    pub unretained: Tally,
     pub pools: BTreeMap<&'a str, Pool>,
     /// The allocation that was asked for by its address, and its answer.
     pub block: Option<(usize, Option<&'a HeldBlock>)>,
@@ -65,6 +115,10 @@ impl<'a> Gathered<'a> {
         for block in &holders.blocks {
             answers.entry((block.address, block.time_ns)).or_insert(block);
         }
+        let mut others = Others {
+            retainers: &holders.retainers,
+            known: HashMap::new(),
+        };
         let mut gathered = Gathered {
             selected: 0,
             total: Tally::default(),
@@ -73,6 +127,8 @@ impl<'a> Gathered<'a> {
             classes: BTreeMap::new(),
             rows: HashMap::new(),
             not_searched: Tally::default(),
+            changed: Tally::default(),
+            unretained: Tally::default(),
             pools: BTreeMap::new(),
             block: None,
         };
@@ -85,6 +141,12 @@ impl<'a> Gathered<'a> {
             let selector = options.selector.as_ref();
             let answer = answers.get(&(block.address, block.time_ns)).copied();
             let path = answer.map(|answer| &holders.paths[answer.path]);
+            let is_changed = path.is_some_and(|path| path.changed);
+            let path = path.filter(|_| !is_changed);
+            let without = |gathered: &mut Gathered| match is_changed {
+                true => gathered.changed.add(block.bytes),
+                false => gathered.not_searched.add(block.bytes),
+            };
             let wanted = selector.is_none_or(|selector| selector.selects(&block, stack, path, matched));
             if !wanted || !filtering.passes(block.call, block.stack, block.time_ns, stacks) {
                 continue;
@@ -94,22 +156,42 @@ impl<'a> Gathered<'a> {
                 && path.map(|path| path.class) != Some(class)
             {
                 // It may be of the class.
-                if path.is_none() && level == Level::Held {
-                    gathered.not_searched.add(block.bytes);
+                if path.is_none() && (is_changed || level == Level::Held) {
+                    without(&mut gathered);
                 }
                 continue;
             }
             gathered.total.add(block.bytes);
             gathered.sites.insert(stack.site_fingerprint);
-            let row = gathered
-                .rows
-                .entry((answer.map(|answer| answer.path), stack.site_fingerprint));
+            let row = gathered.rows.entry((
+                answer.filter(|_| !is_changed).map(|answer| answer.path),
+                stack.site_fingerprint,
+            ));
             let row = row.or_insert(Row {
                 tally: Tally::default(),
                 stack: block.stack,
                 address: block.address,
+                also: BTreeMap::new(),
+                unretained: false,
             });
             row.tally.add(block.bytes);
+            if let Some(path) = path {
+                let retainer = answer.and_then(|answer| answer.retainer);
+                row.unretained |= retainer.is_none();
+                if retainer.is_none() && path.class == Class::Held {
+                    gathered.unretained.add(block.bytes);
+                }
+                for name in retainer
+                    .map(|retainer| others.of(retainer))
+                    .iter()
+                    .flat_map(|names| names.iter())
+                {
+                    match row.also.get_mut(name) {
+                        Some(tally) => tally.add(block.bytes),
+                        None => row.also.entry(name.clone()).or_default().add(block.bytes),
+                    }
+                }
+            }
             match path {
                 Some(path) => {
                     gathered.classes.entry(path.class).or_default().add(block.bytes);
@@ -117,11 +199,11 @@ impl<'a> Gathered<'a> {
                         gathered.roots.insert(OriginKey::of(path));
                     }
                 }
-                None if level == Level::Cached => {
+                None if level == Level::Cached && !is_changed => {
                     let owner = stack.allocator.unwrap_or(UNNAMED_POOL);
                     gathered.pools.entry(owner).or_default().unknown.add(block.bytes);
                 }
-                None => gathered.not_searched.add(block.bytes),
+                None => without(&mut gathered),
             }
             if matches!(options.selector, Some(Selector::Address(_))) {
                 gathered.block = Some((index, answer));
@@ -137,74 +219,106 @@ impl<'a> Gathered<'a> {
         stacks: &CallStacks,
         options: &Options,
     ) -> (Vec<Origin<'a>>, Vec<Tally>) {
-        let mut origins: HashMap<OriginKey, Origin> = HashMap::new();
-        let mut members: HashMap<OriginKey, Vec<(&'a HolderPath, Fingerprint, &Row)>> = HashMap::new();
-        for (&(path, fingerprint), row) in &self.rows {
-            let Some(path) = path.map(|path| &holders.paths[path]) else {
-                continue;
-            };
-            let origin = origins.entry(OriginKey::of(path)).or_insert_with(|| Origin {
-                class: path.class,
-                root: path.root,
-                origin: &path.origin,
-                origin_type: &path.origin_type,
-                note: path.note.as_deref(),
-                tally: Tally::default(),
-                possibly: true,
-                retained: None,
-                holders: Vec::new(),
-                hidden: Tally::default(),
-                hidden_rows: 0,
-            });
-            origin.tally.join(row.tally);
-            origin.possibly &= path.possibly;
-            members
-                .entry(OriginKey::of(path))
-                .or_default()
-                .push((path, fingerprint, row));
-        }
-        let mut origins: Vec<(OriginKey, Origin)> = origins.into_iter().collect();
-        origins.sort_by(|(a_key, a), (b_key, b)| largest_first(a.tally, b.tally).then_with(|| a_key.cmp(b_key)));
-        let shown = origins.partition_point(|(_, origin)| origin.tally.bytes >= options.min_bytes);
-        let shown = shown.min(options.top.unwrap_or(usize::MAX));
-        let cut = origins
-            .split_off(shown)
-            .iter()
-            .map(|(_, origin)| origin.tally)
-            .collect();
+        let mut groups = grouped(holders, self.rows.iter().map(|(key, row)| (*key, row)));
+        let shown = groups.partition_point(|group| group.tally.bytes >= options.min_bytes);
+        let cut = groups.split_off(shown.min(options.top.unwrap_or(usize::MAX)));
         let whole = whole_retainers(holders);
-        let origins = origins.into_iter().map(|(key, mut origin)| {
+        let origins = groups.into_iter().map(|mut group| {
             // Texts of rows that are cut off are never made: a file may have a million of them.
-            let mut rows = members.remove(&key).unwrap_or_default();
-            rows.sort_by(|(a_path, a_site, a), (b_path, b_site, b)| {
-                let steps = |path: &'a HolderPath| &path.steps;
-                largest_first(a.tally, b.tally)
-                    .then_with(|| a_site.cmp(b_site))
-                    .then_with(|| steps(a_path).len().cmp(&steps(b_path).len()))
-                    .then_with(|| steps(a_path).cmp(steps(b_path)))
-            });
-            let beyond = rows.split_off(rows.len().min(options.rows.unwrap_or(usize::MAX)));
-            (origin.hidden, origin.hidden_rows) =
-                (Tally::total(beyond.iter().map(|(.., row)| row.tally)), beyond.len());
-            origin.holders = rows
-                .into_iter()
-                .map(|(path, fingerprint, row)| {
-                    let (label, place) = site_names(stacks.get(row.stack));
-                    HolderRow {
-                        label,
-                        place,
-                        site_fingerprint: fingerprint,
-                        address: row.address,
-                        path: path_text(path),
-                        possibly: path.possibly,
-                        interior: path.interior,
-                        tally: row.tally,
-                    }
-                })
-                .collect();
-            origin.retained = retained_by(&origin, &whole);
+            let all = group.rows.len();
+            let is_known = group.rows.iter().all(|(.., row)| !row.unretained);
+            let beyond = group.rows.split_off(all.min(options.rows.unwrap_or(usize::MAX)));
+            let row = |(path, site_fingerprint, row): (&'a HolderPath, Fingerprint, &Row)| {
+                let (label, place) = site_names(stacks.get(row.stack));
+                HolderRow {
+                    label,
+                    place,
+                    site_fingerprint,
+                    address: row.address,
+                    path: path_text(path),
+                    possibly: path.possibly,
+                    interior: path.interior,
+                    also: also(row),
+                    tally: row.tally,
+                }
+            };
+            let mut origin = Origin {
+                class: group.key.class,
+                root: group.key.root,
+                origin: group.key.origin,
+                origin_type: group.key.origin_type,
+                note: group.key.note,
+                tally: group.tally,
+                possibly: group.possibly,
+                retained: None,
+                holders: group.rows.into_iter().map(row).collect(),
+                hidden: Tally::total(beyond.iter().map(|(.., row)| row.tally)),
+                hidden_rows: beyond.len(),
+            };
+            origin.retained = retained_by(&origin, &whole, is_known);
             origin
         });
-        (origins.collect(), cut)
+        (origins.collect(), cut.iter().map(|group| group.tally).collect())
     }
+}
+
+/// The rows of one origin.
+pub(super) struct Group<'a, 'r> {
+    key: OriginKey<'a>,
+    tally: Tally,
+    /// All of its paths may be stale.
+    possibly: bool,
+    /// Largest first.
+    pub rows: Vec<(&'a HolderPath, Fingerprint, &'r Row)>,
+}
+
+/// Puts rows that have a path into groups of one origin. Every surface has these groups, in this order: largest first.
+pub(super) fn grouped<'a, 'r>(
+    holders: &'a Holders,
+    rows: impl Iterator<Item = ((Option<usize>, Fingerprint), &'r Row)>,
+) -> Vec<Group<'a, 'r>> {
+    let mut groups: HashMap<OriginKey, Group> = HashMap::new();
+    for ((path, fingerprint), row) in rows {
+        let Some(path) = path.map(|path| &holders.paths[path]) else {
+            continue;
+        };
+        let group = groups.entry(OriginKey::of(path)).or_insert_with(|| Group {
+            key: OriginKey::of(path),
+            tally: Tally::default(),
+            possibly: true,
+            rows: Vec::new(),
+        });
+        group.tally.join(row.tally);
+        group.possibly &= path.possibly;
+        group.rows.push((path, fingerprint, row));
+    }
+    let mut groups: Vec<Group> = groups.into_values().collect();
+    groups.sort_by(|a, b| largest_first(a.tally, b.tally).then_with(|| a.key.cmp(&b.key)));
+    for group in &mut groups {
+        group.rows.sort_by(|(a_path, a_site, a), (b_path, b_site, b)| {
+            let steps = |path: &'a HolderPath| &path.steps;
+            largest_first(a.tally, b.tally)
+                .then_with(|| a_site.cmp(b_site))
+                .then_with(|| steps(a_path).len().cmp(&steps(b_path).len()))
+                .then_with(|| steps(a_path).cmp(steps(b_path)))
+        });
+    }
+    groups
+}
+
+/// What else holds a row's memory, largest first.
+pub(super) fn also(row: &Row) -> Vec<Also> {
+    let mut also: Vec<Also> = (row.also.iter())
+        .map(|(name, tally)| Also {
+            name: name.clone(),
+            tally: *tally,
+        })
+        .collect();
+    also.sort_by(|a, b| {
+        let is_unnamed = |also: &Also| also.name == MORE_HOLDERS;
+        is_unnamed(a)
+            .cmp(&is_unnamed(b))
+            .then_with(|| largest_first(a.tally, b.tally))
+    });
+    also
 }

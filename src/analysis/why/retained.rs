@@ -4,23 +4,37 @@ use super::*;
 use crate::analysis::ledger::What;
 use crate::analysis::words::count;
 
-/// What the retainers around which there is no other free, by root and name. Retainers of one name are different objects (the
-/// locals of two calls of a function, modules of the same name), so their memory is added up.
+/// What the retainers around which there is no other free, by root and name without the type. Retainers of one name are
+/// different objects (the locals of two calls of a function, modules of the same name), so their memory is added up. To drop
+/// one of several references frees nothing.
 pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Tally> {
     let mut whole: HashMap<(RootKind, &str), Tally> = HashMap::new();
     for retainer in holders.retainers.iter().filter(|retainer| retainer.parent.is_none()) {
-        whole.entry((retainer.root, &retainer.name)).or_default().join(Tally {
-            bytes: retainer.bytes,
-            count: retainer.count,
-        });
+        let whole = whole.entry((retainer.root, untyped(&retainer.name))).or_default();
+        if retainer.also.is_empty() {
+            whole.join(Tally {
+                bytes: retainer.bytes,
+                count: retainer.count,
+            });
+        }
     }
     whole
 }
 
-pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tally>) -> Option<Tally> {
-    let typed = format!("{} ({})", origin.origin, origin.origin_type);
+/// `__main__.keep` of `__main__.keep (list of 60)`.
+fn untyped(name: &str) -> &str {
+    match name.rsplit_once(" (") {
+        Some((untyped, _)) if name.ends_with(')') => untyped,
+        _ => name,
+    }
+}
+
+/// `is_known`: it is known of all memory of the origin what frees it.
+pub(super) fn retained_by(origin: &Origin, whole: &HashMap<(RootKind, &str), Tally>, is_known: bool) -> Option<Tally> {
     let of_name = |name| whole.get(&(origin.root, name)).copied();
-    of_name(origin.origin).or_else(|| of_name(&typed))
+    let known = of_name(origin.origin).or_else(|| of_name(untyped(origin.origin)));
+    // Otherwise others hold all parts of it.
+    known.or_else(|| (is_known && origin.class == Class::Held).then(Tally::default))
 }
 
 /// The largest retainers as a tree, in the order in which it is printed. Retainers that differ only in an index, and whose
@@ -39,6 +53,13 @@ pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
         let inner = below(all, &mut children, &group);
         tree.push(Retained {
             name: group.name(all),
+            also: group.also(all),
+            also_unnamed: group
+                .members
+                .iter()
+                .map(|nth| all[*nth].also_unnamed)
+                .max()
+                .unwrap_or(0),
             root: all[group.members[0]].root,
             repeated: 0,
             depth,
@@ -54,6 +75,8 @@ pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
 /// Retainers that differ only in an index.
 struct Alike {
     shape: String,
+    /// All keys are left out, not only numbers.
+    all_keys: bool,
     members: Vec<usize>,
     tally: Tally,
 }
@@ -65,6 +88,18 @@ impl Alike {
             several => format!("{} × {}", count(several.len() as u64), self.shape),
         }
     }
+
+    fn also(&self, all: &[Retainer]) -> Vec<String> {
+        let also = all[self.members[0]].also.iter();
+        match self.members.as_slice() {
+            [_] => also.cloned().collect(),
+            _ => {
+                let mut shapes: Vec<String> = also.map(|name| without_indices(name, self.all_keys)).collect();
+                shapes.dedup();
+                shapes
+            }
+        }
+    }
 }
 
 /// More keys of one holder are not listed one by one.
@@ -73,11 +108,16 @@ const KEYS: usize = 20;
 /// Puts retainers that are alike together, largest first.
 fn alike(all: &[Retainer], nodes: Vec<usize>) -> Vec<Alike> {
     let by = |all_keys: bool| {
-        let mut groups: HashMap<String, Alike> = HashMap::new();
+        let mut groups: HashMap<(String, Vec<String>), Alike> = HashMap::new();
         for &nth in &nodes {
             let shape = without_indices(&all[nth].name, all_keys);
-            let group = groups.entry(shape.clone()).or_insert_with(|| Alike {
+            let mut also: Vec<String> = (all[nth].also.iter())
+                .map(|name| without_indices(name, all_keys))
+                .collect();
+            also.dedup();
+            let group = groups.entry((shape.clone(), also)).or_insert_with(|| Alike {
                 shape,
+                all_keys,
                 members: Vec::new(),
                 tally: Tally::default(),
             });
@@ -118,7 +158,7 @@ fn below(all: &[Retainer], children: &mut HashMap<Option<usize>, Vec<usize>>, gr
 }
 
 /// The name with `*` in place of numbers in brackets, or of everything in brackets.
-fn without_indices(name: &str, all_keys: bool) -> String {
+pub(super) fn without_indices(name: &str, all_keys: bool) -> String {
     let mut shape = String::with_capacity(name.len());
     let mut rest = name;
     while let Some((before, after)) = rest.split_once('[') {

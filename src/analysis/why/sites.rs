@@ -1,5 +1,6 @@
 //! The holders of each call site's memory, for reports.
 
+use super::gathered::{Row, also, grouped};
 use super::*;
 use crate::analysis::why::words::path_text;
 
@@ -11,9 +12,9 @@ pub struct SiteHolders {
     pub site_fingerprint: Fingerprint,
     #[serde(flatten)]
     pub tally: Tally,
-    /// Largest first.
+    /// In the order in which an answer for this call site lists them: by origin, largest first.
     pub holders: Vec<SiteHolder>,
-    /// Memory of the call site without an answer.
+    /// Memory of the call site without an answer: it was not searched for, or its holders changed.
     pub not_searched: Tally,
 }
 
@@ -25,6 +26,8 @@ pub struct SiteHolder {
     pub path: String,
     #[serde(skip_serializing_if = "is_false")]
     pub possibly: bool,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
     #[serde(flatten)]
     pub tally: Tally,
 }
@@ -43,46 +46,41 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
         ..Options::default()
     };
     let gathered = Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site);
-    let mut sites: HashMap<Fingerprint, SiteHolders> = HashMap::new();
+    let mut rows: HashMap<Fingerprint, Vec<(Option<usize>, &Row)>> = HashMap::new();
     for (&(path, fingerprint), row) in &gathered.rows {
-        let (label, place) = site_names(stacks.get(row.stack));
-        let site = sites.entry(fingerprint).or_insert_with(|| SiteHolders {
+        rows.entry(fingerprint).or_default().push((path, row));
+    }
+    let sites = rows.into_iter().map(|(site_fingerprint, rows)| {
+        let (label, place) = site_names(stacks.get(rows[0].1.stack));
+        let without = rows.iter().filter(|(path, _)| path.is_none());
+        let groups = grouped(
+            holders,
+            rows.iter().map(|(path, row)| ((*path, site_fingerprint), *row)),
+        );
+        let holder = |(path, _, row): (&HolderPath, Fingerprint, &Row)| SiteHolder {
+            class: path.class,
+            origin: class_and_origin(
+                path.class,
+                path.root,
+                &path.origin,
+                &path.origin_type,
+                path.note.as_deref(),
+            ),
+            path: path_text(path),
+            possibly: path.possibly,
+            also: also(row),
+            tally: row.tally,
+        };
+        SiteHolders {
             label,
             place,
-            site_fingerprint: fingerprint,
-            tally: Tally::default(),
-            holders: Vec::new(),
-            not_searched: Tally::default(),
-        });
-        site.tally.join(row.tally);
-        match path {
-            None => site.not_searched.join(row.tally),
-            Some(path) => {
-                let path = &holders.paths[path];
-                site.holders.push(SiteHolder {
-                    class: path.class,
-                    origin: class_and_origin(
-                        path.class,
-                        path.root,
-                        &path.origin,
-                        &path.origin_type,
-                        path.note.as_deref(),
-                    ),
-                    path: path_text(path),
-                    possibly: path.possibly,
-                    tally: row.tally,
-                });
-            }
+            site_fingerprint,
+            tally: Tally::total(rows.iter().map(|(_, row)| row.tally)),
+            not_searched: Tally::total(without.map(|(_, row)| row.tally)),
+            holders: groups.into_iter().flat_map(|group| group.rows).map(holder).collect(),
         }
-    }
-    let mut sites: Vec<SiteHolders> = sites.into_values().collect();
-    for site in &mut sites {
-        site.holders.sort_by(|a, b| {
-            largest_first(a.tally, b.tally)
-                .then_with(|| a.origin.cmp(&b.origin))
-                .then_with(|| a.path.cmp(&b.path))
-        });
-    }
+    });
+    let mut sites: Vec<SiteHolders> = sites.collect();
     sites.sort_by(|a, b| {
         largest_first(a.tally, b.tally)
             .then_with(|| a.label.cmp(&b.label))

@@ -8,22 +8,151 @@ fn why<'a>(snapshot: &'a Snapshot, options: &Options) -> Why<'a> {
     Why::of(snapshot, options).expect("an answer")
 }
 
+/// Some blocks were freed while they were searched for.
+fn changing() -> Snapshot {
+    let mut snapshot = held();
+    let mut nth = 0;
+    snapshot.holders.as_mut().expect("searched").change(|_| {
+        nth += 1;
+        nth % 7 == 0
+    });
+    snapshot
+}
+
 #[test]
 fn every_listed_byte_is_counted_once() {
-    let snapshot = held();
-    let all = why(&snapshot, &Options::default());
-    let report = Report::of(&snapshot, &report::Options::default());
+    for snapshot in [held(), changing()] {
+        expect_identity(&snapshot);
+    }
+    let changed = why(&changing(), &Options::default()).changed;
+    assert_eq!(changed.count, 9, "of 67 blocks every seventh");
+}
+
+fn expect_identity(snapshot: &Snapshot) {
+    let all = why(snapshot, &Options::default());
+    let report = Report::of(snapshot, &report::Options::default());
     let listed = Tally::total(report.rows.iter().map(report::Row::tally));
     assert_eq!(all.total, listed);
     let of_classes = Tally::total(all.classes.iter().map(|class| class.tally));
     let of_pools = Tally::total(all.pools.values().map(|pool| pool.unknown));
-    assert_eq!(Tally::total([of_classes, all.not_searched, of_pools]), all.total);
+    assert_eq!(
+        Tally::total([of_classes, all.changed, all.not_searched, of_pools]),
+        all.total
+    );
     assert_eq!(Tally::total(all.origins.iter().map(|origin| origin.tally)), of_classes);
     for origin in &all.origins {
         assert_eq!(Tally::total(origin.holders.iter().map(|row| row.tally)), origin.tally);
     }
-    let sites = by_site_of(&snapshot);
+    let sites = by_site_of(snapshot);
     assert_eq!(Tally::total(sites.iter().map(|site| site.tally)), all.total);
+    for site in &sites {
+        let holders = site.holders.iter().map(|holder| holder.tally);
+        assert_eq!(Tally::total(holders.chain([site.not_searched])), site.tally);
+    }
+}
+
+#[test]
+fn a_call_site_has_the_rows_and_the_order_of_its_own_answer() {
+    let mut snapshot = held();
+    // The holder of most memory has it over two paths, neither of which is the largest.
+    let holders = snapshot.holders.as_mut().expect("searched");
+    let mut other = holders.paths[0].clone();
+    other.origin = "__main__.other".to_owned();
+    holders.paths.push(other);
+    let path = holders.paths.len() - 1;
+    for block in holders.blocks.iter_mut().filter(|block| block.path == 0).take(18) {
+        block.path = path;
+    }
+    for block in holders.blocks.iter_mut().filter(|block| block.path == 1).take(22) {
+        block.path = 0;
+    }
+    let sites = by_site_of(&snapshot);
+    assert_eq!(sites.len(), 6);
+    for site in sites.iter().filter(|site| !site.holders.is_empty()) {
+        let place = site.place.as_deref().expect("a place");
+        let options = Options {
+            selector: Some(place.parse().expect("a selector")),
+            ..Options::default()
+        };
+        let answer = why(&snapshot, &options);
+        let rows = answer.origins.iter().flat_map(|origin| {
+            let rows = origin
+                .holders
+                .iter()
+                .filter(|row| row.site_fingerprint == site.site_fingerprint);
+            rows.map(|row| (origin.text(), row.path.clone(), row.tally))
+        });
+        let shown = site.holders.iter();
+        let shown: Vec<_> = shown
+            .map(|row| (row.origin.clone(), row.path.clone(), row.tally))
+            .collect();
+        let text = |origin: &str| origin.trim_start_matches("possibly ").to_owned();
+        let rows: Vec<_> = rows.map(|(origin, path, tally)| (text(&origin), path, tally)).collect();
+        assert_eq!(shown, rows, "{place}");
+    }
+    let first: Vec<&str> = sites[0].holders.iter().map(|row| row.origin.as_str()).collect();
+    let keep = "__main__.keep (list of 60)";
+    assert_eq!(
+        first,
+        [keep, keep, "__main__.other (list of 60)"],
+        "by holder, not by path"
+    );
+}
+
+#[test]
+fn what_several_hold_is_freed_by_none_of_them_alone() {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    // Two variables hold the whole list, and a third one holds one of its elements.
+    holders.retainers[0].also = vec!["__main__.other".to_owned()];
+    holders.retainers[1].also = vec!["__main__.best['x']".to_owned()];
+    holders.retainers[1].also_unnamed = 3;
+    holders
+        .blocks
+        .iter_mut()
+        .find(|block| block.path == 0)
+        .expect("a block")
+        .retainer = Some(1);
+    let all = why(&snapshot, &Options::default());
+    let keep = &all.origins[0];
+    assert_eq!(keep.retained, Some(Tally::default()));
+    let row = keep
+        .holders
+        .iter()
+        .find(|row| !row.path.contains("grad_fn"))
+        .expect("a row");
+    let also: Vec<(&str, u64)> = row
+        .also
+        .iter()
+        .map(|also| (also.name.as_str(), also.tally.count))
+        .collect();
+    assert_eq!(
+        also,
+        [("__main__.other", 20), ("__main__.best[*]", 1), ("other holders", 1)]
+    );
+    assert_eq!(all.retainers[0].also, ["__main__.other"]);
+    let (by_site, place) = (by_site_of(&snapshot), "train.py:8");
+    let site = by_site
+        .iter()
+        .find(|site| site.place.as_deref() == Some(place))
+        .expect("a site");
+    assert!(site.holders.iter().all(|holder| !holder.also.is_empty()));
+}
+
+#[test]
+fn memory_of_which_it_is_not_known_what_frees_it_is_named() {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    let block = holders
+        .blocks
+        .iter_mut()
+        .find(|block| block.retainer == Some(3))
+        .expect("a block");
+    block.retainer = None;
+    let bytes = block.bytes;
+    let all = why(&snapshot, &Options::default());
+    assert_eq!(all.unretained, Tally { bytes, count: 1 });
+    assert_eq!(why(&held(), &Options::default()).unretained, Tally::default());
 }
 
 fn by_site_of(snapshot: &Snapshot) -> Vec<SiteHolders> {

@@ -13,6 +13,8 @@ from standin import begin, libc, live, tensor
 gc.disable()
 begin()
 held = []
+# Threads that are started when the addresses have been printed.
+later = []
 
 
 class Link:
@@ -148,13 +150,37 @@ def quiet():
     return "held"
 
 
-CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet)
+def steps():
+    """Fifty blocks that stay, while others come and go as in the steps of a training loop."""
+    held.extend(tensor() for _ in range(50))
+
+    def train():
+        while True:
+            step = [tensor() for _ in range(20)]
+            del step
+
+    later.append(train)
+    return "held"
+
+
+def shared():
+    """Two variables hold one list, and two lists have the same elements."""
+    global first, second, elements
+    first = second = [tensor() for _ in range(8)]
+    elements = [tensor() for _ in range(4)]
+    held.extend(elements)
+    return "held"
+
+
+CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared)
 
 
 def main():
     of = {case.__name__: case for case in CASES}[sys.argv[1]]()
     print(json.dumps([of, sorted(map(int, live))]), flush=True)
     print("READY", os.getpid(), flush=True)
+    for function in later:
+        threading.Thread(target=function, daemon=True).start()
     sys.stdin.readline()
     # The interpreter must not walk the damaged objects.
     os._exit(0)

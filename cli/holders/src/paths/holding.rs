@@ -129,8 +129,7 @@ impl<'g> Holding<'g> {
         let mut holds = vec![0; nodes.div_ceil(64)];
         // The records of an allocator point to all of its blocks.
         let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch;
-        let is_stale =
-            |edge: &BlockEdge| graph.phase(edge.node) == Phase::Rest && found[edge.block as usize].phase < Phase::Rest;
+        let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase);
         let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
@@ -138,9 +137,7 @@ impl<'g> Holding<'g> {
             .filter(counts)
             .map(|edge| (edge.node.0, nodes as u32 + edge.block))
             .collect();
-        let is_stale = |from: NodeId, to: NodeId| {
-            graph.phase(from) == Phase::Rest && graph.phase(to) < Phase::Rest || stale.is_stale(from, to)
-        };
+        let is_stale = |from: NodeId, to: NodeId| leads_back(graph, from, to) || stale.is_stale(from, to);
         let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
         edges.sort_unstable();
@@ -163,6 +160,19 @@ impl<'g> Holding<'g> {
     }
 }
 
+/// What was searched last, such as native stacks and the interpreter's lists of free objects, has many stale words. They mean
+/// nothing where they lead to what has a holder.
+fn is_late(from: Phase, to: Phase) -> bool {
+    from >= Phase::Stacks && to < from
+}
+
+/// Whether an edge is of no use by the phases of its ends. Of a Python object, the count shows which words of a stack are stale.
+fn leads_back(graph: &Graph, from: NodeId, to: NodeId) -> bool {
+    let phase = graph.phase(from);
+    let is_counted = phase == Phase::Stacks && graph.kind(to) == NodeKind::Python;
+    is_late(phase, graph.phase(to)) && !is_counted
+}
+
 impl Links for Holding<'_> {
     fn nodes(&self) -> usize {
         self.nodes + self.blocks
@@ -175,10 +185,9 @@ impl Links for Holding<'_> {
         }
         let targets = self.graph.targets(NodeId(node));
         if let Some(target) = targets.get(nth) {
-            // What was searched last, such as the interpreter's lists of free objects, has many stale words. Where they lead
-            // to an object that has a holder, the edge is replaced by one that changes nothing.
-            let is_rest = self.graph.phase(NodeId(node)) == Phase::Rest && self.graph.phase(*target) < Phase::Rest;
-            let is_stale = is_rest || self.stale.is_stale(NodeId(node), *target);
+            // Such an edge is replaced by one that changes nothing.
+            let from = NodeId(node);
+            let is_stale = leads_back(self.graph, from, *target) || self.stale.is_stale(from, *target);
             return Some(if is_stale { node } else { target.0 });
         }
         if !is_marked(&self.holds, node) {

@@ -137,7 +137,7 @@ fn a_cached_block_that_nothing_points_to_is_not_lost() {
 }
 
 #[test]
-fn blocks_freed_during_the_search_are_dropped_and_counted() {
+fn blocks_freed_during_the_search_have_no_path_any_more() {
     let before = held();
     let mut after = held();
     let freed = before.allocations.at(1).address;
@@ -150,8 +150,32 @@ fn blocks_freed_during_the_search_are_dropped_and_counted() {
     let mut holders = before.holders.clone().expect("searched");
     drop_freed(&mut holders, &after);
     let all = before.holders.expect("searched");
-    assert_eq!(holders.blocks.len(), all.blocks.len() - 2);
+    let changed = holders.blocks.iter().filter(|held| holders.paths[held.path].changed);
+    assert_eq!((changed.count(), holders.blocks.len()), (2, all.blocks.len()));
     assert_eq!(holders.search.changed, all.search.changed + 2);
     assert_eq!(holders.retainers[0].bytes, all.retainers[0].bytes - 2 * MIB);
     assert_eq!(holders.retainers[0].count, all.retainers[0].count - 2);
+}
+
+#[test]
+fn advice_can_be_followed() {
+    let advice = |state| {
+        let mut snapshot = leaky();
+        snapshot.process.state = state;
+        not_searched(&Loaded {
+            snapshot,
+            source: "a.culeak".to_owned(),
+            root: None,
+            points: None,
+            timeline: None,
+        })
+    };
+    // A killed program has no end at which it could be searched.
+    let killed = advice(ProcessState::Ended);
+    assert!(
+        !killed.contains("run --why") && killed.contains("why --core FILE a.culeak"),
+        "{killed}"
+    );
+    assert!(advice(ProcessState::Exited).contains("run --why"));
+    assert!(!advice(ProcessState::Running).contains("run --why"));
 }

@@ -64,3 +64,53 @@ fn golden_why_of_one_class() {
 fn golden_report_with_holders() {
     expect_golden("report-held.txt", &report_text(&held(), &from_file("4711"), false));
 }
+
+/// The number after `in`, before `block`.
+fn blocks_of(line: &str) -> u64 {
+    let before = line.split(" block").next().unwrap_or_default();
+    let number = before.rsplit(' ').next().unwrap_or_default();
+    number
+        .replace(',', "")
+        .parse()
+        .unwrap_or_else(|_| panic!("no blocks in {line}"))
+}
+
+#[test]
+fn the_sums_below_the_holders_are_all_blocks() {
+    let mut snapshot = held();
+    let mut nth = 0;
+    snapshot.holders.as_mut().expect("searched").change(|_| {
+        nth += 1;
+        nth % 5 == 0
+    });
+    let why = Why::of(&snapshot, &options()).expect("an answer");
+    let text = text(&snapshot, &options());
+    let rows = [
+        "held ",
+        "cycles",
+        "native code",
+        "over-counted ",
+        "lost ",
+        "changed",
+        "not searched",
+    ];
+    let lines = text.lines().filter(|line| rows.iter().any(|row| line.starts_with(row)));
+    let counts: Vec<u64> = lines.map(blocks_of).collect();
+    assert_eq!(counts.len(), rows.len(), "{text}");
+    assert_eq!(counts.iter().sum::<u64>(), why.total.count, "{text}");
+}
+
+#[test]
+fn shared_memory_names_all_of_its_holders() {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.retainers[0].also = vec!["__main__.other".to_owned()];
+    let text = text(&snapshot, &options());
+    for part in [
+        "__main__.keep (list of 60); dropping it alone frees nothing",
+        "      also held by __main__.other",
+        "held by 2, only with all of them: __main__.keep (list of 60), __main__.other",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
