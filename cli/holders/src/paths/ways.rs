@@ -3,6 +3,7 @@
 //! The graph has only the shortest path to each node. So what refers to a shared node is read again here.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use culeak::snapshot::RootKind;
 use foldhash::fast::FixedState;
@@ -12,6 +13,7 @@ use super::names::{Names, Place};
 use super::retained::may_have_name;
 use super::text::{self, Style};
 use crate::Block;
+use crate::classes::Searched;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::python::Sort;
@@ -37,11 +39,10 @@ pub(super) struct Shared {
     pub more: u64,
 }
 
-struct Search<'t> {
-    blocks: &'t [Block],
+struct Search {
     nodes: usize,
-    /// The shared places, by the address of the node.
-    wanted: HashMap<u64, u32, FixedState>,
+    /// The addresses of the shared nodes and blocks, and their places; by address.
+    wanted: Vec<(Range<u64>, u32)>,
     found: Ways,
     budget: usize,
 }
@@ -51,9 +52,8 @@ impl Ways {
     pub fn find(names: &mut Names, tree: &Tree, places: &[u32], stale: &Stale, blocks: &[Block]) -> Ways {
         let nodes = names.searched.graph.len();
         let mut search = Search {
-            blocks,
             nodes,
-            wanted: HashMap::default(),
+            wanted: Vec::new(),
             found: Ways {
                 by_place: HashMap::default(),
             },
@@ -63,18 +63,20 @@ impl Ways {
         let mut sources: Vec<(NodeId, u32)> = Vec::new();
         for &place in places {
             let node = tree.nodes[place as usize].node;
-            let (address, first) = match (node as usize).checked_sub(nodes) {
-                Some(block) => (blocks[block].address, Some(names.searched.found[block].last)),
-                None => (
-                    names.searched.graph.address(NodeId(node)),
-                    names.searched.graph.parent(NodeId(node)),
-                ),
+            let (range, first) = match (node as usize).checked_sub(nodes) {
+                Some(block) => {
+                    let Block { address, bytes, .. } = blocks[block];
+                    let last = names.searched.found[block].last;
+                    (address..address.saturating_add(bytes), Some(last))
+                }
+                None => (range_of(names, NodeId(node)), names.searched.graph.parent(NodeId(node))),
             };
-            search.wanted.insert(address, place);
+            search.wanted.push((range, place));
             search.found.by_place.insert(place, first.into_iter().collect());
             let holders = tree.holders(place).take(LOOKED_AT);
             sources.extend(holders.map(|holder| (NodeId(tree.nodes[holder as usize].node), place)));
         }
+        search.wanted.sort_unstable_by_key(|(range, _)| range.start);
         sources.sort_unstable();
         sources.dedup();
         for group in sources.chunk_by(|a, b| a.0 == b.0) {
@@ -118,7 +120,7 @@ impl Ways {
     }
 }
 
-impl Search<'_> {
+impl Search {
     fn add(&mut self, place: u32, from: NodeId, edge: Edge) {
         let ways = self.found.by_place.entry(place).or_default();
         if ways.len() < LOOKED_AT && !ways.contains(&(from, edge)) {
@@ -163,9 +165,7 @@ impl Search<'_> {
                     }
                     self.budget -= 1;
                     let word = names.searched.copy.word(at);
-                    if word != 0
-                        && let Some(place) = self.place_of(names, word).filter(|place| is_wanted(*place))
-                    {
+                    if let Some(place) = self.place_of(word).filter(|place| is_wanted(*place)) {
                         self.add(place, from, Edge::new(EdgeKind::Word, nth as u64));
                     }
                 }
@@ -189,10 +189,7 @@ impl Search<'_> {
                 };
                 self.budget = rest;
                 for reference in references {
-                    let place = match reference.sort {
-                        Sort::Word => self.place_of(names, reference.target),
-                        _ => self.wanted.get(&reference.target).copied(),
-                    };
+                    let place = self.place_of(reference.target);
                     let Some(place) = place.filter(|place| is_wanted(*place)) else {
                         continue;
                     };
@@ -207,22 +204,31 @@ impl Search<'_> {
     }
 
     /// The shared place that a word points to.
-    fn place_of(&self, names: &Names, word: u64) -> Option<u32> {
-        if let Some(place) = self.wanted.get(&word) {
-            return Some(*place);
-        }
+    fn place_of(&self, word: u64) -> Option<u32> {
         let before = self
-            .blocks
-            .partition_point(|block| block.address <= word)
-            .checked_sub(1);
-        if let Some(block) = before
-            .map(|nth| &self.blocks[nth])
-            .filter(|block| word - block.address < block.bytes)
-        {
-            return self.wanted.get(&block.address).copied();
+            .wanted
+            .partition_point(|(range, _)| range.start <= word)
+            .checked_sub(1)?;
+        let (range, place) = &self.wanted[before];
+        (word < range.end).then_some(*place)
+    }
+}
+
+/// The addresses at which a node is pointed to.
+fn range_of(names: &Names, node: NodeId) -> Range<u64> {
+    let Searched {
+        graph, native, copy, ..
+    } = &*names.searched;
+    let address = graph.address(node);
+    match graph.kind(node) {
+        NodeKind::Native => {
+            let chunk = native.chunk(copy, address);
+            address
+                ..chunk
+                    .map_or(address, |chunk| chunk.start.saturating_add(chunk.bytes))
+                    .max(address + 1)
         }
-        let chunk = names.searched.native.chunk(names.searched.copy, word)?;
-        self.wanted.get(&chunk.start).copied()
+        _ => address..address + 1,
     }
 }
 
