@@ -393,7 +393,11 @@ impl Copied {
 /// The reason alone: [`Served`] has the process.
 fn reason(pid: u32, failure: Failure) -> String {
     let process = format!("process {pid}: ");
-    failure.message.strip_prefix(&process).unwrap_or(&failure.message).to_owned()
+    failure
+        .message
+        .strip_prefix(&process)
+        .unwrap_or(&failure.message)
+        .to_owned()
 }
 
 /// The id here of a process with this id in its own namespace, which maps the file of facts. If its main thread has ended, the
