@@ -343,7 +343,7 @@ fn many_children_that_end_at_the_same_time_are_all_searched() {
     let done = done(&["--no-report"], &[&native(), "has_children"]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let found = done.classes();
-    assert_eq!(found.len(), 40, "{}", done.stderr);
+    assert_eq!(found.len(), 12, "{}", done.stderr);
     assert!(found.iter().all(|found| *found == these(&NATIVE)), "{found:?}");
 }
 

@@ -128,8 +128,11 @@ def work_elsewhere():
 def hold_in_daemon():
     """A local variable of a thread that runs until the process ends."""
     holds = threading.Event()
+    context = ctypes.c_void_p()
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
 
     def wait():
+        driver.cuCtxSetCurrent(context)
         block = Block(1000)
         holds.set()
         threading.Event().wait()

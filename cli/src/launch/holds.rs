@@ -340,7 +340,7 @@ impl Copied {
     fn of(waiting: Waiting, facts: &Path) -> Result<Copied, String> {
         let began = Instant::now();
         let pid = find(waiting.pid, facts).ok_or("cannot be found: it has ended, or its id here is not known")?;
-        let (recording, _) = load::recording_of(pid).map_err(|failure| failure.message)?;
+        let (recording, _) = load::recording_of(pid).map_err(|failure| reason(pid, failure))?;
         let (path, point) = match waiting.moment {
             Moment::End => (recording, Some(Point::End)),
             Moment::Exit => (recording, Some(Point::Exit)),
@@ -390,20 +390,37 @@ impl Copied {
     }
 }
 
-/// The id here of a process with this id in its own namespace, which maps the file of facts.
+/// The reason alone: [`Served`] has the process.
+fn reason(pid: u32, failure: Failure) -> String {
+    let process = format!("process {pid}: ");
+    failure
+        .message
+        .strip_prefix(&process)
+        .unwrap_or(&failure.message)
+        .to_owned()
+}
+
+/// The id here of a process with this id in its own namespace, which maps the file of facts. If its main thread has ended, the
+/// kernel shows its memory by the ids of other threads only: then that of one of these.
 fn find(own_pid: u32, facts: &Path) -> Option<u32> {
     let name = facts.file_name()?.as_encoded_bytes();
-    let maps = |pid: u32| {
-        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = |id: &u32| {
+        let maps = fs::read(format!("/proc/{id}/maps")).unwrap_or_default();
         maps.windows(name.len()).any(|part| part == name)
     };
-    let is_it = |pid: u32| reader::own_pid(pid).unwrap_or(pid) == own_pid && maps(pid);
-    if is_it(own_pid) {
-        return Some(own_pid);
-    }
-    let entries = fs::read_dir("/proc").ok()?.flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.into_iter().find(|&pid| is_it(pid))
+    let is_named = |pid: u32| reader::own_pid(pid).unwrap_or(pid) == own_pid;
+    let thread_of = |pid: u32| match maps(&pid) {
+        true => Some(pid),
+        false => numbers(&format!("/proc/{pid}/task")).find(maps),
+    };
+    let known = Some(own_pid).filter(|&pid| is_named(pid)).and_then(thread_of);
+    known.or_else(|| numbers("/proc").filter(|&pid| is_named(pid)).find_map(thread_of))
+}
+
+/// The names in a folder that are numbers.
+fn numbers(folder: &str) -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 #[cfg(test)]

@@ -179,11 +179,11 @@ fn is_constant(region: &Region) -> bool {
     region.readable && !region.shared && region.name.starts_with('/') && !region.name.starts_with("/dev/")
 }
 
-/// Copies a range, without the pages that cannot be read.
+/// Copies a range, without the pages that cannot be read. After one of these, pieces begin with a page: more of them may follow.
 fn copy(source: &dyn Source, range: Range<u64>, pieces: &mut Vec<Piece>) -> io::Result<()> {
-    let mut at = range.start;
+    let (mut at, mut longest) = (range.start, PIECE);
     while at < range.end {
-        let wanted = (range.end - at).min(PIECE);
+        let wanted = (range.end - at).min(longest);
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(wanted as usize).map_err(io::Error::other)?;
         bytes.resize(wanted as usize, 0);
@@ -193,9 +193,14 @@ fn copy(source: &dyn Source, range: Range<u64>, pieces: &mut Vec<Piece>) -> io::
             pieces.push(Piece { start: at, bytes });
         }
         at += count as u64;
-        if (count as u64) < wanted {
-            at = (at / PAGE + 1) * PAGE;
+        if count as u64 == wanted {
+            longest = (longest * 2).min(PIECE);
+            continue;
         }
+        if longest > PAGE && source.regions().map_or(true, |regions| regions.is_empty()) {
+            return Err(io::Error::other("it ended meanwhile"));
+        }
+        (at, longest) = ((at / PAGE + 1) * PAGE, PAGE);
     }
     Ok(())
 }
@@ -279,6 +284,8 @@ impl Source for Taken {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
     use super::*;
 
     /// A process whose byte at each address is the low byte of the address divided by 16, except absent pages.
@@ -394,6 +401,50 @@ mod tests {
         assert_eq!(taken.read(&[0x1_1ff0..0x1_2010], &mut buffer), 0x20);
         assert_eq!(buffer[..16], [7; 16], "code is as in the file");
         assert_eq!(buffer[16..], [0; 16], "what the loader changed is copied");
+    }
+
+    /// A process that ends when its memory has been read this number of times.
+    struct Dies {
+        reads: AtomicUsize,
+        after: usize,
+    }
+
+    impl Source for Dies {
+        fn pid(&self) -> Option<u32> {
+            None
+        }
+        fn regions(&self) -> io::Result<Vec<Region>> {
+            let is_over = self.reads.load(Relaxed) > self.after;
+            let all = vec![region(1 << 30..1 << 40, "rw", "")];
+            Ok(if is_over { Vec::new() } else { all })
+        }
+        fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+            vec![range]
+        }
+        fn read(&self, _ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+            let is_over = self.reads.fetch_add(1, Relaxed) >= self.after;
+            if is_over { 0 } else { buffer.len() }
+        }
+        fn threads(&self) -> Vec<Thread> {
+            Vec::new()
+        }
+        fn file(&self, path: &Path) -> PathBuf {
+            path.to_path_buf()
+        }
+        fn is_running(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn the_copy_of_a_process_that_ends_meanwhile_ends_too() {
+        let dies = Dies {
+            reads: AtomicUsize::new(0),
+            after: 2,
+        };
+        let reason = Taken::of(&dies, &[]).err().expect("it ended").to_string();
+        assert_eq!(reason, "it ended meanwhile");
+        assert_eq!(dies.reads.load(Relaxed), 3);
     }
 
     #[test]
