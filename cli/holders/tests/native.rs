@@ -326,7 +326,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
 #[test]
 fn what_programs_with_musl_hold_is_not_lost() {
     let folder = tempfile::tempdir().expect("a folder");
-    for linked in ["-static", "-dynamic"] {
+    for linked in ["-static", "-no-pie"] {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native/musl.c");
         let program = folder.path().join("program");
         let status = Command::new("musl-gcc")

@@ -199,7 +199,7 @@ pub fn find(
     }
 }
 
-/// All extents whose first and last page lead to them.
+/// All extents whose first and last page lead to them, by address.
 fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
     let mut firsts: HashMap<u64, (u64, u64), FixedState> = HashMap::default();
     tree.each(copy, pages, &SHAPE, &mut |address, entry| {
@@ -216,7 +216,9 @@ fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
             entry,
         })
     };
-    firsts.into_iter().filter_map(extent).collect()
+    let mut extents: Vec<Extent> = firsts.into_iter().filter_map(extent).collect();
+    extents.sort_unstable_by_key(|extent| extent.range.start);
+    extents
 }
 
 /// The layout by which the classes of nearly all active extents are those of the table.
@@ -317,7 +319,8 @@ fn arrays_of_thread(copy: &Copy, first: u64, end: u64, extents: &[Extent], found
     let are_pieces = |mut places: Box<dyn Iterator<Item = u64> + '_>| {
         places.all(|place| {
             let piece = copy.word(place);
-            piece > PAGE && extents.iter().any(|extent| extent.range.contains(&piece))
+            let before = extents.partition_point(|extent| extent.range.start <= piece);
+            before > 0 && extents[before - 1].range.contains(&piece)
         })
     };
     let count = all.len() as u64;

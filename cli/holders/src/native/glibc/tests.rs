@@ -67,7 +67,7 @@ fn mappings_of_their_own_are_found_as_each_version_lays_them_out() {
     let base = address(words);
     let page = |number: u64| (number * PAGE / 8) as usize;
     // Before 2.43: the chunk ends with its mapping.
-    words[page(0) + 1] = 2 * PAGE | 2;
+    words[page(0) + 1] = (2 * PAGE) | 2;
     // 2.43, plain, and aligned in huge pages.
     words[page(2) + 1] = (2 * PAGE - 16) | 2;
     words[page(4) + 6] = 48 | 1;
