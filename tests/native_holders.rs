@@ -2,14 +2,14 @@
 //! LeakSanitizer, which must agree.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use culeak::snapshot::{Class, RootKind};
 
 use crate::support::compile::{executable, library};
 use crate::support::holders::{Waiting, path_of, says, start, text};
-use crate::support::{Preload, Profile, fake_driver, program};
+use crate::support::{Preload, Profile, fake_driver, installed, program};
 
 const FLAGS: [&str; 2] = ["-std=c++17", "-fno-omit-frame-pointer"];
 
@@ -110,16 +110,6 @@ fn in_a_stripped_program_the_classes_are_the_same() {
     let [plugin, unloaded] = plugins();
     let stripped = executable("holders/native", &["-std=c++17", "-s"], &[fake_driver()]);
     expect_classes(&program(stripped).arg(plugin).arg(unloaded), Known::Classes);
-}
-
-/// The first installed library of this name.
-fn installed(name: &str) -> PathBuf {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let found = folders
-        .iter()
-        .map(|folder| Path::new(folder).join(name))
-        .find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
 }
 
 #[test]

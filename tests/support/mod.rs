@@ -23,7 +23,7 @@ pub use compile::{Lookup, library, victim};
 pub use outcome::Outcome;
 pub use profile::{Preload, Profile, profile, program};
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The preload library under test.
 pub fn shim() -> PathBuf {
@@ -46,6 +46,17 @@ pub fn culeak() -> PathBuf {
 /// The `tests` folder in the sources.
 pub fn sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests")
+}
+
+/// The first installed library of this name.
+#[track_caller]
+pub fn installed(name: &str) -> PathBuf {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
+    let found = folders
+        .iter()
+        .map(|folder| Path::new(folder).join(name))
+        .find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
 }
 
 /// Fails unless the tests run as root, as they do in CI.

@@ -7,11 +7,13 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use culeak::snapshot::Class;
 use culeak_holders::copy::Copy;
 use culeak_holders::modules::Modules;
 use culeak_holders::native::{Chunk, Heap, Native, NativeRoot};
 use culeak_holders::source::Source;
 use culeak_holders::source::live::Process;
+use culeak_holders::{Block, Options, search};
 
 /// A program that waits until its input ends.
 struct Program {
@@ -319,6 +321,42 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
         Some("g_object in own_allocator")
     );
     assert_eq!(found.get(&far), None, "behind the window");
+}
+
+#[test]
+fn what_programs_with_musl_hold_is_not_lost() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for linked in ["-static", "-no-pie"] {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native/musl.c");
+        let program = folder.path().join("program");
+        let status = Command::new("musl-gcc")
+            .args(["-O1", linked, "-o"])
+            .args([&program, &source])
+            .status();
+        let status = status.expect("this claim needs musl-gcc: .ci/run installs it");
+        assert!(status.success(), "{linked}");
+        let program = Program::start(&mut Command::new(program));
+        let address = |line: &String| u64::from_str_radix(line, 16).expect("an address");
+        let block = |address| Block {
+            address,
+            bytes: 4096,
+            time_ns: 0,
+            of_torch: false,
+        };
+        let blocks: Vec<Block> = program.lines.iter().map(address).map(block).collect();
+        assert_eq!(blocks.len(), 11);
+        let holders = search(&program.process(), &blocks, &Options::default()).expect("an answer");
+        for found in &holders.blocks {
+            let path = &holders.paths[found.path];
+            assert_eq!(path.class, Class::Held, "{linked} {:x} {path:?}", found.address);
+            assert!(path.possibly || found.address == blocks[1].address, "{linked} {path:?}");
+        }
+        let limits = &holders.search.limits;
+        assert!(
+            limits.iter().any(|limit| limit.contains("only those of glibc")),
+            "{limits:?}"
+        );
+    }
 }
 
 #[test]

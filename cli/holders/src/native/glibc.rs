@@ -20,10 +20,14 @@ use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
 
 pub mod free;
+#[cfg(test)]
+mod tests;
 
 /// Size of the area in which a thread's heap grows, and its alignment.
 const HEAP: u64 = 64 << 20;
 const SMALLEST: u64 = 32;
+/// Bytes behind a chunk that is a mapping of its own, from 2.43 on. Before, the chunk ends with the mapping.
+const BEHIND: u64 = 16;
 /// Places at which a heap's first chunk may be, from the beginning of the heap: after an arena's state, or static
 /// thread-local memory of a program without shared libraries.
 const FIRST_CHUNK: u64 = 64 << 10;
@@ -41,9 +45,10 @@ pub struct Heaps {
 /// Bytes that the program may use of the allocated chunk with this memory.
 #[inline]
 pub fn usable(copy: &Copy, start: u64) -> u64 {
-    let size = copy.word(start - 8);
-    let own_mapping = size & 2 != 0;
-    (size & !7).saturating_sub(if own_mapping { 16 } else { 8 })
+    let word = copy.word(start - 8);
+    let (is_mapped, size) = (word & 2 != 0, word & !7);
+    let has_header_only = || (size.wrapping_add(copy.word(start - 16) & !1)).is_multiple_of(PAGE);
+    size.saturating_sub(if is_mapped && has_header_only() { 16 } else { 8 })
 }
 
 /// Finds all chunks: in this anonymous memory, and in `[heap]`.
@@ -226,13 +231,14 @@ pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
             for offset in places {
                 let (before, word) = (copy.word(page + offset), copy.word(page + offset + 8));
                 let size = word & !7;
-                let is_chunk = before == offset
-                    && word & 7 == 2
-                    && size > 0
-                    && (size.checked_add(before))
-                        .is_some_and(|all| all.is_multiple_of(PAGE) && all <= range.end - page);
-                if is_chunk {
-                    end = page + before + size;
+                let whole = |behind: u64| {
+                    let all = size.checked_add(offset + behind)?;
+                    (all.is_multiple_of(PAGE) && all <= range.end - page).then_some(all)
+                };
+                // From 2.43 on, the lowest bit marks huge pages.
+                let is_chunk = before & !1 == offset && word & 7 == 2 && size > 0;
+                if let Some(all) = whole(0).or_else(|| whole(BEHIND)).filter(|_| is_chunk) {
+                    end = page + all;
                     pages.set_kind(copy, page..end, Kind::Glibc);
                     pages.add_mapped(copy, page + offset + 16..end);
                     break;

@@ -114,20 +114,23 @@ impl Extent {
     /// The slab of an active extent, with the number of its pieces that are free.
     fn slab(&self, copy: &Copy, layout: Layout) -> Option<(Slab, u64)> {
         let class = self.class(copy, layout);
-        let bytes = class_bytes(class);
+        let (mut bytes, mut requested) = (class_bytes(class), class_bytes(class.saturating_sub(1)));
         let start = copy.word(self.description + 8);
+        let whole = self.range.end - self.range.start;
         let (count, free) = match self.is_slab(copy) {
-            true => (
-                (self.range.end - self.range.start) / bytes,
-                self.field(copy, layout.free, 10),
-            ),
+            true => (whole / bytes, self.field(copy, layout.free, 10)),
             false => (1, 0),
         };
+        if !self.is_slab(copy) && bytes > self.range.end.saturating_sub(start) {
+            // From 5.3.1 on, large sizes are multiples of a page. One more page lets the start vary.
+            bytes = whole.checked_sub(PAGE).filter(|bytes| *bytes > 0)?;
+            requested = bytes.saturating_sub(PAGE);
+        }
         let slab = Slab {
             start,
             bytes,
             count,
-            requested: class_bytes(class.saturating_sub(1)),
+            requested,
         };
         let end = bytes.checked_mul(count).and_then(|all| start.checked_add(all))?;
         let fits = start.is_multiple_of(8) && end <= self.range.end && (1..=MOST_PIECES).contains(&count);
@@ -196,7 +199,7 @@ pub fn find(
     }
 }
 
-/// All extents whose first and last page lead to them.
+/// All extents whose first and last page lead to them, by address.
 fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
     let mut firsts: HashMap<u64, (u64, u64), FixedState> = HashMap::default();
     tree.each(copy, pages, &SHAPE, &mut |address, entry| {
@@ -213,7 +216,9 @@ fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
             entry,
         })
     };
-    firsts.into_iter().filter_map(extent).collect()
+    let mut extents: Vec<Extent> = firsts.into_iter().filter_map(extent).collect();
+    extents.sort_unstable_by_key(|extent| extent.range.start);
+    extents
 }
 
 /// The layout by which the classes of nearly all active extents are those of the table.
@@ -314,7 +319,8 @@ fn arrays_of_thread(copy: &Copy, first: u64, end: u64, extents: &[Extent], found
     let are_pieces = |mut places: Box<dyn Iterator<Item = u64> + '_>| {
         places.all(|place| {
             let piece = copy.word(place);
-            piece > PAGE && extents.iter().any(|extent| extent.range.contains(&piece))
+            let before = extents.partition_point(|extent| extent.range.start <= piece);
+            before > 0 && extents[before - 1].range.contains(&piece)
         })
     };
     let count = all.len() as u64;

@@ -58,18 +58,21 @@ pub struct Slabs {
 impl Slabs {
     /// Adds slabs, all of whose pieces are in use. Of those that overlap, which a torn copy may have, only one counts.
     pub fn add(&mut self, copy: &Copy, pages: &mut Pages, slabs: &[Slab]) {
-        for slab in slabs {
-            self.all.push((*slab, self.used.len() * 64));
-            let words = slab.count.div_ceil(64) as usize;
-            self.used.resize(self.used.len() + words, u64::MAX);
-        }
-        self.all.sort_unstable_by_key(|(slab, _)| slab.start);
+        let known = self.used.len();
+        self.all.extend(slabs.iter().map(|slab| (*slab, usize::MAX)));
+        self.all.sort_by_key(|(slab, _)| slab.start);
         let mut end = 0;
         self.all.retain(|(slab, _)| {
             let is_apart = slab.start >= end;
             end = end.max(slab.end());
             is_apart
         });
+        let mut words = known;
+        for (slab, first) in self.all.iter_mut().filter(|(_, first)| *first == usize::MAX) {
+            *first = words * 64;
+            words += slab.count.div_ceil(64) as usize;
+        }
+        self.used.resize(words, u64::MAX);
         self.of_page = vec![0; copy.granules() / GRANULES];
         for (number, (slab, _)) in self.all.iter().enumerate() {
             pages.set_kind(copy, slab.start..slab.end(), Kind::Extent);

@@ -43,6 +43,8 @@ const MOST_SLOTS: u32 = 64;
 const LIST: u64 = 32;
 const LIST_LENGTH: u64 = 8;
 const LIST_OBJECT: u64 = 24;
+/// Objects of a span: the smallest ones have spans of a few pages.
+const MOST_OBJECTS: u64 = 8192;
 const FEWEST_CLASSES: usize = 30;
 const MOST_CLASSES: usize = 128;
 
@@ -101,6 +103,9 @@ impl Span {
             count: (self.range.end - start) / bytes,
             requested: classes[class - 1].max(8),
         };
+        if slab.count > MOST_OBJECTS {
+            return None;
+        }
         let mut free = Vec::new();
         let mut at = copy.word(self.description + 32);
         while at != 0 {

@@ -80,9 +80,9 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
     for page in pages.addresses(globals.clone()) {
         let words = copy.page(page)?;
         for (leaf, at) in words.iter().zip((page..).step_by(8)) {
-            let is_leaf =
-                |region: &crate::source::Region| region.writable && region.range.end - leaf >= shape.leaf_bytes();
-            if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) || !copy.region(*leaf).is_some_and(is_leaf) {
+            // A leaf may extend over several mappings.
+            let is_writable = || copy.region(*leaf).is_some_and(|region| region.writable);
+            if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) || !is_writable() {
                 continue;
             }
             tried += 1;
@@ -106,6 +106,7 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
 fn is_table(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape) -> bool {
     const ENOUGH: u32 = 16;
     const FEWEST: u32 = 2;
+    const MOST: u32 = 1024;
     let (mut right, mut wrong) = (0, 0);
     let mut count = |address: u64, entry: u64| {
         if (shape.describes)(copy, address, entry) {
@@ -113,11 +114,12 @@ fn is_table(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape) -> b
         } else {
             wrong += 1;
         }
-        // Entries of pages that were merged are stale.
-        right < ENOUGH && wrong <= right + FEWEST
+        // Entries of pages that were merged are stale: at some places, many in a row.
+        let is_decided = right >= ENOUGH && right > wrong || right == 0 && wrong >= ENOUGH;
+        !is_decided && right + wrong < MOST
     };
     each_of_leaf(copy, pages, leaf, top, shape, &mut count);
-    right >= FEWEST && wrong <= right
+    right >= FEWEST && right > wrong
 }
 
 /// Calls `see` with the address and the entry of each page that has one, until `see` returns `false`.
@@ -126,8 +128,11 @@ fn each_of_leaf(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape, 
     for page in pages.addresses(leaf..end) {
         let Some(words) = copy.page(page) else { continue };
         for (entry, at) in words.iter().zip((page..).step_by(8)) {
-            let is_inside = *entry != 0 && (leaf..end).contains(&at);
-            if is_inside && !see((top << shape.top) + ((at - leaf) / 8 << shape.page), *entry) {
+            if *entry == 0 || !(leaf..end).contains(&at) {
+                continue;
+            }
+            let number = (at - leaf) / 8;
+            if !see((top << shape.top) + (number << shape.page), *entry) {
                 return;
             }
         }
@@ -164,5 +169,41 @@ impl Tree {
     fn leaves<'t>(&'t self, copy: &'t Copy) -> impl Iterator<Item = (u64, u64)> + use<'t> {
         let leaf = |top: &u64| (*top, copy.word(self.root + top * 8));
         self.tops.iter().map(leaf).filter(|(_, leaf)| *leaf != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Victim, pages as fresh_pages};
+
+    const SHAPE: Shape = Shape {
+        top: 30,
+        page: 12,
+        describes: |_, address, entry| address == entry,
+    };
+    const TOP: u64 = 5;
+
+    #[test]
+    fn a_table_is_found_although_many_entries_are_stale() {
+        // The first entries of a leaf: whether each is right.
+        let few = [true; 1];
+        let stale = [vec![true], vec![false; 12], vec![true; 40]].concat();
+        for (entries, is_found) in [(&stale[..], true), (&few[..], false), (&[false; 40][..], false)] {
+            let root = fresh_pages(512);
+            let leaf = fresh_pages(512);
+            root[TOP as usize] = leaf.as_ptr() as u64;
+            for (place, is_right) in entries.iter().enumerate() {
+                let address = (TOP << 30) + ((place as u64) << 12);
+                leaf[place] = if *is_right { address } else { 1 };
+            }
+            let victim = Victim::fork();
+            let process = victim.process();
+            let copy = Copy::take(&process, &[]).unwrap();
+            let start = root.as_ptr() as u64;
+            let globals = start..start + SHAPE.root_bytes();
+            let found = find_root(&copy, &Pages::new(&copy), &globals, &[TOP], &SHAPE);
+            assert_eq!(found, is_found.then_some(start), "{entries:?}");
+        }
     }
 }

@@ -75,7 +75,7 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
     let name = format!("Python {major}.{minor}");
     let table = if major == 3 { offsets::of(minor) } else { None };
     let mut offsets = *table.ok_or_else(|| format!("{name} {UNKNOWN}"))?;
-    let is_state_shifted = described(copy, runtime, &name, &mut offsets)?;
+    let is_state_shifted = described(copy, runtime, &name, &mut offsets)? && !offsets.move_state(version);
     let types = Types::new(minor, &offsets, find);
     let mut python = Python {
         version,

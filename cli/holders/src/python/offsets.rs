@@ -271,6 +271,48 @@ pub fn of(minor: u32) -> Option<&'static Offsets> {
     TABLES.get(minor.checked_sub(OLDEST)? as usize)
 }
 
+impl Offsets {
+    /// The state of the collector has 24 bytes more at its end from 3.14.5 on, with a collector of another kind. So in the
+    /// interpreter's state of older builds, everything behind it is 24 bytes nearer, of which the interpreter describes only a part. The
+    /// rest is moved as well if all of that part is, and the size of the state.
+    pub fn move_state(&mut self, version: u32) -> bool {
+        const MORE: u64 = 24;
+        let Some(table) = of(version >> 16 & 0xff).filter(|_| version >> 16 == 0x30e && version >> 8 & 0xff < 5) else {
+            return false;
+        };
+        let are_moved = [
+            (self.interpreter_modules, table.interpreter_modules),
+            (self.interpreter_sysdict, table.interpreter_sysdict),
+            (self.interpreter_builtins, table.interpreter_builtins),
+            (self.interpreter_bytes, table.interpreter_bytes),
+        ];
+        let are_kept = [
+            (self.interpreter_next, table.interpreter_next),
+            (self.interpreter_threads, table.interpreter_threads),
+            (self.interpreter_gc, table.interpreter_gc),
+            (self.thread_frame, table.thread_frame),
+            (self.thread_native_id, table.thread_native_id),
+        ];
+        let is_older = are_moved.iter().all(|(own, of_table)| own + MORE == *of_table)
+            && are_kept.iter().all(|(own, of_table)| own == of_table);
+        if is_older {
+            for moved in [
+                &mut self.interpreter_dict,
+                &mut self.interpreter_importlib,
+                &mut self.interpreter_codecs,
+                &mut self.interpreter_fork_hooks,
+                &mut self.interpreter_audit_hooks,
+                &mut self.interpreter_atexit,
+                &mut self.interpreter_types,
+                &mut self.interpreter_extension_types,
+            ] {
+                *moved -= MORE;
+            }
+        }
+        is_older
+    }
+}
+
 macro_rules! described {
     ($($place:ident $name:ident)*) => {
         impl Offsets {
@@ -340,5 +382,39 @@ mod tests {
             assert_eq!(offsets.described().count() > 0, minor >= 13, "3.{minor}");
         }
         assert!(of(OLDEST - 1).is_none() && of(end).is_none());
+    }
+
+    #[test]
+    fn the_state_of_a_build_with_the_incremental_collector_is_moved_as_a_whole() {
+        const OLDER: u32 = 0x030e_02f0;
+        let table = *of(14).unwrap();
+        let described = [
+            table.described_interpreter_modules,
+            table.described_interpreter_sysdict,
+            table.described_interpreter_builtins,
+            table.described_interpreter_bytes,
+        ];
+        let older = |places: &[u64]| {
+            let mut own = table;
+            for (place, value, _) in table.described().filter(|(place, ..)| places.contains(place)) {
+                own.adopt(place, value - 24);
+            }
+            own
+        };
+        let mut own = older(&described);
+        assert!(own.move_state(OLDER));
+        assert_eq!(own.interpreter_atexit, table.interpreter_atexit - 24);
+        assert_eq!(own.interpreter_threads, table.interpreter_threads);
+        // Anything else is an unknown build.
+        for (mut own, version) in [
+            (older(&described), 0x030e_05f0),
+            (older(&described), 0x030d_02f0),
+            (older(&described[..3]), OLDER),
+            (table, OLDER),
+        ] {
+            let before = own;
+            assert!(!own.move_state(version));
+            assert_eq!(own, before);
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! | 2.29 | the same | address of the cache in the second word |
 //! | 2.30 to 2.33 | 64 counts of two bytes, 64 lists | the same |
 //! | 2.34 to 2.41 | the same | a random number in the second word |
-//! | 2.42 on | 76 numbers of two bytes, 76 lists | the same |
+//! | 2.42 on; 2.43 has no fastbins | 76 numbers of two bytes, 76 lists | the same |
 //!
 //! Lists from 2.32 on are mangled: a link is combined with its own address. A list is followed only as long as its chunks
 //! have the list's size and count as allocated, so it ends, whatever it contains.
