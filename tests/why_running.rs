@@ -66,7 +66,7 @@ fn every_command_has_the_same_answer_for_a_running_process() {
 
 #[test]
 fn a_stopped_process_agrees_with_its_recording() {
-    let victim = start(&profile("why").behaviour("replaces_until_input_ends"));
+    let victim = start(&profile("why").arg("replaces_until_input_ends"));
     let pid = victim.pid.to_string();
     for _ in 0..3 {
         let why = json(&["why", &pid, "--pause", "--json"]);
