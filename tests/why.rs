@@ -298,7 +298,8 @@ fn threads_that_replace_blocks_meanwhile_lose_none() {
     let done = done(&["--no-report"], &[&native(), "replaces"]);
     let holders = &sidecar(&done.files(".culeak-why")[0])["holders"];
     let blocks = holders["blocks"].as_array().expect("blocks");
-    assert!(blocks.len() >= 60, "{} blocks", blocks.len());
+    // Those that were freed between the end of the script and the copy are left out.
+    assert!(blocks.len() >= 32, "{} blocks", blocks.len());
     for path in holders["paths"].as_array().expect("paths") {
         assert_eq!(path["class"], "held", "{path}");
     }

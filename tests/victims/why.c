@@ -75,11 +75,12 @@ static void vforks(void) {
     REQUIRE(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 5);
 }
 
-/* Replaces blocks of 5000 bytes all the time. Each is held by a place, or by the thread. */
+/* Replaces half of the blocks of 5000 bytes all the time. Each is held by a place, or by the thread. */
 static void *replace(void *nothing) {
     OK(cuCtxSetCurrent(context));
     for (unsigned i = 0; !__atomic_load_n(&over, __ATOMIC_RELAXED); i++) {
-        CUdeviceptr before = __atomic_exchange_n(&places[i % PLACES], leak(5000), __ATOMIC_RELAXED);
+        CUdeviceptr *place = &places[PLACES / 2 + i % (PLACES / 2)];
+        CUdeviceptr before = __atomic_exchange_n(place, leak(5000), __ATOMIC_RELAXED);
         if (before) OK(cuMemFree_v2(before));
     }
     return nothing;
@@ -87,6 +88,7 @@ static void *replace(void *nothing) {
 
 static void start_threads(void) {
     context = start_cuda();
+    for (int i = 0; i < PLACES / 2; i++) places[i] = leak(5000);
     for (; started < THREADS; started++) REQUIRE(!pthread_create(&threads[started], NULL, replace, NULL));
     for (int i = 0; i < PLACES; i++) {
         while (!__atomic_load_n(&places[i], __ATOMIC_RELAXED)) usleep(100);

@@ -2,8 +2,8 @@
 //!
 //! A process waits once at its end, and after each automatic snapshot of a request that failed for lack of memory. It is the
 //! only place where this library waits for something outside the process, so it does so only if the user asked for it; the
-//! wait ends after the limit, or when `culeak run` is gone. Other threads and signal handlers run on meanwhile, and no lock of
-//! this library is held.
+//! wait ends after the limit, or when `culeak run` is gone. Other threads and signal handlers run on meanwhile, except that
+//! `culeak run` stops them for the copy, and no lock of this library is held.
 //!
 //! The end of a script is the destruction of an object that is registered with the interpreter's `atexit` callbacks
 //! (`culeak_cpython::call_at_end`), at the first allocation that is recorded: after the last callback, and before the interpreter deletes anything.
