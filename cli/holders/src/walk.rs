@@ -317,29 +317,6 @@ impl<'w, 's> Walk<'w, 's> {
         self.run();
     }
 
-    /// Everything that was put off.
-    pub fn search_late(&mut self) {
-        self.phase = Phase::Rest;
-        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
-            if self.found[block].is_none() {
-                self.block(from, edge, block, interior);
-                if let Some(pointer) = &mut self.found[block] {
-                    pointer.weak = true;
-                }
-            }
-        }
-        while !self.late.is_empty() && self.stopped().is_none() {
-            for (target, from, edge) in std::mem::take(&mut self.late) {
-                let is_new = self.graph.phase(target) == Phase::None;
-                self.offer(target, from, edge, WORD, true, 0);
-                if is_new && self.graph.phase(target) != Phase::None {
-                    self.graph.add_target(from, target);
-                }
-            }
-            self.run();
-        }
-    }
-
     fn run(&mut self) {
         while let Some(node) = self.next() {
             if self.budget.spend(1) {
@@ -514,12 +491,8 @@ impl<'w, 's> Walk<'w, 's> {
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
         }
-        if self.phase < Phase::Rest && self.graph.kind(from) == NodeKind::Native {
-            let owner = self.graph.address(from);
-            let class = self.native.class_id(self.copy, owner);
-            if self.usual.is_unusual_of_block(owner, class, edge.index(), block) {
-                return self.late_blocks.push((from, edge, block, interior));
-            }
+        if self.phase < Phase::Rest && self.is_unusual_of_block(from, edge, block) {
+            return self.late_blocks.push((from, edge, block, interior));
         }
         let holds = !self.index.is_of_torch(block)
             || match self.graph.kind(from) {

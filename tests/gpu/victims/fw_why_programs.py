@@ -228,7 +228,8 @@ def loader():
     while batches._data_queue.qsize() < 2 and time.monotonic() < deadline:
         time.sleep(0.01)
     for _, batch in list(batches._data_queue.queue):
-        holds("prefetched", base(batch.rows), "__main__.batches", "_data_queue", "queue", "[*]", "Batch", ".rows")
+        # The loader's thread has the queue, too.
+        holds("prefetched", base(batch.rows), "__main__.batches|_pin_memory_loop", "queue", "[*]", "Batch", ".rows")
     keep("batches", batches)
     # The end of the iterator ends its thread, which frees more than the batches. So it has a second holder.
     keep("epoch", [batches])

@@ -76,8 +76,11 @@ impl Usual {
     /// Blocks of PyTorch's allocator are left out: only classes that are known hold these.
     pub fn find(copy: &Copy, python: &mut Python, native: &mut Native, index: &BlockIndex) -> Usual {
         let mut usual = Usual::default();
+        if index.of_driver().len() < LEAST as usize {
+            return usual;
+        }
         let mut names: HashMap<Named, Role, FixedState> = HashMap::default();
-        let mut hits = words(copy, &|value| {
+        let mut hits = words(copy, |value| {
             let (block, _) = index.find(value)?;
             (!index.is_of_torch(block)).then_some((BLOCK, block as u64))
         });
@@ -148,7 +151,7 @@ impl Usual {
             return Vec::new();
         };
         let to = last + bytes;
-        words(copy, &|value| {
+        words(copy, |value| {
             if value & 7 != 0 || value < from || value >= to {
                 return None;
             }
@@ -201,7 +204,7 @@ fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64)
 }
 
 /// The words of the copy that lead to what is wanted: address, and what `wanted` says of the value.
-fn words(copy: &Copy, wanted: &dyn Fn(u64) -> Option<(Role, u64)>) -> Vec<(u64, Role, u64)> {
+fn words(copy: &Copy, wanted: impl Fn(u64) -> Option<(Role, u64)>) -> Vec<(u64, Role, u64)> {
     let mut found = Vec::new();
     for run in copy.runs() {
         for page in run.step_by(PAGE as usize) {

@@ -45,6 +45,29 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Everything that was put off.
+    pub fn search_late(&mut self) {
+        self.phase = Phase::Rest;
+        for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
+            if self.found[block].is_none() {
+                self.block(from, edge, block, interior);
+                if let Some(pointer) = &mut self.found[block] {
+                    pointer.weak = true;
+                }
+            }
+        }
+        while !self.late.is_empty() && self.stopped().is_none() {
+            for (target, from, edge) in std::mem::take(&mut self.late) {
+                let is_new = self.graph.phase(target) == Phase::None;
+                self.offer(target, from, edge, WORD, true, 0);
+                if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.add_target(from, target);
+                }
+            }
+            self.run();
+        }
+    }
+
     /// Adds what remains: blocks that have a holder, to which the last words of chunks point, too.
     pub fn keep_tails(&mut self) {
         for tail in std::mem::take(&mut self.tails) {
@@ -138,6 +161,16 @@ impl Walk<'_, '_> {
         let owner = self.graph.address(from);
         let class = self.native.class_id(self.copy, owner);
         self.usual.is_unusual(owner, class, edge.index(), start)
+    }
+
+    /// As above, of a block.
+    pub(super) fn is_unusual_of_block(&mut self, from: NodeId, edge: Edge, block: usize) -> bool {
+        if self.graph.kind(from) != NodeKind::Native {
+            return false;
+        }
+        let owner = self.graph.address(from);
+        let class = self.native.class_id(self.copy, owner);
+        self.usual.is_unusual_of_block(owner, class, edge.index(), block)
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
