@@ -236,6 +236,7 @@ impl<'w, 's> Walk<'w, 's> {
     /// What words that may be stale lead to, if the count of the object says that they are not.
     pub fn search_entries(&mut self) {
         for (object, from, edge, sort) in std::mem::take(&mut self.entries) {
+            self.graph.follow(edge);
             self.refer(from, edge, object, sort);
         }
         self.run();
@@ -333,6 +334,7 @@ impl<'w, 's> Walk<'w, 's> {
                 let is_new = self.graph.phase(target) == Phase::None;
                 self.offer(target, from, edge, WORD, true, 0);
                 if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.follow(edge);
                     self.graph.add_target(from, target);
                 }
             }

@@ -106,6 +106,10 @@ impl Walk<'_, '_> {
             }
             return;
         }
+        // A stale word that leads to the driver's memory would lead to every block.
+        if self.phase == Phase::Rest && self.graph.is_weak(from) && self.native.is_driver(self.copy, start) {
+            return;
+        }
         self.graph.add_target(from, id);
         if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
             return;
@@ -245,6 +249,7 @@ impl Walk<'_, '_> {
                             None => copy.word(at + 8),
                         };
                         let edge = Edge::new(EdgeKind::Word, (at - start) / 8);
+                        self.graph.follow(edge);
                         if self.native.is_end(copy, at, value) {
                             self.tail_word(from, edge, value);
                         } else {
