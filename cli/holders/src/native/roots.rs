@@ -229,12 +229,7 @@ pub fn are_locals_missing(stacks: &[Stack]) -> bool {
 
 /// Globals of the program first, then those of libraries, then threads. `left_out`: static memory that holds nothing, or is a
 /// coroutine's stack.
-pub fn all(
-    modules: &Modules,
-    stacks: &[Stack],
-    coroutines: &[Coroutine],
-    left_out: &[Range<u64>],
-) -> Vec<NativeRoot> {
+pub fn all(modules: &Modules, stacks: &[Stack], coroutines: &[Coroutine], left_out: &[Range<u64>]) -> Vec<NativeRoot> {
     let mut roots = Vec::new();
     for module in modules.all() {
         if Role::of(&module.path) != Role::Program {
