@@ -105,6 +105,13 @@ int main(void) {
 #else
     AT(interpreter_atexit, PyInterpreterState, atexit.callbacks);
 #endif
+#if V < 0x030c0000 || V >= 0x030e0000
+    NONE(interpreter_monitoring);
+    NONE(interpreter_monitoring_bytes);
+#else
+    AT(interpreter_monitoring, PyInterpreterState, monitoring_callables);
+    SIZE(interpreter_monitoring_bytes, sizeof(((PyInterpreterState *)0)->monitoring_callables));
+#endif
 #if V < 0x030c0000
     NONE(interpreter_types);
     NONE(interpreter_extension_types);
@@ -152,6 +159,8 @@ int main(void) {
 #else
     AT(thread_raised, PyThreadState, current_exception);
 #endif
+    AT(thread_profiler, PyThreadState, c_profileobj);
+    AT(thread_tracer, PyThreadState, c_traceobj);
 #if V < 0x030b0000
     AT(thread_frame, PyThreadState, frame);
     NONE(thread_c_frame);

@@ -32,6 +32,7 @@ use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::source::{Source, Thread};
+use crate::variables;
 use crate::walk::{Entry, Pointer, Usual, Walk, without};
 use crate::{Block, Error, Options, Stopped};
 
@@ -411,7 +412,7 @@ fn examine<'c, 's>(
         .collect();
     let stopped = walk.stopped();
     let Walk { graph, torn, apart, .. } = walk;
-    Ok(Searched {
+    let mut searched = Searched {
         left_out: apart.left_out,
         copy,
         modules,
@@ -422,7 +423,9 @@ fn examine<'c, 's>(
         found,
         torn,
         stopped,
-    })
+    };
+    variables::split(&mut searched);
+    Ok(searched)
 }
 
 /// The nodes of garbage that these objects lead to.

@@ -44,11 +44,20 @@ fn has_hash(name: &str) -> bool {
 /// The name of a variable. Compilers append numbers to the names of static locals of C: `cache.0`.
 pub fn variable(name: &str) -> String {
     let plain = name.trim_end_matches(|letter: char| letter == '.' || letter.is_ascii_digit());
-    if name[plain.len()..].starts_with('.') && !plain.is_empty() {
-        demangled(plain)
-    } else {
-        demangled(name)
+    let name = match name[plain.len()..].starts_with('.') && !plain.is_empty() {
+        true => demangled(plain),
+        false => demangled(name),
+    };
+    without_tags(name)
+}
+
+/// Compilers mark variables whose type depends on the library's version: `list[abi:cxx11]`.
+fn without_tags(mut name: String) -> String {
+    while let Some(start) = name.find("[abi:") {
+        let Some(length) = name[start..].find(']') else { break };
+        name.replace_range(start..start + length + 1, "");
     }
+    name
 }
 
 /// What `write` writes; `None` if it is longer than the limit, in bytes.
@@ -93,6 +102,7 @@ mod tests {
         assert_eq!(variable("cache.0"), "cache");
         assert_eq!(variable("table2"), "table2");
         assert_eq!(variable("_ZZ1fvE5cache"), "f()::cache");
+        assert_eq!(variable("_Z4listB5cxx11"), "list");
         assert_eq!(variable(".1"), ".1");
     }
 

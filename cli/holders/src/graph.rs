@@ -10,6 +10,7 @@
 //! Node 0 is a placeholder. A node exists from the first reference to it; its parent may improve until it is scanned.
 
 pub mod dominators;
+mod split;
 
 use std::collections::HashMap;
 
@@ -234,6 +235,14 @@ pub struct Graph {
     late: Vec<(NodeId, NodeId)>,
     /// References to Python objects that may be stale.
     doubtful: Vec<(NodeId, NodeId)>,
+    /// Of native roots: which of their words is followed, and those that their targets are from, in the order of the targets.
+    word: u32,
+    words: HashMap<NodeId, Vec<u32>, FixedState>,
+    /// The words of references that were followed late.
+    late_words: Vec<u32>,
+    /// The parts of native roots that have become roots, each of one variable.
+    parts: HashMap<NodeId, Vec<split::Part>, FixedState>,
+    variables: Vec<NodeId>,
     by_granule: Vec<NodeId>,
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
@@ -408,16 +417,31 @@ impl Graph {
     /// The following targets of this node are in order.
     pub(crate) fn begin_scan(&mut self, node: NodeId) {
         self.scanning = node;
+        if self.kind(node) == NodeKind::Root && matches!(self.root(node), Some(Root::Native { .. })) {
+            self.words.insert(node, Vec::new());
+        }
         self.states[node.place()].0 &= !(1 << 6);
         self.nodes[node.place()].first = self.targets.len() as u32;
+    }
+
+    /// Of a native root, this word is followed next.
+    #[inline]
+    pub(crate) fn follow(&mut self, edge: Edge) {
+        self.word = edge.index() as u32;
     }
 
     #[inline]
     pub(crate) fn add_target(&mut self, from: NodeId, target: NodeId) {
         if from != self.scanning {
             self.late.push((from, target));
+            self.late_words.push(self.word);
         } else if self.targets.len() < u32::MAX as usize {
             self.targets.push(target);
+            if self.kind(from) == NodeKind::Root
+                && let Some(words) = self.words.get_mut(&from)
+            {
+                words.push(self.word);
+            }
         } else {
             self.incomplete = true;
         }

@@ -29,6 +29,7 @@
 //! * [`garbage`]: what only refers to itself
 //! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * [`classes`]: the class of each block, over all copies
+//! * `variables`: variables of native code that hold blocks
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
 //!
 //! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory and managed
@@ -52,6 +53,7 @@ pub mod native;
 pub mod paths;
 pub mod python;
 pub mod source;
+mod variables;
 mod walk;
 mod words;
 

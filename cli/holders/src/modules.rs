@@ -100,11 +100,34 @@ impl Modules {
     /// The variable that contains this address, demangled, and the offset in it: `g_cache`, 8. Local symbols are known
     /// unless the file was stripped.
     pub fn variable_at(&mut self, address: u64) -> Option<(String, u64)> {
+        let (name, range) = self.variable(address)?;
+        Some((name, address.wrapping_sub(range.start)))
+    }
+
+    /// As above, with the variable's addresses.
+    pub fn variable(&mut self, address: u64) -> Option<(String, Range<u64>)> {
         let index = self.index_at(address)?;
-        let contents = &self.contents[index];
-        let variables = contents.variables.get_or_init(|| contents.read_variables());
-        let (name, offset) = variables.at(address.wrapping_sub(self.all[index].bias))?;
-        Some((crate::demangle::variable(&name), offset))
+        let bias = self.all[index].bias;
+        let (name, range) = self.variables(index)?.at(address.wrapping_sub(bias))?;
+        let range = range.start.wrapping_add(bias)..range.end.wrapping_add(bias);
+        Some((crate::demangle::variable(&name), range))
+    }
+
+    /// The thread-local variable at this offset in the memory that the module with this index has for each thread: its name
+    /// and its offsets.
+    pub fn thread_local(&mut self, index: usize, offset: u64) -> Option<(String, Range<u64>)> {
+        let (name, range) = self.variables(index)?.thread_local(offset)?;
+        Some((crate::demangle::variable(&name), range))
+    }
+
+    /// The bytes that the module with this index has for each thread; `None` if it has no thread-local variables.
+    pub fn thread_local_bytes(&self, index: usize) -> Option<u64> {
+        self.contents.get(index)?.headers.thread_local_bytes()
+    }
+
+    fn variables(&self, index: usize) -> Option<&Variables> {
+        let contents = self.contents.get(index)?;
+        Some(contents.variables.get_or_init(|| contents.read_variables()))
     }
 
     /// The module whose globals contain this address.

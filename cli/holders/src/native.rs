@@ -5,6 +5,8 @@
 //! * [`jemalloc`], [`tcmalloc`]: those of other allocators, with [`tree`] and [`slabs`] for what both have in common
 //! * [`rtti`]: classes by their virtual tables
 //! * [`roots`]: static memory, stacks, thread-local variables
+//! * [`locals`]: which file a thread-local variable is of
+//! * [`coroutines`]: stacks that the program made itself
 //! * [`driver`]: what belongs to the CUDA driver and so holds nothing
 
 use std::ops::Range;
@@ -13,18 +15,22 @@ use culeak::analysis::words;
 
 use crate::copy::selection::is_anonymous;
 use crate::copy::{Copy, PAGE};
-use crate::modules::Modules;
+use crate::modules::{Module, Modules};
 
+use coroutines::Coroutine;
 use driver::Driver;
 use glibc::Heaps;
+use locals::Blocks;
 use pages::{Kind, Pages};
 use roots::Stack;
 use rtti::Classes;
 use slabs::Slabs;
 
+pub mod coroutines;
 pub mod driver;
 pub mod glibc;
 pub mod jemalloc;
+pub mod locals;
 pub mod pages;
 pub mod pools;
 pub mod roots;
@@ -91,6 +97,18 @@ impl NativeRoot {
             NativeRoot::Registers { .. } => None,
         }
     }
+
+    /// A part of it; registers have none.
+    pub(crate) fn part(&self, part: Range<u64>) -> NativeRoot {
+        let mut root = self.clone();
+        match &mut root {
+            NativeRoot::Globals { range, .. }
+            | NativeRoot::Stack { range, .. }
+            | NativeRoot::ThreadLocals { range, .. } => *range = part,
+            NativeRoot::Registers { .. } => {}
+        }
+        root
+    }
 }
 
 /// The native memory of a copy.
@@ -101,6 +119,8 @@ pub struct Native {
     heaps: Heaps,
     slabs: Slabs,
     stacks: Vec<Stack>,
+    coroutines: Vec<Coroutine>,
+    thread_local_blocks: Blocks,
     /// 1 if there are none, so that the size can be divided by.
     pool_bytes: u64,
     driver: Driver,
@@ -111,6 +131,9 @@ pub struct Native {
 
 /// How much of unknown heap memory a pointer leads to.
 const WINDOW: u64 = 256;
+
+/// In place of the number of the thread that uses a stack: none does.
+const NO_THREAD: u32 = 0;
 
 impl Native {
     /// `pool_bytes`: the size of a pool of CPython's allocator; `None` without Python.
@@ -163,9 +186,12 @@ impl Native {
             heaps,
             slabs,
             stacks,
+            coroutines: Vec::new(),
+            thread_local_blocks: Blocks::of(copy, modules),
             pool_bytes: pool_bytes.unwrap_or(1),
             limits: Vec::new(),
         };
+        native.find_coroutines(copy, modules);
         native.root_ranges = native
             .roots(copy, modules)
             .iter()
@@ -206,7 +232,13 @@ impl Native {
             }
             Kind::Unknown => self.window(copy, address)?,
         };
-        (!self.driver.owns(granule)).then_some(chunk)
+        if self.driver.owns(granule) {
+            return None;
+        }
+        match self.coroutines.is_empty() {
+            true => Some(chunk),
+            false => self.outside_stacks(chunk, address),
+        }
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
@@ -229,6 +261,7 @@ impl Native {
             return self.absent(copy, address);
         };
         match self.pages.kind(granule) {
+            _ if self.is_of_coroutine(address) => None,
             Kind::None => None,
             Kind::Extent => self.piece(copy, address),
             Kind::Glibc => {
@@ -380,7 +413,9 @@ impl Native {
 
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
     pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
-        roots::all(modules, &self.stacks, &self.slabs.records)
+        let stacks = self.coroutines.iter().map(|coroutine| coroutine.memory.clone());
+        let left_out: Vec<Range<u64>> = self.slabs.records.iter().cloned().chain(stacks).collect();
+        roots::all(modules, &self.stacks, &self.coroutines, &left_out)
     }
 
     /// Whether this is static memory of the program, or part of a stack in use.
@@ -443,9 +478,34 @@ impl Native {
                     format!("{file}+{:#x}", address.wrapping_sub(bias))
                 }
             },
+            NativeRoot::Stack { thread: NO_THREAD, .. } => "stack of a coroutine".to_owned(),
             NativeRoot::Stack { thread, name, .. } => of_thread("stack", thread, name),
             NativeRoot::Registers { thread, name, .. } => of_thread("registers", thread, name),
-            NativeRoot::ThreadLocals { thread, name, .. } => of_thread("thread-local variable", thread, name),
+            NativeRoot::ThreadLocals { thread, name, .. } => match self.thread_local(modules, address) {
+                Some((variable, module, _)) => {
+                    let file = modules.all().get(module).map_or("", Module::file_name);
+                    of_thread(&format!("thread-local variable {variable} in {file}"), thread, name)
+                }
+                None => of_thread("thread-local variable", thread, name),
+            },
         }
+    }
+
+    /// The addresses of the variable that contains this word of static or thread-local memory, if it has a symbol.
+    pub fn extent(&self, modules: &mut Modules, root: &NativeRoot, address: u64) -> Option<Range<u64>> {
+        match root {
+            NativeRoot::Globals { .. } => modules.variable(address).map(|(_, range)| range),
+            NativeRoot::ThreadLocals { .. } => self.thread_local(modules, address).map(|(.., range)| range),
+            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
+        }
+    }
+
+    /// The thread-local variable at this address, its module, and its addresses.
+    fn thread_local(&self, modules: &mut Modules, address: u64) -> Option<(String, usize, Range<u64>)> {
+        let contains = |stack: &&Stack| stack.locals.as_ref().is_some_and(|locals| locals.contains(&address));
+        let base = self.stacks.iter().find(contains)?.descriptor?;
+        let (module, start) = self.thread_local_blocks.find(base, address)?;
+        let (name, offsets) = modules.thread_local(module, address - start)?;
+        Some((name, module, start + offsets.start..start + offsets.end))
     }
 }

@@ -10,6 +10,8 @@
 //! * [`containers`]: dictionaries, sets and the like, whose references lie outside the object
 //! * [`frames`]: frames and generators: variables, value stack, current line
 //! * [`roots`]: where the walk begins
+//! * [`signals`]: the handlers of signals
+//! * [`threads`]: the names of threads
 //! * [`tracked`]: the collector's lists, and its header in front of objects
 //! * [`text`]: Python's strings
 //! * [`names`]: what to call objects and references
@@ -22,6 +24,8 @@ use crate::python::offsets::Offsets;
 pub use crate::python::types::Number;
 use crate::python::types::Types;
 
+pub(crate) use signals::name as signal_name;
+
 mod containers;
 mod details;
 mod find;
@@ -30,7 +34,9 @@ mod names;
 mod offsets;
 mod references;
 mod roots;
+mod signals;
 mod text;
+mod threads;
 mod tracked;
 mod types;
 
@@ -85,6 +91,14 @@ pub enum PythonRoot {
         thread: u64,
         main: bool,
     },
+    /// The function of `sys.settrace` or `sys.setprofile`, of a thread.
+    Hook {
+        thread: u64,
+        main: bool,
+        name: &'static str,
+    },
+    /// The function that handles this signal.
+    Signal(u32),
 }
 
 /// What a root leads to.
@@ -115,6 +129,8 @@ pub struct Python {
     types: Types,
     /// The address of the type of code objects.
     code_type: u64,
+    /// The table of the handlers of signals.
+    signal_handlers: Option<u64>,
     /// Before 3.11: the look-up function of dictionaries that have only texts as keys.
     plain_lookup: u64,
     /// The interpreter's state has other offsets than the table where it describes them, so those that it does not describe

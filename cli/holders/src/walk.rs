@@ -236,6 +236,7 @@ impl<'w, 's> Walk<'w, 's> {
     /// What words that may be stale lead to, if the count of the object says that they are not.
     pub fn search_entries(&mut self) {
         for (object, from, edge, sort) in std::mem::take(&mut self.entries) {
+            self.graph.follow(edge);
             self.refer(from, edge, object, sort);
         }
         self.run();

@@ -160,7 +160,13 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
             ("held", Some((root, class))) => {
                 let place = match words[1] {
                     "stack" => root.starts_with("stack of thread ") && root.ends_with(" (loader)"),
-                    "thread-local" => root.starts_with("thread-local variable of thread "),
+                    // In `t_vector`, or set with `pthread_setspecific`.
+                    "thread-local" => [
+                        "thread-local variable of thread ",
+                        "thread-local variable t_vector in program of thread ",
+                    ]
+                    .iter()
+                    .any(|start| root.starts_with(start)),
                     name => *root == format!("{name} in program"),
                 };
                 place && words.get(2).is_none_or(|name| class.as_deref() == Some(*name))

@@ -86,7 +86,7 @@ PART hold_in_globals() {
     cache::in_namespace = block("namespace", "held", "global", "in_namespace");
     interior_pointer = block("interior", "held", "global", "interior_pointer") + 512;
     tagged_pointer = block("tagged", "held", "global", "tagged_pointer") + 1;
-    of_each_thread = block("thread-local", "held", "thread_local", "");
+    of_each_thread = block("thread-local", "held", "thread_local", "of_each_thread");
 }
 
 PART hold_in_static_local() {

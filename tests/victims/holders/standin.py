@@ -8,6 +8,8 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
+libc.malloc_usable_size.restype = ctypes.c_size_t
+libc.malloc_usable_size.argtypes = [ctypes.c_void_p]
 driver.cuMemFree_v2.argtypes = [ctypes.c_uint64]
 
 # Bytes of each live block, by its address as text: a number equal to an address counts as a holder.
@@ -34,9 +36,9 @@ def allocate(size):
 
 
 def structure(size, offset, pointer):
-    """Heap memory with one pointer in it."""
+    """Heap memory with one pointer in it, and none left from an earlier owner."""
     memory = libc.malloc(size)
-    ctypes.memset(memory, 0, size)
+    ctypes.memset(memory, 0, libc.malloc_usable_size(memory))
     ctypes.c_uint64.from_address(memory + offset).value = pointer
     return memory
 

@@ -31,6 +31,7 @@ import threading
 import types
 import weakref
 
+import hooks
 import walking
 from standin import address_of, allocate, begin, implementation, live, structure, tensor
 
@@ -351,7 +352,7 @@ def sleeps(ready, held_by_thread):
 
 def start_thread():
     ready = threading.Event()
-    arguments = (ready, new("thread", "sleeps", "local held_by_thread"))
+    arguments = (ready, new("thread", "(sleeper)", "sleeps", "local held_by_thread"))
     threading.Thread(target=sleeps, args=arguments, daemon=True, name="sleeper").start()
     ready.wait()
 
@@ -499,6 +500,11 @@ def two_roots():
 
 
 drops, also_drops = two_roots()
+
+
+# ---- what the interpreter calls ----
+
+hooks.install(new, ignore)
 
 
 # ---- questions ----

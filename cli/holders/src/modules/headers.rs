@@ -15,6 +15,7 @@ pub const DYNAMIC: u32 = 2;
 pub const NOTE: u32 = 4;
 /// What the loader makes read-only after it has written it.
 pub const RELOCATED: u32 = 0x6474_e552;
+const THREAD_LOCAL: u32 = 7;
 
 /// What the loader needs to know about a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,12 @@ impl Headers {
 
     pub fn loaded(&self) -> impl Iterator<Item = &Segment> {
         self.segments.iter().filter(|segment| segment.kind == LOAD)
+    }
+
+    /// The bytes of its thread-local variables.
+    pub fn thread_local_bytes(&self) -> Option<u64> {
+        let mut segments = self.segments.iter().filter(|segment| segment.kind == THREAD_LOCAL);
+        segments.next().map(|segment| segment.memory_bytes)
     }
 
     /// Runtime address minus the address in the file, if the beginning of the file is mapped at `start`.

@@ -3,10 +3,11 @@
 //! Only the table is read, and names when they are needed: the symbols of a large library take gigabytes.
 
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use object::LittleEndian;
-use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_OBJECT};
+use object::elf::{FileHeader64, SHT_DYNSYM, SHT_SYMTAB, STB_LOCAL, STT_OBJECT, STT_TLS};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 
@@ -20,6 +21,8 @@ const NAME: usize = 4096;
 #[derive(Default)]
 pub struct Variables {
     all: Vec<Variable>,
+    /// By the offset in the memory that the file has for each thread.
+    thread_local: Vec<Variable>,
     file: Option<File>,
     strings: u64,
 }
@@ -38,15 +41,17 @@ impl Variables {
     pub fn read(file: File) -> Variables {
         Variables::parse(&file, SHT_SYMTAB)
             .or_else(|| Variables::parse(&file, SHT_DYNSYM))
-            .map(|(all, strings)| Variables {
+            .map(|(all, thread_local, strings)| Variables {
                 all,
+                thread_local,
                 strings,
                 file: Some(file),
             })
             .unwrap_or_default()
     }
 
-    fn parse(file: &File, table: object::elf::SectionType) -> Option<(Vec<Variable>, u64)> {
+    /// Global and thread-local variables, and where their names are.
+    fn parse(file: &File, table: object::elf::SectionType) -> Option<(Vec<Variable>, Vec<Variable>, u64)> {
         let endian = LittleEndian;
         let cache = ReadCache::new(file);
         let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
@@ -57,37 +62,54 @@ impl Variables {
         }
         let symbols = sections.symbols(endian, &cache, table).ok()?;
         let strings = sections.section(symbols.string_section()).ok()?.sh_offset(endian);
-        let variable = |symbol: &object::elf::Sym64<LittleEndian>| {
-            let bytes = symbol.st_size(endian);
-            let is_variable = symbol.st_type() == STT_OBJECT && !symbol.is_undefined(endian) && bytes > 0;
-            is_variable.then(|| Variable {
-                start: symbol.st_value(endian),
-                bytes,
-                name: symbol.st_name(endian),
-                is_local: symbol.st_bind() == STB_LOCAL,
-            })
-        };
-        let mut all: Vec<Variable> = symbols.iter().filter_map(variable).collect();
-        // Of several names for one address, an exported one is last, and so is found first.
-        all.sort_by_key(|variable| (variable.start, !variable.is_local, std::cmp::Reverse(variable.name)));
-        (!symbols.is_empty()).then_some((all, strings))
+        let (mut all, mut thread_local) = (Vec::new(), Vec::new());
+        for symbol in symbols.iter().filter(|symbol| !symbol.is_undefined(endian)) {
+            let variables = match symbol.st_type() {
+                STT_OBJECT => &mut all,
+                STT_TLS => &mut thread_local,
+                _ => continue,
+            };
+            if symbol.st_size(endian) > 0 {
+                variables.push(Variable {
+                    start: symbol.st_value(endian),
+                    bytes: symbol.st_size(endian),
+                    name: symbol.st_name(endian),
+                    is_local: symbol.st_bind() == STB_LOCAL,
+                });
+            }
+        }
+        for variables in [&mut all, &mut thread_local] {
+            // Of several names for one address, an exported one is last, and so is found first.
+            variables.sort_by_key(|variable| (variable.start, !variable.is_local, std::cmp::Reverse(variable.name)));
+        }
+        (!symbols.is_empty()).then_some((all, thread_local, strings))
     }
 
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The mangled name of the variable that contains this address, and the offset in it.
-    pub fn at(&self, address: u64) -> Option<(String, u64)> {
-        let end = self.all.partition_point(|variable| variable.start <= address);
+    /// The mangled name of the variable that contains this address, and its range.
+    pub fn at(&self, address: u64) -> Option<(String, Range<u64>)> {
+        self.named(&self.all, address)
+    }
+
+    /// As above, of a thread-local variable; by its offset in the memory that the file has for each thread.
+    pub fn thread_local(&self, offset: u64) -> Option<(String, Range<u64>)> {
+        self.named(&self.thread_local, offset)
+    }
+
+    fn named(&self, variables: &[Variable], address: u64) -> Option<(String, Range<u64>)> {
+        let end = variables.partition_point(|variable| variable.start <= address);
         let contains = |variable: &&Variable| address - variable.start < variable.bytes;
         // A variable may lie inside another one.
-        let variable = self.all[..end].iter().rev().take(16).find(contains)?;
+        let variable = variables[..end].iter().rev().take(16).find(contains)?;
         let mut name = vec![0; NAME];
         let place = self.strings.checked_add(u64::from(variable.name))?;
         let read = self.file.as_ref()?.read_at(&mut name, place).ok()?;
         let length = name[..read].iter().position(|&byte| byte == 0)?;
         let name = std::str::from_utf8(&name[..length]).ok()?;
-        (!name.is_empty()).then(|| (name.to_owned(), address - variable.start))
+        let range = variable.start..variable.start.saturating_add(variable.bytes);
+        (!name.is_empty()).then(|| (name.to_owned(), range))
     }
 }

@@ -17,6 +17,7 @@ use crate::modules::Modules;
 use crate::source::{Region, Thread};
 use crate::walk::without;
 
+use super::coroutines::Coroutine;
 use super::driver::Role;
 use super::pages::Pages;
 use super::{Kind, NativeRoot};
@@ -24,13 +25,17 @@ use super::{Kind, NativeRoot};
 /// Where a thread keeps its data.
 #[derive(Debug, Clone, Default)]
 pub struct Stack {
-    thread: Thread,
+    pub thread: Thread,
     /// From the stack pointer to the first frame.
     pub frames: Option<Range<u64>>,
     sure: bool,
     pub locals: Option<Range<u64>>,
+    /// The thread pointer.
+    pub descriptor: Option<u64>,
     /// Its mapping, unused memory included.
-    whole: Option<Range<u64>>,
+    pub whole: Option<Range<u64>>,
+    /// The stack pointer, if the thread runs on a stack that is not its own.
+    pub guest: Option<u64>,
 }
 
 /// Bytes of glibc's struct pthread, at least.
@@ -38,7 +43,7 @@ const DESCRIPTOR: u64 = 2304;
 /// In it: the number of the thread.
 const THREAD_ID: u64 = 720;
 /// Functions may use this much memory below the stack pointer.
-const RED_ZONE: u64 = 128;
+pub const RED_ZONE: u64 = 128;
 
 /// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words. Those of other
 /// machines and C libraries are not known.
@@ -90,6 +95,15 @@ fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
     start..(descriptor + DESCRIPTOR).next_multiple_of(PAGE).min(region.range.end)
 }
 
+/// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
+/// struct pthread at its end. In a core file, the kernel's has no name.
+fn is_of_coroutine(copy: &Copy, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
+    copy.source().pid().is_some()
+        && copy.region(pointer).is_some_and(|region| {
+            region.name != "[stack]" && descriptor(copy, pages, pointer..region.range.end, thread.id).is_none()
+        })
+}
+
 /// The stacks of all threads.
 pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
     let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
@@ -99,17 +113,18 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
             sure: thread.stack_pointer.is_some(),
             ..Stack::default()
         };
-        let region = match thread.stack_pointer {
+        stack.guest = (thread.stack_pointer).filter(|pointer| is_of_coroutine(copy, pages, &thread, *pointer));
+        stack.sure &= stack.guest.is_none();
+        let region = match thread.stack_pointer.filter(|_| stack.guest.is_none()) {
             Some(pointer) => copy.region(pointer),
             None if is_main(&thread) => copy.regions().iter().find(|region| region.name == "[stack]"),
             None => None,
         };
         if let Some(region) = region {
-            let start = (thread
-                .stack_pointer
-                .map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
-            .unwrap_or(region.range.start)
-            .max(region.range.start);
+            let pointer = thread.stack_pointer.filter(|_| stack.guest.is_none());
+            let start = (pointer.map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
+                .unwrap_or(region.range.start)
+                .max(region.range.start);
             stack.frames = Some(start..region.range.end);
             stack.whole = Some(region.range.clone());
             let own = thread.thread_pointer.filter(|pointer| is_descriptor(copy, *pointer));
@@ -170,6 +185,7 @@ impl Stack {
             _ => {}
         }
         self.locals = Some(locals);
+        self.descriptor = Some(descriptor);
     }
 
     fn roots(&self) -> Vec<NativeRoot> {
@@ -211,8 +227,9 @@ pub fn are_locals_missing(stacks: &[Stack]) -> bool {
     !stacks.is_empty() && stacks.iter().all(|stack| stack.locals.is_none())
 }
 
-/// Globals of the program first, then those of libraries, then threads. `left_out`: static memory that holds nothing.
-pub fn all(modules: &Modules, stacks: &[Stack], left_out: &[Range<u64>]) -> Vec<NativeRoot> {
+/// Globals of the program first, then those of libraries, then threads. `left_out`: static memory that holds nothing, or is a
+/// coroutine's stack.
+pub fn all(modules: &Modules, stacks: &[Stack], coroutines: &[Coroutine], left_out: &[Range<u64>]) -> Vec<NativeRoot> {
     let mut roots = Vec::new();
     for module in modules.all() {
         if Role::of(&module.path) != Role::Program {
@@ -225,6 +242,7 @@ pub fn all(modules: &Modules, stacks: &[Stack], left_out: &[Range<u64>]) -> Vec<
         }));
     }
     let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();
+    of_threads.extend(coroutines.iter().map(|coroutine| coroutine.root.clone()));
     of_threads.sort_by_key(|root| matches!(root, NativeRoot::Stack { .. }));
     roots.extend(of_threads);
     roots

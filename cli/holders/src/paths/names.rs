@@ -8,7 +8,7 @@ use super::torch;
 use crate::classes::Searched;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::NativeRoot;
-use crate::python::{Label, PythonRoot, TypeId};
+use crate::python::{Label, PythonRoot, TypeId, signal_name};
 
 /// What a node is, as far as the words of a path depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -111,8 +111,13 @@ pub(super) struct Names<'a, 'c, 's> {
 impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn new(searched: &'a mut Searched<'c, 's>) -> Names<'a, 'c, 's> {
         let threads = searched.copy.source().threads().into_iter();
+        let mut threads: HashMap<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
+        // The names that a Python program gives are better: those of the system are the program's until 3.13.
+        if let Some(python) = &mut searched.python {
+            threads.extend(python.thread_names(searched.copy));
+        }
         Names {
-            threads: threads.map(|thread| (u64::from(thread.id), thread.name)).collect(),
+            threads,
             searched,
             kinds: HashMap::new(),
         }
@@ -379,13 +384,21 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
         let (root, start) = match self.searched.graph.root(root) {
             Some(Root::Python(root)) => return self.python_beginning(root),
-            Some(Root::Native { root, start }) => (root.clone(), *start),
+            Some(Root::Native { root, start }) => (root.clone(), start.next_multiple_of(8)),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
             Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
         };
-        let address = match &root {
-            NativeRoot::Registers { .. } => 0,
-            _ => start.wrapping_add(edge.index() * 8),
+        let mut root = root;
+        let address = match &mut root {
+            NativeRoot::Registers { thread, name, .. } => {
+                self.rename(*thread, name);
+                0
+            }
+            NativeRoot::Stack { thread, name, .. } | NativeRoot::ThreadLocals { thread, name, .. } => {
+                self.rename(*thread, name);
+                start.wrapping_add(edge.index() * 8)
+            }
+            NativeRoot::Globals { .. } => start.wrapping_add(edge.index() * 8),
         };
         let Searched {
             copy, modules, native, ..
@@ -398,6 +411,24 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         };
         let is_vector = kind == RootKind::Global && self.is_vector(address);
         Beginning::Word(name, kind, is_vector)
+    }
+
+    /// The name of a thread in the program's words.
+    fn rename(&self, thread: u32, name: &mut String) {
+        if let Some(known) = self.threads.get(&u64::from(thread)) {
+            name.clone_from(known);
+        }
+    }
+
+    /// What to call a root that is one variable of native code, and what it is: `g_cache in libext.so`, `std::vector`.
+    pub fn variable(&mut self, node: NodeId) -> Option<(String, String, RootKind)> {
+        match self.beginning(node, Edge::new(EdgeKind::Word, 0)) {
+            Beginning::Word(name, root, is_vector) => {
+                let detail = if is_vector { "std::vector" } else { "" };
+                Some((name, detail.to_owned(), root))
+            }
+            _ => None,
+        }
     }
 
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
@@ -428,6 +459,12 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
                     self.thread(thread)
                 };
                 Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
+            }
+            PythonRoot::Hook { thread, main, name } => {
+                Beginning::Other(format!("{}{name}", of(thread, main)), RootKind::Interpreter)
+            }
+            PythonRoot::Signal(signal) => {
+                Beginning::Other(format!("signal handler {}", signal_name(signal)), RootKind::Interpreter)
             }
         }
     }

@@ -142,7 +142,7 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
         let is_shared = tree.holders(place).nth(1).is_some();
         let has_name = match (node as usize).checked_sub(nodes) {
             None => may_have_name(names, NodeId(node)),
-            Some(block) => is_of_native_root(names, names.searched.found[block].last.0),
+            Some(block) => is_of_file(names, names.searched.found[block].last.0),
         };
         let is_shared = is_shared && (has_name || node as usize >= nodes || may_be_shared(names, NodeId(node)));
         if has_name || is_shared {
@@ -249,11 +249,12 @@ fn without_chains(tree: &[Dominated], named: Vec<(u32, Holder)>) -> Vec<(u32, Ho
 /// Whether a node has a name that tells where to drop it.
 pub(super) fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     match names.searched.graph.kind(node) {
-        NodeKind::Root | NodeKind::Frame => false,
+        NodeKind::Root => names.searched.graph.is_variable(node),
+        NodeKind::Frame => false,
         // Of native memory, a program can only drop what its variables hold.
         NodeKind::Native => {
             let parent = names.searched.graph.parent(node);
-            parent.is_some_and(|(parent, _)| is_of_native_root(names, parent))
+            parent.is_some_and(|(parent, _)| is_of_file(names, parent))
         }
         NodeKind::Python => match names.kind(node) {
             Kind::Module
@@ -273,8 +274,10 @@ pub(super) fn may_have_name(names: &mut Names, node: NodeId) -> bool {
     }
 }
 
-fn is_of_native_root(names: &Names, root: NodeId) -> bool {
-    matches!(names.searched.graph.root(root), Some(Root::Native { .. }))
+/// Whether this is a native root of several variables. One variable has a name of its own, which is that of all it holds.
+fn is_of_file(names: &Names, root: NodeId) -> bool {
+    let graph = &names.searched.graph;
+    !graph.is_variable(root) && matches!(graph.root(root), Some(Root::Native { .. }))
 }
 
 /// Whether what several refer to is of use to a reader, although it has no name. Many refer to classes and frames, which the
@@ -291,7 +294,7 @@ fn may_be_shared(names: &mut Names, node: NodeId) -> bool {
 fn of_shared(names: &mut Names, tree: &Tree, place: u32, mut shared: Shared) -> Option<Holder> {
     let Dominated { node, parent, .. } = tree.nodes[place as usize];
     let around = parent.map(|parent| NodeId(tree.nodes[parent as usize].node));
-    let is_outermost = around.is_none_or(|around| is_of_native_root(names, around));
+    let is_outermost = around.is_none_or(|around| is_of_file(names, around));
     let name = shared.names.remove(0);
     (!shared.names.is_empty() || is_outermost).then(|| Holder {
         name,
@@ -329,6 +332,17 @@ fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
 /// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
 fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<Holder> {
     let graph = &names.searched.graph;
+    if graph.is_variable(node) {
+        let (name, detail, root) = names.variable(node)?;
+        return Some(Holder {
+            name,
+            detail,
+            root,
+            parent: None,
+            also: Vec::new(),
+            more: 0,
+        });
+    }
     let is_reached = graph.phase(node) != Phase::None;
     let mut path = names.path(node, *budget);
     *budget = budget.saturating_sub(path.len());

@@ -42,7 +42,7 @@ impl Pages {
             match names.searched.graph.kind(node) {
                 NodeKind::Root => {
                     if let Some(Root::Native { start, .. }) = names.searched.graph.root(node) {
-                        self.range(copy, start + edge.index() * 8, 8);
+                        self.range(copy, start.next_multiple_of(8) + edge.index() * 8, 8);
                     }
                 }
                 NodeKind::Frame if is_new => self.range(copy, address, FRAME),
@@ -186,7 +186,7 @@ impl<'n, 'c> Check<'n, 'c> {
                     root: NativeRoot::Registers { .. },
                     ..
                 }) => true,
-                Some(Root::Native { start, .. }) => self.same_word(names, start + edge.index() * 8),
+                Some(Root::Native { start, .. }) => self.same_word(names, start.next_multiple_of(8) + edge.index() * 8),
                 Some(Root::Python(root)) if is_of_thread(root) => self.is_rooted(names, target),
                 _ => true,
             },

@@ -30,8 +30,9 @@ impl Python {
         for module in likely.into_iter().chain(others) {
             let find = |name: &str| modules.address_of(module, name);
             if let Some(runtime) = find("_PyRuntime") {
-                let found = examine(copy, module, runtime, &find);
-                return found.map(Some).map_err(|reason| unsupported(module, reason));
+                let mut python = examine(copy, module, runtime, &find).map_err(|reason| unsupported(module, reason))?;
+                python.signal_handlers = python.find_handlers(copy, module);
+                return Ok(Some(python));
             }
             if module.file_name().contains("python") && find("PyInterpreterState_Head").is_some() {
                 return Err(unsupported(module, format!("a Python older than 3.7 {UNKNOWN}")));
@@ -86,6 +87,7 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
         is_state_shifted,
         code_type: find("PyCode_Type").ok_or_else(|| format!("{name} does not export its types"))?,
         plain_lookup: 0,
+        signal_handlers: None,
     };
     sizes(copy, &python.offsets, minor, find)
         .and_then(|()| python.known_objects(copy, find))

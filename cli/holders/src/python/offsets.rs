@@ -42,6 +42,8 @@ offsets! {
     interpreter_fork_hooks
     interpreter_audit_hooks
     interpreter_atexit
+    interpreter_monitoring
+    interpreter_monitoring_bytes
     interpreter_types
     interpreter_extension_types
     static_type_bytes
@@ -59,6 +61,8 @@ offsets! {
     thread_context
     thread_exc_info
     thread_raised
+    thread_profiler
+    thread_tracer
     thread_frame
     thread_c_frame
     c_frame_current

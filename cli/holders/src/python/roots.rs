@@ -22,7 +22,7 @@ const PTHREAD_ID: u64 = 720;
 #[derive(Clone, Copy)]
 pub(super) struct ThreadState {
     pub(super) address: u64,
-    id: u64,
+    pub(super) id: u64,
     is_main: bool,
 }
 
@@ -50,6 +50,9 @@ impl Python {
         for &interpreter in &interpreters {
             self.atexit_callbacks(copy, interpreter, see);
         }
+        for (signal, handler) in self.handlers(copy) {
+            object(see, &PythonRoot::Signal(signal), handler);
+        }
         if self.is_state_shifted {
             return;
         }
@@ -59,12 +62,23 @@ impl Python {
             (o.interpreter_codecs, "codecs"),
             (o.interpreter_codecs + 8, "codecs"),
             (o.interpreter_codecs + 16, "codecs"),
-            (o.interpreter_fork_hooks, "os.register_at_fork"),
-            (o.interpreter_fork_hooks + 8, "os.register_at_fork"),
-            (o.interpreter_fork_hooks + 16, "os.register_at_fork"),
-            (o.interpreter_audit_hooks, "sys.addaudithook"),
+            (o.interpreter_fork_hooks, "fork hook"),
+            (o.interpreter_fork_hooks + 8, "fork hook"),
+            (o.interpreter_fork_hooks + 16, "fork hook"),
+            (o.interpreter_audit_hooks, "audit hook"),
         ];
         interpreter_roots(&state, see);
+        if o.interpreter_monitoring != ABSENT {
+            let root = PythonRoot::Interpreter("monitoring callback");
+            for callbacks in interpreters
+                .iter()
+                .map(|interpreter| interpreter + o.interpreter_monitoring)
+            {
+                for at in (0..o.interpreter_monitoring_bytes).step_by(8) {
+                    object(see, &root, copy.word(callbacks + at));
+                }
+            }
+        }
         for &interpreter in &interpreters {
             self.static_types(copy, interpreter, see);
         }
@@ -136,6 +150,12 @@ impl Python {
                 object(see, &exception, copy.word(handled + o.exc_value + 8));
             }
             handled = copy.word(handled + o.exc_previous);
+        }
+        for (at, name) in [
+            (o.thread_profiler, "profile function"),
+            (o.thread_tracer, "trace function"),
+        ] {
+            object(see, &PythonRoot::Hook { thread, main, name }, word(at));
         }
         for at in (0..o.thread_bytes).step_by(8) {
             let target = word(at);

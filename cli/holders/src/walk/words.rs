@@ -61,6 +61,7 @@ impl Walk<'_, '_> {
                 let is_new = self.graph.phase(target) == Phase::None;
                 self.offer(target, from, edge, WORD, true, 0);
                 if is_new && self.graph.phase(target) != Phase::None {
+                    self.graph.follow(edge);
                     self.graph.add_target(from, target);
                 }
             }
@@ -127,6 +128,10 @@ impl Walk<'_, '_> {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
             }
+            return;
+        }
+        // A stale word that leads to the driver's memory would lead to every block.
+        if self.phase == Phase::Rest && self.graph.is_weak(from) && self.native.is_driver(self.copy, start) {
             return;
         }
         self.graph.add_target(from, id);
@@ -278,6 +283,7 @@ impl Walk<'_, '_> {
                             None => copy.word(at + 8),
                         };
                         let edge = Edge::new(EdgeKind::Word, (at - start) / 8);
+                        self.graph.follow(edge);
                         if self.native.is_end(copy, at, value) {
                             self.tail_word(from, edge, value);
                         } else {

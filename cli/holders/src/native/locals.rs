@@ -1,0 +1,154 @@
+//! Which file a thread-local variable is of.
+//!
+//! The loader places the thread-local memory of all files that are loaded at the start of a program at a fixed distance from
+//! the thread pointer, on which side depends on the machine:
+//!
+//! ```text
+//! x86-64:   │ block of the last file │ … │ block of the first file │ ◄ thread pointer
+//! aarch64:  thread pointer ► │ 16 bytes │ block of the first file │ … │ block of the last file │
+//! ```
+//!
+//! The distance is in the loader's list of files. Where in an entry it is differs between versions of glibc, which tells
+//! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names.
+
+use crate::copy::Copy;
+use crate::modules::{Module, Modules};
+
+/// No list of files is longer.
+const MOST_FILES: usize = 1 << 16;
+
+/// Distances that are larger are marks for files whose memory is elsewhere.
+const FARTHEST: u64 = 1 << 24;
+
+/// Where the blocks are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Below,
+    Above,
+}
+
+impl Side {
+    pub const HERE: Side = if cfg!(target_arch = "x86_64") {
+        Side::Below
+    } else {
+        Side::Above
+    };
+}
+
+/// The thread-local memory of the files.
+#[derive(Debug)]
+pub struct Blocks {
+    side: Side,
+    all: Vec<Block>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Block {
+    /// Index of the module.
+    module: usize,
+    /// From the thread pointer to the block.
+    distance: u64,
+    bytes: u64,
+}
+
+impl Default for Blocks {
+    fn default() -> Blocks {
+        Blocks {
+            side: Side::HERE,
+            all: Vec::new(),
+        }
+    }
+}
+
+impl Blocks {
+    /// Empty if the C library is not glibc, or does not tell debuggers its structures.
+    pub fn of(copy: &Copy, modules: &Modules) -> Blocks {
+        let mut blocks = Blocks::default();
+        let Some(distance_at) = distance_offset(copy, modules) else {
+            return blocks;
+        };
+        let of_loader = |module: &&Module| module.file_name().starts_with("ld-linux");
+        let mut loaders = modules.all().iter().filter(of_loader);
+        let list = loaders.find_map(|loader| modules.address_of(loader, "_r_debug"));
+        let mut file = list.map_or(0, |list| copy.word(list + 8));
+        for _ in 0..MOST_FILES {
+            if file == 0 || !copy.has(file) {
+                break;
+            }
+            let (bias, next) = (copy.word(file), copy.word(file + 24));
+            let distance = copy.word(file + distance_at);
+            let mut same = (modules.all().iter().enumerate()).filter(|(_, module)| module.bias == bias);
+            if let (Some((module, _)), None) = (same.next(), same.next())
+                && let Some(bytes) = modules.thread_local_bytes(module)
+                && (1..FARTHEST).contains(&distance)
+            {
+                blocks.all.push(Block {
+                    module,
+                    distance,
+                    bytes,
+                });
+            }
+            file = next;
+        }
+        blocks
+    }
+
+    /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
+    pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
+        self.all.iter().find_map(|block| {
+            let start = match self.side {
+                Side::Below => base.checked_sub(block.distance)?,
+                Side::Above => base.checked_add(block.distance)?,
+            };
+            let inside = address.checked_sub(start)?;
+            (inside < block.bytes).then_some((block.module, start))
+        })
+    }
+}
+
+/// Where the distance is in an entry of the loader's list.
+fn distance_offset(copy: &Copy, modules: &Modules) -> Option<u64> {
+    const NAME: &str = "_thread_db_link_map_l_tls_offset";
+    let is_library = |module: &&Module| {
+        ["libc.so", "libc-", "libpthread"]
+            .iter()
+            .any(|name| module.file_name().starts_with(name))
+    };
+    let mut libraries = modules.all().iter().filter(is_library);
+    let at = libraries.find_map(|library| modules.address_of(library, NAME))?;
+    // Bits of the field, number of elements, offset in bytes.
+    let [bits, count, offset] = [0, 4, 8].map(|part| copy.half(at + part));
+    (bits == 64 && count == 1 && offset.is_multiple_of(8) && offset < 1 << 16).then(|| u64::from(offset))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_below_the_thread_pointer_or_above_it() {
+        let block = |module, distance, bytes| Block {
+            module,
+            distance,
+            bytes,
+        };
+        let below = Blocks {
+            side: Side::Below,
+            all: vec![block(0, 64, 40), block(3, 128, 64)],
+        };
+        assert_eq!(below.find(0x1000, 0x1000 - 64), Some((0, 0x1000 - 64)));
+        assert_eq!(below.find(0x1000, 0x1000 - 25), Some((0, 0x1000 - 64)));
+        assert_eq!(below.find(0x1000, 0x1000 - 24), None, "padding");
+        assert_eq!(below.find(0x1000, 0x1000 - 65), Some((3, 0x1000 - 128)));
+        assert_eq!(below.find(0x1000, 0x1000), None);
+        assert_eq!(below.find(16, 0), None, "no such thread pointer");
+        let above = Blocks {
+            side: Side::Above,
+            all: vec![block(0, 16, 40), block(3, 64, 64)],
+        };
+        assert_eq!(above.find(0x1000, 0x1010), Some((0, 0x1010)));
+        assert_eq!(above.find(0x1000, 0x1000), None, "the head");
+        assert_eq!(above.find(0x1000, 0x1040 + 63), Some((3, 0x1040)));
+        assert_eq!(above.find(0x1000, 0x1040 + 64), None);
+    }
+}
