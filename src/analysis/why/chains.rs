@@ -25,6 +25,9 @@ pub(super) fn shown(tree: Vec<Retained>, options: &Options) -> (Vec<Retained>, u
     (shown, hidden)
 }
 
+/// The row around siblings, their name, and the names of the other references to them.
+type Siblings = (Option<usize>, String, Vec<String>);
+
 /// One row for a chain that repeats a step, and one for siblings with the same text. Parents precede children.
 fn merged(tree: Vec<Retained>) -> Vec<Retained> {
     let mut rows: Vec<Retained> = Vec::with_capacity(tree.len());
@@ -32,7 +35,7 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
     // The row that stands for each node of the tree.
     let mut row_of: Vec<usize> = Vec::with_capacity(tree.len());
     // The first of siblings with the same text, and their number.
-    let mut siblings: HashMap<(Option<usize>, String, Vec<String>), (usize, u64)> = HashMap::new();
+    let mut siblings: HashMap<Siblings, (usize, u64)> = HashMap::new();
     for node in tree {
         let parent = node.parent.map(|parent| row_of[parent]);
         let runs = runs(&node.name);

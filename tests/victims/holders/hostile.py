@@ -157,7 +157,7 @@ def steps():
     def train():
         while True:
             step = [tensor() for _ in range(20)]
-            del step
+            step.clear()
 
     later.append(train)
     return "held"
