@@ -70,6 +70,14 @@ impl Budget {
         self.stop.is_none()
     }
 
+    /// Reads the clock; false if the search must stop.
+    pub fn has_time(&mut self) -> bool {
+        if Instant::now() > self.deadline {
+            self.stop(Stop::Time);
+        }
+        self.stop.is_none()
+    }
+
     /// The first reason is kept.
     pub fn stop(&mut self, why: Stop) {
         self.stop.get_or_insert(why);

@@ -12,14 +12,17 @@
 //! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no further copy
 //! contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
+mod limits;
+
 use std::collections::HashSet;
 use std::fs;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use culeak::analysis::words;
 use culeak::snapshot::{Class, Holders, Search};
 use foldhash::fast::FixedState;
+
+use limits::{threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
 pub use crate::budget::Stop;
@@ -31,7 +34,7 @@ use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
-use crate::source::{Source, Thread};
+use crate::source::Source;
 use crate::variables;
 use crate::walk::{Entry, Pointer, Usual, Walk, without};
 use crate::{Block, Error, Options, Stopped};
@@ -197,34 +200,6 @@ pub fn search(
     Ok(paths.finish(search))
 }
 
-/// What was not searched and may hold blocks that are lost otherwise: bytes of shared memory, and threads that ran.
-fn what_may_hold(left_out: u64, running: usize) -> Vec<String> {
-    let mut limits = Vec::new();
-    if left_out > 0 {
-        limits.push(format!(
-            "{} of memory shared with other processes were not searched: a block that only it points to counts as lost",
-            words::bytes(left_out)
-        ));
-    }
-    if running > 0 {
-        let (threads, whose) = match running {
-            1 => ("1 thread was".to_owned(), "its"),
-            _ => (format!("{running} threads were"), "their"),
-        };
-        limits.push(format!(
-            "{threads} running, and {whose} registers were not read: a block that only these point to counts as lost; --pause \
-             reads them"
-        ));
-    }
-    limits
-}
-
-/// Threads that ran while the memory was copied.
-fn threads_running(copy: &Copy) -> usize {
-    let runs = |thread: &&Thread| thread.stack_pointer.is_none() && thread.registers.is_empty();
-    copy.threads().iter().filter(runs).count()
-}
-
 /// If copies go on to explain blocks, the search takes this many times the copies of [`Options::copies`] at most: references
 /// that move all the time are missing from many copies.
 const ROUNDS: u32 = 4;
@@ -365,7 +340,7 @@ fn examine<'c, 's>(
             walk.search_late();
             walk.search_tails();
         }
-        if walk.unexplained() {
+        if walk.may_be_apart() {
             walk.search_apart();
         }
     } else {
@@ -592,20 +567,6 @@ mod tests {
     fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
         assert_eq!(time_run("0 0 0\n"), None);
         assert_eq!(time_run("1234 5 6\n"), Some(1234));
-    }
-
-    #[test]
-    fn what_may_hold_lost_blocks_is_said() {
-        assert!(what_may_hold(0, 0).is_empty());
-        let both = what_may_hold(3 << 30, 2);
-        assert!(
-            both[0].starts_with("3 GiB of memory shared with other processes"),
-            "{both:?}"
-        );
-        assert!(
-            both[1].starts_with("2 threads were running, and their registers"),
-            "{both:?}"
-        );
     }
 
     #[test]

@@ -199,6 +199,11 @@ impl<'a> Copy<'a> {
         Some(bytes)
     }
 
+    /// As [`Copy::bytes`], without a copy; `None` also if the range crosses the end of a page.
+    pub(crate) fn slice(&self, start: u64, bytes: u64) -> Option<&[u8]> {
+        self.part(start)?.get(..usize::try_from(bytes).ok()?)
+    }
+
     /// A C string, up to `limit` bytes. Empty if it is absent, contains control characters or is not UTF-8.
     pub fn text(&self, address: u64, limit: usize) -> String {
         let mut bytes = Vec::new();

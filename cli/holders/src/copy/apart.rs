@@ -11,7 +11,7 @@ use super::selection::{is_special, without};
 use crate::source::{Region, Source};
 
 /// Bytes that are searched at most.
-pub const MOST: u64 = 4 << 30;
+pub const MOST: u64 = 2 << 30;
 /// Bytes that are read at a time.
 const PIECE: u64 = 1 << 20;
 /// The largest inaccessible mapping that is looked at; larger ones are reservations.
@@ -120,19 +120,18 @@ impl Area {
         without_room
     }
 
-    /// Reads it, and shows each word that can be a pointer with its address. Pages that cannot be read are left out.
-    pub fn each_word(&self, source: &dyn Source, see: &mut dyn FnMut(u64, u64)) {
-        let mut buffer = vec![0; PIECE as usize];
+    /// Reads it piece by piece: the address and the words of each, until `see` returns false. Pages that cannot be read are left
+    /// out.
+    pub fn read(&self, source: &dyn Source, see: &mut dyn FnMut(u64, &mut dyn Iterator<Item = u64>) -> bool) {
+        let mut buffer = vec![0; PIECE.min(self.bytes()) as usize];
         for run in &self.present {
             let mut at = run.start;
             while at < run.end {
                 let wanted = (run.end - at).min(PIECE) as usize;
                 let read = source.read(&[at..at + wanted as u64], &mut buffer[..wanted]) & !7;
-                for (place, word) in buffer[..read].chunks_exact(8).enumerate() {
-                    let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
-                    if word >= PAGE {
-                        see(at + place as u64 * 8, word);
-                    }
+                let word = |word: &[u8]| u64::from_le_bytes(word.try_into().unwrap_or_default());
+                if read > 0 && !see(at, &mut buffer[..read].chunks_exact(8).map(word)) {
+                    return;
                 }
                 at += read as u64;
                 if read < wanted {

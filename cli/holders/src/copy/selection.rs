@@ -111,7 +111,8 @@ fn with_relocated(
     region: &Region,
     excluded: &[Range<u64>],
 ) -> Vec<Range<u64>> {
-    let mut ranges = excluded.to_vec();
+    let inside = |range: &&Range<u64>| range.start < region.range.end && region.range.start < range.end;
+    let mut ranges: Vec<Range<u64>> = excluded.iter().filter(inside).cloned().collect();
     let before = regions.partition_point(|other| other.range.start <= region.range.start);
     let first = (regions[..before].iter().rev()).find(|other| other.offset == 0 && other.name == region.name);
     if let Some((headers, bias)) = first.and_then(|first| headers(source, first)) {

@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::{Walk, object_in};
 use crate::copy::PAGE;
-use crate::copy::apart::Apart;
+use crate::copy::apart::{Apart, Area};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase, Placement, Root};
 use crate::native::NativeRoot;
 
@@ -52,52 +52,73 @@ impl Walk<'_, '_> {
             .collect();
         // The last one is entered first.
         waiting.reverse();
-        let mut is_entered = vec![false; apart.areas.len()];
+        let mut is_reached = vec![false; apart.areas.len()];
+        for (area, ..) in &waiting {
+            is_reached[*area] = true;
+        }
         while let Some((number, from, edge)) = waiting.pop() {
-            if std::mem::replace(&mut is_entered[number], true) || self.stopped().is_some() {
-                continue;
-            }
             let area = &apart.areas[number];
-            let known = self.graph.find(self.copy, area.range.start);
-            let added = known.or_else(|| self.graph.add(self.copy, area.range.start, NodeKind::Native));
-            let Some(id) = added.filter(|id| self.graph.phase(*id) == Phase::None) else {
+            let Some(id) = self.enter(area, from, edge) else {
                 continue;
             };
-            self.graph.add_target(from, id);
-            self.graph.place(
-                id,
-                Placement {
-                    parent: from,
-                    edge,
-                    phase: self.phase,
-                    weak: true,
-                    cost: self.cost,
-                    unnamed: 1,
-                },
-            );
-            self.apart.entered.push((id, area.shared));
             self.graph.begin_scan(id);
-            area.each_word(self.copy.source(), &mut |address, value| {
-                let edge = Edge::new(EdgeKind::Word, (address - area.range.start) / 8);
-                match apart.at(value) {
-                    Some(other) if !is_entered[other] => waiting.push((other, id, edge)),
-                    Some(_) => {}
-                    None => self.word_apart(id, edge, value),
+            area.read(self.copy.source(), &mut |start, words| {
+                for (place, value) in words.enumerate() {
+                    let word = (start - area.range.start) / 8 + place as u64;
+                    let edge = Edge::new(EdgeKind::Word, word);
+                    match apart.at(value) {
+                        Some(other) if !std::mem::replace(&mut is_reached[other], true) => {
+                            waiting.push((other, id, edge))
+                        }
+                        Some(_) => {}
+                        None => self.word_apart(id, edge, value),
+                    }
                 }
+                self.budget.has_time()
             });
             self.graph.end_scan(id);
             self.run();
         }
         self.apart.entered.sort_unstable_by_key(|entered| entered.0);
         self.search_late();
-        let areas = apart.areas.iter().zip(is_entered);
-        for (area, _) in areas.filter(|(_, is_entered)| !is_entered) {
-            area.each_word(self.copy.source(), &mut |_, value| {
-                if let Some((block, _)) = self.index.find(value) {
+        let areas = apart.areas.iter().zip(is_reached);
+        for (area, _) in areas.filter(|(_, is_reached)| !is_reached) {
+            area.read(self.copy.source(), &mut |_, words| {
+                for (block, _) in words.filter_map(|value| self.index.find(value)) {
                     self.apart.pointed[block].get_or_insert(area.shared);
                 }
+                self.budget.has_time()
             });
         }
+    }
+
+    /// Whether memory apart from the copy may hold a block that nothing else does. Those of PyTorch are held by objects only.
+    pub fn may_be_apart(&self) -> bool {
+        (0..self.index.len()).any(|block| {
+            let is_explained =
+                self.found[block].is_some() || self.numbers[block].is_some() || self.ends[block].is_some();
+            !is_explained && !self.index.is_of_torch(block)
+        })
+    }
+
+    /// A node for an area that this reference leads to; `None` if there is one, or no room or time.
+    fn enter(&mut self, area: &Area, from: NodeId, edge: Edge) -> Option<NodeId> {
+        if !self.budget.has_time() || self.graph.find(self.copy, area.range.start).is_some() {
+            return None;
+        }
+        let id = self.graph.add(self.copy, area.range.start, NodeKind::Native)?;
+        self.graph.add_target(from, id);
+        let at = Placement {
+            parent: from,
+            edge,
+            phase: self.phase,
+            weak: true,
+            cost: self.cost,
+            unnamed: 1,
+        };
+        self.graph.place(id, at);
+        self.apart.entered.push((id, area.shared));
+        Some(id)
     }
 
     /// Only what nothing else leads to: all other holders remain as they are.
@@ -109,7 +130,8 @@ impl Walk<'_, '_> {
             return;
         }
         let is_reached = |node: NodeId| self.graph.phase(node) != Phase::None;
-        if !self.graph.find(self.copy, value).is_some_and(is_reached) && self.budget.spend(1) {
+        let is_copied = self.copied.contains(&value) && self.copy.granule(value).is_some();
+        if is_copied && !self.graph.find(self.copy, value).is_some_and(is_reached) && self.budget.spend(1) {
             self.behind = 0;
             self.word(from, edge, value);
         }
@@ -123,7 +145,7 @@ impl Walk<'_, '_> {
             return pointers;
         }
         for run in self.copy.runs() {
-            if !self.budget.spend(1) {
+            if !self.budget.has_time() {
                 break;
             }
             for page in run.step_by(PAGE as usize) {

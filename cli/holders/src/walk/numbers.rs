@@ -44,6 +44,15 @@ impl Walk<'_, '_> {
         if size > SHORT && !self.arrays.insert(object) || !self.budget.spend(size / 8) {
             return;
         }
+        if size <= PACKED
+            && let Some(bytes) = self.copy.slice(start, size)
+        {
+            for word in bytes.windows(8) {
+                let value = word.try_into().map_or(0, u64::from_le_bytes);
+                self.is_value(from, edge, value);
+            }
+            return;
+        }
         for at in places(start, size) {
             let value = self.copy.word(at);
             if value != 0 {
