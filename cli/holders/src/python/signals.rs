@@ -61,9 +61,9 @@ impl Python {
             let mut page = range.start & !(PAGE - 1);
             while page < range.end {
                 if let Some(words) = copy.page(page) {
-                    for place in 0..words.len() {
+                    for (place, word) in words.iter().enumerate() {
                         let at = page + place as u64 * 8;
-                        if words[place] == 0 && range.contains(&at) && self.is_table(copy, at) {
+                        if *word == 0 && range.contains(&at) && self.is_table(copy, at) {
                             return Some(at);
                         }
                     }
