@@ -618,6 +618,7 @@ pub fn held() -> Snapshot {
         parent,
         bytes,
         count,
+        ..Retainer::default()
     };
     let retainers = vec![
         retainer("__main__.keep (list of 60)", RootKind::Module, None, 40 * MIB, 60),
