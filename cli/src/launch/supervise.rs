@@ -65,7 +65,7 @@ fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
         // The kernel also returns stops, while another thread of this process traces the child (`source::live`).
-        let has_ended = |state| matches!(state, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
+        let has_ended = |state: WaitStatus| matches!(state, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
         if waitid(Id::Pid(id), look).is_ok_and(has_ended) {
             let name = fs::read_to_string(format!("/proc/{id}/comm")).ok();
             return Ok(Ended {
