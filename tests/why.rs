@@ -175,6 +175,7 @@ fn local_variables_of_daemon_threads_hold_memory_at_the_end() {
     for interpreter in interpreters() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "daemon_local"));
         done.expect(&ALL, &interpreter.version);
+        assert_eq!(done.code, Some(0), "{}", done.stderr);
     }
 }
 
@@ -223,6 +224,7 @@ fn a_process_that_leaves_at_once_is_searched() {
 fn threads_that_run_on_do_not_prevent_the_search() {
     let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "thread"));
     done.expect(&ALL, "a daemon thread");
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
 }
 
 #[test]

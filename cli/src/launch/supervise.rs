@@ -64,7 +64,9 @@ fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
     // A process keeps its name until it is reaped.
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
-        if waitid(Id::Pid(id), look).is_ok_and(|state| state != WaitStatus::StillAlive) {
+        // The kernel also returns stops, while another thread of this process traces the child (`source::live`).
+        let has_ended = |state: WaitStatus| matches!(state, WaitStatus::Exited(..) | WaitStatus::Signaled(..));
+        if waitid(Id::Pid(id), look).is_ok_and(has_ended) {
             let name = fs::read_to_string(format!("/proc/{id}/comm")).ok();
             return Ok(Ended {
                 status: child.wait()?,
