@@ -5,6 +5,7 @@
 //! * [`jemalloc`], [`tcmalloc`]: those of other allocators, with [`tree`] and [`slabs`] for what both have in common
 //! * [`rtti`]: classes by their virtual tables
 //! * [`roots`]: static memory, stacks, thread-local variables
+//! * [`counts`]: reference counts of C++ objects
 //! * [`driver`]: what belongs to the CUDA driver and so holds nothing
 
 use std::ops::Range;
@@ -22,6 +23,7 @@ use roots::Stack;
 use rtti::Classes;
 use slabs::Slabs;
 
+pub mod counts;
 pub mod driver;
 pub mod glibc;
 pub mod jemalloc;
