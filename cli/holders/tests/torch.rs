@@ -166,7 +166,7 @@ fn whatever_has_a_pointer_to_a_block_holds_it_but_the_records_of_the_allocator()
 #[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
 fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
     let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/torch_holders.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/holders.py");
     let mut command = Command::new(python);
     let mut child = (command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()))
         .spawn()
