@@ -54,6 +54,10 @@ impl BlockIndex {
         (end(&self.blocks[before]) == self.blocks[block].address).then_some(before)
     }
 
+    pub fn block(&self, block: usize) -> &Block {
+        &self.blocks[block]
+    }
+
     pub fn is_of_torch(&self, block: usize) -> bool {
         self.blocks[block].of_torch
     }

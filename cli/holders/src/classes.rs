@@ -27,6 +27,7 @@ use limits::{threads_running, what_may_hold};
 use crate::blocks::BlockIndex;
 pub use crate::budget::Stop;
 use crate::copy::Copy;
+use crate::counted::Stale;
 use crate::evidence::Evidence;
 use crate::garbage::{Garbage, Unreached};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
@@ -34,6 +35,7 @@ use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
+use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
 use crate::walk::{Entry, Pointer, Usual, Walk, without};
@@ -67,6 +69,8 @@ pub struct Searched<'c, 's> {
     pub garbage: Garbage,
     /// By the index of the block.
     pub found: Vec<Found>,
+    /// References that hold nothing.
+    pub(crate) stale: Stale,
     /// References that led to no live object.
     pub torn: u64,
     /// Bytes of shared memory that were not searched.
@@ -125,7 +129,10 @@ pub fn search(
             search.copied_bytes = copy.copied_bytes();
         }
         search.paused_ns += nanoseconds(copied.paused);
-        let mut searched = match examine(&copy, &index, is_consistent, deadline) {
+        let is_done =
+            |(block, answer): (usize, &Option<Answer>)| is_final(answer) && changed.binary_search(&block).is_err();
+        let done: Vec<bool> = best.iter().enumerate().map(is_done).collect();
+        let mut searched = match examine(&copy, &index, &done, is_consistent, deadline) {
             Err(error) if search.copies > 1 => {
                 limits.push(format!("a further copy was not searched: {error}"));
                 break;
@@ -267,10 +274,11 @@ fn time_run(times: &str) -> Option<u64> {
     (time > 0).then_some(time)
 }
 
-/// Searches one copy.
+/// Searches one copy. `done`: blocks that need no further answer, by index.
 fn examine<'c, 's>(
     copy: &'c Copy<'s>,
     index: &BlockIndex,
+    done: &[bool],
     is_consistent: bool,
     deadline: Instant,
 ) -> Result<Searched<'c, 's>, Error> {
@@ -296,6 +304,7 @@ fn examine<'c, 's>(
     let mut garbage = Garbage::default();
     let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
     walk.usual = usual;
+    walk.done = done.to_vec();
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
@@ -323,8 +332,9 @@ fn examine<'c, 's>(
             walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
             walk.search_records();
             let recorded = walk.recorded();
-            let mut counted = unreached.counted().filter(|object| !recorded.contains(object));
-            walk.search_objects(Phase::Counted, Root::Counted, &mut counted);
+            let mut counted = unreached.counted(&walk.graph);
+            counted.retain(|object| !recorded.contains(object));
+            walk.search_objects(Phase::Counted, Root::Counted, &mut counted.into_iter());
             walk.search_remaining_records();
         }
         if walk.unexplained() {
@@ -382,8 +392,13 @@ fn examine<'c, 's>(
     {
         evidence.judge(&walk.graph, found);
     }
+    let has_records: Vec<bool> = (found.iter().zip(&walk.records))
+        .zip(done)
+        .map(|((found, record), is_done)| found.is_none() && record.is_some() && !is_done)
+        .collect();
+    let records = Records::find(&mut walk, &has_records);
     let found = (found.into_iter().enumerate())
-        .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, block)))
+        .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, &records, block)))
         .collect();
     let stopped = walk.stopped();
     let Walk { graph, torn, apart, .. } = walk;
@@ -396,10 +411,14 @@ fn examine<'c, 's>(
         graph,
         garbage,
         found,
+        stale: Stale::default(),
         torn,
         stopped,
     };
     variables::split(&mut searched);
+    let stale = Stale::find(&mut searched);
+    stale.mend(&mut searched);
+    searched.stale = stale;
     Ok(searched)
 }
 
@@ -482,7 +501,7 @@ fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
 }
 
 /// The class of a block that no walk reached.
-fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found {
+fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Found {
     let lost = Found {
         class: Class::Lost,
         last: (NodeId::NONE, Edge::default()),
@@ -492,18 +511,13 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
         pointer: None,
         note: None,
     };
-    if let Some(record) = walk.records[block] {
-        let is_record = walk.graph.kind(record.node) == NodeKind::Native
-            && walk.native.class(walk.copy, walk.graph.address(record.node)).is_none();
-        return match is_record {
-            true => Found {
+    if walk.records[block].is_some() {
+        return match records.holder(walk, block) {
+            None => Found {
                 note: Some(ONLY_RECORDS),
                 ..lost
             },
-            false => Found {
-                possibly: true,
-                ..of_pointer(&walk.graph, record)
-            },
+            Some(holder) => of_pointer(&walk.graph, holder),
         };
     }
     if let Some(end) = walk.ends[block] {

@@ -37,8 +37,8 @@ pub(crate) struct Evidence {
 impl Evidence {
     /// `found`: by the index of the block. `statics`: static and thread-local memory.
     pub fn find(walk: &mut Walk, unreached: &Unreached, found: &[Option<Found>], statics: &[Range<u64>]) -> Evidence {
-        let wanted: Vec<bool> = (found.iter().zip(&walk.records))
-            .map(|(found, record)| found.is_none() && record.is_none())
+        let wanted: Vec<bool> = (found.iter().zip(&walk.records).zip(&walk.done))
+            .map(|((found, record), is_done)| found.is_none() && record.is_none() && !is_done)
             .collect();
         let mut objects: Vec<u64> = (found.iter().flatten())
             .filter(|found| found.class == Class::NativeHolder)

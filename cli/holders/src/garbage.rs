@@ -21,7 +21,7 @@ use foldhash::fast::FixedState;
 
 use crate::budget::{Budget, Stop};
 use crate::copy::{Copy, PAGE};
-use crate::graph::{Edge, EdgeKind, Graph, Phase};
+use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
 use crate::native::Native;
 use crate::python::{Count, Python, Reference, Sort};
 use crate::walk::Walk;
@@ -81,6 +81,8 @@ pub(crate) struct Unreached {
     references: References,
     /// The reference count is higher than the references found.
     is_counted: Vec<bool>,
+    /// By how much; the largest number if that is not known.
+    excess: Vec<u64>,
     /// The count is explained, but only by references that the collector does not know.
     is_pinned: Vec<bool>,
     /// The collector would free it.
@@ -168,6 +170,12 @@ impl Unreached {
         self.is_counted = (counts.iter().zip(&found))
             .map(|(count, found)| exceeds(*count, *found))
             .collect();
+        self.excess = (counts.iter().zip(&found))
+            .map(|(count, found)| match count {
+                Count::Exactly(count) => count.saturating_sub(*found),
+                Count::Immortal => u64::MAX,
+            })
+            .collect();
         // What remains is held by references that the collector does not know.
         let is_held = flood(&self.references, self.is_counted.clone());
         let known = self.references.counts_of_tracked(self.objects.len());
@@ -193,9 +201,31 @@ impl Unreached {
             .is_some_and(|place| self.is_pinned[*place as usize])
     }
 
-    pub fn counted(&self) -> impl Iterator<Item = u64> + '_ {
-        let is_root = |place: &usize| self.is_counted[*place] || self.is_pinned[*place];
-        (0..self.objects.len()).filter(is_root).map(|place| self.objects[place])
+    /// Objects to which something refers that was not found, also not in the native memory that the walk has reached.
+    pub fn counted(&self, graph: &Graph) -> Vec<u64> {
+        let mut left = self.excess.clone();
+        let is_native = |node: NodeId| match graph.kind(node) {
+            NodeKind::Native => true,
+            NodeKind::Root => matches!(graph.root(node), Some(Root::Native { .. })),
+            NodeKind::Python | NodeKind::Frame => false,
+        };
+        for from in graph.nodes().filter(|from| is_native(*from)) {
+            for to in graph
+                .targets(from)
+                .iter()
+                .filter(|to| graph.kind(**to) == NodeKind::Python)
+            {
+                if let Some(place) = self.places.get(&graph.address(*to)) {
+                    let left = &mut left[*place as usize];
+                    *left -= u64::from((1..u64::MAX).contains(left));
+                }
+            }
+        }
+        let is_root = |place: &usize| self.is_counted[*place] && left[*place] > 0 || self.is_pinned[*place];
+        (0..self.objects.len())
+            .filter(is_root)
+            .map(|place| self.objects[place])
+            .collect()
     }
 
     /// The objects that refer to each of these.

@@ -304,6 +304,26 @@ impl Graph {
         (!node.parent.is_none()).then_some((node.parent, node.edge))
     }
 
+    /// Whether the shortest path to it goes through the other node, or is longer than the number of steps left.
+    pub(crate) fn is_below(&self, node: NodeId, other: NodeId, steps: &mut u64) -> bool {
+        let mut at = Some(node);
+        while *steps > 0 {
+            *steps -= 1;
+            match at {
+                Some(node) if node == other => return true,
+                Some(node) => at = self.parent(node).map(|parent| parent.0),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Replaces the parent of a node that has one. The new parent is not below it.
+    pub(crate) fn set_parent(&mut self, node: NodeId, parent: NodeId, edge: Edge) {
+        let node = &mut self.nodes[node.place()];
+        (node.parent, node.edge) = (parent, edge);
+    }
+
     /// The shortest path to it: each node with the field of it that refers to the next one; the node itself is left out. Begins with
     /// a root.
     pub fn path(&self, node: NodeId) -> Vec<(NodeId, Edge)> {

@@ -28,7 +28,9 @@
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
 //! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
+//! * `records`: pointers to blocks that PyTorch's allocator keeps itself
 //! * [`classes`]: the class of each block, over all copies
+//! * `counted`: references that the counts of C++ objects do not contain
 //! * `variables`: variables of native code that hold blocks
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
 //!
@@ -44,6 +46,7 @@ mod blocks;
 mod budget;
 pub mod classes;
 pub mod copy;
+mod counted;
 pub mod demangle;
 mod evidence;
 pub mod garbage;
@@ -52,6 +55,7 @@ pub mod modules;
 pub mod native;
 pub mod paths;
 pub mod python;
+mod records;
 pub mod source;
 mod variables;
 mod walk;
@@ -78,8 +82,8 @@ pub struct Block {
     pub bytes: u64,
     /// Time of the allocation, which identifies the block in a recording together with its address.
     pub time_ns: u64,
-    /// A block of PyTorch's caching allocator. The allocator's own records point to all of them, so only a `StorageImpl` or
-    /// a Python object can hold one.
+    /// A block of PyTorch's caching allocator. The allocator's own records point to all of them, so other pointers to it than
+    /// those of a `StorageImpl` or a Python object are examined.
     pub of_torch: bool,
 }
 

@@ -7,6 +7,7 @@
 //! * [`roots`]: static memory, stacks, thread-local variables
 //! * [`locals`]: which file a thread-local variable is of
 //! * [`coroutines`]: stacks that the program made itself
+//! * [`counts`]: reference counts of C++ objects
 //! * [`driver`]: what belongs to the CUDA driver and so holds nothing
 
 use std::ops::Range;
@@ -27,6 +28,7 @@ use rtti::Classes;
 use slabs::Slabs;
 
 pub mod coroutines;
+pub mod counts;
 pub mod driver;
 pub mod glibc;
 pub mod jemalloc;

@@ -42,8 +42,8 @@ use crate::python::{Python, PythonRoot, Reference, Rooted, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::without;
-use rules::{Kind, is_place_of_object, kind_of, object_in, points_into, two_digits};
+pub(crate) use rules::{Kind, kind_of, without};
+use rules::{is_place_of_object, object_in, points_into, two_digits};
 pub(crate) use usual::Usual;
 
 const COSTS: u8 = 16;
@@ -90,6 +90,8 @@ pub(crate) struct Walk<'w, 's> {
     pub index: &'w BlockIndex,
     /// By the index of the block: the best pointer to it.
     pub found: Vec<Option<Pointer>>,
+    /// Blocks that need no answer.
+    pub done: Vec<bool>,
     /// Pointers that hold no block of PyTorch's allocator: those of its own records, for example.
     pub records: Vec<Option<Pointer>>,
     /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
@@ -115,6 +117,8 @@ pub(crate) struct Walk<'w, 's> {
     waiting: Records,
     /// What is found now leads only to blocks that nothing else leads to.
     only_missing: bool,
+    /// Pointers between nodes of autograd that are followed if nothing else leads there.
+    shortcuts: Vec<(NodeId, NodeId, Edge)>,
     /// Words that may be stale and equal the address of an object which nothing else in Python leads to. After
     /// [`Walk::search_entries`], those that were refused.
     entries: Vec<(u64, NodeId, Edge, Sort)>,
@@ -122,8 +126,14 @@ pub(crate) struct Walk<'w, 's> {
     unnamed: u8,
     kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
-    /// The word behind the one that is being scanned; 0: not known.
+    /// The word that is being scanned.
+    value: u64,
+    /// The word behind it; 0: not known.
     behind: u64,
+    /// A word of the chunk that is being scanned which is no reference; 0: none.
+    borrowed: u64,
+    /// Python objects that words of the chunk lead to are those of an earlier owner.
+    has_no_objects: bool,
     /// The word that is being scanned may lie behind what the program requested.
     is_tail: bool,
     /// Where such words lead to.
@@ -152,6 +162,7 @@ impl<'w, 's> Walk<'w, 's> {
             graph: Graph::new(copy),
             index,
             found: vec![None; index.len()],
+            done: vec![false; index.len()],
             records: vec![None; index.len()],
             numbers: vec![None; index.len()],
             ends: vec![None; index.len()],
@@ -169,6 +180,7 @@ impl<'w, 's> Walk<'w, 's> {
             usual: Usual::default(),
             waiting: Records::default(),
             only_missing: false,
+            shortcuts: Vec::new(),
             entries: Vec::new(),
             unnamed: match (with_torch, has_python) {
                 (true, _) => 1,
@@ -176,7 +188,10 @@ impl<'w, 's> Walk<'w, 's> {
                 (false, false) => u8::MAX,
             },
             block_edges: vec![0; index.len()],
+            value: 0,
             behind: 0,
+            borrowed: 0,
+            has_no_objects: false,
             is_tail: false,
             tails: Vec::new(),
             references: Vec::new(),
@@ -202,7 +217,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     pub fn unexplained(&self) -> bool {
-        self.found.iter().any(Option::is_none)
+        (self.found.iter().zip(&self.done)).any(|(found, is_done)| found.is_none() && !is_done)
     }
 
     /// Everything that Python's roots lead to.
@@ -319,9 +334,14 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn run(&mut self) {
-        while let Some(node) = self.next() {
-            if self.budget.spend(1) {
-                self.scan(node);
+        loop {
+            while let Some(node) = self.next() {
+                if self.budget.spend(1) {
+                    self.scan(node);
+                }
+            }
+            if !self.take_shortcuts() {
+                return;
             }
         }
     }
@@ -360,12 +380,20 @@ impl<'w, 's> Walk<'w, 's> {
                 if let Some(chunk) = self.native.chunk(self.copy, address)
                     && self.budget.spend(chunk.bytes / 8)
                 {
-                    match self.kind_of(chunk.start) {
+                    let kind = self.kind_of(chunk.start);
+                    self.borrowed = self.object_of(node, chunk, kind);
+                    self.has_no_objects = matches!(
+                        kind,
+                        Kind::PlainTensor | Kind::TensorMeta | Kind::AutogradNode | Kind::LeafNode | Kind::Storage
+                    );
+                    match kind {
                         Kind::Leaf => {}
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.unnamed_words(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
                     }
+                    self.borrowed = 0;
+                    self.has_no_objects = false;
                 }
             }
             _ => {}
@@ -437,13 +465,14 @@ impl<'w, 's> Walk<'w, 's> {
         if let Some((block, interior)) = self.index.find(value) {
             return self.block(from, edge, block, interior);
         }
+        self.value = value;
         if value & 7 != 0 || !self.copied.contains(&value) || self.copy.granule(value).is_none() {
             return;
         }
         if let Some(id) = self.graph.find(self.copy, value) {
             if self.graph.kind(id) == NodeKind::Native {
                 self.chunk(from, edge, id, value);
-            } else if !self.is_sibling(from, value) {
+            } else if !self.has_no_objects && !self.is_sibling(from, value) {
                 self.graph.add_reference(from, id, true);
                 self.offer(id, from, edge, WORD, false, 0);
             }
@@ -457,6 +486,9 @@ impl<'w, 's> Walk<'w, 's> {
                 if self.graph.kind(from) == NodeKind::Python {
                     self.number(from, edge, value, of);
                 }
+                return;
+            }
+            if self.has_no_objects {
                 return;
             }
             if self.has_counted_words(from, value) || self.may_enter(value) {

@@ -8,7 +8,8 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use crate::Block;
-use crate::classes::{Found, Searched};
+use crate::classes::Searched;
+use crate::counted;
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Phase};
 use crate::python::Count;
@@ -114,6 +115,8 @@ fn is_marked(bits: &[u64], node: u32) -> bool {
 pub(super) struct Holding<'g> {
     graph: &'g Graph,
     stale: &'g Stale,
+    /// What the counts of C++ objects do not contain.
+    uncounted: &'g counted::Stale,
     nodes: usize,
     blocks: usize,
     holds: Vec<u64>,
@@ -124,11 +127,13 @@ pub(super) struct Holding<'g> {
 }
 
 impl<'g> Holding<'g> {
-    pub fn new(graph: &'g Graph, stale: &'g Stale, found: &[Found], blocks: &[Block]) -> Holding<'g> {
+    pub fn new(searched: &'g Searched, stale: &'g Stale, blocks: &[Block]) -> Holding<'g> {
+        let (graph, found, uncounted) = (&searched.graph, &searched.found, &searched.stale);
         let nodes = graph.len();
         let mut holds = vec![0; nodes.div_ceil(64)];
         // The records of an allocator point to all of its blocks.
-        let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch;
+        let is_holder = |edge: &BlockEdge| found[edge.block as usize].last == (edge.node, edge.edge);
+        let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch && !is_holder(edge);
         let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase);
         let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
         let mut edges: Vec<(u32, u32)> = graph
@@ -137,7 +142,9 @@ impl<'g> Holding<'g> {
             .filter(counts)
             .map(|edge| (edge.node.0, nodes as u32 + edge.block))
             .collect();
-        let is_stale = |from: NodeId, to: NodeId| leads_back(graph, from, to) || stale.is_stale(from, to);
+        let is_stale = |from: NodeId, to: NodeId| {
+            leads_back(graph, from, to) || stale.is_stale(from, to) || uncounted.has(from, to)
+        };
         let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
         edges.sort_unstable();
@@ -151,6 +158,7 @@ impl<'g> Holding<'g> {
         Holding {
             graph,
             stale,
+            uncounted,
             nodes,
             blocks: blocks.len(),
             holds,
@@ -187,7 +195,9 @@ impl Links for Holding<'_> {
         if let Some(target) = targets.get(nth) {
             // Such an edge is replaced by one that changes nothing.
             let from = NodeId(node);
-            let is_stale = leads_back(self.graph, from, *target) || self.stale.is_stale(from, *target);
+            let is_stale = leads_back(self.graph, from, *target)
+                || self.stale.is_stale(from, *target)
+                || self.uncounted.has(from, *target);
             return Some(if is_stale { node } else { target.0 });
         }
         if !is_marked(&self.holds, node) {

@@ -49,7 +49,7 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<
     }
     let entries = entries(names);
     let stale = Stale::find(names.searched);
-    let holding = Holding::new(&names.searched.graph, &stale, &names.searched.found, blocks);
+    let holding = Holding::new(names.searched, &stale, blocks);
     let tree = dominators(&holding, &entries, &weights);
     let mut kept = choose(names, &tree, &stale, blocks);
     let places: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();

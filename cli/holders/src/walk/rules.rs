@@ -6,8 +6,9 @@ use crate::copy::Copy;
 use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort};
 
-/// Of a `c10::StorageImpl`: up to and including its pointer to the data. What follows may be uninitialised.
-pub const STORAGE_BYTES: u64 = 40;
+/// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
+/// its storage and to what autograd keeps of it. What follows may be uninitialised.
+pub const FIRST_BYTES: u64 = 40;
 
 /// What the class of a chunk says about its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,8 +22,13 @@ pub enum Kind {
     PlainTensor,
     /// What autograd keeps of a tensor.
     TensorMeta,
-    /// A node of autograd's graph, to which only shared pointers refer: the word behind each is that of their counts.
+    /// A node of autograd's graph. Only counted pointers refer to it: those of a vector of the previous node, and others of
+    /// which many are stale.
     AutogradNode,
+    /// As above, with further pointers of its own: to a node that it wraps, or to a Python object.
+    WrappingNode,
+    /// As above, for a leaf. The leaf itself has a weak pointer to it.
+    LeafNode,
     /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator. Its words lead to nothing else: the data of a tensor
     /// in host memory are numbers.
     Storage,
@@ -30,15 +36,24 @@ pub enum Kind {
     Leaf,
 }
 
+impl Kind {
+    /// Of autograd's graph.
+    pub fn is_node(self) -> bool {
+        matches!(self, Kind::AutogradNode | Kind::WrappingNode | Kind::LeafNode)
+    }
+}
+
 pub fn kind_of(class: &str) -> Kind {
     // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
     const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
-    const NODES: [&str; 5] = ["AccumulateGrad", "::PyNode", "::CopySlices", "::GraphRoot", "::CppNode"];
+    const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
     match class {
         "c10::StorageImpl" => Kind::Storage,
         "c10::TensorImpl" => Kind::PlainTensor,
         _ if class.ends_with("TensorImpl") => Kind::Tensor,
-        _ if class.ends_with("AutogradMeta") || class.ends_with("ViewMeta") => Kind::TensorMeta,
+        "torch::autograd::AccumulateGrad" => Kind::LeafNode,
+        "torch::autograd::CopySlices" | "torch::autograd::PyNode" => Kind::WrappingNode,
+        _ if class.ends_with("AutogradMeta") || class.ends_with("DifferentiableViewMeta") => Kind::TensorMeta,
         _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
         _ if class.ends_with("_Sp_counted_ptr") || is_of_runtime(class) => Kind::Leaf,
         _ if class.starts_with("torch::autograd::")
@@ -178,5 +193,6 @@ mod tests {
         assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
         assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
+        assert_eq!(kind_of("torch::autograd::CopySlices"), Kind::WrappingNode);
     }
 }

@@ -2,17 +2,15 @@
 
 use std::ops::Range;
 
-use super::rules::{STORAGE_BYTES, is_short_text};
+use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
 use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
+use crate::native::counts::{self, Count};
 use crate::native::{Chunk, Heap, NativeRoot};
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
-/// Where the counts of a shared pointer may have the pointer to the object: behind the counts, and behind a function that
-/// frees it.
-const COUNTED: [u64; 3] = [16, 24, 32];
 
 impl Walk<'_, '_> {
     /// Where the last words of chunks lead to: half of them are stale, so they come after all that is certain. What they lead
@@ -124,7 +122,7 @@ impl Walk<'_, '_> {
 
     /// A pointer to or into a chunk that may be entered.
     pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
-        if self.phase < Phase::Rest && (self.is_unusual(from, edge, start) || self.is_stale(from, start)) {
+        if self.phase < Phase::Rest && (self.is_unusual(from, edge, start) || self.is_stale(from, edge, start)) {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
             }
@@ -137,6 +135,9 @@ impl Walk<'_, '_> {
         self.graph.add_target(from, id);
         if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
             return;
+        }
+        if self.is_shortcut(from, start) {
+            return self.shortcuts.push((id, from, edge));
         }
         let is_unnamed = self.kind_of(start) == Kind::Unnamed;
         let chunk = self.native.chunk(self.copy, start);
@@ -179,16 +180,23 @@ impl Walk<'_, '_> {
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.
-    fn is_stale(&mut self, from: NodeId, start: u64) -> bool {
+    fn is_stale(&mut self, from: NodeId, edge: Edge, start: u64) -> bool {
         let to = self.kind_of(start);
         let owner = match self.graph.kind(from) {
             NodeKind::Native => self.kind_of(self.graph.address(from)),
             _ => Kind::Named,
         };
         match (owner, to) {
-            (Kind::PlainTensor, _) => !matches!(to, Kind::Storage | Kind::TensorMeta),
-            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native && owner != Kind::Tensor,
-            (_, Kind::AutogradNode) => self.is_tail || self.behind != 0 && !self.is_count(self.behind, start),
+            (Kind::PlainTensor | Kind::Tensor, Kind::Storage | Kind::TensorMeta) => edge.index() >= FIRST_BYTES / 8,
+            (Kind::PlainTensor, _) | (_, Kind::TensorMeta) | (Kind::TensorMeta, Kind::LeafNode) => true,
+            (_, Kind::Storage) => self.graph.kind(from) == NodeKind::Native,
+            (_, to) if to.is_node() => {
+                self.is_tail
+                    || match counts::of(self.copy, start) {
+                        Some(Count::Intrusive(_)) => self.value != start,
+                        _ => self.behind != 0 && !self.is_count(self.behind, start),
+                    }
+            }
             _ => false,
         }
     }
@@ -196,8 +204,69 @@ impl Walk<'_, '_> {
     /// Whether these are the counts of a shared pointer to this chunk, or to an object in it.
     fn is_count(&mut self, address: u64, start: u64) -> bool {
         let chunk = self.native.chunk(self.copy, address);
-        chunk.is_some_and(|chunk| chunk.start == address)
-            && (address == start || COUNTED.iter().any(|offset| self.copy.word(address + offset) == start))
+        chunk.is_some_and(|chunk| chunk.start == address) && counts::is_of(self.copy, address, start)
+    }
+
+    /// Whether this is a pointer between nodes of autograd outside of the vector that each of them has. What it leads to is
+    /// most often in that vector, too, or the pointer is stale.
+    fn is_shortcut(&mut self, from: NodeId, start: u64) -> bool {
+        self.graph.kind(from) == NodeKind::Native
+            && self.kind_of(start).is_node()
+            && self.kind_of(self.graph.address(from)) == Kind::AutogradNode
+    }
+
+    /// Follows the shortcuts to what nothing else leads to. Returns whether there are any.
+    pub(super) fn take_shortcuts(&mut self) -> bool {
+        for (id, from, edge) in std::mem::take(&mut self.shortcuts) {
+            if self.graph.phase(id) == Phase::None {
+                self.offer(id, from, edge, WORD, false, 0);
+            }
+        }
+        self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// The Python object of a tensor, a storage or a node of autograd. It refers back to its owner. If the owner keeps it,
+    /// this is a reference; otherwise it is borrowed. Returns the word, which is not to be followed.
+    pub(super) fn object_of(&mut self, from: NodeId, chunk: Chunk, kind: Kind) -> u64 {
+        const MOST: u64 = 1024;
+        let start = chunk.start;
+        let may_have_one = match kind {
+            Kind::Tensor | Kind::PlainTensor | Kind::Storage => true,
+            // A node that a shared pointer owns has another kind of reference to its Python object.
+            Kind::AutogradNode | Kind::LeafNode => matches!(counts::of(self.copy, start), Some(Count::Intrusive(_))),
+            _ => false,
+        };
+        if !may_have_one {
+            return 0;
+        }
+        for place in 0..chunk.bytes.min(MOST) / 8 {
+            let word = self.copy.word(start + place * 8);
+            let object = word & !1;
+            if object < PAGE || object & 7 != 0 || !self.copied.contains(&object) {
+                continue;
+            }
+            if !counts::refers_back(self.copy, object, start) || !is_place_of_object(self.copy, self.native, object) {
+                continue;
+            }
+            let Some(python) = self.python.as_deref_mut() else {
+                break;
+            };
+            if python.object(self.copy, object).is_none() {
+                continue;
+            }
+            if counts::is_kept(self.copy, start, word) {
+                let edge = Edge::new(EdgeKind::Word, place);
+                match self.graph.find(self.copy, object) {
+                    Some(id) => {
+                        self.graph.add_target(from, id);
+                        self.offer(id, from, edge, WORD, false, 0);
+                    }
+                    None => self.add_object(from, edge, object, WORD, false, false),
+                }
+            }
+            return word;
+        }
+        0
     }
 
     /// The last words of a chunk may be what its previous owner left there.
@@ -228,7 +297,7 @@ impl Walk<'_, '_> {
     }
 
     pub(super) fn storage(&mut self, from: NodeId, chunk: Chunk) {
-        for place in 0..chunk.bytes.min(STORAGE_BYTES) / 8 {
+        for place in 0..chunk.bytes.min(FIRST_BYTES) / 8 {
             if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
                 self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
             }
@@ -273,7 +342,7 @@ impl Walk<'_, '_> {
                 let last = (range.end.min(page + PAGE) - page) / 8;
                 for place in first..last {
                     let value = words[place as usize];
-                    if value >= PAGE {
+                    if value >= PAGE && value != self.borrowed {
                         let at = page + place * 8;
                         if is_short_text(words, place as usize, page) {
                             continue;

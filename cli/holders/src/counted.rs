@@ -1,0 +1,423 @@
+//! References that the counts of C++ objects do not contain.
+//!
+//! Objects of PyTorch count the pointers that own them. Native memory has further words with their addresses: weak pointers,
+//! and what previous owners of the memory left in fields that are not used. If the words of certain fields are as
+//! many as an object's count, then all other words with its address hold nothing.
+//!
+//! Which fields are certain follows from the counts, so no layout has to be known: a *field* is a class and an offset in it, or the vector
+//! that a node of autograd's graph has at an offset. It is certain if more objects are counted right with it than without.
+//!
+//! ```text
+//! MulBackward0 ─ vector ─► AccumulateGrad (count 1)      count = words:   the field owns its object
+//! MulBackward0 ─ vector ─► MulBackward0 (count 1)        count < words:   one of both does not …
+//! ExpBackward0 ─ +0x1c8 ──┘                               … and this field has never owned one: the word is stale
+//! ```
+//!
+//! An object whose certain words are fewer than its count keeps all references, and so does one with more.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+use foldhash::fast::FixedState;
+
+use crate::classes::Searched;
+use crate::copy::Copy;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase};
+use crate::native::counts::{self, Count};
+use crate::native::{Chunk, ClassId, Heap};
+use crate::python::TypeId;
+use crate::walk::{Kind, kind_of};
+
+/// What owns a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Owner {
+    Class(ClassId),
+    Type(TypeId),
+    /// Any node of autograd's graph: its first fields are those of the class that all of them are derived from.
+    Node,
+    /// The vector that such a node has at the offset.
+    Vector,
+}
+
+type Field = (Owner, u64);
+
+/// A reference to an object with a count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Mention {
+    to: NodeId,
+    from: NodeId,
+    what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// The number of the field.
+    Field(u32),
+    /// It may be counted, but its field is not known: a global variable, a stack, memory without a class.
+    Other,
+    /// It is not counted: a pointer into the object, or without the counts beside it.
+    Uncounted,
+}
+
+/// References from one node to another that hold nothing.
+#[derive(Default)]
+pub(crate) struct Stale {
+    /// A bit for each node that has one.
+    nodes: Vec<u64>,
+    references: HashSet<(NodeId, NodeId), FixedState>,
+}
+
+impl Stale {
+    #[inline]
+    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
+        let word = self.nodes.get(from.0 as usize / 64).copied().unwrap_or(0);
+        word >> (from.0 % 64) & 1 != 0 && self.references.contains(&(from, to))
+    }
+
+    fn add(&mut self, from: NodeId, to: NodeId) {
+        let place = from.0 as usize / 64;
+        if self.nodes.len() <= place {
+            self.nodes.resize(place + 1, 0);
+        }
+        self.nodes[place] |= 1 << (from.0 % 64);
+        self.references.insert((from, to));
+    }
+
+    /// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
+    pub fn mend(&self, searched: &mut Searched) {
+        /// References to one node that are compared.
+        const MOST: usize = 64;
+        /// Nodes and references that are looked at.
+        const STEPS: u64 = 20_000_000;
+        let mut steps = STEPS;
+        let graph = &searched.graph;
+        let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| self.has(parent, *node));
+        let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> =
+            wrong.iter().map(|node| (*node, Vec::new())).collect();
+        let mut see = |from: NodeId, to: NodeId| {
+            if graph.kind(from) != NodeKind::Root
+                && let Some(known) = others.get_mut(&to)
+                && known.len() < MOST
+                && graph.phase(from) == graph.phase(to)
+                && from != to
+                && !self.has(from, to)
+            {
+                known.push(from);
+            }
+        };
+        for from in graph.nodes() {
+            graph.targets(from).iter().for_each(|to| see(from, *to));
+        }
+        graph.late_targets().iter().for_each(|(from, to)| see(*from, *to));
+        for node in wrong {
+            let mut others = others.remove(&node).unwrap_or_default();
+            others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
+            for from in others {
+                if !searched.graph.is_below(from, node, &mut steps)
+                    && let Some(edge) = edge(searched, from, node, &mut steps)
+                {
+                    searched.graph.set_parent(node, from, edge);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Finds them among all references of the graph.
+    pub fn find(searched: &mut Searched) -> Stale {
+        let mut search = Find {
+            searched,
+            kinds: HashMap::default(),
+            counts: HashMap::default(),
+            fields: HashMap::default(),
+            mentions: Vec::new(),
+        };
+        search.find_counts();
+        search.find_mentions();
+        search.judge()
+    }
+}
+
+/// The number of words that own an object.
+#[derive(Debug, Clone, Copy)]
+enum Owned {
+    Counted(Count),
+    /// One word owns it.
+    Once,
+}
+
+struct Find<'a, 'c, 's> {
+    searched: &'a mut Searched<'c, 's>,
+    kinds: HashMap<ClassId, Kind, FixedState>,
+    counts: HashMap<NodeId, Owned, FixedState>,
+    fields: HashMap<Field, u32, FixedState>,
+    mentions: Vec<Mention>,
+}
+
+/// Larger memory without a class is not read.
+const LARGEST: u64 = 64 << 10;
+
+impl Find<'_, '_, '_> {
+    fn copy(&self) -> &Copy<'_> {
+        self.searched.copy
+    }
+
+    fn class(&mut self, start: u64) -> Option<(ClassId, Kind)> {
+        let native = &mut self.searched.native;
+        let class = native.class_id(self.searched.copy, start)?;
+        let kind = *(self.kinds.entry(class)).or_insert_with(|| kind_of(native.class_name(class)));
+        Some((class, kind))
+    }
+
+    /// The objects with a count, and the memory that one of these owns.
+    fn find_counts(&mut self) {
+        let mut nodes = Vec::new();
+        for node in self.searched.graph.nodes() {
+            if self.searched.graph.kind(node) != NodeKind::Native || self.searched.graph.phase(node) == Phase::None {
+                continue;
+            }
+            let start = self.searched.graph.address(node);
+            let Some((_, kind)) = self.class(start) else { continue };
+            let owned = match kind {
+                Kind::TensorMeta => Some(Owned::Once),
+                Kind::Tensor | Kind::PlainTensor | Kind::Storage => counts::of(self.copy(), start).map(Owned::Counted),
+                kind if kind.is_node() => {
+                    nodes.push(start);
+                    counts::of(self.copy(), start).map(Owned::Counted)
+                }
+                _ => None,
+            };
+            if let Some(owned) = owned {
+                self.counts.insert(node, owned);
+            }
+        }
+        for start in nodes {
+            let Some(chunk) = self.searched.native.chunk(self.copy(), start) else {
+                continue;
+            };
+            for place in (start..start + chunk.bytes).step_by(8) {
+                if let Some((buffer, _)) = self.vector(place)
+                    && let Some(node) = self.searched.graph.find(self.copy(), buffer.start)
+                {
+                    self.counts.insert(node, Owned::Once);
+                }
+            }
+        }
+    }
+
+    /// The memory without a class that a `std::vector` here has (first, end, limit), and how much of it is in use.
+    fn vector(&mut self, place: u64) -> Option<(Chunk, u64)> {
+        let [first, end, limit] = [0, 8, 16].map(|offset| self.copy().word(place.wrapping_add(offset)));
+        let chunk = self
+            .searched
+            .native
+            .chunk(self.copy(), first)
+            .filter(|chunk| chunk.start == first)?;
+        let is_vector = first < end && end <= limit && limit <= first + chunk.bytes;
+        (is_vector && self.class(first).is_none()).then(|| (chunk, end - first))
+    }
+
+    fn find_mentions(&mut self) {
+        let mut late: HashMap<NodeId, Vec<NodeId>, FixedState> = HashMap::default();
+        for (from, to) in self.searched.graph.late_targets() {
+            if self.counts.contains_key(to) {
+                late.entry(*from).or_default().push(*to);
+            }
+        }
+        for from in self.searched.graph.nodes() {
+            let graph = &self.searched.graph;
+            let counts = &self.counts;
+            let mut targets: Vec<NodeId> = (graph.targets(from).iter())
+                .filter(|to| graph.kind(**to) == NodeKind::Native && counts.contains_key(to))
+                .chain(late.get(&from).into_iter().flatten())
+                // The dominators ignore the others.
+                .filter(|to| **to != from && (graph.phase(from) < Phase::Rest || graph.phase(**to) == Phase::Rest))
+                .copied()
+                .collect();
+            targets.sort_unstable();
+            targets.dedup();
+            if targets.is_empty() {
+                continue;
+            }
+            let before = self.mentions.len();
+            if let Some((owner, range)) = self.owner(from) {
+                self.read(from, owner, range, &targets);
+            }
+            let seen: HashSet<NodeId, FixedState> = self.mentions[before..].iter().map(|mention| mention.to).collect();
+            // A word that was not found counts as one that may own the object.
+            for to in targets.into_iter().filter(|to| !seen.contains(to)) {
+                let what = What::Other;
+                self.mentions.push(Mention { to, from, what });
+            }
+        }
+    }
+
+    /// What the words of a node belong to, and where they are. `None`: this is not known.
+    fn owner(&mut self, node: NodeId) -> Option<(Option<Owner>, Range<u64>)> {
+        let graph = &self.searched.graph;
+        let start = graph.address(node);
+        match graph.kind(node) {
+            NodeKind::Python => {
+                let copy = self.searched.copy;
+                let python = self.searched.python.as_mut()?;
+                let of = python.object(copy, start)?;
+                let range = python.extent(copy, start, of);
+                (range.end.saturating_sub(start) < LARGEST).then_some((Some(Owner::Type(of)), start..range.end))
+            }
+            NodeKind::Native => {
+                let parent = graph.parent(node);
+                let chunk = self.searched.native.chunk(self.copy(), start)?;
+                let whole = chunk.start..chunk.start + chunk.bytes;
+                if let Some((class, kind)) = self.class(start) {
+                    let owner = if kind.is_node() {
+                        Owner::Node
+                    } else {
+                        Owner::Class(class)
+                    };
+                    return (chunk.bytes < LARGEST && chunk.heap != Heap::Window).then_some((Some(owner), whole));
+                }
+                if let Some((parent, edge)) = parent
+                    && self.searched.graph.kind(parent) == NodeKind::Native
+                    && let from = self.searched.graph.address(parent)
+                    && let Some((_, kind)) = self.class(from)
+                    && kind.is_node()
+                    && let Some((vector, used)) = self.vector(from + edge.index() * 8)
+                    && vector.start == start
+                {
+                    return Some((Some(Owner::Vector), start..start + used));
+                }
+                (chunk.bytes < LARGEST).then_some((None, whole))
+            }
+            NodeKind::Root | NodeKind::Frame => None,
+        }
+    }
+
+    /// Adds the words in this memory that lead to these nodes, which are in order.
+    fn read(&mut self, from: NodeId, owner: Option<Owner>, range: Range<u64>, targets: &[NodeId]) {
+        let in_vector = owner == Some(Owner::Vector);
+        for place in range.clone().step_by(8) {
+            let value = self.copy().word(place);
+            let Some(chunk) = self.searched.native.chunk(self.copy(), value) else {
+                continue;
+            };
+            let Some(to) = self.searched.graph.find(self.copy(), chunk.start) else {
+                continue;
+            };
+            if targets.binary_search(&to).is_err() {
+                continue;
+            }
+            let behind = self.copy().word(place.wrapping_add(8));
+            let is_counted = match self.counts[&to] {
+                Owned::Counted(Count::Shared(counts, _)) if value == counts && behind != counts => continue,
+                Owned::Counted(Count::Shared(counts, _)) => behind == counts,
+                // A Python object that borrows the tensor it belongs to says so in the word before.
+                Owned::Counted(Count::Intrusive(_)) => {
+                    let is_borrowed =
+                        matches!(owner, Some(Owner::Type(_))) && self.copy().word(place.wrapping_sub(8)) == 1;
+                    value == chunk.start && !is_borrowed
+                }
+                Owned::Once => value == chunk.start,
+            };
+            let what = match owner {
+                _ if !is_counted => What::Uncounted,
+                None => What::Other,
+                Some(owner) => {
+                    let next = self.fields.len() as u32;
+                    let offset = if in_vector { 0 } else { place - range.start };
+                    What::Field(*self.fields.entry((owner, offset)).or_insert(next))
+                }
+            };
+            self.mentions.push(Mention { to, from, what });
+        }
+    }
+
+    fn judge(mut self) -> Stale {
+        /// Each decides more fields.
+        const PASSES: usize = 4;
+        self.mentions.sort_unstable();
+        let mut certain = vec![false; self.fields.len()];
+        for _ in 0..PASSES {
+            let next = self.certain(&certain);
+            if next == certain {
+                break;
+            }
+            certain = next;
+        }
+        let mut stale = Stale::default();
+        for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
+            if number(mentions, &certain) != self.count(mentions[0].to) {
+                continue;
+            }
+            for of_one in mentions.chunk_by(|a, b| a.from == b.from) {
+                if number(of_one, &certain) == 0 {
+                    stale.add(of_one[0].from, of_one[0].to);
+                }
+            }
+        }
+        stale
+    }
+
+    fn count(&self, node: NodeId) -> u64 {
+        match self.counts.get(&node) {
+            Some(Owned::Counted(count)) => count.number(),
+            Some(Owned::Once) | None => 1,
+        }
+    }
+
+    /// The fields that own what they point to, given those of which that is known.
+    fn certain(&self, known: &[bool]) -> Vec<bool> {
+        let (mut right, mut wrong) = (vec![0u32; known.len()], vec![0u32; known.len()]);
+        for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
+            let count = self.count(mentions[0].to);
+            let counted = |mention: &&Mention| mention.what != What::Uncounted;
+            let (all, of_known) = (mentions.iter().filter(counted).count() as u64, number(mentions, known));
+            for mention in mentions {
+                let What::Field(field) = mention.what else { continue };
+                let field = field as usize;
+                if all == count || of_known == count && known[field] {
+                    right[field] += 1;
+                } else if of_known >= count {
+                    wrong[field] += 1;
+                }
+            }
+        }
+        right.iter().zip(wrong).map(|(right, wrong)| *right > wrong).collect()
+    }
+}
+
+/// By which field a node refers to another one.
+fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
+    let (copy, graph) = (searched.copy, &searched.graph);
+    let (start, target) = (graph.address(from), graph.address(to));
+    let native = &searched.native;
+    let leads_there = |word: u64| {
+        word == target || word & !1 == target || native.chunk(copy, word).is_some_and(|chunk| chunk.start == target)
+    };
+    if graph.kind(from) == NodeKind::Native {
+        let chunk = native.chunk(copy, start)?;
+        let mut places = (0..chunk.bytes.min(LARGEST) / 8).filter(|place| leads_there(copy.word(start + place * 8)));
+        return places.next().map(|place| Edge::new(EdgeKind::Word, place));
+    }
+    let python = searched.python.as_mut()?;
+    let mut references = Vec::new();
+    match graph.kind(from) {
+        NodeKind::Frame => python.frame_references(copy, start, &mut references),
+        _ => {
+            let of = python.object(copy, start)?;
+            python.references(copy, start, of, &mut references);
+        }
+    }
+    *steps = steps.saturating_sub(references.len() as u64);
+    let found = references.iter().find(|reference| leads_there(reference.target));
+    found.map(|reference| reference.edge)
+}
+
+/// How many of these are words of certain fields.
+fn number(mentions: &[Mention], certain: &[bool]) -> u64 {
+    let is_certain = |mention: &&Mention| matches!(mention.what, What::Field(field) if certain[field as usize]);
+    mentions.iter().filter(is_certain).count() as u64
+}

@@ -1,0 +1,220 @@
+//! Objects like those of PyTorch, without PyTorch: what the counts of C++ objects say about stale words, and which pointers to
+//! the blocks of the caching allocator are its own.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use culeak::snapshot::{Class, Holders};
+use culeak_holders::source::Source;
+use culeak_holders::source::live::Process;
+use culeak_holders::{Block, Options, search};
+
+/// A running program, its blocks, and the global that holds each; `None`: it is lost.
+struct Program {
+    child: Child,
+    blocks: Vec<Block>,
+    holders: HashMap<u64, Option<String>>,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn compile(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native/torch.cpp");
+    let mut command = Command::new("c++");
+    command
+        .args(["-std=c++17", "-O1", "-g", "-w", "-o", name])
+        .arg(source)
+        .args(options);
+    assert!(
+        command.current_dir(folder).status().expect("a C++ compiler").success(),
+        "{command:?}"
+    );
+    folder.join(name)
+}
+
+impl Program {
+    fn start(options: &[&str]) -> Program {
+        let folder = tempfile::tempdir().expect("a folder");
+        compile(folder.path(), "libc10_cuda.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
+        let linked = ["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"];
+        let program = compile(folder.path(), "program", &[options, &linked].concat());
+        let mut child = Command::new(program).stdout(Stdio::piped()).spawn().expect("started");
+        let (mut blocks, mut holders) = (Vec::new(), HashMap::new());
+        for line in BufReader::new(child.stdout.take().expect("piped")).lines() {
+            let line = line.expect("text");
+            if line == "ready" {
+                break;
+            }
+            let [address, bytes, expected @ ..] = &line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}");
+            };
+            let address = u64::from_str_radix(address, 16).expect("hexadecimal");
+            holders.insert(address, expected.get(1).map(|name| (*name).to_owned()));
+            blocks.push(Block {
+                address,
+                bytes: bytes.parse().expect("a number"),
+                time_ns: 0,
+                of_torch: true,
+            });
+        }
+        Program {
+            child,
+            blocks,
+            holders,
+            _folder: folder,
+        }
+    }
+
+    fn search(&self) -> Holders {
+        let process = Process::new(self.child.id()).expect("our child");
+        while process
+            .threads()
+            .first()
+            .is_some_and(|thread| thread.stack_pointer.is_none())
+        {
+            std::thread::yield_now();
+        }
+        search(&process, &self.blocks, &Options::default()).expect("searched")
+    }
+
+    fn bytes_of(&self, global: &str) -> u64 {
+        let is_of = |block: &&Block| self.holders[&block.address].as_deref() == Some(global);
+        self.blocks.iter().filter(is_of).map(|block| block.bytes).sum()
+    }
+}
+
+/// With counts in the nodes of the graph, and with shared pointers to them.
+const KINDS: [&[&str]; 2] = [&[], &["-DSHARED"]];
+
+#[test]
+fn stale_words_do_not_lower_what_a_tensor_retains() {
+    for options in KINDS {
+        let program = Program::start(options);
+        let holders = program.search();
+        for global in ["long_graph", "other_graph", "shared_graph"] {
+            let name = format!("{global} in program");
+            let found = holders
+                .retainers
+                .iter()
+                .find(|retainer| retainer.name.starts_with(&name));
+            let found = found.unwrap_or_else(|| panic!("{name} is not in {:#?}", holders.retainers));
+            assert_eq!(found.bytes, program.bytes_of(global), "{name}, {options:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stale_word_is_no_shortcut_through_a_graph() {
+    for options in KINDS {
+        let program = Program::start(options);
+        let holders = program.search();
+        let steps: Vec<String> = (holders.paths.iter())
+            .filter(|path| path.origin.starts_with("long_graph"))
+            .map(|path| {
+                path.steps
+                    .iter()
+                    .map(|step| format!("{} → {}", step.via, step.holder))
+                    .collect()
+            })
+            .collect();
+        assert!(
+            steps.iter().any(|steps| steps.contains("60 × MulBackward0")),
+            "{options:?}: {steps:#?}"
+        );
+    }
+}
+
+#[test]
+fn whatever_has_a_pointer_to_a_block_holds_it_but_the_records_of_the_allocator() {
+    let program = Program::start(&[]);
+    let holders = program.search();
+    let mut mistakes = Vec::new();
+    for block in &holders.blocks {
+        let path = &holders.paths[block.path];
+        let is_right = match &program.holders[&block.address] {
+            Some(global) => path.class == Class::Held && path.origin.starts_with(&format!("{global} in ")),
+            None => path.class == Class::Lost && path.note.as_deref().is_some_and(|note| note.contains("records")),
+        };
+        // A variable of a function has a longer name.
+        let is_static = path.origin.contains("all");
+        if !is_right && !is_static {
+            mistakes.push(format!("{:?}: {path:?}", program.holders[&block.address]));
+        }
+    }
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+    assert_eq!(holders.blocks.len(), program.blocks.len());
+    // One that has the function that frees it is no stale word.
+    let sure = |name: &str| {
+        !holders
+            .paths
+            .iter()
+            .any(|path| path.origin.starts_with(name) && path.possibly)
+    };
+    assert!(sure("workspace in ") && sure("workspaces in "));
+}
+
+/// What each global retains is freed when it is deleted: the program says how much that is.
+#[test]
+#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
+    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/holders.py");
+    let mut command = Command::new(python);
+    let mut child = (command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()))
+        .spawn()
+        .expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped"))
+        .lines()
+        .map(|line| line.expect("text"));
+    let mut blocks = Vec::new();
+    for line in lines.by_ref().take_while(|line| line != "ready") {
+        let (address, bytes) = line.split_once(' ').expect("two words");
+        blocks.push(Block {
+            address: u64::from_str_radix(address, 16).expect("hexadecimal"),
+            bytes: bytes.parse().expect("a number"),
+            time_ns: 0,
+            of_torch: true,
+        });
+    }
+    blocks.sort_by_key(|block| block.address);
+    let process = Process::new(child.id()).expect("our child");
+    let holders = search(&process, &blocks, &Options::default()).expect("searched");
+    let mut input = child.stdin.take().expect("piped");
+    let mut mistakes = Vec::new();
+    const GLOBALS: [&str; 10] = [
+        "a_list",
+        "a_dict",
+        "a_view",
+        "loss",
+        "losses",
+        "long_graph",
+        "retained",
+        "model",
+        "optimizer",
+        "leaf",
+    ];
+    for global in GLOBALS {
+        let name = format!("__main__.{global} (");
+        let found = holders
+            .retainers
+            .iter()
+            .find(|retainer| retainer.name.starts_with(&name));
+        let retained = found.map_or(0, |retainer| retainer.bytes);
+        writeln!(input, "drop {global}").expect("written");
+        let freed: u64 = lines.next().expect("an answer").parse().expect("a number");
+        if freed != retained {
+            mistakes.push(format!("{global} retains {retained} bytes, {freed} were freed"));
+        }
+    }
+    drop(input);
+    child.wait().expect("ended");
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+}
