@@ -150,6 +150,7 @@ fn functions() -> Functions {
 }
 
 impl Functions {
+    #[allow(clippy::missing_transmute_annotations, reason = "the fields have the types")]
     fn find(minor: u32) -> Option<Functions> {
         let address = |name: &CStr| Some(exported(name)?.start as usize);
         let current = address(c"PyInterpreterState_Get").or_else(|| address(c"_PyInterpreterState_Get"))?;
@@ -160,9 +161,9 @@ impl Functions {
         // SAFETY: in all versions that `examine` accepts, the functions of these names have these types.
         unsafe {
             Some(Functions {
-                is_initialized: transmute::<usize, unsafe extern "C" fn() -> c_int>(address(c"Py_IsInitialized")?),
+                is_initialized: transmute(address(c"Py_IsInitialized")?),
                 add_pending_call: transmute(address(c"Py_AddPendingCall")?),
-                current_interpreter: transmute::<usize, unsafe extern "C" fn() -> *mut c_void>(current),
+                current_interpreter: transmute(current),
                 main_interpreter: transmute(address(c"PyInterpreterState_Main")?),
                 import: transmute(address(c"PyImport_ImportModuleLevel")?),
                 call_method: transmute(address(c"PyObject_CallMethod")?),
