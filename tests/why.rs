@@ -71,6 +71,8 @@ fn done(options: &[&str], program: &[&str]) -> Done {
 fn done_with(options: &[&str], program: &[&str], change: impl FnOnce(&mut Command)) -> Done {
     let folder = folder();
     let mut command = run(options, folder.path(), program);
+    // Whatever the tests were started by.
+    on_interrupt(&mut command, SigHandler::SigDfl);
     change(&mut command);
     let ended = process::run(&mut command);
     Done {
@@ -153,13 +155,23 @@ fn the_end_of_a_script_is_seen_without_signal_handlers() {
     for interpreter in interpreters() {
         let removed = done(&["--no-report"], &python(interpreter, &script(), "without_handlers"));
         removed.expect(&ALL, &interpreter.version);
-        let ignored = done_with(&["--no-report"], &python(interpreter, &script(), "all"), |command| {
-            // As for background commands of a shell script.
-            // SAFETY: between fork and exec only async-signal-safe functions may run; signal is one, and it installs no handler.
-            unsafe { command.pre_exec(|| Ok(signal(Signal::SIGINT, SigHandler::SigIgn).map(drop)?)) };
-        });
-        ignored.expect(&ALL, &interpreter.version);
+        // 3.8 takes no pending calls in exit callbacks.
+        let is_registered_there = !interpreter.version.starts_with("3.8.");
+        let cases = ["all", "first_in_callback"];
+        for case in &cases[..1 + usize::from(is_registered_there)] {
+            let ignored = done_with(&["--no-report"], &python(interpreter, &script(), case), |command| {
+                // As for background commands of a shell script.
+                on_interrupt(command, SigHandler::SigIgn);
+            });
+            ignored.expect(&ALL, &format!("{case}, {}", interpreter.version));
+        }
     }
+}
+
+/// What SIGINT does in the program.
+fn on_interrupt(command: &mut Command, handler: SigHandler) {
+    // SAFETY: between fork and exec only async-signal-safe functions may run; signal is one, and it installs no handler.
+    unsafe { command.pre_exec(move || Ok(signal(Signal::SIGINT, handler).map(drop)?)) };
 }
 
 #[test]

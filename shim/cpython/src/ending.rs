@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{MaybeUninit, transmute};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 use culeak_walker::{exported, read};
 
@@ -92,6 +92,8 @@ const BUSY: u8 = 2;
 const ASKED: u8 = 3;
 const GIVEN_UP: u8 = 4;
 
+/// `exits` is registered, and the interpreter has not called it. Used by the main thread of the interpreter only.
+static IS_WAITING: AtomicBool = AtomicBool::new(false);
 static TRIES: AtomicU32 = AtomicU32::new(0);
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
@@ -257,7 +259,7 @@ unsafe extern "C" fn register(_: *mut c_void) -> c_int {
             functions.register(Owned(function, functions.release).0, None)
         });
     match (is_main, is_registered) {
-        (true, true) => {}
+        (true, true) => IS_WAITING.store(true, Relaxed),
         // Release: pairs with the Acquire in `call_at_end`.
         (false, _) => STATE.store(IDLE, Release),
         (true, false) => STATE.store(GIVEN_UP, Relaxed),
@@ -269,6 +271,7 @@ unsafe extern "C" fn register(_: *mut c_void) -> c_int {
 unsafe extern "C" fn exits(_: Object, _: Object) -> Object {
     let functions = functions();
     if !is_in_function() {
+        IS_WAITING.store(false, Relaxed);
         functions.quietly(|| {
             let capsule = functions.capsule(ended);
             functions.register(functions.bool_type, Some(capsule.0))
@@ -278,10 +281,16 @@ unsafe extern "C" fn exits(_: Object, _: Object) -> Object {
     unsafe { (functions.new_value)(c"".as_ptr()) }
 }
 
-/// The registered function is destroyed.
-unsafe extern "C" fn dropped(_: Object) {
+/// The registered function is destroyed. If it was registered by one of the last callbacks, it was not called, and the list is
+/// cleared because all have run.
+unsafe extern "C" fn dropped(object: Object) {
+    let is_end = IS_WAITING.swap(false, Relaxed);
     // Release: pairs with the Acquire in `call_at_end`.
     let _ = STATE.compare_exchange(ASKED, IDLE, Release, Relaxed);
+    if is_end {
+        // SAFETY: as for the object whose destructor this is, which `exits` would have registered.
+        unsafe { ended(object) };
+    }
 }
 
 /// All callbacks have run.

@@ -92,7 +92,7 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
     sizes(copy, &python.offsets, minor, find)
         .and_then(|()| python.known_objects(copy, find))
         .map_err(|what| {
-            format!("{name} has {what} elsewhere than other builds of this version, so its objects cannot be read")
+            format!("{name} has {what} elsewhere than other builds of this version, or its end has cleared its modules, so its objects cannot be read")
         })?;
     Ok(python)
 }
