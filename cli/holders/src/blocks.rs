@@ -2,6 +2,8 @@
 //!
 //! Nearly all words point to none, so a filter of the pages that contain blocks is asked first.
 
+use std::ops::Range;
+
 use crate::Block;
 
 const PAGE_BITS: u32 = 21;
@@ -46,6 +48,11 @@ impl BlockIndex {
     pub fn of_driver(&self) -> Vec<u64> {
         let own = self.blocks.iter().filter(|block| !block.of_torch);
         own.map(|block| block.address).collect()
+    }
+
+    /// Around all blocks.
+    pub fn span(&self) -> Range<u64> {
+        self.from..self.to
     }
 
     /// The block that ends where this one begins.

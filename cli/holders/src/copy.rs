@@ -42,6 +42,8 @@ pub struct Copy<'a> {
     older: Option<&'a Copy<'a>>,
     /// What was copied at once.
     runs: Rc<[Range<u64>]>,
+    /// The size of that.
+    bytes: u64,
     /// Never copied.
     excluded: Rc<[Range<u64>]>,
     threads: Rc<[Thread]>,
@@ -77,6 +79,7 @@ impl<'a> Copy<'a> {
             source,
             pages,
             older: None,
+            bytes: runs.iter().map(|run| run.end - run.start).sum(),
             runs: runs.into(),
             excluded: excluded.into(),
             threads: threads.into(),
@@ -112,6 +115,7 @@ impl<'a> Copy<'a> {
             pages,
             older: Some(older),
             runs: Rc::clone(&older.runs),
+            bytes: older.bytes,
             excluded: Rc::clone(&older.excluded),
             threads: Rc::clone(&older.threads),
         }
@@ -281,7 +285,7 @@ impl<'a> Copy<'a> {
 
     /// Bytes copied at once.
     pub fn copied_bytes(&self) -> u64 {
-        self.runs.iter().map(|run| run.end - run.start).sum()
+        self.bytes
     }
 
     fn oldest(&self) -> &Copy<'a> {

@@ -243,7 +243,8 @@ pub struct Graph {
     /// The parts of native roots that have become roots, each of one variable.
     parts: HashMap<NodeId, Vec<split::Part>, FixedState>,
     variables: Vec<NodeId>,
-    by_granule: Vec<NodeId>,
+    /// Numbers of nodes. Memory of zeros costs nothing until it is written.
+    by_granule: Vec<u32>,
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
     block_edges: Vec<BlockEdge>,
@@ -256,7 +257,7 @@ impl Graph {
         Graph {
             nodes: vec![Node::default()],
             states: vec![State::default()],
-            by_granule: vec![NodeId::NONE; copy.granules()],
+            by_granule: vec![0; copy.granules()],
             ..Graph::default()
         }
     }
@@ -377,7 +378,7 @@ impl Graph {
     #[inline]
     pub fn find(&self, copy: &Copy, address: u64) -> Option<NodeId> {
         let node = match copy.granule(address) {
-            Some(granule) if address & 15 == 0 => *self.by_granule.get(granule)?,
+            Some(granule) if address & 15 == 0 => NodeId(*self.by_granule.get(granule)?),
             _ => *self.elsewhere.get(&address)?,
         };
         (!node.is_none()).then_some(node)
@@ -401,7 +402,7 @@ impl Graph {
     pub(crate) fn add(&mut self, copy: &Copy, address: u64, kind: NodeKind) -> Option<NodeId> {
         let id = NodeId(u32::try_from(self.nodes.len()).ok()?);
         match copy.granule(address) {
-            Some(granule) if address & 15 == 0 => self.by_granule[granule] = id,
+            Some(granule) if address & 15 == 0 => self.by_granule[granule] = id.0,
             _ => {
                 self.elsewhere.insert(address, id);
             }

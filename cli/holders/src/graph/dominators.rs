@@ -19,6 +19,10 @@ pub trait Links {
     fn nodes(&self) -> usize;
     /// What the node refers to, one by one; `None` behind the last. Numbers beyond [`Links::nodes`] are ignored.
     fn target(&self, node: u32, nth: usize) -> Option<u32>;
+    /// Whether one of its targets is wanted.
+    fn leads_to(&self, node: u32, wanted: impl Fn(u32) -> bool) -> bool {
+        (0..).map_while(|nth| self.target(node, nth)).any(wanted)
+    }
 }
 
 /// A node of the tree.
@@ -153,9 +157,10 @@ fn relevant(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<
         }
     }
     let reaches = |marked: &[bool], node: u32| {
-        targets(graph, node)
-            .map(|target| target as usize)
-            .any(|target| target < count && marked[target] && !is_entry[target])
+        graph.leads_to(node, |target| {
+            let target = target as usize;
+            target < count && marked[target] && !is_entry[target]
+        })
     };
     for pass in 0..PASSES {
         let mut changed = false;

@@ -88,10 +88,11 @@ fn each(copy: &Copy, range: Range<u64>, see: &mut dyn FnMut(Context)) {
     let mut page = range.start & !(PAGE - 1);
     while page < range.end {
         if let Some(words) = copy.page(page) {
-            for (place, word) in words.iter().enumerate() {
-                let at = page + place as u64 * 8;
+            let first = range.start.max(page).next_multiple_of(8);
+            let last = range.end.min(page + PAGE);
+            let places = (first - page) as usize / 8..(last - page).div_ceil(8) as usize;
+            for (word, at) in words.get(places).into_iter().flatten().zip((first..).step_by(8)) {
                 if *word == at + (FLOATS_HERE - FLOATS)
-                    && range.contains(&at)
                     && let Some(start) = at.checked_sub(FLOATS)
                     && range.start <= start
                     && let Some(context) = context(copy, start)

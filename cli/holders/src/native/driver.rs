@@ -232,8 +232,14 @@ fn is_marked(copy: &Copy, files: &Files, chunk: Chunk) -> bool {
     if chunk.bytes > LARGEST {
         return false;
     }
-    let places = (chunk.start..chunk.start + chunk.bytes).step_by(8);
-    let marks = places.filter(|place| files.contain(copy.word(*place))).count() as u64;
+    let end = chunk.start + chunk.bytes;
+    let mut marks = 0;
+    for page in (chunk.start & !(PAGE - 1)..end).step_by(PAGE as usize) {
+        let Some(words) = copy.page(page) else { continue };
+        let place = |address: u64| (address.clamp(page, page + PAGE) - page) as usize / 8;
+        let words = &words[place(chunk.start)..place(end + 7)];
+        marks += words.iter().filter(|word| files.contain(**word)).count() as u64;
+    }
     marks > 0 && marks * SHARE * 8 >= chunk.bytes
 }
 

@@ -98,6 +98,8 @@ pub struct Pages {
     back: Vec<u32>,
     /// Chunks with pages that do not exist, by address.
     sparse: Vec<Range<u64>>,
+    /// Around all of these.
+    sparse_span: Range<u64>,
 }
 
 impl Pages {
@@ -109,6 +111,7 @@ impl Pages {
             starts: Bits::new(copy.granules()),
             back: vec![0; pages],
             sparse: Vec::new(),
+            sparse_span: 0..0,
         }
     }
 
@@ -228,6 +231,8 @@ impl Pages {
             self.sparse.push(start..end);
         }
         self.sparse.sort_unstable_by_key(|chunk| chunk.start);
+        let start = self.sparse.first().map_or(0, |chunk| chunk.start);
+        self.sparse_span = start..self.sparse.iter().map(|chunk| chunk.end).max().unwrap_or(0);
     }
 
     /// Starts that are in pages that do not exist.
@@ -238,6 +243,9 @@ impl Pages {
 
     /// The start of the chunk with this address, whose page does not exist.
     pub fn start_of_absent(&self, address: u64) -> Option<u64> {
+        if !self.sparse_span.contains(&address) {
+            return None;
+        }
         let place = self.sparse.partition_point(|chunk| chunk.end <= address);
         let chunk = self.sparse.get(place)?;
         chunk.contains(&address).then_some(chunk.start)

@@ -8,7 +8,7 @@
 //! The root is in static memory, under a name that is usually not exported. It is recognised by what it leads to: a leaf at
 //! the place of addresses that the process has, whose entries lead to descriptions of just these addresses.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use foldhash::fast::FixedState;
@@ -77,23 +77,31 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
     /// Words of static memory that are tried as pointers to a leaf.
     const MOST: usize = 100_000;
     let mut tried = 0;
+    // By leaf and place: many words have the same value.
+    let mut known: HashMap<(u64, u64), bool, FixedState> = HashMap::default();
+    let last_root = globals.end.saturating_sub(shape.root_bytes());
     for page in pages.addresses(globals.clone()) {
         let words = copy.page(page)?;
         for (leaf, at) in words.iter().zip((page..).step_by(8)) {
+            if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) {
+                continue;
+            }
+            let roots = tops.iter().filter_map(|top| Some((*top, at.checked_sub(top * 8)?)));
+            let mut roots = roots
+                .filter(|(_, root)| (globals.start..=last_root).contains(root))
+                .peekable();
             // A leaf may extend over several mappings.
             let is_writable = || copy.region(*leaf).is_some_and(|region| region.writable);
-            if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) || !is_writable() {
+            if roots.peek().is_none() || !is_writable() {
                 continue;
             }
             tried += 1;
             if tried > MOST {
                 return None;
             }
-            for top in tops {
-                let Some(root) = at.checked_sub(top * 8).filter(|root| *root >= globals.start) else {
-                    break;
-                };
-                if root + shape.root_bytes() <= globals.end && is_table(copy, pages, *leaf, *top, shape) {
+            for (top, root) in roots {
+                let is_table = || is_table(copy, pages, *leaf, top, shape);
+                if *known.entry((*leaf, top)).or_insert_with(is_table) {
                     return Some(root);
                 }
             }
@@ -125,7 +133,7 @@ fn is_table(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape) -> b
 /// Calls `see` with the address and the entry of each page that has one, until `see` returns `false`.
 fn each_of_leaf(copy: &Copy, pages: &Pages, leaf: u64, top: u64, shape: &Shape, see: &mut dyn FnMut(u64, u64) -> bool) {
     let end = leaf.saturating_add(shape.leaf_bytes());
-    for page in pages.addresses(leaf..end) {
+    for page in pages.present(leaf..end).flat_map(|run| run.step_by(PAGE as usize)) {
         let Some(words) = copy.page(page) else { continue };
         for (entry, at) in words.iter().zip((page..).step_by(8)) {
             if *entry == 0 || !(leaf..end).contains(&at) {

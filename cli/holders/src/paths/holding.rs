@@ -166,6 +166,12 @@ impl<'g> Holding<'g> {
             edges,
         }
     }
+
+    /// Whether a reference that was found in the order of the scan holds nothing.
+    #[inline]
+    fn is_useless(&self, from: NodeId, to: NodeId) -> bool {
+        leads_back(self.graph, from, to) || self.stale.is_stale(from, to) || self.uncounted.has(from, to)
+    }
 }
 
 /// What was searched last, such as native stacks and the interpreter's lists of free objects, has many stale words. They mean
@@ -195,10 +201,7 @@ impl Links for Holding<'_> {
         if let Some(target) = targets.get(nth) {
             // Such an edge is replaced by one that changes nothing.
             let from = NodeId(node);
-            let is_stale = leads_back(self.graph, from, *target)
-                || self.stale.is_stale(from, *target)
-                || self.uncounted.has(from, *target);
-            return Some(if is_stale { node } else { target.0 });
+            return Some(if self.is_useless(from, *target) { node } else { target.0 });
         }
         if !is_marked(&self.holds, node) {
             return None;
@@ -206,5 +209,20 @@ impl Links for Holding<'_> {
         let place = *self.firsts.get(&node)? as usize + nth - targets.len();
         let (from, target) = *self.edges.get(place)?;
         (from == node).then_some(target)
+    }
+
+    #[inline]
+    fn leads_to(&self, node: u32, wanted: impl Fn(u32) -> bool) -> bool {
+        if node as usize >= self.nodes {
+            return false;
+        }
+        // Few targets are wanted, so that is asked first.
+        let targets = self.graph.targets(NodeId(node));
+        let mut found = targets.iter().filter(|target| wanted(target.0));
+        if found.any(|target| !self.is_useless(NodeId(node), *target)) {
+            return true;
+        }
+        let of_node = || (0..).map_while(|nth| self.target(node, targets.len() + nth));
+        is_marked(&self.holds, node) && of_node().any(wanted)
     }
 }

@@ -14,6 +14,7 @@
 //! has unusual places only loses none of them.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
@@ -80,7 +81,7 @@ impl Usual {
             return usual;
         }
         let mut names: HashMap<Named, Role, FixedState> = HashMap::default();
-        let mut hits = words(copy, |value| {
+        let mut hits = words(copy, index.span(), |value| {
             let (block, _) = index.find(value)?;
             (!index.is_of_torch(block)).then_some((BLOCK, block as u64))
         });
@@ -151,8 +152,8 @@ impl Usual {
             return Vec::new();
         };
         let to = last + bytes;
-        words(copy, |value| {
-            if value & 7 != 0 || value < from || value >= to {
+        words(copy, from..to, |value| {
+            if value & 7 != 0 {
                 return None;
             }
             let place = starts.partition_point(|start| *start <= value).checked_sub(1)?;
@@ -203,14 +204,21 @@ fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64)
     Some((owner, chunk))
 }
 
-/// The words of the copy that lead to what is wanted: address, and what `wanted` says of the value.
-fn words(copy: &Copy, wanted: impl Fn(u64) -> Option<(Role, u64)>) -> Vec<(u64, Role, u64)> {
+/// The words of the copy that lead to what is wanted, which is in this span: address, and what `wanted` says of the value.
+fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)>) -> Vec<(u64, Role, u64)> {
+    let bytes = span.end.saturating_sub(span.start);
+    let is_near = |value: u64| value.wrapping_sub(span.start) < bytes;
     let mut found = Vec::new();
     for run in copy.runs() {
         for page in run.step_by(PAGE as usize) {
             let Some(content) = copy.page(page) else { continue };
+            // Without a branch for each word, this is as fast as memory is read.
+            if !content.iter().fold(false, |any, value| any | is_near(*value)) {
+                continue;
+            }
             for (place, value) in content.iter().enumerate() {
                 if *value >= PAGE
+                    && is_near(*value)
                     && let Some((role, target)) = wanted(*value)
                 {
                     found.push((page + 8 * place as u64, role, target));

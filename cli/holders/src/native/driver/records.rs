@@ -231,6 +231,9 @@ fn owners(
     /// Only so much of a larger chunk is examined.
     const MOST_BYTES: u64 = 1 << 20;
     let mut owners = vec![Owner::default(); components.len()];
+    if components.is_empty() {
+        return owners;
+    }
     let mut starts = Bits::new(copy.granules());
     for chunk in components.iter().flat_map(|(_, chunks)| chunks) {
         if let Some(granule) = copy.granule(chunk.start) {
