@@ -269,7 +269,11 @@ fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> 
         let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
         for part in present {
             for place in (part.start.max(range.start)..part.end).step_by(8) {
-                let Some(chunk) = native.chunk(copy, copy.word(place)) else {
+                let word = copy.word(place);
+                if word < PAGE {
+                    continue;
+                }
+                let Some(chunk) = native.chunk(copy, word) else {
                     continue;
                 };
                 let is_known = copy.granule(chunk.start).is_some_and(|granule| found.get(granule));
@@ -294,10 +298,9 @@ fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> 
 
 /// An object of a class that a file other than the driver's defines.
 fn is_of_program(copy: &Copy, native: &mut Native, start: u64) -> bool {
-    native.classes.object(copy, start).is_some()
-        && copy
-            .region(copy.word(start))
-            .is_some_and(|region| Role::of(&region.name) != Role::Driver)
+    native
+        .classes
+        .is_of(copy, start, |region| Role::of(&region.name) != Role::Driver)
 }
 
 /// Python's objects refer to their type, types to theirs, and the type of all types to itself.

@@ -16,6 +16,7 @@ use foldhash::fast::FixedState;
 
 use crate::copy::Copy;
 use crate::demangle::written;
+use crate::source::Region;
 
 /// Number of a class in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +27,8 @@ pub struct Classes {
     /// Memory of mapped files, by address.
     files: Vec<Range<u64>>,
     by_table: HashMap<u64, Option<ClassId>, FixedState>,
+    /// By table: what [`Classes::is_of`] found.
+    is_of: HashMap<u64, bool, FixedState>,
     by_name: HashMap<String, ClassId, FixedState>,
     names: Vec<String>,
     /// By class: that of a control block of a shared pointer, with the object's offset in it.
@@ -74,7 +77,21 @@ impl Classes {
         found
     }
 
-    /// As above. For the control block of a shared pointer that contains its object: the object's class.
+    /// Whether an object of a class starts here whose virtual table is in a wanted file. Always called with the same function.
+    pub fn is_of(&mut self, copy: &Copy, address: u64, is_wanted: impl Fn(&Region) -> bool) -> bool {
+        let table = copy.word(address);
+        if table < 0x1000 || !table.is_multiple_of(8) || !self.in_file(table) {
+            return false;
+        }
+        if let Some(known) = self.is_of.get(&table) {
+            return *known;
+        }
+        let found = copy.region(table).is_some_and(is_wanted) && self.object(copy, address).is_some();
+        self.is_of.insert(table, found);
+        found
+    }
+
+    /// As [`Classes::object`]. For the control block of a shared pointer that contains its object: the object's class.
     #[inline]
     pub fn chunk(&mut self, copy: &Copy, start: u64) -> Option<ClassId> {
         let class = self.object(copy, start)?;

@@ -79,8 +79,12 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
     let mut tried = 0;
     // By leaf and place: many words have the same value.
     let mut known: HashMap<(u64, u64), bool, FixedState> = HashMap::default();
+    // The region that was asked for last, and whether it is writable.
+    let mut last = (0..0, false);
     let last_root = globals.end.saturating_sub(shape.root_bytes());
-    for page in pages.addresses(globals.clone()) {
+    // An allocator writes its root, so that is not in memory that became read-only once the loader had written it.
+    let is_writable = |page: &u64| copy.region(*page).is_some_and(|region| region.writable);
+    for page in pages.addresses(globals.clone()).into_iter().filter(is_writable) {
         let words = copy.page(page)?;
         for (leaf, at) in words.iter().zip((page..).step_by(8)) {
             if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) {
@@ -91,8 +95,16 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
                 .filter(|(_, root)| (globals.start..=last_root).contains(root))
                 .peekable();
             // A leaf may extend over several mappings.
-            let is_writable = || copy.region(*leaf).is_some_and(|region| region.writable);
-            if roots.peek().is_none() || !is_writable() {
+            if roots.peek().is_none() {
+                continue;
+            }
+            if !last.0.contains(leaf) {
+                last = match copy.region(*leaf) {
+                    Some(region) => (region.range.clone(), region.writable),
+                    None => (*leaf..leaf.saturating_add(1), false),
+                };
+            }
+            if !last.1 {
                 continue;
             }
             tried += 1;
