@@ -79,8 +79,7 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
     let mut tried = 0;
     // By leaf and place: many words have the same value.
     let mut known: HashMap<(u64, u64), bool, FixedState> = HashMap::default();
-    // The region that was asked for last, and whether it is writable.
-    let mut last = (0..0, false);
+    let mut writable = Writable::default();
     let last_root = globals.end.saturating_sub(shape.root_bytes());
     // An allocator writes its root, so that is not in memory that became read-only once the loader had written it.
     let is_writable = |page: &u64| copy.region(*page).is_some_and(|region| region.writable);
@@ -95,16 +94,7 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
                 .filter(|(_, root)| (globals.start..=last_root).contains(root))
                 .peekable();
             // A leaf may extend over several mappings.
-            if roots.peek().is_none() {
-                continue;
-            }
-            if !last.0.contains(leaf) {
-                last = match copy.region(*leaf) {
-                    Some(region) => (region.range.clone(), region.writable),
-                    None => (*leaf..leaf.saturating_add(1), false),
-                };
-            }
-            if !last.1 {
+            if roots.peek().is_none() || !writable.contains(copy, *leaf) {
                 continue;
             }
             tried += 1;
@@ -120,6 +110,35 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
         }
     }
     None
+}
+
+/// The regions that were asked for last, with whether they are writable: words that follow each other point to a few regions.
+#[derive(Default)]
+struct Writable {
+    recent: [(Range<u64>, bool); 4],
+    next: usize,
+}
+
+impl Writable {
+    fn contains(&mut self, copy: &Copy, address: u64) -> bool {
+        if let Some((_, known)) = self.recent.iter().find(|(range, _)| range.contains(&address)) {
+            return *known;
+        }
+        let regions = copy.regions();
+        let place = regions.partition_point(|region| region.range.end <= address);
+        let found = match regions.get(place) {
+            Some(region) if region.range.start <= address => (region.range.clone(), region.writable),
+            // Between two regions.
+            next => {
+                let before = place.checked_sub(1).map_or(0, |before| regions[before].range.end);
+                (before..next.map_or(u64::MAX, |next| next.range.start), false)
+            }
+        };
+        let is_writable = found.1;
+        self.recent[self.next] = found;
+        self.next = (self.next + 1) % self.recent.len();
+        is_writable
+    }
 }
 
 /// Whether the first entries of a leaf describe the addresses of this place in the root.
