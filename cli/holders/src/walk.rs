@@ -139,6 +139,8 @@ pub(crate) struct Walk<'w, 's> {
     /// Where such words lead to.
     tails: Vec<Tail>,
     references: Vec<Reference>,
+    /// Of Python, by address.
+    thread_states: Vec<Range<u64>>,
     copied: Range<u64>,
 }
 
@@ -195,6 +197,7 @@ impl<'w, 's> Walk<'w, 's> {
             is_tail: false,
             tails: Vec::new(),
             references: Vec::new(),
+            thread_states: Vec::new(),
             copied,
         }
     }
@@ -227,6 +230,8 @@ impl<'w, 's> Walk<'w, 's> {
         let Some(python) = self.python.as_deref_mut() else {
             return;
         };
+        self.thread_states = python.thread_states(self.copy);
+        self.thread_states.sort_by_key(|state| state.start);
         python.roots(self.copy, &mut |root, rooted| match roots.last_mut() {
             Some((last, all)) if last == root => all.push(rooted),
             _ => roots.push((root.clone(), vec![rooted])),
@@ -388,6 +393,7 @@ impl<'w, 's> Walk<'w, 's> {
                     );
                     match kind {
                         Kind::Leaf => {}
+                        _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.unnamed_words(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
