@@ -120,6 +120,19 @@ fn what_the_state_of_a_thread_refers_to_has_one_holder() {
 }
 
 #[test]
+fn a_number_is_held_by_a_variable_rather_than_a_value_stack() {
+    for python in interpreters() {
+        let (victim, class, blocks) = of_python(&python.command, "numbers");
+        let holders = victim.search().expect("an answer");
+        let path = path_of(&holders, blocks[0]).expect("a path");
+        let shown = text(path);
+        assert_eq!(path.class, class, "{:?}: {shown}", python.command);
+        assert!(shown.contains("__main__.view"), "{:?}: {shown}", python.command);
+        victim.kill();
+    }
+}
+
+#[test]
 fn memory_that_looks_like_objects_leads_nowhere() {
     for python in interpreters() {
         let (victim, class, blocks) = of_python(&python.command, "look_alikes");

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 
-from standin import begin, libc, live, tensor
+from standin import allocate, begin, libc, live, tensor
 
 gc.disable()
 begin()
@@ -215,7 +215,27 @@ def threads():
     return "held"
 
 
-CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared, threads)
+def numbers():
+    """An address in bytes, to which a variable refers, and the value stack of a running function."""
+    ready = threading.Barrier(2)
+
+    def wait(text):
+        global view
+        view = memoryview(text)
+        del text
+        ready.wait()
+        threading.Event().wait()
+
+    def call():
+        begin()
+        wait(allocate(1000).to_bytes(8, "little"))
+
+    threading.Thread(target=call, daemon=True).start()
+    ready.wait()
+    return "held"
+
+
+CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared, threads, numbers)
 
 
 def main():
