@@ -97,6 +97,42 @@ fn blocks_beside_a_training_loop_are_retained_by_their_variable() {
 }
 
 #[test]
+fn what_the_state_of_a_thread_refers_to_has_one_holder() {
+    for python in interpreters() {
+        let (victim, _, blocks) = of_python(&python.command, "threads");
+        let holders = victim.search().expect("an answer");
+        assert_eq!(blocks.len(), 4);
+        for block in holders.blocks.iter().filter(|block| blocks.contains(&block.address)) {
+            let shown = text(&holders.paths[block.path]);
+            let retainer = block.retainer.map(|nth| &holders.retainers[nth]);
+            let retainer = retainer.unwrap_or_else(|| panic!("{:?}: nothing alone frees {shown}", python.command));
+            let is_root = ["context variable", "exception being handled", "profile function"]
+                .iter()
+                .any(|root| retainer.name.contains(root));
+            assert!(
+                is_root && retainer.also.is_empty() && retainer.also_unnamed == 0,
+                "{:?}: {shown}: {retainer:?}",
+                python.command
+            );
+        }
+        victim.kill();
+    }
+}
+
+#[test]
+fn a_number_is_held_by_a_variable_rather_than_a_value_stack() {
+    for python in interpreters() {
+        let (victim, class, blocks) = of_python(&python.command, "numbers");
+        let holders = victim.search().expect("an answer");
+        let path = path_of(&holders, blocks[0]).expect("a path");
+        let shown = text(path);
+        assert_eq!(path.class, class, "{:?}: {shown}", python.command);
+        assert!(shown.contains("__main__.view"), "{:?}: {shown}", python.command);
+        victim.kill();
+    }
+}
+
+#[test]
 fn memory_that_looks_like_objects_leads_nowhere() {
     for python in interpreters() {
         let (victim, class, blocks) = of_python(&python.command, "look_alikes");

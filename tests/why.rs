@@ -97,6 +97,12 @@ impl Done {
         self.files(".culeak-why").iter().map(|path| classes(path)).collect()
     }
 
+    /// Whether the answer says that the process did not run while its memory was copied.
+    fn stood(&self) -> bool {
+        let search = &sidecar(&self.files(".culeak-why")[0])["holders"]["search"];
+        search["paused_ns"].as_u64() > Some(0)
+    }
+
     #[track_caller]
     fn expect(&self, expected: &[(u64, &str)], what: &str) {
         assert_eq!(self.classes(), [these(expected)], "{what}: {}", self.stderr);
@@ -139,6 +145,7 @@ fn a_script_is_searched_before_its_interpreter_collects_cycles() {
             "the report shows the holder: {}",
             done.stderr
         );
+        assert!(done.stood(), "{}", done.stderr);
     }
 }
 
@@ -236,6 +243,7 @@ fn a_process_that_leaves_at_once_is_searched() {
 fn threads_that_run_on_do_not_prevent_the_search() {
     let done = done(&["--no-report"], &python(&interpreters()[0], &script(), "thread"));
     done.expect(&ALL, "a daemon thread");
+    assert!(done.stood(), "{}", done.stderr);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
 }
 

@@ -138,6 +138,8 @@ pub(crate) struct Walk<'w, 's> {
     /// Where such words lead to.
     tails: Vec<Tail>,
     references: Vec<Reference>,
+    /// Of Python, by address.
+    thread_states: Vec<Range<u64>>,
     copied: Range<u64>,
 }
 
@@ -194,6 +196,7 @@ impl<'w, 's> Walk<'w, 's> {
             is_tail: false,
             tails: Vec::new(),
             references: Vec::new(),
+            thread_states: Vec::new(),
             copied,
         }
     }
@@ -274,6 +277,7 @@ impl<'w, 's> Walk<'w, 's> {
                     );
                     match kind {
                         Kind::Leaf => {}
+                        _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.unnamed_words(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),

@@ -334,6 +334,8 @@ struct Copied {
     /// The point of the recording; `None`: an automatic snapshot, which has no other.
     point: Option<Point>,
     took: Duration,
+    /// How long none of its threads ran; zero if its other threads ran meanwhile.
+    stood: Duration,
 }
 
 impl Copied {
@@ -349,14 +351,20 @@ impl Copied {
                 (recording.with_extension(ending), None)
             }
         };
-        let source = live::Process::new(pid).map_err(|error| error.to_string())?;
+        let source = live::Process::new(pid).map_err(|error| without_process(pid, &error.to_string()))?;
         // Its other threads would go on between the reading of the recording and the copy. Without the permission, they do.
-        let is_stopped = source.threads().len() > 1 && source.pause(true).is_ok();
+        let stopping = Instant::now();
+        let is_alone = source.threads().len() <= 1;
+        let is_stopped = !is_alone && source.pause(true).is_ok();
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let taken = Taken::of(&source, &holders::excluded(&item.snapshot));
         if is_stopped {
             let _ = source.pause(false);
         }
+        let stood = match is_alone || is_stopped {
+            true => stopping.elapsed(),
+            false => Duration::ZERO,
+        };
         let taken = taken.map_err(|error| format!("its memory cannot be copied: {error}"))?;
         let took = began.elapsed();
         Ok(Copied {
@@ -364,6 +372,7 @@ impl Copied {
             taken,
             point,
             took,
+            stood,
         })
     }
 
@@ -384,6 +393,7 @@ impl Copied {
         // Other threads may have freed blocks since the end of the script.
         holders::drop_all_but(&mut found, &live);
         found.search.point = self.point;
+        found.search.paused_ns = self.stood.as_nanos() as u64;
         found.search.copy_ns = self.took.as_nanos() as u64;
         found.search.took_ns = (self.took + began.elapsed()).as_nanos() as u64;
         sidecar::write(Path::new(&self.item.source), snapshot, found).map_err(|failure| failure.message)
@@ -392,12 +402,12 @@ impl Copied {
 
 /// The reason alone: [`Served`] has the process.
 fn reason(pid: u32, failure: Failure) -> String {
+    without_process(pid, &failure.message)
+}
+
+fn without_process(pid: u32, message: &str) -> String {
     let process = format!("process {pid}: ");
-    failure
-        .message
-        .strip_prefix(&process)
-        .unwrap_or(&failure.message)
-        .to_owned()
+    message.strip_prefix(&process).unwrap_or(message).to_owned()
 }
 
 /// The id here of a process with this id in its own namespace, which maps the file of facts. If its main thread has ended, the
@@ -431,6 +441,12 @@ mod tests {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         io::Write::write_all(&mut file, &[0; BYTES]).expect("written");
         file
+    }
+
+    #[test]
+    fn a_reason_does_not_repeat_the_process() {
+        assert_eq!(without_process(7, "process 7: no such process"), "no such process");
+        assert_eq!(without_process(7, "process 70: gone"), "process 70: gone");
     }
 
     #[test]

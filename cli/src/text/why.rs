@@ -203,7 +203,16 @@ pub fn also_text(also: &[Also], of: Tally) -> Option<String> {
         0 => String::new(),
         n => format!(" and {} more", units::count(n as u64)),
     };
-    (!named.is_empty()).then(|| format!("also held by {}{more}", named.join(", ")))
+    (!named.is_empty()).then(|| format!("also held by {}{more}", listed(&named)))
+}
+
+/// `__main__.keep, __main__.other`. Names with commas, such as those of frames, are separated by semicolons.
+fn listed(names: &[String]) -> String {
+    let separator = match names.iter().any(|name| name.contains(", ")) {
+        true => "; ",
+        false => ", ",
+    };
+    names.join(separator)
 }
 
 fn write_row(row: &HolderRow, path: String, widths: &Widths, out: &mut dyn Write) -> io::Result<()> {
@@ -272,22 +281,20 @@ pub const NOT_KNOWN: &str = "(which holder frees it is not known)";
 /// `head['next'] (dict of 2), and 398 more like it below`; `held by 2, only
 /// with all of them: __main__.keep (list of 8), __main__.other`.
 pub fn retainer_text(retainer: &Retained) -> String {
-    let name = Escaped(&retainer.name);
     let mut text = match retainer.also.as_slice() {
-        [] => name.to_string(),
+        [] => Escaped(&retainer.name).to_string(),
         also => {
-            let others = also
-                .iter()
-                .map(|name| format!(", {}", Escaped(name)))
-                .collect::<String>();
+            let all_named = [&retainer.name].into_iter().chain(also);
+            let names: Vec<String> = all_named.map(|name| Escaped(name).to_string()).collect();
             let more = match retainer.also_unnamed {
                 0 => String::new(),
                 n => format!(" and {} more", units::count(n)),
             };
             let all = 1 + also.len() as u64 + retainer.also_unnamed;
             format!(
-                "held by {}, only with all of them: {name}{others}{more}",
-                units::count(all)
+                "held by {}, only with all of them: {}{more}",
+                units::count(all),
+                listed(&names)
             )
         }
     };

@@ -1,6 +1,7 @@
 """Heaps that are hard to search; the first argument selects one. Prints the addresses of the blocks that it holds, and their
 class, as JSON; then waits for a line."""
 
+import contextvars
 import ctypes
 import gc
 import json
@@ -8,7 +9,7 @@ import os
 import sys
 import threading
 
-from standin import begin, libc, live, tensor
+from standin import allocate, begin, libc, live, tensor
 
 gc.disable()
 begin()
@@ -155,6 +156,7 @@ def steps():
     held.extend(tensor() for _ in range(50))
 
     def train():
+        begin()
         while True:
             step = [tensor() for _ in range(20)]
             step.clear()
@@ -172,7 +174,68 @@ def shared():
     return "held"
 
 
-CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared)
+def threads():
+    """Objects to which only the state of a thread refers."""
+    variable = contextvars.ContextVar("variable")
+    ready = threading.Barrier(4)
+
+    def wait():
+        ready.wait()
+        threading.Event().wait()
+
+    def context():
+        begin()
+        variable.set([tensor()])
+        wait()
+
+    def handled():
+        begin()
+        try:
+            raise ValueError(tensor())
+        except ValueError:
+            wait()
+
+    def profiled():
+        begin()
+
+        class Profile:
+            def __init__(self):
+                self.held = tensor()
+
+            def __call__(self, *_):
+                return None
+
+        sys.setprofile(Profile())
+        wait()
+
+    variable.set([tensor()])
+    for function in (context, handled, profiled):
+        threading.Thread(target=function, daemon=True).start()
+    ready.wait()
+    return "held"
+
+
+def numbers():
+    """An address in bytes, to which a variable refers, and the value stack of a running function."""
+    ready = threading.Barrier(2)
+
+    def wait(text):
+        global view
+        view = memoryview(text)
+        del text
+        ready.wait()
+        threading.Event().wait()
+
+    def call():
+        begin()
+        wait(allocate(1000).to_bytes(8, "little"))
+
+    threading.Thread(target=call, daemon=True).start()
+    ready.wait()
+    return "held"
+
+
+CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared, threads, numbers)
 
 
 def main():

@@ -2,6 +2,7 @@
 //! the interpreter keeps for itself.
 
 use std::collections::HashSet;
+use std::ops::Range;
 
 use crate::copy::Copy;
 use crate::graph::EdgeKind;
@@ -84,6 +85,13 @@ impl Python {
         }
     }
 
+    /// The states of all threads, whose words are roots: nothing else leads on through them.
+    pub(crate) fn thread_states(&self, copy: &Copy) -> Vec<Range<u64>> {
+        let interpreters = self.interpreters(copy);
+        let state = |thread: ThreadState| thread.address..thread.address.saturating_add(self.offsets.thread_bytes);
+        self.threads(copy, &interpreters).into_iter().map(state).collect()
+    }
+
     /// The threads of these interpreters, oldest last.
     pub(super) fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
         let o = &self.offsets;
@@ -121,6 +129,16 @@ impl Python {
         let o = self.offsets;
         let (thread, main) = (state.id, state.is_main);
         let word = |at: u64| copy.word(state.address + at);
+        // References with a name of their own: each is one holder.
+        let mut named: Vec<u64> = [
+            o.thread_dict,
+            o.thread_context,
+            o.thread_raised,
+            o.thread_profiler,
+            o.thread_tracer,
+        ]
+        .map(|at| state.address + at)
+        .to_vec();
         let is_frame = self.minor() >= 11;
         for target in self.thread_frames(copy, state.address) {
             see(
@@ -139,6 +157,7 @@ impl Python {
         if self.minor() < 12 {
             // Its traceback.
             object(see, &exception, word(o.thread_raised + 8));
+            named.push(state.address + o.thread_raised + 8);
         }
         let mut handled = word(o.thread_exc_info);
         for _ in 0..MOST_EXCEPTIONS {
@@ -146,8 +165,10 @@ impl Python {
                 break;
             }
             object(see, &exception, copy.word(handled + o.exc_value));
+            named.push(handled + o.exc_value);
             if self.minor() < 11 {
                 object(see, &exception, copy.word(handled + o.exc_value + 8));
+                named.push(handled + o.exc_value + 8);
             }
             handled = copy.word(handled + o.exc_previous);
         }
@@ -160,7 +181,7 @@ impl Python {
         for at in (0..o.thread_bytes).step_by(8) {
             let target = word(at);
             // Its links to other states, and to its own frame.
-            if is_address(target) && self.object(copy, target).is_some() {
+            if is_address(target) && !named.contains(&(state.address + at)) && self.object(copy, target).is_some() {
                 let rooted = Rooted {
                     target,
                     is_frame: false,

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::{Pointer, Walk, two_digits};
-use crate::graph::{Edge, NodeId};
+use crate::graph::{Edge, EdgeKind, NodeId};
 use crate::python::{Number, TypeId};
 
 /// Longer ones are read once, however many references there are.
@@ -64,13 +64,18 @@ impl Walk<'_, '_> {
     #[inline]
     fn is_value(&mut self, from: NodeId, edge: Edge, value: u64) {
         if let Some((block, interior)) = self.index.find(value) {
-            self.numbers[block].get_or_insert(Pointer {
-                node: from,
-                edge,
-                interior,
-                phase: self.phase,
-                weak: true,
-            });
+            let known = &mut self.numbers[block];
+            // The value stack of a running function has stale references.
+            let is_better = |known: &Pointer| known.edge.kind() == EdgeKind::Stack && edge.kind() != EdgeKind::Stack;
+            if known.as_ref().is_none_or(is_better) {
+                *known = Some(Pointer {
+                    node: from,
+                    edge,
+                    interior,
+                    phase: self.phase,
+                    weak: true,
+                });
+            }
         }
     }
 }

@@ -18,6 +18,8 @@ impl Walk<'_, '_> {
         let Some(python) = self.python.as_deref_mut() else {
             return;
         };
+        self.thread_states = python.thread_states(self.copy);
+        self.thread_states.sort_by_key(|state| state.start);
         python.roots(self.copy, &mut |root, rooted| match roots.last_mut() {
             Some((last, all)) if last == root => all.push(rooted),
             _ => roots.push((root.clone(), vec![rooted])),

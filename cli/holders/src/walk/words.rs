@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
+use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text, without};
 use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
@@ -85,6 +85,19 @@ impl Walk<'_, '_> {
             interior,
             weak: true,
         });
+    }
+
+    /// Whether a state of a Python thread lies in this chunk.
+    pub(super) fn has_thread_state(&self, chunk: Chunk) -> bool {
+        let next = (self.thread_states).partition_point(|state| state.start < chunk.start);
+        (self.thread_states.get(next)).is_some_and(|state| state.start < chunk.start + chunk.bytes)
+    }
+
+    /// The words of such a chunk, without those of the state, which are roots.
+    pub(super) fn words_outside_states(&mut self, node: NodeId, chunk: Chunk) {
+        for part in without(chunk.start..chunk.start + chunk.bytes, &self.thread_states) {
+            self.words(node, part);
+        }
     }
 
     /// Whether the words of this object that lead to another one are references for certain. Objects that the collector does

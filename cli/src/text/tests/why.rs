@@ -114,3 +114,13 @@ fn shared_memory_names_all_of_its_holders() {
         assert!(text.contains(part), "{part}\n{text}");
     }
 }
+
+#[test]
+fn names_with_commas_are_separated_by_semicolons() {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.retainers[0].also = vec!["frame of run, runners.py:44, local main".to_owned()];
+    let text = text(&snapshot, &options());
+    let part = "only with all of them: __main__.keep (list of 60); frame of run, runners.py:44, local main";
+    assert!(text.contains(part), "{text}");
+}
