@@ -146,7 +146,7 @@ impl Unreached {
         Ok(unreached)
     }
 
-    /// The place of an object, which is added if it is new. `None` if it is none, or can hold nothing.
+    /// The place of an object, which is added if it is new. `None` if no object is there, or one that holds nothing.
     fn add(&mut self, copy: &Copy, python: &mut Python, address: u64) -> Option<u32> {
         if let Some(place) = self.places.get(&address) {
             return Some(*place);
