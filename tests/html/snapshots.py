@@ -219,7 +219,8 @@ def held():
     made.value["holders"] = {
         "search": {"at_ns": 60 * SECOND, "took_ns": SECOND, "copy_ns": SECOND // 4, "copies": 1, "copied_bytes": MIB, "visited": 5000},
         "paths": paths, "retainers": retainers,
-        "blocks": [{"address": row["address"], "time_ns": row["time_ns"], "bytes": row["bytes"], "path": int(nth >= 100)}
+        "blocks": [{"address": row["address"], "time_ns": row["time_ns"], "bytes": row["bytes"], "path": int(nth >= 100),
+                    "retainer": 3 + nth if nth < 98 else 1 if nth < 100 else 2}
                    for nth, row in enumerate(blocks)]}
     return made
 
