@@ -9,8 +9,8 @@
 //! none of these                                                          lost
 //! ```
 //!
-//! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no further copy
-//! contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
+//! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no
+//! further copy contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
 mod limits;
 
@@ -108,7 +108,9 @@ pub fn search(
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
-    let (mut left_out, mut running) = (0, 0);
+    let mut left_out = 0;
+    // A block is lost if it is so in each copy, so the copy in which the fewest threads ran decides.
+    let mut running = usize::MAX;
     // Copies in succession that explained no further block.
     let mut idle = 0;
     loop {
@@ -173,7 +175,7 @@ pub fn search(
             None => {}
         }
         left_out = left_out.max(searched.left_out);
-        running = running.max(threads_running(&copy));
+        running = running.min(threads_running(&copy));
         let all_final = best.iter().all(is_final);
         let is_done = match all_final {
             // A path that changed is looked for once more.

@@ -61,6 +61,14 @@ impl Program {
         program
     }
 
+    /// The program has printed its last line, and is about to wait.
+    fn wait_until_asleep(&self) {
+        let path = format!("/proc/{}/stat", self.child.id());
+        while !std::fs::read_to_string(&path).unwrap().contains(") S ") {
+            std::thread::yield_now();
+        }
+    }
+
     fn search(&self) -> Holders {
         let source = Process::new(self.child.id()).unwrap();
         search(&source, &self.blocks, &Options::default()).unwrap()
@@ -241,6 +249,7 @@ fn pointers_outside_private_writable_memory_hold() {
     let executable = folder.path().join("elsewhere");
     compile(&executable, "elsewhere.c", &[]);
     let running = Program::start(Command::new(&executable).arg(folder.path()));
+    running.wait_until_asleep();
     let holders = running.search();
     let mistakes = running.mistakes(&holders);
     assert!(mistakes.is_empty(), "{}\n{:?}", mistakes.join("\n"), holders.search);
