@@ -34,7 +34,7 @@ class Answer:
         self.where = f"  {path}"
 
     def at(self, address):
-        """The answer for the block that contains this address; None if there is none."""
+        """The answer for the block that contains this address, or None if no block, or more than one, does."""
         found = [block for block in self.blocks if block["address"] <= address < block["address"] + max(block["bytes"], 1)]
         return found[0] if len(found) == 1 else None
 

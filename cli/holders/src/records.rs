@@ -23,11 +23,11 @@ use crate::walk::{Pointer, Walk};
 
 /// Larger chunks are tables.
 const LARGEST: u64 = 1024;
-/// The size of a block is at most so many words away from its address.
+/// The most words between the address of a block and its size.
 const NEAR: u64 = 6;
 /// The allocator rounds sizes up by less than this, and large ones by an eighth.
 const ROUNDED: u64 = 2 << 20;
-/// A form covers so many of the blocks.
+/// The part of the blocks that a form must cover, as a fraction.
 const COVERED: (usize, usize) = (3, 4);
 
 /// The size of a chunk, and the place of the address in it.

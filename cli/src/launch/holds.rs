@@ -523,7 +523,7 @@ mod tests {
         );
     }
 
-    /// No thread searches in this test, so a process that waits for a search waits for ever.
+    /// No thread searches in this test, so a process that waits for a search never goes on.
     #[test]
     fn processes_wait_for_copies_and_not_for_searches() {
         let file = facts();

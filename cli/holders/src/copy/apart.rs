@@ -106,7 +106,7 @@ impl Area {
         self.present.iter().map(|run| run.end - run.start).sum()
     }
 
-    /// Takes what is searched out of the room. Returns the bytes for which there is none.
+    /// Reserves room for what is searched. Returns how many bytes did not fit.
     fn shorten(&mut self, room: &mut u64) -> u64 {
         let mut without_room = 0;
         for run in &mut self.present {

@@ -1,7 +1,7 @@
 //! Parts of a native root that become roots of their own.
 //!
 //! The walk looks at the static memory of a file as one root, because it cannot know which of a million variables matter.
-//! Those that hold blocks are told apart afterwards: what a variable holds is held by all of its words together, such as
+//! Those that hold blocks are separated afterwards: what a variable holds is held by all of its words together, such as
 //! the three pointers of a `std::map` into its tree.
 //!
 //! ```text

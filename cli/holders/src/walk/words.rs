@@ -8,6 +8,7 @@ use crate::copy::PAGE;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
 use crate::native::{Chunk, Heap, NativeRoot};
+use crate::python::TypeId;
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
@@ -103,29 +104,26 @@ impl Walk<'_, '_> {
     /// Whether the words of this object that lead to another one are references for certain. Objects that the collector does
     /// not track may be made of memory that is not cleared.
     pub(super) fn has_counted_words(&mut self, from: NodeId, object: u64) -> bool {
-        let address = self.graph.address(from);
-        let Some(python) = self
-            .python
-            .as_deref_mut()
-            .filter(|_| self.graph.kind(from) == NodeKind::Python)
-        else {
-            return false;
-        };
-        let of = python.object(self.copy, address);
-        of.is_some_and(|of| python.is_tracked(self.copy, address, of)) && !self.is_sibling(from, object)
+        let Some(of) = self.type_of(from) else { return false };
+        let (copy, address) = (self.copy, self.graph.address(from));
+        let python = self.python.as_deref_mut();
+        python.is_some_and(|python| python.is_tracked(copy, address, of)) && !self.is_sibling(from, object)
+    }
+
+    /// The type of the Python object that this node is; `None` if it is something else.
+    fn type_of(&mut self, node: NodeId) -> Option<TypeId> {
+        if self.graph.kind(node) != NodeKind::Python {
+            return None;
+        }
+        let address = self.graph.address(node);
+        self.python.as_deref_mut()?.object(self.copy, address)
     }
 
     /// Whether both are neighbours in a list of all objects of a type, which holds none of them: each points to the other one.
     pub(super) fn is_sibling(&mut self, from: NodeId, object: u64) -> bool {
+        let Some(of) = self.type_of(from) else { return false };
         let address = self.graph.address(from);
-        let Some(python) = self
-            .python
-            .as_deref_mut()
-            .filter(|_| self.graph.kind(from) == NodeKind::Python)
-        else {
-            return false;
-        };
-        let Some(of) = python.object(self.copy, address) else {
+        let Some(python) = self.python.as_deref_mut() else {
             return false;
         };
         address != object
