@@ -1,11 +1,13 @@
 //! Prints the class and the path of each block: `search PID FILE`.
 //!
 //! Lines of the file: address in hexadecimal, size in bytes, a label. The word `torch` in the label marks a block of
-//! PyTorch's caching allocator. `PAUSE=1` stops the process for the copy.
+//! PyTorch's caching allocator. `PAUSE=1` stops the process for the copy. Instead of PID, `core:FILE` names a core file.
 
 use std::error::Error;
 use std::{env, fs};
 
+use culeak_holders::source::Source;
+use culeak_holders::source::core::Core;
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
 
@@ -30,12 +32,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
     blocks.sort_by_key(|block| block.address);
-    let source = Process::new(pid.parse()?)?;
+    let source: Box<dyn Source> = match pid.strip_prefix("core:") {
+        Some(core) => Box::new(Core::open(core.as_ref())?),
+        None => Box::new(Process::new(pid.parse()?)?),
+    };
     let options = Options {
         pause: env::var_os("PAUSE").is_some(),
         ..Options::default()
     };
-    let holders = search(&source, &blocks, &options)?;
+    let holders = search(&*source, &blocks, &options)?;
     for block in &holders.blocks {
         let path = &holders.paths[block.path];
         print!(

@@ -293,10 +293,12 @@ fn examine<'c, 's>(
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
-    let with_torch = modules
-        .all()
-        .iter()
-        .any(|module| module.file_name().starts_with("libc10"));
+    // PyTorch and JAX.
+    let has_classes = (modules.all().iter()).any(|module| {
+        ["libc10", "_jax.", "xla_extension"]
+            .iter()
+            .any(|start| module.file_name().starts_with(start))
+    });
 
     let usual = match &mut python {
         Some(python) => Usual::find(copy, python, &mut native, index),
@@ -304,7 +306,7 @@ fn examine<'c, 's>(
     };
     let unreached: Unreached;
     let mut garbage = Garbage::default();
-    let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
+    let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, has_classes, deadline);
     walk.usual = usual;
     walk.done = done.to_vec();
     walk.search_python();

@@ -50,7 +50,7 @@ pub(crate) use usual::Usual;
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
 const CONTEXT: u8 = 8;
-/// An unnamed chunk in a process with PyTorch, whose classes have names: its words are often stale.
+/// An unnamed chunk in a process with PyTorch or JAX, whose classes have names: its words are often stale.
 const UNNAMED: u8 = 4;
 
 /// Edges to one block that are kept.
@@ -144,13 +144,13 @@ pub(crate) struct Walk<'w, 's> {
 }
 
 impl<'w, 's> Walk<'w, 's> {
-    /// `with_torch`: native classes have names, so chains of unnamed chunks are stale more often than not.
+    /// `has_classes`: most native objects are of classes with a name, so chains of unnamed chunks are stale more often than not.
     pub fn new(
         copy: &'w Copy<'s>,
         python: Option<&'w mut Python>,
         native: &'w mut Native,
         index: &'w BlockIndex,
-        with_torch: bool,
+        has_classes: bool,
         deadline: Instant,
     ) -> Walk<'w, 's> {
         let has_python = python.is_some();
@@ -183,7 +183,7 @@ impl<'w, 's> Walk<'w, 's> {
             only_missing: false,
             shortcuts: Vec::new(),
             entries: Vec::new(),
-            unnamed: match (with_torch, has_python) {
+            unnamed: match (has_classes, has_python) {
                 (true, _) => 1,
                 (false, true) => 3,
                 (false, false) => u8::MAX,

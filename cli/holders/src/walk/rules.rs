@@ -128,12 +128,18 @@ pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
 }
 
 /// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points
-/// to its buffer, which follows the length.
-pub fn is_short_text(page: &[u64; 512], place: usize, address: u64) -> bool {
+/// to its buffer, which follows the length, and the text ends with a zero byte. `first`: where the memory of this owner
+/// begins. What is before it is the memory of another one, and may have been text once.
+pub fn is_short_text(page: &[u64; 512], first: usize, place: usize, address: u64) -> bool {
     const LONGEST: u64 = 15;
-    let points_to =
-        |pointer: usize, buffer: usize| page[pointer] == address + buffer as u64 * 8 && page[pointer + 1] <= LONGEST;
-    (place >= 2 && points_to(place - 2, place)) || (place >= 3 && points_to(place - 3, place - 1))
+    let is_text = |string: usize| {
+        let (buffer, length) = (string + 2, page[string + 1]);
+        page[string] == address + buffer as u64 * 8 && length <= LONGEST && {
+            let word = page.get(buffer + length as usize / 8);
+            word.is_none_or(|word| word.to_le_bytes()[length as usize % 8] == 0)
+        }
+    };
+    (place >= first + 2 && is_text(place - 2)) || (place >= first + 3 && is_text(place - 3))
 }
 
 /// The parts of a range outside the others.
@@ -167,13 +173,17 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_a_length_is_a_short_text() {
+    fn only_what_has_a_length_and_an_end_is_a_short_text() {
         let mut page = [0; 512];
-        // At words 10 and 20, pointers to the second word behind them.
-        (page[10], page[11], page[12]) = (0x1000 + 12 * 8, 5, 0x7f00_0000_0000);
+        // At words 10, 20 and 30, pointers to the second word behind them.
+        (page[10], page[11], page[12]) = (0x1000 + 12 * 8, 5, u64::from_le_bytes(*b"text.\0\x7f\0"));
         (page[20], page[21], page[22]) = (0x1000 + 22 * 8, 0x7f00_0000_0100, 0x7f00_0000_0000);
-        assert!(is_short_text(&page, 12, 0x1000) && is_short_text(&page, 13, 0x1000));
-        assert!(!is_short_text(&page, 22, 0x1000) && !is_short_text(&page, 23, 0x1000));
+        (page[30], page[31], page[32]) = (0x1000 + 32 * 8, 0, 0x7f00_0000_0010);
+        assert!(is_short_text(&page, 0, 12, 0x1000) && is_short_text(&page, 10, 13, 0x1000));
+        assert!(!is_short_text(&page, 0, 22, 0x1000) && !is_short_text(&page, 0, 23, 0x1000));
+        assert!(!is_short_text(&page, 0, 32, 0x1000) && !is_short_text(&page, 0, 33, 0x1000));
+        // The first words of a chunk, and in front of it what is left of a text.
+        assert!(!is_short_text(&page, 13, 13, 0x1000) && !is_short_text(&page, 12, 12, 0x1000));
     }
 
     #[test]

@@ -355,7 +355,7 @@ impl Walk<'_, '_> {
                     let value = words[place as usize];
                     if value >= PAGE && value != self.borrowed {
                         let at = page + place * 8;
-                        if is_short_text(words, place as usize, page) {
+                        if is_short_text(words, first as usize, place as usize, page) {
                             continue;
                         }
                         self.behind = match words.get(place as usize + 1) {
