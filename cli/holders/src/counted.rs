@@ -5,13 +5,16 @@
 //! many as an object's count, then all other words with its address hold nothing.
 //!
 //! Which fields are certain follows from the counts, so no layout has to be known: a *field* is a class and an offset in it, or the vector
-//! that a node of autograd's graph has at an offset. It is certain if more objects are counted right with it than without.
+//! that a node of autograd's graph has. It is certain if more objects are counted right with it than without.
 //!
 //! ```text
 //! MulBackward0 ─ vector ─► AccumulateGrad (count 1)      count = words:   the field owns its object
 //! MulBackward0 ─ vector ─► MulBackward0 (count 1)        count < words:   one of both does not …
 //! ExpBackward0 ─ +0x1c8 ──┘                               … and this field has never owned one: the word is stale
 //! ```
+//!
+//! Classes of nodes share no fields here: at an offset at which one class owns a tensor, another one may have memory that it
+//! does not use.
 //!
 //! An object whose certain words are fewer than its count keeps all references, and so does one with more.
 
@@ -33,9 +36,7 @@ use crate::walk::{Kind, kind_of};
 enum Owner {
     Class(ClassId),
     Type(TypeId),
-    /// Any node of autograd's graph: its first fields are those of the class that all of them are derived from.
-    Node,
-    /// The vector that such a node has at the offset.
+    /// The vector that a node of autograd's graph has.
     Vector,
 }
 
@@ -272,13 +273,9 @@ impl Find<'_, '_, '_> {
                 let parent = graph.parent(node);
                 let chunk = self.searched.native.chunk(self.copy(), start)?;
                 let whole = chunk.start..chunk.start + chunk.bytes;
-                if let Some((class, kind)) = self.class(start) {
-                    let owner = if kind.is_node() {
-                        Owner::Node
-                    } else {
-                        Owner::Class(class)
-                    };
-                    return (chunk.bytes < LARGEST && chunk.heap != Heap::Window).then_some((Some(owner), whole));
+                if let Some((class, _)) = self.class(start) {
+                    let is_known = chunk.bytes < LARGEST && chunk.heap != Heap::Window;
+                    return is_known.then_some((Some(Owner::Class(class)), whole));
                 }
                 if let Some((parent, edge)) = parent
                     && self.searched.graph.kind(parent) == NodeKind::Native

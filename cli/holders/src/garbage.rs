@@ -209,16 +209,15 @@ impl Unreached {
             NodeKind::Root => matches!(graph.root(node), Some(Root::Native { .. })),
             NodeKind::Python | NodeKind::Frame => false,
         };
-        for from in graph.nodes().filter(|from| is_native(*from)) {
-            for to in graph
-                .targets(from)
-                .iter()
-                .filter(|to| graph.kind(**to) == NodeKind::Python)
-            {
-                if let Some(place) = self.places.get(&graph.address(*to)) {
-                    let left = &mut left[*place as usize];
-                    *left -= u64::from((1..u64::MAX).contains(left));
-                }
+        let targets = graph
+            .nodes()
+            .flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
+        // Words that waited for the counts are followed late.
+        let all = targets.chain(graph.late_targets().iter().copied());
+        for (_, to) in all.filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python) {
+            if let Some(place) = self.places.get(&graph.address(to)) {
+                let left = &mut left[*place as usize];
+                *left -= u64::from((1..u64::MAX).contains(left));
             }
         }
         let is_root = |place: &usize| self.is_counted[*place] && left[*place] > 0 || self.is_pinned[*place];

@@ -217,6 +217,45 @@ fn references_of_native_memory_count_for_what_is_retained() {
 }
 
 #[test]
+fn what_holds_a_part_of_a_holder_from_outside_is_named() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/outside.py");
+    for python in interpreters() {
+        let program = Program::start(&python, &script);
+        let holders = program.search(&Options::default());
+        for (label, from_outside) in [
+            // By a word of native memory alone.
+            ("owner", None),
+            ("alone", None),
+            // The collector frees the garbage.
+            ("in_garbage", None),
+            ("counted", Some("references to list of 1 that were not found")),
+            ("elsewhere", Some("sys.kept_groups")),
+        ] {
+            let block = holders
+                .blocks
+                .iter()
+                .find(|block| program.expected[&block.address] == label);
+            let mut around: Vec<&Retainer> = Vec::new();
+            let mut at = block.and_then(|block| block.retainer);
+            while let Some(nth) = at {
+                around.push(&holders.retainers[nth]);
+                at = holders.retainers[nth].parent;
+            }
+            let whole = format!("__main__.{label} (");
+            let is_whole =
+                (around.iter()).any(|retainer| retainer.name.starts_with(&whole) && retainer.also.is_empty());
+            let mut also = around.iter().flat_map(|retainer| &retainer.also);
+            let is_named = from_outside.map(|name| also.any(|also| also.starts_with(name)));
+            assert_eq!(
+                (is_whole, is_named),
+                (from_outside.is_none(), from_outside.map(|_| true)),
+                "{python:?}: {label}: {around:#?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_two_variables_hold_is_retained_by_neither_alone() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/shared.py");
     for python in interpreters() {

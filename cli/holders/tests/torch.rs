@@ -99,7 +99,13 @@ fn stale_words_do_not_lower_what_a_tensor_retains() {
     for options in KINDS {
         let program = Program::start(options);
         let holders = program.search();
-        for global in ["long_graph", "other_graph", "shared_graph"] {
+        for global in [
+            "long_graph",
+            "other_graph",
+            "shared_graph",
+            "saving_graph",
+            "with_gradient",
+        ] {
             let name = format!("{global} in program");
             let found = holders
                 .retainers
@@ -189,7 +195,7 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
     let holders = search(&process, &blocks, &Options::default()).expect("searched");
     let mut input = child.stdin.take().expect("piped");
     let mut mistakes = Vec::new();
-    const GLOBALS: [&str; 10] = [
+    const GLOBALS: [&str; 11] = [
         "a_list",
         "a_dict",
         "a_view",
@@ -199,6 +205,7 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
         "retained",
         "model",
         "optimizer",
+        "with_context",
         "leaf",
     ];
     for global in GLOBALS {

@@ -117,6 +117,8 @@ pub(super) struct Holding<'g> {
     stale: &'g Stale,
     /// What the counts of C++ objects do not contain.
     uncounted: &'g counted::Stale,
+    /// What is garbage is garbage for certain.
+    is_sure: bool,
     nodes: usize,
     blocks: usize,
     holds: Vec<u64>,
@@ -134,7 +136,8 @@ impl<'g> Holding<'g> {
         // The records of an allocator point to all of its blocks.
         let is_holder = |edge: &BlockEdge| found[edge.block as usize].last == (edge.node, edge.edge);
         let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch && !is_holder(edge);
-        let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase);
+        let is_sure = searched.garbage.is_stable();
+        let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase, is_sure);
         let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
@@ -143,7 +146,7 @@ impl<'g> Holding<'g> {
             .map(|edge| (edge.node.0, nodes as u32 + edge.block))
             .collect();
         let is_stale = |from: NodeId, to: NodeId| {
-            leads_back(graph, from, to) || stale.is_stale(from, to) || uncounted.has(from, to)
+            leads_back(graph, from, to, is_sure) || stale.is_stale(from, to) || uncounted.has(from, to)
         };
         let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
@@ -159,6 +162,7 @@ impl<'g> Holding<'g> {
             graph,
             stale,
             uncounted,
+            is_sure,
             nodes,
             blocks: blocks.len(),
             holds,
@@ -170,21 +174,22 @@ impl<'g> Holding<'g> {
     /// Whether a reference that was found in the order of the scan holds nothing.
     #[inline]
     fn is_useless(&self, from: NodeId, to: NodeId) -> bool {
-        leads_back(self.graph, from, to) || self.stale.is_stale(from, to) || self.uncounted.has(from, to)
+        leads_back(self.graph, from, to, self.is_sure) || self.stale.is_stale(from, to) || self.uncounted.has(from, to)
     }
 }
 
 /// What was searched last, such as native stacks and the interpreter's lists of free objects, has many stale words. They mean
-/// nothing where they lead to what has a holder.
-fn is_late(from: Phase, to: Phase) -> bool {
-    from >= Phase::Stacks && to < from
+/// nothing where they lead to what has a holder. Garbage does not keep that either: the collector frees it.
+fn is_late(from: Phase, to: Phase, is_garbage_sure: bool) -> bool {
+    let is_garbage = is_garbage_sure && from == Phase::Garbage;
+    (from >= Phase::Stacks || is_garbage) && to < from
 }
 
 /// Whether an edge is of no use by the phases of its ends. Of a Python object, the count shows which words of a stack are stale.
-fn leads_back(graph: &Graph, from: NodeId, to: NodeId) -> bool {
+fn leads_back(graph: &Graph, from: NodeId, to: NodeId, is_garbage_sure: bool) -> bool {
     let phase = graph.phase(from);
     let is_counted = phase == Phase::Stacks && graph.kind(to) == NodeKind::Python;
-    is_late(phase, graph.phase(to)) && !is_counted
+    is_late(phase, graph.phase(to), is_garbage_sure) && !is_counted
 }
 
 impl Links for Holding<'_> {

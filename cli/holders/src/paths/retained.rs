@@ -174,7 +174,9 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
             false => None,
         };
         let holder = match (shared, (node as usize).checked_sub(nodes)) {
-            (Some(shared), _) if shared.names.len() > 1 || !candidate.has_name => of_shared(names, tree, place, shared),
+            (Some(shared), _) if shared.names.len() > 1 || shared.more > 0 || !candidate.has_name => {
+                of_shared(names, tree, place, shared)
+            }
             (_, None) if candidate.has_name => name(names, NodeId(node), &mut budget),
             (_, Some(block)) if candidate.has_name => name_of_block(names, block),
             (_, _) => None,

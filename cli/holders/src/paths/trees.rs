@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 
 use super::retained::Holder;
 
-const UNCOLLECTED: &str = "uncollected cycles";
+pub(super) const UNCOLLECTED: &str = "uncollected cycles";
 
 /// What holders of different copies must have in common to be one: what is around them, their names, and those of the other
 /// references.

@@ -1,8 +1,14 @@
 //! The references to what several refer to, and their names: `__main__.keep` and `__main__.cache['last']`.
 //!
 //! The graph has only the shortest path to each node. So what refers to a shared node is read again here.
+//!
+//! ```text
+//! optimizer ─┬─ state ──► parameter       named: optimizer.state and optimizer.groups[0]. That both are attributes of one
+//!            └─ groups ─►     │           object does not say why to drop it frees nothing, so the holder of `groups`
+//! sys.kept ────── groups ─► ──┘           from outside is named, too
+//! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use culeak::snapshot::RootKind;
@@ -12,6 +18,7 @@ use super::holding::Stale;
 use super::names::{Names, Place};
 use super::retained::may_have_name;
 use super::text::{self, Style};
+use super::trees::UNCOLLECTED;
 use crate::Block;
 use crate::classes::Searched;
 use crate::graph::dominators::Tree;
@@ -22,6 +29,10 @@ use crate::python::Sort;
 const LOOKED_AT: usize = 32;
 /// Names of references to one node that are reported.
 const NAMED: usize = 4;
+/// Names of holders from outside, besides those.
+const OUTSIDE: usize = 2;
+/// Shared holders of one node that are looked at.
+const BETWEEN: usize = 64;
 /// References, and words of roots, that are read again.
 const BUDGET: usize = 20_000_000;
 
@@ -88,17 +99,24 @@ impl Ways {
     /// The different names of the references to a place; `None` if none has a name.
     pub fn shared(&self, names: &mut Names, tree: &Tree, place: u32, budget: &mut usize) -> Option<Shared> {
         let node = tree.nodes[place as usize].node;
-        let object = ((node as usize) < names.searched.graph.len()).then_some(NodeId(node));
+        let nodes = names.searched.graph.len();
+        let object = ((node as usize) < nodes).then_some(NodeId(node));
         let object = object.filter(|node| names.searched.graph.kind(*node) == NodeKind::Python);
         let mut shared = Shared {
             names: Vec::new(),
             root: RootKind::None,
             more: 0,
         };
+        // The nodes on the paths of all references with a name.
+        let mut on_paths: HashSet<NodeId, FixedState> = HashSet::default();
         for &(from, edge) in self.by_place.get(&place)? {
             let Some((name, root)) = name(names, from, edge, object, budget) else {
                 continue;
             };
+            let path = names.path(from, *budget);
+            *budget = budget.saturating_sub(path.len());
+            on_paths.extend(path.into_iter().map(|(node, _)| node));
+            on_paths.insert(from);
             // A variable of native code has several words.
             if shared.names.contains(&name) {
                 continue;
@@ -112,12 +130,88 @@ impl Ways {
                 shared.root = root;
             }
         }
+        if shared.names.is_empty() {
+            return None;
+        }
         let all = tree.holders(place).count();
         if all > LOOKED_AT {
             shared.more = shared.more.max((all - shared.names.len()) as u64);
         }
-        (!shared.names.is_empty()).then_some(shared)
+        let most = shared.names.len() + OUTSIDE;
+        for (holder, at) in outside(tree, place, nodes, &on_paths) {
+            match name_outside(names, holder, at, budget) {
+                Some(name) if shared.names.contains(&name) => {}
+                Some(name) if shared.names.len() < most => shared.names.push(name),
+                _ => shared.more += 1,
+            }
+        }
+        Some(shared)
     }
+}
+
+/// The references by which a shared place is held from outside of the holders that are on these paths: the node that refers,
+/// and the node that it refers to.
+fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &HashSet<NodeId, FixedState>) -> Vec<(NodeId, NodeId)> {
+    let node = |place: u32| NodeId(tree.nodes[place as usize].node);
+    let around = tree.nodes[place as usize].parent;
+    let mut open = vec![place];
+    let mut seen: HashSet<u32, FixedState> = open.iter().copied().collect();
+    let mut found = Vec::new();
+    let mut next = 0;
+    while let Some(&at) = open.get(next) {
+        next += 1;
+        for holder in tree.holders(at).take(LOOKED_AT) {
+            if Some(holder) == around {
+                // A reference to the place itself has been read.
+                if at != place && !on_paths.contains(&node(at)) {
+                    found.push((node(holder), node(at)));
+                }
+                continue;
+            }
+            let mut outermost = holder;
+            while let Some(parent) = tree.nodes[outermost as usize].parent
+                && Some(parent) != around
+            {
+                outermost = parent;
+            }
+            if seen.len() > BETWEEN || !seen.insert(outermost) {
+                continue;
+            }
+            if tree.holders(outermost).next().is_some() {
+                open.push(outermost);
+            } else if !on_paths.contains(&node(outermost)) {
+                found.push((node(holder), node(at)));
+            }
+        }
+    }
+    // A block is no node.
+    found.retain(|(holder, _)| (holder.0 as usize) < nodes);
+    found
+}
+
+/// What to call a holder from outside. `None`: it has no name.
+fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usize) -> Option<String> {
+    let path = names.path(holder, *budget);
+    *budget = budget.saturating_sub(path.len());
+    let graph = &names.searched.graph;
+    let is_node = (at.0 as usize) < graph.len();
+    let is_object = |node: NodeId| graph.kind(node) == NodeKind::Python;
+    match graph.root(path.first().map_or(holder, |(root, _)| *root))? {
+        Root::Garbage => return Some(UNCOLLECTED.to_owned()),
+        Root::Counted => {
+            let mut objects = path.iter().skip(1).map(|(node, _)| *node).chain([holder, at]);
+            let object = objects.find(|node| (node.0 as usize) < graph.len() && is_object(*node))?;
+            return Some(format!("references to {} that were not found", names.detail(object)));
+        }
+        _ => {}
+    }
+    let parent = if is_node { graph.parent(at) } else { None };
+    let (to, (from, edge)) = match parent.filter(|(parent, _)| *parent == holder) {
+        Some(reference) => (at, reference),
+        None => (holder, graph.parent(holder)?),
+    };
+    let object = Some(to).filter(|to| is_object(*to));
+    name(names, from, edge, object, budget).map(|(name, _)| name)
 }
 
 impl Search {

@@ -151,6 +151,13 @@ struct Node : Base {
 
 namespace generated {
 struct MulBackward0 : Node {};
+struct ExpBackward0 : Node {
+    Tensor result;
+};
+// Where ExpBackward0 has a tensor, this class has memory that it does not use.
+struct CloneBackward0 : Node {
+    const void *unused = nullptr;
+};
 } // namespace generated
 
 struct AccumulateGrad : Node {
@@ -206,8 +213,36 @@ static Tensor graph(const char *expected, int steps, std::vector<NodePtr> &nodes
     return made;
 }
 
+static Tensor with_grad(const char *expected) {
+    Tensor made = tensor(expected);
+    auto meta = std::make_unique<AutogradMeta>();
+    meta->grad = tensor(expected);
+    made->meta = std::move(meta);
+    return made;
+}
+
+// Nodes that keep their results, and one that has a stale pointer at the same offset.
+static Tensor saving(const char *expected, const Tensor &stale) {
+    auto *clone = new generated::CloneBackward0();
+    clone->unused = stale.object;
+    NodePtr last = own(clone);
+    for (int step = 0; step < 4; step++) {
+        auto *exp = new generated::ExpBackward0();
+        exp->result = tensor(expected);
+        exp->next.push_back({last, 0});
+        last = own(exp);
+    }
+    Tensor made = tensor(expected);
+    auto meta = std::make_unique<AutogradMeta>();
+    meta->grad_fn = last;
+    made->meta = std::move(meta);
+    return made;
+}
+
 // ---- what the program holds ----
 
+Tensor *with_gradient, *saving_graph;
+std::vector<Tensor> *all_leaves;
 Tensor *long_graph, *other_graph, *shared_graph, *second_holder;
 c10::DataPtr workspace;
 struct Workspaces {
@@ -246,6 +281,12 @@ __attribute__((noinline)) static void hold() {
         (*other_graph)->sizes[5] = leaf->storage.object;
         (*long_graph)->sizes[3] = of_leaf->storage.object;
     }
+    all_leaves = new std::vector<Tensor>();
+    for (int leaf = 0; leaf < 4; leaf++)
+        all_leaves->push_back(with_grad("held all_leaves"));
+    with_gradient = new Tensor(with_grad("held with_gradient"));
+    auto *meta = static_cast<AutogradMeta *>((*with_gradient)->meta.get());
+    saving_graph = new Tensor(saving("held saving_graph", meta->grad));
     workspace = block("held workspace", 4096);
     workspaces = new Workspaces{1, block("held workspaces", 8192)};
     buffers = new std::vector<c10::DataPtr>{block("held buffers", 1536), block("held buffers", 512), block("held buffers", 700)};

@@ -60,12 +60,25 @@ def adam():
     return optimizer
 
 
+class Keep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, held):
+        ctx.extra = held
+        ctx.save_for_backward(x)
+        return x.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, None
+
+
 gc.disable()
 a_list, a_dict, a_view = [new()], {"key": (1, new())}, new()[100:200]
 loss, losses, long_graph = loss_of(), [loss_of(), loss_of()], chain(300)
 retained = loss_of()
 retained.backward(retain_graph=True)
 model, optimizer = trained(), adam()
+with_context = Keep.apply(new(requires_grad=True), new())
 leaf = new(requires_grad=True)
 leaf.sum().backward()
 track()
@@ -78,6 +91,8 @@ def held():
 for address, (size, alive) in storages.items():
     if address and not alive.expired():
         print("%x %d" % (address, size))
+# Nothing points there, so everything is searched.
+print("%x %d" % (0x7E0000000000, 4096))
 print("ready", flush=True)
 for line in sys.stdin:
     action, name = line.split()
