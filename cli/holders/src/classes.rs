@@ -293,6 +293,7 @@ fn examine<'c, 's>(
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
+    let no_roots = [&states[..], &native.locals_of_recorder(&modules)].concat();
     // PyTorch and JAX.
     let has_classes = (modules.all().iter()).any(|module| {
         ["libc10", "_jax.", "xla_extension"]
@@ -324,7 +325,7 @@ fn examine<'c, 's>(
             None => walk.entry = Entry::Counted(&unreached),
         }
         walk.search_entries();
-        walk.search_native(Phase::Globals, &globals, &states);
+        walk.search_native(Phase::Globals, &globals, &no_roots);
         walk.search_records();
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
@@ -360,7 +361,7 @@ fn examine<'c, 's>(
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
         unreached = Unreached::default();
-        walk.search_native(Phase::Globals, &globals, &states);
+        walk.search_native(Phase::Globals, &globals, &no_roots);
     }
 
     walk.keep_tails();
@@ -386,7 +387,7 @@ fn examine<'c, 's>(
             NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
             NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
         })
-        .flat_map(|range| without(range, &states))
+        .flat_map(|range| without(range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     for found in found

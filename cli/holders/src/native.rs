@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use culeak::analysis::words;
 
-use crate::copy::selection::is_anonymous;
+use crate::copy::selection::{is_anonymous, is_recorder};
 use crate::copy::{Copy, PAGE};
 use crate::modules::{Module, Modules};
 
@@ -500,6 +500,17 @@ impl Native {
             NativeRoot::ThreadLocals { .. } => self.thread_local(modules, address).map(|(.., range)| range),
             NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
         }
+    }
+
+    /// The thread-local memory of the preload library: what it notes of blocks holds none.
+    pub fn locals_of_recorder(&self, modules: &Modules) -> Vec<Range<u64>> {
+        let Some(recorder) = modules.all().iter().position(|module| is_recorder(&module.path)) else {
+            return Vec::new();
+        };
+        let bases = self.stacks.iter().filter_map(|stack| stack.descriptor);
+        bases
+            .filter_map(|base| self.thread_local_blocks.of_module(base, recorder))
+            .collect()
     }
 
     /// The thread-local variable at this address, its module, and its addresses.

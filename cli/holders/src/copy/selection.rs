@@ -19,7 +19,7 @@ pub fn excluded(source: &dyn Source, regions: &[Region], given: &[Range<u64>]) -
 }
 
 /// Whether the file is the preload library, under the names that it has when it is unpacked and when it is built.
-fn is_recorder(path: &str) -> bool {
+pub fn is_recorder(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let name = name.strip_suffix(" (deleted)").unwrap_or(name);
     matches!(name, "libculeak.so" | "libculeak_shim.so")

@@ -11,6 +11,8 @@
 //! The distance is in the loader's list of files. Where in an entry it is differs between versions of glibc, which tells
 //! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names.
 
+use std::ops::Range;
+
 use crate::copy::Copy;
 use crate::modules::{Module, Modules};
 
@@ -96,13 +98,24 @@ impl Blocks {
     /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
     pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
         self.all.iter().find_map(|block| {
-            let start = match self.side {
-                Side::Below => base.checked_sub(block.distance)?,
-                Side::Above => base.checked_add(block.distance)?,
-            };
+            let start = self.start(base, block)?;
             let inside = address.checked_sub(start)?;
             (inside < block.bytes).then_some((block.module, start))
         })
+    }
+
+    /// The block of this module.
+    pub fn of_module(&self, base: u64, module: usize) -> Option<Range<u64>> {
+        let block = self.all.iter().find(|block| block.module == module)?;
+        let start = self.start(base, block)?;
+        Some(start..start.checked_add(block.bytes)?)
+    }
+
+    fn start(&self, base: u64, block: &Block) -> Option<u64> {
+        match self.side {
+            Side::Below => base.checked_sub(block.distance),
+            Side::Above => base.checked_add(block.distance),
+        }
     }
 }
 
@@ -142,6 +155,8 @@ mod tests {
         assert_eq!(below.find(0x1000, 0x1000 - 65), Some((3, 0x1000 - 128)));
         assert_eq!(below.find(0x1000, 0x1000), None);
         assert_eq!(below.find(16, 0), None, "no such thread pointer");
+        assert_eq!(below.of_module(0x1000, 3), Some(0x1000 - 128..0x1000 - 64));
+        assert_eq!(below.of_module(0x1000, 1), None);
         let above = Blocks {
             side: Side::Above,
             all: vec![block(0, 16, 40), block(3, 64, 64)],
