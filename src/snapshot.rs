@@ -47,6 +47,12 @@ pub struct Snapshot {
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
     pub allocations: Allocations,
+    /// Objects without an address that exist, oldest first: streams, events, modules, graphs and others.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub objects: Allocations,
+    /// Memory that the kernel driver gave to the process, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub segments: Allocations,
     /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub freed_after_end: Allocations,
@@ -56,6 +62,9 @@ pub struct Snapshot {
     pub end: Option<End>,
     pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
+    /// The same for objects and segments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub object_counters: Vec<Counter>,
     /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing
     /// any more. Empty unless the caller requested it.
     #[serde(default)]

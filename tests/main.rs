@@ -27,6 +27,7 @@ mod ledger;
 mod lookup;
 mod namespaces;
 mod native_holders;
+mod objects;
 mod phases;
 mod plugins;
 mod points;

@@ -421,7 +421,7 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals
             Place::Device => (&mut totals.device, &mut totals.held.device),
             Place::Managed => (&mut totals.managed, &mut totals.held.managed),
             Place::Host => (&mut totals.host, &mut totals.held.host),
-            Place::Nowhere => {
+            Place::Nowhere | Place::Segment | Place::Object => {
                 *totals.claims.entry(kind.name()).or_default() += group.count;
                 continue;
             }

@@ -154,7 +154,7 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
     });
 }
 
-/// Memory of pools, VMM and graphs does not belong to a context.
+/// Memory of pools, VMM and graphs, and libraries, do not belong to a context.
 fn is_freed_with_context(kind: Kind) -> bool {
     matches!(
         kind,
@@ -168,5 +168,14 @@ fn is_freed_with_context(kind: Kind) -> bool {
             | Kind::Ipc
             | Kind::External
             | Kind::ExternalMapping
+            | Kind::Stream
+            | Kind::Event
+            | Kind::Module
+            | Kind::GraphExec
+            | Kind::GreenContext
+            | Kind::Texture
+            | Kind::Surface
+            | Kind::ExternalSemaphore
+            | Kind::Linker
     )
 }

@@ -3,6 +3,7 @@
 //! The functions on these tables are in the file of their subject (`memory.rs`, `vmm.rs`, …).
 
 use crate::arena::Arena;
+use crate::arguments::Out;
 use crate::arrays::ArrayObject;
 use crate::contexts::Context;
 use crate::gate::Outcome;
@@ -167,6 +168,13 @@ impl Driver {
         let handle = self.new_handle();
         self.plain.insert(handle, owner);
         handle
+    }
+
+    /// An object of the current context.
+    pub fn create_plain<T>(&mut self, out: Out<T>, wrap: impl FnOnce(Handle) -> T) -> Outcome {
+        out.check()?;
+        let context = self.current()?;
+        out.put(wrap(self.plain_handle(Some(context))))
     }
 
     pub fn drop_plain(&mut self, handle: Handle) -> Outcome {

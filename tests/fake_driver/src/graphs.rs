@@ -94,6 +94,24 @@ impl Driver {
         handle
     }
 
+    pub fn create_graph(&mut self, out: Out<CUgraph>) -> Outcome {
+        out.check()?;
+        out.put(self.new_graph(Graph::default()) as CUgraph)
+    }
+
+    pub fn clone_graph(&mut self, out: Out<CUgraph>, graph: CUgraph) -> Outcome {
+        out.check()?;
+        let works = self.graph(graph as Handle)?.works();
+        if !addresses(&works).is_empty() {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let clone = self.new_graph(Graph::default());
+        for work in works {
+            self.add_work(clone, work)?;
+        }
+        out.put(clone as CUgraph)
+    }
+
     fn graph(&mut self, handle: Handle) -> Outcome<&mut Graph> {
         self.graphs.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
@@ -325,22 +343,6 @@ impl Driver {
 }
 
 exports! {
-    fn cuGraphCreate(out: Out<CUgraph>, _flags: c_uint) |driver| {
-        out.check()?;
-        out.put(driver.new_graph(Graph::default()) as CUgraph)
-    }
-    fn cuGraphClone(out: Out<CUgraph>, graph: CUgraph) |driver| {
-        out.check()?;
-        let works = driver.graph(graph as Handle)?.works();
-        if !addresses(&works).is_empty() {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let clone = driver.new_graph(Graph::default());
-        for work in works {
-            driver.add_work(clone, work)?;
-        }
-        out.put(clone as CUgraph)
-    }
     fn cuGraphGetNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>) |driver| {
         let known = &driver.graph(graph as Handle)?.nodes;
         if nodes.is_null() {
