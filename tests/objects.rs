@@ -39,13 +39,19 @@ fn every_object_through(lookup: Lookup) {
             _ => wrong.push(format!("{behaviour}: one {kind:?} by {api}, not {found:#?}")),
         }
         if !snapshot.allocations.is_empty() {
-            wrong.push(format!("{behaviour}: an object is no memory: {:#?}", snapshot.allocations));
+            wrong.push(format!(
+                "{behaviour}: an object is no memory: {:#?}",
+                snapshot.allocations
+            ));
         }
         let freed = profile("objects").lookup(lookup).args(behaviour).arg("free").run();
         let snapshot = freed.only_snapshot();
         let counted = snapshot.object_counters.iter().find(|counter| counter.kind == kind);
         if !snapshot.objects.is_empty() || counted.is_none_or(|counter| counter.freed_count == 0) {
-            wrong.push(format!("{behaviour}: left once destroyed: {:#?}, {counted:?}", snapshot.objects));
+            wrong.push(format!(
+                "{behaviour}: left once destroyed: {:#?}, {counted:?}",
+                snapshot.objects
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -95,7 +101,9 @@ fn objects_that_come_and_go_do_not_let_the_recording_grow() {
         let outcome = profile("objects").args("churn").arg(turns).run();
         let snapshot = outcome.only_snapshot();
         assert!(snapshot.objects.is_empty());
-        std::fs::metadata(&snapshot.process.recording).expect("the recording").len()
+        std::fs::metadata(&snapshot.process.recording)
+            .expect("the recording")
+            .len()
     };
     assert_eq!(size("10"), size("20000"));
 }

@@ -174,7 +174,9 @@ impl RawSnapshot {
         if order == Order::OldestFirst {
             agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
         }
-        let (counters, object_counters) = counters.into_iter().partition(|counter| counter.kind.place().is_memory());
+        let (counters, object_counters) = counters
+            .into_iter()
+            .partition(|counter| counter.kind.place().is_memory());
         let totals = match totals {
             Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
             Totals::LeftOut => Vec::new(),

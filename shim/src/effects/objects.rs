@@ -46,13 +46,7 @@ pub unsafe fn creates<T: Word>(api: Api, real: impl FnOnce() -> i32, kind: Kind,
 
 /// # Safety
 /// As `creates`.
-pub unsafe fn creates_on<T: Word>(
-    api: Api,
-    real: impl FnOnce() -> i32,
-    kind: Kind,
-    out: *mut T,
-    device: i32,
-) -> i32 {
+pub unsafe fn creates_on<T: Word>(api: Api, real: impl FnOnce() -> i32, kind: Kind, out: *mut T, device: i32) -> i32 {
     let result = real();
     let event = AllocationEvent {
         device: Device::Ordinal(device),
@@ -118,13 +112,7 @@ pub fn releases_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Wor
 }
 
 /// A graph retains the object. With CU_GRAPH_USER_OBJECT_MOVE the references are those that the program had.
-pub fn gives_user_object(
-    _: Api,
-    real: impl FnOnce() -> i32,
-    handle: impl Word,
-    count: u32,
-    flags: u32,
-) -> i32 {
+pub fn gives_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, count: u32, flags: u32) -> i32 {
     const MOVE: u32 = 1;
     if flags & MOVE == 0 {
         return real();
