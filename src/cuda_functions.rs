@@ -261,8 +261,8 @@ pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
 /// Exported symbols of all runtime rows, in order; numbered after the driver rows.
 pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 
-/// The functions and APIs through which frameworks report their blocks; numbered after the runtime rows. They are not CUDA
-/// functions, and no hook replaces them.
+/// The functions and APIs through which frameworks report their blocks, and the kernel driver's requests; numbered after the
+/// runtime rows. They are not CUDA functions, and no hook replaces them.
 pub const FRAMEWORK_NAMES: &[&str] = &[
     "CUDACachingAllocator",
     "culeak_alloc",
@@ -274,6 +274,9 @@ pub const FRAMEWORK_NAMES: &[&str] = &[
     "PJRT_Buffer_CopyToMemory",
     "PJRT_Buffer_DonateWithControlDependency",
     "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer",
+    // Requests of the CUDA driver to the kernel driver.
+    "NV_ESC_RM_ALLOC",
+    "NV_ESC_RM_DUP_OBJECT",
 ];
 
 const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();

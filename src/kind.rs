@@ -81,6 +81,8 @@ kinds! {
     Segment = 24, "segment", Segment;
     /// Host memory that the kernel driver pinned for the process.
     HostSegment = 25, "host-segment", Segment;
+    /// A channel, by which the driver sends work to a device. Counts 0 bytes.
+    Channel = 26, "channel", Segment;
     Stream = 32, "stream", Object;
     Event = 33, "event", Object;
     Module = 34, "module", Object;

@@ -101,6 +101,7 @@ pub mod hold;
 pub mod kind;
 mod numbered;
 pub mod quantities;
+pub mod rm;
 pub mod system;
 pub mod variables;
 pub mod wildcard;

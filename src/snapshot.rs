@@ -487,10 +487,20 @@ pub struct Losses {
     /// Phases not recorded (no space, or too many).
     #[serde(default)]
     pub lost_phases: u64,
+    /// Segments not recorded (no space, or a size that cannot be).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lost_segments: u64,
+    /// Why there are no segments: the kernel driver's requests have a layout that culeak does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segments_ended: Option<String>,
     /// Time spent in the recorder, estimated from sampled calls.
     pub recorder_ns: u64,
     /// Allocations and frees observed.
     pub events: u64,
+}
+
+fn is_none(lost: &u64) -> bool {
+    *lost == 0
 }
 
 /// The most frames of one stack, more than any program has. Readers may spend time and memory on each frame.

@@ -20,6 +20,7 @@
 //! contexts   contexts, which free what was allocated in them
 //! graphs     graphs with memory nodes
 //! objects    objects without an address
+//! segments   memory that the kernel driver gives to the process
 //! ```
 
 pub mod arrays;
@@ -27,6 +28,7 @@ mod contexts;
 mod graphs;
 mod objects;
 mod pools;
+pub mod segments;
 mod sharing;
 mod vmm;
 

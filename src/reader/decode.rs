@@ -14,6 +14,7 @@ use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
+use crate::rm::Unknown;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
@@ -141,6 +142,11 @@ impl RawSnapshot {
             objects = allocations.split_off(|call| call.kind.place() == Place::Object);
             segments = allocations.split_off(|call| call.kind.place() == Place::Segment);
         }
+        let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
+        if segments_ended {
+            // Frees were no longer observed either.
+            segments = Allocations::default();
+        }
 
         let mut requests = Vec::new();
         let dumped_plus_one: u64 = self.header.field(offset_of!(Header, dumped_plus_one));
@@ -173,6 +179,9 @@ impl RawSnapshot {
         let (mut counters, device_peaks) = self.counters(&device_numbers);
         if order == Order::OldestFirst {
             agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
+        }
+        if segments_ended {
+            counters.retain(|counter| counter.kind.place() != Place::Segment);
         }
         let (counters, object_counters) = counters
             .into_iter()
@@ -451,6 +460,8 @@ impl RawSnapshot {
             lost_snapshots: self.loss(Loss::Snapshots),
             lost_events: self.loss(Loss::TimelineEvents),
             lost_phases: self.loss(Loss::Phases),
+            lost_segments: self.loss(Loss::Segments),
+            segments_ended: Unknown::text(self.loss(Loss::SegmentsEnded)),
             recorder_ns: self.loss(Loss::RecorderNs),
             events: events(self.section(Section::Counters)),
         }

@@ -272,6 +272,24 @@ impl Recording {
         });
     }
 
+    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it. Scans all records.
+    pub fn change_all(
+        &self,
+        shard: impl Into<Shard>,
+        wanted: impl Fn(&Entry) -> bool,
+        mut change: impl FnMut(Key, &Entry) -> Entry,
+    ) {
+        let shard = shard.into();
+        self.table(shard).withdraw_all(wanted, |withdrawn| {
+            let (key, entry) = (withdrawn.key(), withdrawn.entry());
+            self.uncount(&withdrawn, shard, None);
+            self.commit(withdrawn, shard);
+            if let (Some(key), Some(entry)) = (key, entry) {
+                self.allocated_at(shard, key, &change(key, &entry));
+            }
+        });
+    }
+
     /// The peak in bytes of a kind on a device; kind `None`: of all memory on the device.
     pub fn peak_bytes(&self, device: u8, kind: Option<Kind>) -> u64 {
         let key = CounterKey {

@@ -15,6 +15,13 @@ impl Recording {
         (row.ordinal_plus_one.load(Acquire) != 0).then_some(number)
     }
 
+    /// The row of the device, if exactly one is known.
+    pub fn only_device(&self) -> Option<u8> {
+        let (_, limit) = Section::Devices.extent_sizes();
+        let mut known = (0..limit as i32).filter_map(|ordinal| self.device(ordinal));
+        known.next().filter(|_| known.next().is_none())
+    }
+
     /// Registers a device. Its ordinal is its row, so threads that register it at once store the same values.
     pub fn add_device(&self, ordinal: i32, uuid: Option<(bool, [u8; 16])>, name: &[u8]) -> u8 {
         let (_, limit) = Section::Devices.extent_sizes();
