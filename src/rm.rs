@@ -168,7 +168,9 @@ impl Unknown {
             Unknown::ARGUMENT => {
                 let (name, bytes) = known(word & 0xff);
                 let found = word >> 8 & 0xffff_ffff;
-                Some(format!("{name} has an argument of {found} bytes, where {bytes} are known"))
+                Some(format!(
+                    "{name} has an argument of {found} bytes, where {bytes} are known"
+                ))
             }
             Unknown::SIZE => {
                 let found = word & ((1 << 48) - 1);
@@ -206,7 +208,10 @@ mod tests {
 
     #[test]
     fn every_reason_has_a_text() {
-        let argument = Unknown::Argument { request: 0x2b, bytes: 56 };
+        let argument = Unknown::Argument {
+            request: 0x2b,
+            bytes: 56,
+        };
         assert_eq!(
             Unknown::text(argument.to_word()).as_deref(),
             Some("NV_ESC_RM_ALLOC has an argument of 56 bytes, where 32 and 48 are known")

@@ -34,6 +34,7 @@ mod points;
 mod pools;
 mod python;
 mod recording_file;
+mod segments;
 mod signals;
 mod soak;
 mod support;

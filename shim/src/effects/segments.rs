@@ -261,8 +261,7 @@ fn pass_on(recording: &Recording, original: u64) {
 }
 
 fn is_duplicate(entry: &Entry) -> bool {
-    entry.attributes.space == Space::Segment
-        && entry.attributes.api == const { Api::of("NV_ESC_RM_DUP_OBJECT").0 }
+    entry.attributes.space == Space::Segment && entry.attributes.api == const { Api::of("NV_ESC_RM_DUP_OBJECT").0 }
 }
 
 fn forget_duplicate() {

@@ -94,7 +94,9 @@ pub fn valid_device_row(recording: &Recording, ordinal: i32) -> Option<u8> {
     let exists = || {
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: a valid out-parameter.
-        unsafe { driver::cuDeviceGetUuid(&mut uuid, ordinal) == 0 || driver::cuDeviceGetUuid_v2(&mut uuid, ordinal) == 0 }
+        unsafe {
+            driver::cuDeviceGetUuid(&mut uuid, ordinal) == 0 || driver::cuDeviceGetUuid_v2(&mut uuid, ordinal) == 0
+        }
     };
     let row = recording
         .device(ordinal)

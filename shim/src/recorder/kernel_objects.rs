@@ -75,7 +75,8 @@ pub fn add(object: Object, parent: u32, device: Option<u32>) -> bool {
     let Some(place) = place else { return false };
     let slot = &SLOTS[place];
     slot.parent.store(parent, Relaxed);
-    slot.device.store(device.map_or(0, |device| device.wrapping_add(1)), Relaxed);
+    slot.device
+        .store(device.map_or(0, |device| device.wrapping_add(1)), Relaxed);
     slot.segments.store(0, Relaxed);
     // Release: pairs with the Acquire in `find`.
     slot.object.store(object.to_word(), Release);
@@ -117,7 +118,9 @@ pub fn is_below(object: Object, above: Object) -> bool {
 
 /// Whether segments are live below an object.
 pub fn has_segments(object: Object) -> bool {
-    used().iter().any(|slot| slot.segments.load(Relaxed) > 0 && named(slot).is_some_and(|name| is_below(name, object)))
+    used()
+        .iter()
+        .any(|slot| slot.segments.load(Relaxed) > 0 && named(slot).is_some_and(|name| is_below(name, object)))
 }
 
 /// Forgets an object that was freed, and all below it.

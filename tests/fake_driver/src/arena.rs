@@ -37,7 +37,7 @@ impl Arena {
 
     fn at(start: u64, bytes: u64, unit: u64, backed: bool) -> Option<Arena> {
         Some(Arena {
-            next: start,
+            next: start.next_multiple_of(unit),
             end: start + bytes,
             unit,
             free: HashMap::new(),

@@ -210,6 +210,8 @@ impl Driver {
         if !held.is_empty() && self.execs.values().any(|exec| exec.graph == graph as Handle) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
+        let context = self.current().unwrap_or(0);
+        self.in_kernel(|kernel| kernel.create_exec(context))?;
         self.use_ranges(&held);
         let handle = self.new_handle();
         self.execs.insert(
@@ -225,6 +227,10 @@ impl Driver {
 
     pub fn destroy_exec(&mut self, exec: CUgraphExec) -> Outcome {
         let removed = self.execs.remove(&(exec as Handle)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let context = self.current().unwrap_or(0);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.destroy_exec(context);
+        }
         self.drop_handle(exec as Handle);
         self.unuse_ranges(&addresses(&removed.steps));
         Ok(())

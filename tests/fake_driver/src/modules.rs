@@ -24,6 +24,9 @@ impl Driver {
     fn load(&mut self, context: Option<Handle>) -> Outcome<Handle> {
         let device = context.map_or(0, |context| self.contexts[&context].device);
         let handle = self.new_handle();
+        if context.is_some() {
+            self.in_kernel(|kernel| kernel.take(device, handle, crate::kernel::PAGE))?;
+        }
         self.modules.insert(
             handle,
             Module {
@@ -54,6 +57,9 @@ impl Driver {
         }
         for address in module.globals.into_values() {
             self.devices[module.device].addresses.give_back(address, GLOBAL_BYTES);
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.give_back(handle);
         }
         self.drop_handle(handle);
         Ok(())

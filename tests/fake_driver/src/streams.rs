@@ -64,6 +64,7 @@ impl Driver {
     pub fn create_stream(&mut self, out: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
         out.check()?;
         let context = self.current()?;
+        self.in_kernel(|kernel| kernel.create_stream(context))?;
         let (handle, id) = (self.new_handle(), self.next_serial() + 2);
         self.streams.insert(
             handle,
@@ -79,9 +80,11 @@ impl Driver {
     }
 
     pub fn destroy_stream(&mut self, stream: CUstream) -> Outcome {
-        self.streams
-            .remove(&(stream as Handle))
-            .ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let gone = self.streams.remove(&(stream as Handle));
+        let context = gone.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context;
+        if let Some(kernel) = &mut self.kernel {
+            kernel.destroy_stream(context);
+        }
         self.drop_handle(stream as Handle);
         Ok(())
     }
