@@ -289,6 +289,40 @@ fn a_child_that_starts_cuda_has_segments_of_its_own() {
 }
 
 #[test]
+fn a_request_at_the_end_of_a_thread_is_recorded() {
+    let outcome = checked("thread_exit");
+    assert_eq!(bytes_of(outcome.only_snapshot(), Kind::Segment), 529 * MIB);
+}
+
+#[test]
+fn every_other_call_of_ioctl_behaves_as_without_the_recorder() {
+    let outcome = profile("segments").arg("forwards").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("FIONREAD 0 7\nFIONBIO 0\nFIOCLEX 0 55\n"), "{}", outcome.stdout);
+}
+
+#[test]
+fn another_interposer_of_ioctl_sees_the_same_calls_on_either_side() {
+    let other = library("ioctl_preload", "libioctl_preload.so", &["-fvisibility=hidden"], &[]);
+    for place in [Preload::BeforeCuleak, Preload::AfterCuleak] {
+        let outcome = profile("segments").arg("forwards").with_preload(place, other.clone()).run();
+        outcome.expect_success().expect_same_output_as_bare();
+        for line in ["constructor: 0, 4 bytes\n", "preload: 0xc01c4634 0x123456789abcdef0\n-77: -7 77\n"] {
+            assert!(outcome.stdout.contains(line), "{place:?}: {}", outcome.stdout);
+        }
+    }
+}
+
+#[test]
+fn segments_are_recorded_beside_another_interposer() {
+    for place in [Preload::BeforeCuleak, Preload::AfterCuleak] {
+        let other = library("ioctl_preload", "libioctl_preload.so", &["-fvisibility=hidden"], &[]);
+        let outcome = victim("everything").with_preload(place, other).run();
+        expect_the_kernels_sums(&outcome, outcome.only_snapshot());
+    }
+}
+
+#[test]
 fn segments_that_come_and_go_do_not_let_the_recording_grow() {
     let size = |turns: &str| {
         let outcome = checked(&format!("churn {turns}"));

@@ -321,12 +321,66 @@ static void churn(void) {
     }
 }
 
+/* What every program may do with ioctl: results and errors are those of a program without the recorder. */
+static void forwards(void) {
+    int ends[2], waiting = -1, on = 1;
+    struct {
+        unsigned short rows, columns, x, y;
+    } size = {0};
+    start_cuda();
+    REQUIRE(!pipe(ends) && write(ends[1], "seven!!", 7) == 7);
+    int result = ioctl(ends[0], FIONREAD, &waiting);
+    printf("FIONREAD %d %d\n", result, waiting);
+    result = ioctl(ends[0], FIONBIO, &on);
+    char byte[8];
+    REQUIRE(read(ends[0], byte, 8) == 7 && read(ends[0], byte, 8) == -1 && errno == EAGAIN);
+    printf("FIONBIO %d\n", result);
+    errno = 55;
+    result = ioctl(ends[0], FIOCLEX);
+    printf("FIOCLEX %d %d\n", result, errno);
+    int requests[] = {TIOCGWINSZ, 0x4600, 0x462b, 0x4629, 0x4634, 0x80044629, 0xc01c4634, 0xc0204628};
+    for (int i = 0; i < 8; i++) {
+        errno = 0;
+        result = ioctl(ends[0], (unsigned)requests[i], &size);
+        printf("%#x %d %d\n", requests[i], result, errno);
+    }
+    /* The third argument, and a result that is neither 0 nor -1. */
+    unsigned long arguments[] = {0, 1, 0x123456789abcdef0ul, ~0ul};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 8; j++) {
+            errno = 0;
+            result = ioctl(-77, (unsigned)requests[j], arguments[i]);
+            printf("-77: %d %d\n", result, errno);
+        }
+    fflush(stdout);
+}
+
+/* A request in the last destructor of a thread. */
+static pthread_key_t key;
+static void at_thread_exit(void *unused) {
+    (void)unused;
+    REQUIRE(take(client, device, VIDEO, 11 * MIB));
+}
+
+static void *ends_with_a_request(void *unused) {
+    (void)unused;
+    pthread_setspecific(key, &key);
+    return 0;
+}
+
+static void thread_exit(void) {
+    own_device();
+    REQUIRE(!pthread_key_create(&key, at_thread_exit));
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, 0, ends_with_a_request, 0) && !pthread_join(thread, 0));
+}
+
 static int run(int argc, char **argv) {
     static const struct behaviour list[] = {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), {0, 0}};
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(thread_exit), {0, 0}};
     (void)argc;
     return behave(list, argv);
 }
