@@ -7,10 +7,13 @@
 //! NV_ESC_RM_FREE        0x29  16 bytes         client 0, parent 4, object 8, status 12
 //! NV_ESC_RM_DUP_OBJECT  0x34  28 bytes         client 0, parent 4, object 8, client and object of the source 12 and 16, status 24
 //! ```
+//! NV_ESC_RM_VID_HEAP_CONTROL
+//!                       0x4a  184 bytes        function 8, status 20, flags 52, attributes 56
 //!
 //! The process's memory on a device, as NVML reports it, is the sum of the sizes of its objects of class 0x40. The layouts
 //! are those of NVIDIA's open kernel modules, unchanged since driver 515. An argument of another size, or sizes of memory that
-//! cannot be, mean that a driver has another layout: then nothing is recorded any more, and [`Unknown`] says why.
+//! cannot be, mean that a driver has another layout: then nothing is recorded any more, and [`Unknown`] says why. The last
+//! request is another way to allocate, which CUDA drivers are not known to use: it counts as a loss.
 
 use crate::format::{halves, pack};
 
@@ -18,6 +21,7 @@ use crate::format::{halves, pack};
 pub const FREE: u16 = 0x4629;
 pub const ALLOC: u16 = 0x462b;
 pub const DUPLICATE: u16 = 0x4634;
+pub const HEAP: u16 = 0x464a;
 
 /// The major number of NVIDIA's character devices.
 pub const MAJOR: u32 = 195;
@@ -48,6 +52,7 @@ pub enum Request {
     },
     Free,
     Duplicate,
+    Heap,
 }
 
 /// The request with this number; `None` if it is another one.
@@ -62,6 +67,7 @@ pub const fn request(number: u32) -> Option<Result<Request, Unknown>> {
         (ALLOC, 48) => Request::Alloc { status: 10 },
         (FREE, 16) => Request::Free,
         (DUPLICATE, 28) => Request::Duplicate,
+        (HEAP, 184) => Request::Heap,
         (ALLOC | FREE | DUPLICATE, _) => {
             return Some(Err(Unknown::Argument {
                 request: number as u8,
@@ -119,6 +125,14 @@ impl Allocated {
             parameters: pack(low, high),
         })
     }
+}
+
+/// Whether `NV_ESC_RM_VID_HEAP_CONTROL` has allocated memory of a device: a size, neither addresses alone nor memory of the host.
+pub const fn is_heap_allocation(words: &[u32; 15]) -> bool {
+    const ALLOC_SIZE: u32 = 2;
+    const VIRTUAL: u32 = 0x0008_0000;
+    const LOCATION: u32 = 3 << 25;
+    words[2] == ALLOC_SIZE && words[5] == 0 && words[13] & VIRTUAL == 0 && words[14] & LOCATION == 0
 }
 
 /// Whether memory of this class can have this size in bytes.
@@ -204,6 +218,8 @@ mod tests {
         assert_eq!(request(0x4600), None);
         assert_eq!(request(ALLOC.into()), None);
         assert_eq!(request(number(0x462a, 32)), None);
+        assert_eq!(request(number(HEAP, 184)), Some(Ok(Request::Heap)));
+        assert_eq!(request(number(HEAP, 100)), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use culeak::kind::Kind;
 use culeak::snapshot::{Allocation, Snapshot};
 
 use crate::support::claims::Claims;
-use crate::support::{Outcome, Preload, Profile, library, profile};
+use crate::support::{Lookup, Outcome, Preload, Profile, library, profile};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,16 +56,10 @@ fn checked(behaviour: &str) -> Outcome {
     outcome
 }
 
-/// The segments whose stack has this function of the victim.
-fn below<'a>(snapshot: &'a Snapshot, outcome: &Outcome, function: &str) -> Vec<Allocation<'a>> {
-    let symbolized = outcome.symbolized();
+/// The segments whose stack has this function, in a snapshot with names.
+fn below<'a>(symbolized: &'a Snapshot, function: &str) -> Vec<Allocation<'a>> {
     let has = |segment: &Allocation| symbolized.functions(*segment).iter().any(|name| name == function);
-    let rows = symbolized
-        .segments
-        .iter()
-        .enumerate()
-        .filter(|(_, segment)| has(segment));
-    rows.filter_map(|(row, _)| snapshot.segments.get(row)).collect()
+    symbolized.segments.iter().filter(has).collect()
 }
 
 #[test]
@@ -84,6 +78,14 @@ fn a_context_is_seventeen_segments_with_its_local_memory_last() {
         let device = segment.device.map(|device| snapshot.devices[device].ordinal);
         assert_eq!((segment.api(), device), ("NV_ESC_RM_ALLOC", Some(0)), "{segment:?}");
         assert!(segment.stack.is_some() && segment.requested == segment.bytes);
+    }
+}
+
+#[test]
+fn segments_of_a_driver_that_the_program_opens_are_recorded() {
+    for lookup in [Lookup::Dlsym, Lookup::ProcV2] {
+        let outcome = victim("everything").lookup(lookup).run();
+        expect_the_kernels_sums(&outcome, outcome.only_snapshot());
     }
 }
 
@@ -108,23 +110,22 @@ fn segments_are_in_no_sum_of_the_programs_memory() {
 
 #[test]
 fn the_drivers_own_function_and_the_programs_line_are_on_the_stack() {
-    let outcome = checked("everything");
-    let snapshot = outcome.only_snapshot();
+    let snapshot = checked("everything").symbolized();
     for (function, bytes) in [
         ("cuDevicePrimaryCtxRetain", 518 * MIB),
-        ("cuMemAlloc_v2", 2 * 2 * MIB),
+        ("cuMemAlloc_v2", 2 * MIB),
         ("cuStreamCreate", 2 * 2 * MIB),
         ("cuModuleLoadData", 0),
         ("cuGraphInstantiateWithFlags", 2 * MIB),
         ("cuMemAllocAsync", 32 * MIB),
     ] {
-        let found: u64 = (below(snapshot, &outcome, function).iter())
+        let found: u64 = (below(&snapshot, function).iter())
             .filter(|segment| segment.kind == Kind::Segment)
             .map(|segment| segment.bytes)
             .sum();
         assert_eq!(found, bytes, "{function}");
     }
-    let leaks = below(snapshot, &outcome, "leak");
+    let leaks = below(&snapshot, "leak");
     assert!(
         !leaks.is_empty() && leaks.iter().all(|segment| segment.bytes == 2 * MIB),
         "{leaks:?}"
@@ -175,10 +176,9 @@ fn a_reset_device_has_no_segments() {
 
 #[test]
 fn sizes_are_exact_in_both_forms_of_the_request() {
-    let outcome = checked("sizes");
-    let snapshot = outcome.only_snapshot();
-    let take = below(snapshot, &outcome, "take");
-    let small = below(snapshot, &outcome, "take_small");
+    let snapshot = checked("sizes").symbolized();
+    let take = below(&snapshot, "take");
+    let small = below(&snapshot, "take_small");
     let of = |segments: &[Allocation]| -> Vec<(Kind, u64)> { segments.iter().map(|s| (s.kind, s.bytes)).collect() };
     assert_eq!(of(&take), [(Kind::Segment, 1234 * 4096), (Kind::HostSegment, 999)]);
     assert_eq!(of(&small), [(Kind::Segment, 7 * MIB)]);
@@ -236,6 +236,16 @@ fn an_unknown_layout_ends_the_level_by_name() {
     assert_eq!(
         snapshot.losses.segments_ended.as_deref(),
         Some("NV_ESC_RM_ALLOC has an argument of 56 bytes, where 32 and 48 are known")
+    );
+}
+
+#[test]
+fn memory_from_a_request_that_is_not_recorded_is_a_loss() {
+    let outcome = victim("heap").run();
+    let snapshot = outcome.only_snapshot();
+    assert_eq!(
+        (bytes_of(snapshot, Kind::Segment), snapshot.losses.lost_segments),
+        (519 * MIB, 1)
     );
 }
 
@@ -298,16 +308,26 @@ fn a_request_at_the_end_of_a_thread_is_recorded() {
 fn every_other_call_of_ioctl_behaves_as_without_the_recorder() {
     let outcome = profile("segments").arg("forwards").run();
     outcome.expect_success().expect_same_output_as_bare();
-    assert!(outcome.stdout.contains("FIONREAD 0 7\nFIONBIO 0\nFIOCLEX 0 55\n"), "{}", outcome.stdout);
+    assert!(
+        outcome.stdout.contains("FIONREAD 0 7\nFIONBIO 0\nFIOCLEX 0 55\n"),
+        "{}",
+        outcome.stdout
+    );
 }
 
 #[test]
 fn another_interposer_of_ioctl_sees_the_same_calls_on_either_side() {
     let other = library("ioctl_preload", "libioctl_preload.so", &["-fvisibility=hidden"], &[]);
     for place in [Preload::BeforeCuleak, Preload::AfterCuleak] {
-        let outcome = profile("segments").arg("forwards").with_preload(place, other.clone()).run();
+        let outcome = profile("segments")
+            .arg("forwards")
+            .with_preload(place, other.clone())
+            .run();
         outcome.expect_success().expect_same_output_as_bare();
-        for line in ["constructor: 0, 4 bytes\n", "preload: 0xc01c4634 0x123456789abcdef0\n-77: -7 77\n"] {
+        for line in [
+            "constructor: 0, 4 bytes\n",
+            "preload: 0xc01c4634 0x123456789abcdef0\n-77: -7 77\n",
+        ] {
             assert!(outcome.stdout.contains(line), "{place:?}: {}", outcome.stdout);
         }
     }

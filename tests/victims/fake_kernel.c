@@ -13,7 +13,7 @@
 #include <sys/sysmacros.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { ALLOC = 0x2b, FREE = 0x29, DUPLICATE = 0x34, CAPACITY = 1 << 16 };
+enum { ALLOC = 0x2b, FREE = 0x29, DUPLICATE = 0x34, HEAP = 0x4a, CAPACITY = 1 << 16 };
 enum { OK = 0, NO_SUCH_OBJECT = 0x57, NO_ROOM = 0x51 };
 
 struct object {
@@ -124,6 +124,7 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
     case 0x4600 | ALLOC: status_at = (request >> 16 & 0x3fff) == 32 ? 7 : 10; break;
     case 0x4600 | FREE: status_at = 3; break;
     case 0x4600 | DUPLICATE: status_at = 6; break;
+    case 0x4600 | HEAP: status_at = 5; break;
     default: status_at = 0;
     }
     int saved = errno;

@@ -237,6 +237,20 @@ static void hostile_sizes(void) {
     }
 }
 
+/* NV_ESC_RM_VID_HEAP_CONTROL: memory of the device, of the host, addresses alone, a failure, a free. */
+static void heap(void) {
+    own_device();
+    REQUIRE(take(client, device, VIDEO, MIB));
+    const uint32_t calls[5][4] = {{2, 0, 0, 0}, {2, 0, 1u << 25, 0}, {2, 0x80000, 0, 0}, {2, 0, 0, 0x51}, {3, 0, 0, 0}};
+    for (int i = 0; i < 5; i++) {
+        uint32_t words[46] = {client, device, calls[i][0]};
+        words[13] = calls[i][1];
+        words[14] = calls[i][2];
+        answer(0, calls[i][3]);
+        REQUIRE(!ioctl(file, number(0x4a, 184), words));
+    }
+}
+
 /* Arguments and parameters that cannot be read. */
 static void hostile_pointers(void) {
     own_device();
@@ -379,7 +393,7 @@ static int run(int argc, char **argv) {
     static const struct behaviour list[] = {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
-        BEHAVIOUR(hostile_sizes), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
+        BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
         BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(thread_exit), {0, 0}};
     (void)argc;
     return behave(list, argv);

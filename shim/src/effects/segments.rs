@@ -37,6 +37,7 @@ enum Begun {
         status: usize,
     },
     Duplicate,
+    Heap,
     Free {
         object: Object,
         held: Option<(Withdrawn<'static>, Entry)>,
@@ -47,7 +48,7 @@ enum Begun {
 
 /// [`Unknown::to_word`]: why nothing is recorded any more; 0: it is.
 static ENDED: AtomicU64 = AtomicU64::new(0);
-/// Segments before the recording began, which it lacks.
+/// Segments that the recording lacks: those before it began, for example.
 static LOST: AtomicU64 = AtomicU64::new(0);
 /// Sizes in a row that cannot be.
 static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
@@ -70,6 +71,7 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
     match request {
         Request::Alloc { status } => Some(Begun::Alloc { status }),
         Request::Duplicate => Some(Begun::Duplicate),
+        Request::Heap => Some(Begun::Heap),
         Request::Free => {
             let [client, _, handle] = read::<3>(argument)?;
             let object = Object { client, handle };
@@ -133,7 +135,13 @@ fn end(begun: Begun, returned_0: bool, argument: u64, at: Registers) {
                 freed_parent(object, before);
             }
         }
-        Begun::Alloc { .. } | Begun::Duplicate => {}
+        Begun::Heap if returned_0 => {
+            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) {
+                LOST.fetch_add(1, Relaxed);
+                running();
+            }
+        }
+        Begun::Alloc { .. } | Begun::Duplicate | Begun::Heap => {}
     }
 }
 

@@ -45,6 +45,12 @@ impl Arena {
         })
     }
 
+    /// The same from a multiple of `alignment` on.
+    pub fn aligned(mut self, alignment: u64) -> Arena {
+        self.next = self.next.next_multiple_of(alignment).min(self.end);
+        self
+    }
+
     pub fn rounded(&self, bytes: u64) -> Option<u64> {
         bytes.max(1).checked_next_multiple_of(self.unit)
     }

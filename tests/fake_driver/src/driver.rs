@@ -116,7 +116,7 @@ impl Driver {
                 None => (Arena::backed(room, ADDRESS_UNIT)?, None),
                 Some(_) => (
                     Arena::backed(room, kernel::PAGE)?,
-                    Some(Arena::backed(room, ADDRESS_UNIT)?),
+                    Some(Arena::backed(room, ADDRESS_UNIT)?.aligned(kernel::PAGE)),
                 ),
             };
             let (primary, pool) = (driver.new_handle(), driver.new_handle());

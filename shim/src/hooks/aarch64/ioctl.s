@@ -8,6 +8,8 @@
     b.eq 2f
     cmp w16, #{duplicate}
     b.eq 2f
+    cmp w16, #{heap}
+    b.eq 2f
     adrp x16, {next}
     ldr x16, [x16, :lo12:{next}]
     br x16
