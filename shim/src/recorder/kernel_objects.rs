@@ -178,10 +178,15 @@ pub fn device_row(recording: &Recording, parent: Object) -> u8 {
         return known;
     }
     if let Some(creating) = CREATING.with(|creating| creating.get().checked_sub(1)) {
+        let creating = creating as u8;
         if let Some(row) = row {
-            row.store(creating as u8 + 1, Relaxed);
+            // Another device of the kernel driver is this one: the segment is not on the context's device.
+            if ROWS.iter().any(|other| other.load(Relaxed) == creating + 1) {
+                return Attributes::NO_DEVICE;
+            }
+            row.store(creating + 1, Relaxed);
         }
-        return creating as u8;
+        return creating;
     }
     // A process with one device.
     let is_only = SEEN.load(Relaxed).count_ones() <= 1;
