@@ -13,7 +13,7 @@ use crate::recorder::{self, AllocationEvent, current, kernel_objects, segment_en
 use crate::resolve::search;
 use crate::settings;
 use culeak::cuda_functions::Api;
-use culeak::format::Loss;
+use culeak::format::{Loss, pack};
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Entry, Space, Withdrawn};
 use culeak::recording::Recording;
@@ -26,7 +26,7 @@ pub fn requests(fd: i32, number: u32, argument: u64, real: impl FnOnce() -> i32)
     let begun = recorder::quietly(|| begin(fd, number, argument)).flatten();
     let result = real();
     if let Some(begun) = begun {
-        recorder::quietly(|| end(begun, result == 0, argument, at));
+        recorder::quietly(|| end(begun, fd, result == 0, argument, at));
     }
     result
 }
@@ -58,11 +58,18 @@ const TOO_MANY: u32 = 8;
 static DUPLICATES: AtomicU32 = AtomicU32::new(0);
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
-    let request = rm::request(number)?;
-    if search::is_second_copy() || !is_drivers_file(fd) {
+    let request = match rm::request(number)? {
+        Ok(request) => request,
+        Err(why) => {
+            if !search::is_second_copy() && is_drivers_file(fd) {
+                ended(why);
+            }
+            return None;
+        }
+    };
+    if search::is_second_copy() {
         return None;
     }
-    let request = request.map_err(ended).ok()?;
     if ENDED.load(Relaxed) != 0 {
         // It may have ended before the recording began.
         running();
@@ -75,9 +82,14 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
         Request::Free => {
             let [client, _, handle] = read::<3>(argument)?;
             let object = Object { client, handle };
+            let key = recorder::key(Space::Segment, object.to_word());
             let recording = running();
+            let is_parent = kernel_objects::is_known(object);
+            let is_segment = || recording.is_some_and(|recording| recording.table(0).link(key).is_some());
+            if !(is_parent || is_segment()) || !is_drivers_file(fd) {
+                return None;
+            }
             let held = recording.and_then(|recording| {
-                let key = recorder::key(Space::Segment, object.to_word());
                 let held = recording.withdraw(key, thread_and_shard(recording).1)?;
                 let entry = held.entry()?;
                 Some((held, entry))
@@ -85,25 +97,29 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
             Some(Begun::Free {
                 object,
                 held,
-                is_parent: kernel_objects::is_known(object),
+                is_parent,
                 before: recording.map_or(0, Recording::now),
             })
         }
     }
 }
 
-fn end(begun: Begun, returned_0: bool, argument: u64, at: Registers) {
+fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
     match begun {
         Begun::Alloc { status } if returned_0 => {
             let mut words = [0; 11];
-            if culeak_walker::read(argument, &mut words[..=status])
+            if read_into(argument, &mut words[..=status])
                 && let Some(allocated) = Allocated::of(&words, status)
+                && is_relevant(allocated.class)
+                && is_drivers_file(fd)
             {
                 record(&allocated, at);
             }
         }
         Begun::Duplicate if returned_0 => {
-            if let Some([client, parent, handle, of_client, of_handle, _, 0]) = read::<7>(argument) {
+            if let Some([client, parent, handle, of_client, of_handle, _, 0]) = read::<7>(argument)
+                && is_drivers_file(fd)
+            {
                 let source = Object {
                     client: of_client,
                     handle: of_handle,
@@ -136,7 +152,7 @@ fn end(begun: Begun, returned_0: bool, argument: u64, at: Registers) {
             }
         }
         Begun::Heap if returned_0 => {
-            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) {
+            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) && is_drivers_file(fd) {
                 LOST.fetch_add(1, Relaxed);
                 running();
             }
@@ -178,13 +194,20 @@ fn record(allocated: &Allocated, at: Registers) {
     publish(object, parent, &event);
 }
 
+/// Whether objects of this class are recorded or remembered.
+fn is_relevant(class: u32) -> bool {
+    matches!(
+        class,
+        class::LOCAL_MEMORY | class::SYSTEM_MEMORY | class::DEVICE | class::SUBDEVICE | class::CHANNEL_GROUP
+    ) || class::is_channel(class)
+        || class::CLIENTS.contains(&class)
+}
+
 /// Remembers an object that segments may belong to.
 fn remember(allocated: &Allocated) {
     let device = match allocated.class {
         class::DEVICE => read::<1>(allocated.parameters).map(|[device]| device),
-        class::SUBDEVICE | class::CHANNEL_GROUP => None,
-        class if class::CLIENTS.contains(&class) => None,
-        _ => return,
+        _ => None,
     };
     if !kernel_objects::add(allocated.object, allocated.parent, device)
         && let Some(recording) = running()
@@ -344,15 +367,32 @@ fn major() -> u32 {
     major
 }
 
-/// Words at an address of the program. The kernel driver has read them, but a file of tests may not have.
+/// Words at an address of the program; `None` if they cannot be read.
+#[inline]
 fn read<const N: usize>(address: u64) -> Option<[u32; N]> {
     let mut words = [0; N];
-    (address != 0 && culeak_walker::read(address, &mut words)).then_some(words)
+    read_into(address, &mut words).then_some(words)
 }
 
 fn read_word(address: u64) -> Option<u64> {
-    let mut word = [0u64];
-    culeak_walker::read(address, &mut word).then_some(word[0])
+    read::<2>(address).map(|[low, high]| pack(low, high))
+}
+
+/// Usually the words are in a frame of the caller. Of other addresses nothing is known: the file may not be the driver's, or the
+/// call may be about to fail.
+#[inline]
+fn read_into(address: u64, words: &mut [u32]) -> bool {
+    /// A frame a little above this one is this thread's own.
+    const NEAR: u64 = 8 << 10;
+    let here = std::ptr::from_ref(&words) as u64;
+    if address.wrapping_sub(here) >= NEAR || !address.is_multiple_of(4) {
+        return culeak_walker::read(address, words);
+    }
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: in the calling thread's stack, and aligned. Volatile, because it is read through its address alone.
+        *word = unsafe { (address as *const u32).add(index).read_volatile() };
+    }
+    true
 }
 
 /// Calls `real`, which creates a context on this device: the segments inside it are on that device.
