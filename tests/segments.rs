@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use culeak::kind::Kind;
 use culeak::snapshot::{Allocation, Snapshot};
 
+use crate::auto_snapshots::snapshots_in;
 use crate::support::claims::Claims;
 use crate::support::{Lookup, Outcome, Preload, Profile, library, profile};
 
@@ -172,6 +173,10 @@ fn each_context_has_segments_on_its_device_until_it_is_destroyed() {
 fn a_reset_device_has_no_segments() {
     let outcome = checked("reset");
     assert!(outcome.only_snapshot().segments.is_empty());
+    let outcome = checked("reset vmm");
+    let snapshot = outcome.only_snapshot();
+    let left: Vec<u64> = snapshot.segments.iter().map(|segment| segment.bytes).collect();
+    assert_eq!(left, [6 * MIB], "physical memory outlives its context");
 }
 
 #[test]
@@ -280,6 +285,7 @@ fn requests_of_many_threads_are_all_recorded() {
     let outcome = checked("threads");
     let snapshot = outcome.only_snapshot();
     assert_eq!(bytes_of(snapshot, Kind::HostSegment), 70 * MIB + 8 * 4096);
+    assert_eq!(bytes_of(snapshot, Kind::Segment), (518 + 13) * MIB);
     snapshot.expect_nothing_lost();
 }
 
@@ -340,6 +346,62 @@ fn segments_are_recorded_beside_another_interposer() {
         let outcome = victim("everything").with_preload(place, other).run();
         expect_the_kernels_sums(&outcome, outcome.only_snapshot());
     }
+}
+
+#[test]
+fn a_snapshot_taken_while_the_program_runs_has_the_segments_of_that_time() {
+    let outcome = victim("snapshots").run();
+    outcome.expect_success();
+    let sums: Vec<(Option<String>, u64)> = (snapshots_in(&outcome.out()).iter())
+        .map(|(_, snapshot)| {
+            let taken = snapshot.taken.automatic.as_ref().expect("an automatic snapshot");
+            (taken.name.clone(), bytes_of(snapshot, Kind::Segment) / MIB)
+        })
+        .collect();
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(sums, [(named("context"), 518), (named("leak"), 524)]);
+}
+
+#[test]
+fn a_killed_process_has_its_segments() {
+    let outcome = victim("killed").run();
+    expect_the_kernels_sums(&outcome, outcome.only_recording());
+    assert_eq!(bytes_of(outcome.only_recording(), Kind::Segment), 524 * MIB);
+}
+
+#[test]
+fn segments_without_room_in_the_recording_are_counted() {
+    let shell = "ulimit -f 1500; exec \"$@\"";
+    let outcome = victim("many").wrapped_in(&["bash", "-c", shell, "bash"]).run();
+    let snapshot = outcome.only_snapshot();
+    assert!(outcome.stdout.contains("recorded"), "{}", outcome.everything());
+    let kept = snapshot.segments.iter().filter(|segment| segment.bytes == 4096).count() as u64;
+    assert_eq!(kept + snapshot.losses.lost_segments, 20000);
+    assert!(snapshot.losses.lost_segments > 0 && kept > 0, "{kept} kept");
+}
+
+#[test]
+fn a_thread_that_used_cuda_before_names_the_context() {
+    let snapshot = checked("everything").symbolized();
+    let graphs = below(&snapshot, "cuGraphInstantiateWithFlags");
+    assert!(
+        !graphs.is_empty() && graphs.iter().all(|segment| segment.context == Some(0)),
+        "{graphs:#?}"
+    );
+}
+
+#[test]
+fn segments_are_no_events_of_the_programs_memory() {
+    let outcome = victim("everything").setting("CULEAK_TIMELINE", "1MiB").run();
+    let (snapshot, timeline) = culeak::reader::read_timeline(&outcome.recordings[0]).expect("a recording");
+    let timeline = timeline.expect("an event log");
+    assert_eq!(snapshot.losses.lost_events, 0);
+    assert!(
+        timeline
+            .sites
+            .iter()
+            .all(|site| site.kind.place() != culeak::kind::Place::Segment)
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -137,6 +138,12 @@ static void contexts(void) {
 static void reset(void) {
     start();
     leak(3 << 20);
+    if (arguments[0]) {
+        /* Physical memory outlives its context. */
+        CUphysicalProps properties = {.type = CU_TYPE_PINNED, .location = {CU_LOCATION_DEVICE, 0}};
+        CUhandle handle;
+        OK(cuMemCreate(&handle, 6 * MIB, &properties, 0));
+    }
     OK(cuDevicePrimaryCtxReset_v2(0));
 }
 
@@ -280,6 +287,12 @@ static void *in_thread(void *unused) {
     return 0;
 }
 
+static void *in_small_thread(void *unused) {
+    (void)unused;
+    REQUIRE(take(client, device, VIDEO, 13 * MIB));
+    return 0;
+}
+
 static void *in_tiny_thread(void *unused) {
     (void)unused;
     static char argument[64];
@@ -296,6 +309,9 @@ static void threads(void) {
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 16384);
     REQUIRE(!pthread_create(&all[0], &attributes, in_tiny_thread, 0));
+    pthread_join(all[0], 0);
+    pthread_attr_setstacksize(&attributes, 40960);
+    REQUIRE(!pthread_create(&all[0], &attributes, in_small_thread, 0));
     pthread_join(all[0], 0);
 }
 
@@ -333,6 +349,31 @@ static void churn(void) {
         uint32_t object = take(client, device, VIDEO, MIB);
         REQUIRE(!release(client, object));
     }
+}
+
+/* Snapshots while the program runs. */
+static void snapshots(void) {
+    start();
+    void (*snapshot)(const char *) = (void (*)(const char *))dlsym(RTLD_DEFAULT, "culeak_snapshot");
+    REQUIRE(snapshot);
+    snapshot("context");
+    leak(5 << 20);
+    snapshot("leak");
+    OK(cuDevicePrimaryCtxReset_v2(0));
+}
+
+static void killed(void) {
+    start();
+    leak(5 << 20);
+    print_kernel();
+    raise(SIGKILL);
+}
+
+/* More than there is room for. */
+static void many(void) {
+    own_device();
+    for (int i = 0; i < 20000; i++) REQUIRE(take(client, device, VIDEO, 4096));
+    printf("recorded\n");
 }
 
 /* What every program may do with ioctl: results and errors are those of a program without the recorder. */
@@ -394,7 +435,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(thread_exit), {0, 0}};
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit), {0, 0}};
     (void)argc;
     return behave(list, argv);
 }
