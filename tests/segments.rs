@@ -381,7 +381,14 @@ fn segments_without_room_in_the_recording_are_counted() {
 }
 
 #[test]
-fn a_thread_that_used_cuda_before_names_the_context() {
+fn a_segment_names_its_context_if_the_device_has_only_one() {
+    let two = checked("contexts");
+    let named = two
+        .only_snapshot()
+        .segments
+        .iter()
+        .filter(|segment| segment.context.is_some());
+    assert_eq!(named.count(), 0, "the second context exists before the first leak");
     let snapshot = checked("everything").symbolized();
     let graphs = below(&snapshot, "cuGraphInstantiateWithFlags");
     assert!(

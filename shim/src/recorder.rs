@@ -151,7 +151,8 @@ pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
     }
 }
 
-/// The entry of a segment. The driver holds its locks meanwhile, so CUDA is not asked for anything.
+/// The entry of a segment. The driver holds its locks meanwhile, so CUDA is not asked for anything; the context is known if the
+/// device has only one.
 pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8) -> Entry {
     let (thread, shard) = thread_and_shard(recording);
     Entry {
@@ -168,7 +169,10 @@ pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8)
             flags: 0,
             device,
             api: event.api.0,
-            context: current::last_context(),
+            context: match kernel_objects::is_creating_context() {
+                true => Attributes::NO_CONTEXT,
+                false => recording.only_context(device).unwrap_or(Attributes::NO_CONTEXT),
+            },
         },
     }
 }

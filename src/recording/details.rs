@@ -71,6 +71,13 @@ impl Recording {
         })
     }
 
+    /// The living context of a device, if it has exactly one.
+    pub fn only_context(&self, device: u8) -> Option<u16> {
+        let mut rows = (self.context_rows()).filter(|(_, row)| row.device.load(Relaxed) == u32::from(device));
+        let (number, _) = rows.next()?;
+        rows.next().is_none().then_some(number)
+    }
+
     pub fn context_handle(&self, context: u16) -> Option<u64> {
         Some(self.context_row(context.into())?.handle.load(Relaxed))
     }

@@ -185,6 +185,8 @@ static void parents(void) {
     REQUIRE(take(client, other, VIDEO, 5 * MIB));
     uint32_t second = take(0, 0, CLIENT, 0), its = take(second, second, DEVICE, 0);
     REQUIRE(take(second, its, VIDEO, 7 * MIB));
+    /* Below an object of another class. */
+    REQUIRE(take(second, take(second, its, 0x1234, 0), VIDEO, 8 * MIB));
     REQUIRE(!release(client, device));
     REQUIRE(!release(second, second));
 }

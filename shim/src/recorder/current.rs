@@ -104,14 +104,6 @@ pub fn valid_device_row(recording: &Recording, ordinal: i32) -> Option<u8> {
     row.filter(|&row| row != Attributes::NO_DEVICE)
 }
 
-/// The row of the context that the calling thread saw last, without asking CUDA.
-pub fn last_context() -> u16 {
-    SEEN.with(|seen| match seen.changes.get() == CHANGES.load(Acquire) {
-        true => seen.row.get(),
-        false => Attributes::NO_CONTEXT,
-    })
-}
-
 /// As `device_row`, without asking CUDA: memory of that device was recorded before, unless it escaped the hooks.
 pub fn reported_device(recording: &Recording, ordinal: i32) -> u8 {
     recording

@@ -146,9 +146,13 @@ fn named(slot: &Slot) -> Option<Object> {
     (word != 0 && word != BUSY).then(|| Object::from_word(word))
 }
 
-/// A segment below this object came into being, or ended.
+/// A segment below this object came into being, or ended. One below an unknown object counts for its client.
 pub fn count_segment(parent: Object, is_new: bool) {
-    if let Some(slot) = find(parent) {
+    let client = Object {
+        handle: parent.client,
+        ..parent
+    };
+    if let Some(slot) = find(parent).or_else(|| find(client)) {
         let _ = slot.segments.fetch_update(Relaxed, Relaxed, |count| match is_new {
             true => count.checked_add(1),
             false => count.checked_sub(1),
@@ -199,6 +203,10 @@ pub fn device_row(recording: &Recording, parent: Object) -> u8 {
 /// The calling thread creates a context on the device of this row, until [`end_context`].
 pub fn begin_context(row: Option<u8>) -> u16 {
     CREATING.with(|creating| creating.replace(row.map_or(0, |row| u16::from(row) + 1)))
+}
+
+pub fn is_creating_context() -> bool {
+    CREATING.with(|creating| creating.get() != 0)
 }
 
 pub fn end_context(before: u16) {
