@@ -45,6 +45,7 @@ pub mod framework;
 pub mod function_name;
 pub mod groups;
 pub mod ledger;
+pub mod objects;
 pub mod over_time;
 pub mod pairing;
 pub mod phases;

@@ -130,8 +130,8 @@ macro_rules! driver_functions {
             cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
-            cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, Legacy);
-            cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, PerThread);
+            cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, Legacy);
+            cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, graph, PerThread);
 
             // Contexts: destroying one frees its linear, host and managed memory and its arrays, but no pool or VMM memory.
             cuCtxCreate = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
@@ -147,6 +147,42 @@ macro_rules! driver_functions {
             cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2 (device: CUdevice) => releases_primary(device);
             cuDevicePrimaryCtxReset = none (device: CUdevice) => resets_primary(device);
             cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2 (device: CUdevice) => resets_primary(device);
+
+            // Objects without an address.
+            cuStreamCreate = cuStreamCreate (out: *mut CUstream, flags: c_uint) => creates(Stream, out);
+            cuStreamCreateWithPriority = cuStreamCreateWithPriority (out: *mut CUstream, flags: c_uint, priority: c_int) => creates(Stream, out);
+            cuGreenCtxStreamCreate = cuGreenCtxStreamCreate (out: *mut CUstream, context: CUgreenCtx, flags: c_uint, priority: c_int) => creates(Stream, out);
+            cuStreamDestroy = none (stream: CUstream) => destroys(Stream, stream);
+            cuStreamDestroy_v2 = cuStreamDestroy_v2 (stream: CUstream) => destroys(Stream, stream);
+            cuEventCreate = cuEventCreate (out: *mut CUevent, flags: c_uint) => creates(Event, out);
+            cuEventDestroy = none (event: CUevent) => destroys(Event, event);
+            cuEventDestroy_v2 = cuEventDestroy_v2 (event: CUevent) => destroys(Event, event);
+            cuIpcOpenEventHandle = cuIpcOpenEventHandle (out: *mut CUevent, handle: CUipcEventHandle) => creates(Event, out);
+            cuModuleLoad = cuModuleLoad (out: *mut CUmodule, path: *const c_char) => creates(Module, out);
+            cuModuleLoadData = cuModuleLoadData (out: *mut CUmodule, image: *const c_void) => creates(Module, out);
+            cuModuleLoadDataEx = cuModuleLoadDataEx (out: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void) => creates(Module, out);
+            cuModuleLoadFatBinary = cuModuleLoadFatBinary (out: *mut CUmodule, image: *const c_void) => creates(Module, out);
+            cuModuleUnload = cuModuleUnload (module: CUmodule) => destroys(Module, module);
+            cuLibraryLoadData = cuLibraryLoadData (out: *mut CUlibrary, image: *const c_void, options: *mut CUjit_option, values: *mut *mut c_void, count: c_uint, library_options: *mut CUlibraryOption, library_values: *mut *mut c_void, library_count: c_uint) => creates(Library, out);
+            cuLibraryLoadFromFile = cuLibraryLoadFromFile (out: *mut CUlibrary, path: *const c_char, options: *mut CUjit_option, values: *mut *mut c_void, count: c_uint, library_options: *mut CUlibraryOption, library_values: *mut *mut c_void, library_count: c_uint) => creates(Library, out);
+            cuLibraryUnload = cuLibraryUnload (library: CUlibrary) => destroys(Library, library);
+            cuLinkCreate = none (count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void, out: *mut CUlinkState) => creates(Linker, out);
+            cuLinkCreate_v2 = cuLinkCreate_v2 (count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void, out: *mut CUlinkState) => creates(Linker, out);
+            cuLinkDestroy = cuLinkDestroy (linker: CUlinkState) => destroys(Linker, linker);
+            cuGraphCreate = cuGraphCreate (out: *mut CUgraph, flags: c_uint) => creates(GraphObject, out);
+            cuGraphClone = cuGraphClone (out: *mut CUgraph, original: CUgraph) => creates(GraphObject, out);
+            cuUserObjectCreate = cuUserObjectCreate (out: *mut CUuserObject, pointer: *mut c_void, destroy: CUhostFn, count: c_uint, flags: c_uint) => creates_user_object(out, count);
+            cuUserObjectRetain = cuUserObjectRetain (object: CUuserObject, count: c_uint) => retains_user_object(object, count);
+            cuUserObjectRelease = cuUserObjectRelease (object: CUuserObject, count: c_uint) => releases_user_object(object, count);
+            cuGraphRetainUserObject = cuGraphRetainUserObject (graph: CUgraph, object: CUuserObject, count: c_uint, flags: c_uint) => gives_user_object(object, count, flags);
+            cuGreenCtxCreate = cuGreenCtxCreate (out: *mut CUgreenCtx, resources: CUdevResourceDesc, device: CUdevice, flags: c_uint) => creates_on(GreenContext, out, device);
+            cuGreenCtxDestroy = cuGreenCtxDestroy (context: CUgreenCtx) => destroys(GreenContext, context);
+            cuTexObjectCreate = cuTexObjectCreate (out: *mut CUtexObject, resource: *const CUDA_RESOURCE_DESC, texture: *const CUDA_TEXTURE_DESC, view: *const CUDA_RESOURCE_VIEW_DESC) => creates(Texture, out);
+            cuTexObjectDestroy = cuTexObjectDestroy (texture: CUtexObject) => destroys(Texture, texture);
+            cuSurfObjectCreate = cuSurfObjectCreate (out: *mut CUsurfObject, resource: *const CUDA_RESOURCE_DESC) => creates(Surface, out);
+            cuSurfObjectDestroy = cuSurfObjectDestroy (surface: CUsurfObject) => destroys(Surface, surface);
+            cuImportExternalSemaphore = cuImportExternalSemaphore (out: *mut CUexternalSemaphore, descriptor: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) => creates(ExternalSemaphore, out);
+            cuDestroyExternalSemaphore = cuDestroyExternalSemaphore (semaphore: CUexternalSemaphore) => destroys(ExternalSemaphore, semaphore);
         }
     };
 }
@@ -197,6 +233,19 @@ macro_rules! runtime_functions {
             cudaGraphLaunch_ptsz = cudaGraphLaunch (exec: cudaGraphExec_t, stream: cudaStream_t) => labels();
             cudaDeviceReset = cudaDeviceReset () => labels();
             cudaThreadExit = none () => labels();
+            cudaStreamCreate = cudaStreamCreate (out: *mut cudaStream_t) => labels();
+            cudaStreamCreateWithFlags = cudaStreamCreateWithFlags (out: *mut cudaStream_t, flags: c_uint) => labels();
+            cudaStreamCreateWithPriority = cudaStreamCreateWithPriority (out: *mut cudaStream_t, flags: c_uint, priority: c_int) => labels();
+            cudaEventCreate = cudaEventCreate (out: *mut cudaEvent_t) => labels();
+            cudaEventCreateWithFlags = cudaEventCreateWithFlags (out: *mut cudaEvent_t, flags: c_uint) => labels();
+            cudaGraphCreate = cudaGraphCreate (out: *mut cudaGraph_t, flags: c_uint) => labels();
+            cudaGraphClone = cudaGraphClone (out: *mut cudaGraph_t, original: cudaGraph_t) => labels();
+            cudaStreamEndCapture = cudaStreamEndCapture (stream: cudaStream_t, out: *mut cudaGraph_t) => labels();
+            cudaGraphInstantiateWithFlags = cudaGraphInstantiateWithFlags (out: *mut cudaGraphExec_t, graph: cudaGraph_t, flags: u64) => labels();
+            cudaGraphInstantiateWithParams = cudaGraphInstantiateWithParams (out: *mut cudaGraphExec_t, graph: cudaGraph_t, params: *mut cudaGraphInstantiateParams) => labels();
+            cudaCreateTextureObject = cudaCreateTextureObject (out: *mut cudaTextureObject_t, resource: *const cudaResourceDesc, texture: *const cudaTextureDesc, view: *const cudaResourceViewDesc) => labels();
+            cudaCreateSurfaceObject = cudaCreateSurfaceObject (out: *mut cudaSurfaceObject_t, resource: *const cudaResourceDesc) => labels();
+            cudaUserObjectCreate = cudaUserObjectCreate (out: *mut cudaUserObject_t, pointer: *mut c_void, destroy: cudaHostFn_t, count: c_uint, flags: c_uint) => labels();
         }
     };
 }
@@ -212,8 +261,8 @@ pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
 /// Exported symbols of all runtime rows, in order; numbered after the driver rows.
 pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 
-/// The functions and APIs through which frameworks report their blocks; numbered after the runtime rows. They are not CUDA
-/// functions, and no hook replaces them.
+/// The functions and APIs through which frameworks report their blocks, and the kernel driver's requests; numbered after the
+/// runtime rows. They are not CUDA functions, and no hook replaces them.
 pub const FRAMEWORK_NAMES: &[&str] = &[
     "CUDACachingAllocator",
     "culeak_alloc",
@@ -225,6 +274,9 @@ pub const FRAMEWORK_NAMES: &[&str] = &[
     "PJRT_Buffer_CopyToMemory",
     "PJRT_Buffer_DonateWithControlDependency",
     "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer",
+    // Requests of the CUDA driver to the kernel driver.
+    "NV_ESC_RM_ALLOC",
+    "NV_ESC_RM_DUP_OBJECT",
 ];
 
 const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();

@@ -36,7 +36,7 @@ use crate::numbered::numbered;
 
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Increases whenever a reader of another version would misread a file. Readers accept this version only.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Reads back with its bytes swapped on a machine of the other byte order.
 pub const BYTE_ORDER: u32 = 0x0102_0304;
 pub const DIRECTORY_OFFSET: usize = 4096;
@@ -87,7 +87,7 @@ sections! {
     Records = 7: Record, 256, 1 << 18;
     Failures = 8: FailureRow, 64, 1 << 14;
     Counters = 9: CounterRow, 64, 1 << 12;
-    Apis = 10: NameRow, 256, 256;
+    Apis = 10: NameRow, 512, 512;
     Unhooked = 11: NameRow, 64, 1024;
     Domains = 12: NameRow, DOMAINS as usize + 1, DOMAINS as usize + 1;
     Marks = 13: MarkRow, 64, 1 << 14;

@@ -1,4 +1,4 @@
-//! The kinds of memory that culeak distinguishes.
+//! The kinds of memory, and of objects without an address, that culeak distinguishes.
 
 use crate::numbered::numbered;
 
@@ -77,6 +77,28 @@ kinds! {
     Buffer = 22, "buffer", Within;
     /// A block of any other allocator, reported by the program (`culeak.h`, NVTX); `domain` names the allocator.
     Block = 23, "block", Within;
+    /// Memory on a device that the kernel driver gave to the process: what all other memory on it lies in.
+    Segment = 24, "segment", Segment;
+    /// Host memory that the kernel driver pinned for the process.
+    HostSegment = 25, "host-segment", Segment;
+    /// A channel, by which the driver sends work to a device. Counts 0 bytes.
+    Channel = 26, "channel", Segment;
+    Stream = 32, "stream", Object;
+    Event = 33, "event", Object;
+    Module = 34, "module", Object;
+    Library = 35, "library", Object;
+    /// A graph as it is built or captured.
+    GraphObject = 36, "graph-object", Object;
+    /// An executable graph.
+    GraphExec = 37, "graph-exec", Object;
+    GreenContext = 38, "green-context", Object;
+    Texture = 39, "texture", Object;
+    Surface = 40, "surface", Object;
+    ExternalSemaphore = 41, "external-semaphore", Object;
+    /// A user object of graphs, while the program itself has a reference to it.
+    UserObject = 42, "user-object", Object;
+    /// The state of a just-in-time linker.
+    Linker = 43, "linker", Object;
 }
 
 /// The memory that a kind counts against.
@@ -90,6 +112,10 @@ pub enum Place {
     Nowhere,
     /// A block of a framework allocator: part of memory that is recorded at the driver level, so never added to the totals.
     Within,
+    /// Memory that the driver's own memory lies in, so never added to the totals.
+    Segment,
+    /// An object without an address, which takes 0 bytes: what the driver allocates for it is in segments.
+    Object,
 }
 
 impl Place {
@@ -97,6 +123,11 @@ impl Place {
     /// counts against none.
     pub fn counts_against<D>(self, device: Option<D>) -> Option<D> {
         device.filter(|_| self != Place::Host)
+    }
+
+    /// Whether this is memory that the program requested, or a claim on such memory.
+    pub const fn is_memory(self) -> bool {
+        !matches!(self, Place::Segment | Place::Object)
     }
 
     /// Whether bytes of this place count towards a device's total.

@@ -74,6 +74,9 @@
 //! - **Stacks are taken on allocations only**, stored once as a trie of (module, address), and named later in another
 //!   process. Python frames are read from the interpreter's memory, without the GIL and without calling the
 //!   interpreter. They replace the frames of the interpreter itself. Each function is described once.
+//! - **Segments are recorded at `ioctl`** ([`rm`]): what the kernel driver gives to the process is the sum that NVML reports, and
+//!   the stack is that of whoever needed it first. No call of CUDA is made for it. Segments contain the driver's own memory and
+//!   all recorded memory, so they are in no sum of either.
 //! - **A leak** is memory that is still live at exit and whose context was not destroyed. Destroying a context frees
 //!   linear, host and managed memory and arrays, but no pool and no VMM memory. VMM memory lives as long as a handle or
 //!   a mapping does. An opened IPC handle maps another process's memory and counts 0 bytes. Graph memory is live from a
@@ -101,6 +104,7 @@ pub mod hold;
 pub mod kind;
 mod numbered;
 pub mod quantities;
+pub mod rm;
 pub mod system;
 pub mod variables;
 pub mod wildcard;

@@ -412,7 +412,7 @@ impl<'a> Source<'a> {
     }
 }
 
-const _: () = assert!(Api::COUNT <= 256, "the apis section holds 256 names");
+const _: () = assert!(Api::COUNT <= 512, "the apis section holds 512 names");
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -221,6 +221,12 @@ impl Recording {
         self.file.header().losses.0[loss as usize].load(Relaxed)
     }
 
+    /// Segments are no longer recorded. The first reason stays: a word of [`crate::rm::Unknown`].
+    pub fn end_segments(&self, why: u64) {
+        let reason = &self.file.header().losses.0[Loss::SegmentsEnded as usize];
+        let _ = reason.compare_exchange(0, why, Relaxed, Relaxed);
+    }
+
     /// Called by the exit handlers: the process ends.
     pub fn end(&self) {
         self.file.header().ended_ns.store(self.now().max(1), Release);

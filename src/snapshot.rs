@@ -47,6 +47,12 @@ pub struct Snapshot {
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
     pub allocations: Allocations,
+    /// Objects without an address that exist, oldest first: streams, events, modules, graphs and others.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub objects: Allocations,
+    /// Memory that the kernel driver gave to the process, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub segments: Allocations,
     /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub freed_after_end: Allocations,
@@ -56,6 +62,9 @@ pub struct Snapshot {
     pub end: Option<End>,
     pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
+    /// The same for objects and segments.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub object_counters: Vec<Counter>,
     /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing
     /// any more. Empty unless the caller requested it.
     #[serde(default)]
@@ -478,10 +487,20 @@ pub struct Losses {
     /// Phases not recorded (no space, or too many).
     #[serde(default)]
     pub lost_phases: u64,
+    /// Segments not recorded (no space, or a size that cannot be).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub lost_segments: u64,
+    /// Why there are no segments: the kernel driver's requests have a layout that culeak does not know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub segments_ended: Option<String>,
     /// Time spent in the recorder, estimated from sampled calls.
     pub recorder_ns: u64,
     /// Allocations and frees observed.
     pub events: u64,
+}
+
+fn is_none(lost: &u64) -> bool {
+    *lost == 0
 }
 
 /// The most frames of one stack, more than any program has. Readers may spend time and memory on each frame.

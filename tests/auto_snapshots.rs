@@ -17,7 +17,7 @@ fn automatic_snapshots(outcome: &Outcome) -> Vec<(String, Snapshot)> {
     snapshots_in(&outcome.out())
 }
 
-fn snapshots_in(folder: &Path) -> Vec<(String, Snapshot)> {
+pub fn snapshots_in(folder: &Path) -> Vec<(String, Snapshot)> {
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .expect("readable")
         .map(|entry| entry.expect("an entry").path())

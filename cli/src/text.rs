@@ -9,6 +9,7 @@ pub mod columns;
 pub mod diff;
 pub mod ledger;
 pub mod names;
+pub mod objects;
 pub mod parts;
 pub mod phases;
 pub mod report;

@@ -19,18 +19,23 @@
 //! sharing    memory of other processes and other APIs
 //! contexts   contexts, which free what was allocated in them
 //! graphs     graphs with memory nodes
+//! objects    objects without an address
+//! segments   memory that the kernel driver gives to the process
 //! ```
 
 pub mod arrays;
 mod contexts;
 mod graphs;
+mod objects;
 mod pools;
+pub mod segments;
 mod sharing;
 mod vmm;
 
 pub use arrays::{creates_array, creates_mipmap, destroys_array};
 pub use contexts::*;
 pub use graphs::*;
+pub use objects::*;
 pub use pools::*;
 pub use sharing::*;
 pub use vmm::*;

@@ -23,11 +23,14 @@
 //! A hook returns CUDA's error code as a plain integer: newer drivers have codes that the bindings lack. If there is no
 //! function to go on to, it returns CUDA's error for that.
 //!
-//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`.
+//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`; [`ioctl`](mod@ioctl) hooks `ioctl`.
 
+mod ioctl;
 mod lookup;
 
 use libc::{c_int, c_void};
+
+pub use ioctl::find_next as find_next_ioctl;
 
 use crate::recorder::{self, AllocationEvent, FrameWord, Held, Inside, Label, TEARDOWN};
 use crate::resolve::{driver, next};

@@ -52,6 +52,7 @@ mod stacks;
 /// Before the program starts: finds the loader's functions, and other copies of this library in the process.
 extern "C" fn at_start() {
     resolve::dl::ensure();
+    hooks::find_next_ioctl();
     let (name, address) = frameworks::client_api::EXPORTED;
     resolve::search::look_for_other_copies(name, address());
 }

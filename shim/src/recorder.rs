@@ -17,6 +17,7 @@
 //! label           the calls that a thread is inside
 //! cost            the recorder's own cost
 //! hold            waiting for `culeak run --why`
+//! kernel_objects  the kernel driver's objects that segments belong to
 //! thread          what a thread remembers between events
 //! call            whether a call has been left without returning
 //! unhooked        names of allocator-like functions that have no hook
@@ -29,6 +30,7 @@ mod cost;
 mod create;
 pub mod current;
 mod hold;
+pub mod kernel_objects;
 mod label;
 mod proof;
 mod session;
@@ -48,7 +50,7 @@ use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
-use thread::thread_and_shard;
+pub use thread::thread_and_shard;
 
 /// Runs recorder code; restores `errno` and stops panics. `None` after a panic.
 #[inline]
@@ -145,6 +147,32 @@ pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
             device,
             api,
             context,
+        },
+    }
+}
+
+/// The entry of a segment. The driver holds its locks meanwhile, so CUDA is not asked for anything; the context is known if the
+/// device has only one.
+pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8) -> Entry {
+    let (thread, shard) = thread_and_shard(recording);
+    Entry {
+        bytes: event.bytes,
+        requested: event.requested,
+        time_ns: recording.now(),
+        extra: event.extra,
+        pool: 0,
+        stack: stacks::stack(recording, event.at, shard, thread::refresh_name),
+        thread,
+        attributes: Attributes {
+            kind: event.kind,
+            space: Space::Segment,
+            flags: 0,
+            device,
+            api: event.api.0,
+            context: match kernel_objects::is_creating_context() {
+                true => Attributes::NO_CONTEXT,
+                false => recording.only_context(device).unwrap_or(Attributes::NO_CONTEXT),
+            },
         },
     }
 }

@@ -19,6 +19,7 @@ use crate::analysis::error_name::error_name;
 use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
+use crate::analysis::objects::Objects;
 use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
@@ -61,6 +62,8 @@ pub struct Options {
     pub points: Option<Points>,
     /// The rules for categories.
     pub categories: Categories,
+    /// The most rows of objects.
+    pub top_objects: Option<usize>,
     /// Sum up the categories even if the rows are not by category.
     pub categorized: bool,
 }
@@ -101,6 +104,8 @@ pub struct Report<'a> {
     pub categories: Vec<CategoryTotal>,
     pub devices: Vec<DeviceTotal<'a>>,
     pub failed: Vec<FailedRow<'a>>,
+    /// Objects without an address, at the point that the rows show.
+    pub objects: Objects<'a>,
     /// What holds the memory of each call site, largest first; empty if it was not searched for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_by: Vec<SiteHolders>,
@@ -327,6 +332,7 @@ impl<'a> Report<'a> {
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
+        let objects = Objects::of(snapshot, &stacks, &mut filtering, options.top_objects);
         let finished = is_finished(snapshot);
         let (trigger, failed) = failed(snapshot, &stacks);
         Report {
@@ -349,6 +355,7 @@ impl<'a> Report<'a> {
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &passing),
             failed,
+            objects,
             source: options.source.clone(),
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             allocators: &snapshot.allocators,
@@ -421,7 +428,7 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals
             Place::Device => (&mut totals.device, &mut totals.held.device),
             Place::Managed => (&mut totals.managed, &mut totals.held.managed),
             Place::Host => (&mut totals.host, &mut totals.held.host),
-            Place::Nowhere => {
+            Place::Nowhere | Place::Segment | Place::Object => {
                 *totals.claims.entry(kind.name()).or_default() += group.count;
                 continue;
             }

@@ -103,5 +103,8 @@ numbered! {
         Python = 15,
         TimelineEvents = 16,
         Phases = 17,
+        Segments = 18,
+        /// A word of [`crate::rm::Unknown`]: why segments are no longer recorded. 0: they are.
+        SegmentsEnded = 19,
     }
 }

@@ -114,7 +114,7 @@ pub const BUILD_ID_MAX: usize = 40;
 pub const PYTHON: u32 = u32::MAX;
 
 /// Room for kinds in each device's part of the peaks.
-pub const COUNTER_STRIDE: usize = 32;
+pub const COUNTER_STRIDE: usize = 64;
 
 rows! {
     /// One row of the directory.
@@ -375,7 +375,7 @@ pub struct TotalKey {
 }
 
 impl TotalKey {
-    const KIND_BITS: u32 = 5;
+    const KIND_BITS: u32 = 6;
     const SLOT_BITS: u32 = 6;
     const SHARD_BITS: u32 = 6;
 

@@ -12,9 +12,10 @@ use super::stacks::Stacks;
 use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
+use crate::rm::Unknown;
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 use crate::timeline::Site;
@@ -134,6 +135,17 @@ impl RawSnapshot {
         if !freed_rows.is_empty() {
             (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
             freed_after_end.sort();
+            freed_after_end.split_off(|call| !call.kind.place().is_memory());
+        }
+        let (mut objects, mut segments) = (Allocations::default(), Allocations::default());
+        if order == Order::OldestFirst {
+            objects = allocations.split_off(|call| call.kind.place() == Place::Object);
+            segments = allocations.split_off(|call| call.kind.place() == Place::Segment);
+        }
+        let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
+        if segments_ended {
+            // Frees were no longer observed either.
+            segments = Allocations::default();
         }
 
         let mut requests = Vec::new();
@@ -166,8 +178,14 @@ impl RawSnapshot {
 
         let (mut counters, device_peaks) = self.counters(&device_numbers);
         if order == Order::OldestFirst {
-            agree(&mut counters, &live_by_place(&allocations));
+            agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
         }
+        if segments_ended {
+            counters.retain(|counter| counter.kind.place() != Place::Segment);
+        }
+        let (counters, object_counters) = counters
+            .into_iter()
+            .partition(|counter| counter.kind.place().is_memory());
         let totals = match totals {
             Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
             Totals::LeftOut => Vec::new(),
@@ -221,11 +239,14 @@ impl RawSnapshot {
             locations,
             stacks,
             allocations,
+            objects,
+            segments,
             freed_after_end,
             holders: None,
             end,
             failed: requests,
             counters,
+            object_counters,
             totals,
             device_peaks,
             at_peaks,
@@ -439,6 +460,8 @@ impl RawSnapshot {
             lost_snapshots: self.loss(Loss::Snapshots),
             lost_events: self.loss(Loss::TimelineEvents),
             lost_phases: self.loss(Loss::Phases),
+            lost_segments: self.loss(Loss::Segments),
+            segments_ended: Unknown::text(self.loss(Loss::SegmentsEnded)),
             recorder_ns: self.loss(Loss::RecorderNs),
             events: events(self.section(Section::Counters)),
         }
@@ -505,17 +528,19 @@ pub fn agree(counters: &mut [Counter], live: &Places) {
     }
 }
 
-fn live_by_place(allocations: &Allocations) -> Places {
-    let mut by_call = vec![(0, 0); allocations.calls.len()];
-    for row in &allocations.rows {
-        let (count, bytes): &mut (u64, u64) = &mut by_call[row.call as usize];
-        *count += 1;
-        *bytes = bytes.saturating_add(row.bytes);
-    }
+fn live_by_place(tables: &[&Allocations]) -> Places {
     let mut by_place = Places::new();
-    for (call, sums) in allocations.calls.iter().zip(by_call) {
-        let place = by_place.entry((call.device, call.kind)).or_default();
-        *place = (place.0 + sums.0, place.1.saturating_add(sums.1));
+    for allocations in tables {
+        let mut by_call = vec![(0, 0); allocations.calls.len()];
+        for row in &allocations.rows {
+            let (count, bytes): &mut (u64, u64) = &mut by_call[row.call as usize];
+            *count += 1;
+            *bytes = bytes.saturating_add(row.bytes);
+        }
+        for (call, sums) in allocations.calls.iter().zip(by_call) {
+            let place = by_place.entry((call.device, call.kind)).or_default();
+            *place = (place.0 + sums.0, place.1.saturating_add(sums.1));
+        }
     }
     by_place
 }

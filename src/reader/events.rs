@@ -41,8 +41,9 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let (mut snapshot, sites, threads) =
         raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &sites)?;
     let before = events.len();
+    let mut others = 0;
     events.retain_mut(|event| match numbers.get(&event.site) {
-        Some(&site) => {
+        Some(&Some(site)) => {
             event.site = site;
             if event.op != Op::Freed {
                 let row = u32::from(event.detail());
@@ -50,9 +51,13 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
             }
             true
         }
+        Some(None) => {
+            others += 1;
+            false
+        }
         None => false,
     });
-    lost += (before - events.len()) as u64;
+    lost += (before - others - events.len()) as u64;
     if !is_still {
         agree(&mut events, &snapshot, &sites, began_ns);
     }
@@ -156,8 +161,9 @@ fn add_events(segment: &[u8], events: &mut Vec<Packed>) {
     events.extend(stored.map(|event| Packed::of_stored(&event)));
 }
 
-/// The rows of totals that events refer to, and the number of each as a site. Rows of several shards may be one site.
-fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, u32>, Vec<TotalKey>) {
+/// The rows of totals that events refer to, and the number of each as a site; `None`: of an object or a segment. Rows of several
+/// shards may be one site.
+fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Option<u32>>, Vec<TotalKey>) {
     let totals = raw.section(Section::Totals);
     let (mut numbers, mut known, mut sites) = (HashMap::default(), HashMap::default(), Vec::new());
     for event in events {
@@ -166,15 +172,20 @@ fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, u32>, Vec<T
         }
         let row = totals.row::<TotalRow>(event.site as usize);
         let key = row.key_plus_one.checked_sub(1).map(TotalKey::from_word);
-        let Some(key) = key.filter(|key| Kind::from_number(key.kind).is_some()) else {
+        let kind = |key: &TotalKey| Kind::from_number(key.kind);
+        let Some((key, kind)) = key.and_then(|key| Some((key, kind(&key)?))) else {
             continue;
         };
+        if !kind.place().is_memory() {
+            numbers.insert(event.site, None);
+            continue;
+        }
         let key = TotalKey { shard: 0, ..key };
         let site = *known.entry(key).or_insert_with(|| {
             sites.push(key);
             sites.len() as u32 - 1
         });
-        numbers.insert(event.site, site);
+        numbers.insert(event.site, Some(site));
     }
     (numbers, sites)
 }

@@ -27,7 +27,8 @@ impl RawSnapshot {
                 bytes: row.bytes,
                 count: row.count,
             };
-            let (Some(kind), true) = (Kind::from_number(of.kind), tally.count > 0) else {
+            let kind = Kind::from_number(of.kind).filter(|kind| kind.place().is_memory());
+            let (Some(kind), true) = (kind, tally.count > 0) else {
                 continue;
             };
             let device = of.slot.checked_sub(1).and_then(|row| devices.get(&row.into()).copied());
@@ -65,7 +66,7 @@ impl RawSnapshot {
             let Some(key) = row.key_plus_one.checked_sub(1).map(TotalKey::from_word) else {
                 continue;
             };
-            let Some(kind) = Kind::from_number(key.kind) else {
+            let Some(kind) = Kind::from_number(key.kind).filter(|kind| kind.place().is_memory()) else {
                 continue;
             };
             let of_sum = CounterKey {

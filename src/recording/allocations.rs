@@ -95,7 +95,10 @@ impl Recording {
             // The address was handed out again, so its memory was freed before.
             self.uncount(&stale, shard, Some(entry.time_ns));
             self.commit(stale, shard);
-            self.add(Loss::Vanished, 1);
+            // The driver's private tables destroy objects too.
+            if entry.attributes.kind.place() != Place::Object {
+                self.add(Loss::Vanished, 1);
+            }
         }
         if table.insert(key, entry).is_err() {
             self.add(Loss::Allocations, 1);
@@ -227,7 +230,7 @@ impl Recording {
     fn event(&self, entry: &Entry) -> Option<Event> {
         let Attributes { device, kind, .. } = entry.attributes;
         let (slot, bytes) = match kind.place() {
-            Place::Nowhere => return None,
+            Place::Nowhere | Place::Segment | Place::Object => return None,
             Place::Host => (Some(intervals::HOST), entry.bytes),
             Place::Device | Place::Managed if self.is_segment(entry) => return None,
             Place::Device | Place::Managed => (intervals::slot_of(device), entry.bytes),
@@ -266,6 +269,24 @@ impl Recording {
             self.uncount(&withdrawn, shard, None);
             self.commit(withdrawn, shard);
             self.add(Loss::ImplicitFrees, 1);
+        });
+    }
+
+    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it. Scans all records.
+    pub fn change_all(
+        &self,
+        shard: impl Into<Shard>,
+        wanted: impl Fn(&Entry) -> bool,
+        mut change: impl FnMut(Key, &Entry) -> Entry,
+    ) {
+        let shard = shard.into();
+        self.table(shard).withdraw_all(wanted, |withdrawn| {
+            let (key, entry) = (withdrawn.key(), withdrawn.entry());
+            self.uncount(&withdrawn, shard, None);
+            self.commit(withdrawn, shard);
+            if let (Some(key), Some(entry)) = (key, entry) {
+                self.allocated_at(shard, key, &change(key, &entry));
+            }
         });
     }
 

@@ -15,6 +15,13 @@ impl Recording {
         (row.ordinal_plus_one.load(Acquire) != 0).then_some(number)
     }
 
+    /// The row of the device, if exactly one is known.
+    pub fn only_device(&self) -> Option<u8> {
+        let (_, limit) = Section::Devices.extent_sizes();
+        let mut known = (0..limit as i32).filter_map(|ordinal| self.device(ordinal));
+        known.next().filter(|_| known.next().is_none())
+    }
+
     /// Registers a device. Its ordinal is its row, so threads that register it at once store the same values.
     pub fn add_device(&self, ordinal: i32, uuid: Option<(bool, [u8; 16])>, name: &[u8]) -> u8 {
         let (_, limit) = Section::Devices.extent_sizes();
@@ -62,6 +69,13 @@ impl Recording {
             let matches = row.handle.load(Relaxed) == handle && row.seen_plus_one.load(Relaxed) <= before + 1;
             matches.then_some(number)
         })
+    }
+
+    /// The living context of a device, if it has exactly one.
+    pub fn only_context(&self, device: u8) -> Option<u16> {
+        let mut rows = (self.context_rows()).filter(|(_, row)| row.device.load(Relaxed) == u32::from(device));
+        let (number, _) = rows.next()?;
+        rows.next().is_none().then_some(number)
     }
 
     pub fn context_handle(&self, context: u16) -> Option<u64> {

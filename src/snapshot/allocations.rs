@@ -198,6 +198,21 @@ impl Allocations {
         self.rows.retain(|row| wanted(row.with(calls)));
     }
 
+    /// Moves the allocations whose call `wanted` accepts to another table.
+    pub(crate) fn split_off(&mut self, wanted: impl Fn(&Call) -> bool) -> Allocations {
+        let is_wanted: Vec<bool> = self.calls.iter().map(wanted).collect();
+        let mut others = Allocations::default();
+        if is_wanted.contains(&true) {
+            let calls = &self.calls;
+            let (moved, kept) = (self.rows.drain(..)).partition::<Vec<Row>, _>(|row| is_wanted[row.call as usize]);
+            self.rows = kept;
+            let mut gathering = Gathering::default();
+            moved.iter().for_each(|row| gathering.add(row.with(calls)));
+            others = gathering.gathered;
+        }
+        others
+    }
+
     pub fn truncate(&mut self, len: usize) {
         self.rows.truncate(len);
         self.counts.truncate(len);

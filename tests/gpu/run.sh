@@ -55,6 +55,7 @@ echo "building the victims in $bin" >&2
 ) &
 (compile rt-ptds.o rt.cu --default-stream per-thread; link rt-ptds rt-ptds.o -cudart shared -Xlinker --build-id) &
 (compile graphs.o graphs.cu; link graphs graphs.o -cudart static) &
+(compile segments.o segments.cu; build segments "$nvcc" "$bin/segments.o" "${libraries[@]}" -cudart static "$driver" -ldl -o "$bin/segments") &
 (compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &

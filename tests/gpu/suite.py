@@ -23,11 +23,12 @@ import harness
 import ledgers
 import phases
 import plugin
+import segments
 import tensors
 import watching
 import why
 
-assert categories and claims and coexist and ends and exports and frameworks and ledgers and phases and plugin and tensors and watching and why  # importing them registers their claims
+assert categories and claims and coexist and ends and exports and frameworks and ledgers and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

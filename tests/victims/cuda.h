@@ -17,6 +17,8 @@ typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUhandle; /* CUmemGenericAllocationHandle */
 typedef void *CUcontext, *CUstream, *CUarray, *CUmipmap, *CUpool, *CUgraph, *CUexec, *CUnode, *CUexternal;
+typedef void *CUevent, *CUmodule, *CUlibrary, *CUlinker, *CUgreen, *CUsemaphore, *CUuserObject;
+typedef unsigned long long CUtexture, CUsurface;
 
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_DEINITIALIZED = 4 };
 
@@ -91,6 +93,28 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, 0, (CUcontext *)) \
     X(cuStreamCreate, "cuStreamCreate", 2000, 0, (CUstream *, unsigned)) \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, (CUstream)) \
+    X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, 0, (CUstream *, unsigned, int)) \
+    X(cuEventCreate, "cuEventCreate", 2000, 0, (CUevent *, unsigned)) \
+    X(cuEventDestroy_v2, "cuEventDestroy", 4000, 0, (CUevent)) \
+    X(cuModuleLoadData, "cuModuleLoadData", 2000, 0, (CUmodule *, const void *)) \
+    X(cuModuleUnload, "cuModuleUnload", 2000, 0, (CUmodule)) \
+    X(cuLibraryLoadData, "cuLibraryLoadData", 12000, 0, (CUlibrary *, const void *, void *, void *, unsigned, void *, void *, unsigned)) \
+    X(cuLibraryUnload, "cuLibraryUnload", 12000, 0, (CUlibrary)) \
+    X(cuLinkCreate_v2, "cuLinkCreate", 6050, 0, (unsigned, void *, void *, CUlinker *)) \
+    X(cuLinkDestroy, "cuLinkDestroy", 5050, 0, (CUlinker)) \
+    X(cuGreenCtxCreate, "cuGreenCtxCreate", 12040, 0, (CUgreen *, void *, CUdevice, unsigned)) \
+    X(cuGreenCtxDestroy, "cuGreenCtxDestroy", 12040, 0, (CUgreen)) \
+    X(cuTexObjectCreate, "cuTexObjectCreate", 5000, 0, (CUtexture *, const void *, const void *, const void *)) \
+    X(cuTexObjectDestroy, "cuTexObjectDestroy", 5000, 0, (CUtexture)) \
+    X(cuSurfObjectCreate, "cuSurfObjectCreate", 5000, 0, (CUsurface *, const void *)) \
+    X(cuSurfObjectDestroy, "cuSurfObjectDestroy", 5000, 0, (CUsurface)) \
+    X(cuImportExternalSemaphore, "cuImportExternalSemaphore", 10000, 0, (CUsemaphore *, const void *)) \
+    X(cuDestroyExternalSemaphore, "cuDestroyExternalSemaphore", 10000, 0, (CUsemaphore)) \
+    X(cuUserObjectCreate, "cuUserObjectCreate", 11030, 0, (CUuserObject *, void *, void (*)(void *), unsigned, unsigned)) \
+    X(cuUserObjectRetain, "cuUserObjectRetain", 11030, 0, (CUuserObject, unsigned)) \
+    X(cuUserObjectRelease, "cuUserObjectRelease", 11030, 0, (CUuserObject, unsigned)) \
+    X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030, 0, (CUgraph, CUuserObject, unsigned, unsigned)) \
+    X(cuGraphClone, "cuGraphClone", 10000, 0, (CUgraph *, CUgraph)) \
     X(cuMemAlloc, "cuMemAlloc", 2000, 0, (unsigned *, unsigned)) \
     X(cuMemAlloc_v2, "cuMemAlloc", 3020, 0, (CUdeviceptr *, size_t)) \
     X(cuMemAllocPitch, "cuMemAllocPitch", 2000, 0, (unsigned *, unsigned *, unsigned, unsigned, unsigned)) \

@@ -79,6 +79,9 @@ pub struct ReportArgs {
     /// List every count of what was not recorded, zeros too
     #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
     pub losses: bool,
+    /// List objects without an address too, by call site: streams, events, modules, graphs …
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "phases"])]
+    pub objects: bool,
     /// Search the memory of running processes for what holds their memory, and show it for each call site (as culeak why)
     #[arg(long, conflicts_with_all = ["tree", "flamegraph", "at", "between", "phases"])]
     pub why: bool,
@@ -227,6 +230,7 @@ impl ReportArgs {
             filter: self.filter.filter(categories),
             categories: categories.clone(),
             categorized: self.json,
+            top_objects: rows_shown(self.top, !self.json && self.html.is_none()),
             source,
             ..Options::default()
         }
@@ -380,6 +384,7 @@ fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     let extent = text::report::Extent {
         full_stacks: args.full_stacks,
         all_losses: args.losses,
+        objects: args.objects,
     };
     text::report::write(&report, extent, out)
 }

@@ -202,7 +202,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         hidden_rows: report.hidden_rows,
         hidden: report.hidden,
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
-        totals: sums::totals(&report),
+        totals: sums::totals(&report, false),
         failed: failed.into_iter().map(moved).collect(),
         losses: sums::losses(&report, false),
         all_losses: sums::losses(&report, true),

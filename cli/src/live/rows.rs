@@ -225,7 +225,7 @@ fn stack_row(parts: &[Part]) -> StackRow {
 
 /// A set of kinds, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Kinds(u32);
+pub struct Kinds(u64);
 
 impl Kinds {
     fn add(&mut self, kind: Kind) {
@@ -245,7 +245,7 @@ impl fmt::Display for Kinds {
     }
 }
 
-const _: () = assert!(Kind::ALL.len() < 32, "one bit each, numbered from 1");
+const _: () = assert!(Kind::from_number(64).is_none(), "one bit each");
 
 #[cfg(test)]
 mod tests {

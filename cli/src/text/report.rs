@@ -13,7 +13,7 @@ use culeak::snapshot::{Automatic, EndOf, ProcessState, Reason};
 
 use super::parts::{self, BAD, BOLD, DIM, GOOD, NAME_WIDTH, Styled};
 use super::units::{self, plural};
-use super::{categories, columns, ledger, why};
+use super::{categories, columns, ledger, objects, why};
 use crate::escape::Escaped;
 
 pub mod sums;
@@ -25,6 +25,8 @@ pub struct Extent {
     pub full_stacks: bool,
     /// Every count of losses, zeros too.
     pub all_losses: bool,
+    /// Objects without an address, by call site.
+    pub objects: bool,
 }
 
 impl Extent {
@@ -32,6 +34,7 @@ impl Extent {
     pub const ALL: Extent = Extent {
         full_stacks: true,
         all_losses: true,
+        objects: false,
     };
 }
 
@@ -64,7 +67,10 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
     if !report.held_by.is_empty() {
         why::write_sites(&report.held_by, report.rows.len(), &report.source, out)?;
     }
-    for (name, text) in sums::totals(report)
+    if extent.objects {
+        objects::write(&report.objects, full_stacks, out)?;
+    }
+    for (name, text) in sums::totals(report, extent.objects)
         .into_iter()
         .chain(sums::losses(report, extent.all_losses))
     {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use super::{Word, read};
+use super::{Word, read, segments};
 use crate::recorder::{self, current};
 use crate::resolve::driver;
 use culeak::cuda_functions::Api;
@@ -12,7 +12,7 @@ use culeak::recording::Recording;
 /// # Safety
 /// As `allocates`.
 pub unsafe fn creates_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, device: i32) -> i32 {
-    let result = real();
+    let result = segments::in_context_of(device, real);
     if result == 0 {
         // SAFETY: read only after success.
         let handle = unsafe { read(out) };
@@ -83,7 +83,7 @@ pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word)
 /// # Safety
 /// As `allocates`.
 pub unsafe fn retains_primary<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, device: i32) -> i32 {
-    let result = real();
+    let result = segments::in_context_of(device, real);
     if result == 0 {
         // SAFETY: read only after success.
         let handle = unsafe { read(out) };
@@ -154,7 +154,7 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
     });
 }
 
-/// Memory of pools, VMM and graphs does not belong to a context.
+/// Memory of pools, VMM and graphs, and libraries, do not belong to a context.
 fn is_freed_with_context(kind: Kind) -> bool {
     matches!(
         kind,
@@ -168,5 +168,14 @@ fn is_freed_with_context(kind: Kind) -> bool {
             | Kind::Ipc
             | Kind::External
             | Kind::ExternalMapping
+            | Kind::Stream
+            | Kind::Event
+            | Kind::Module
+            | Kind::GraphExec
+            | Kind::GreenContext
+            | Kind::Texture
+            | Kind::Surface
+            | Kind::ExternalSemaphore
+            | Kind::Linker
     )
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod nodes;
 
+use super::objects::{created, destroys_object};
 use super::{Location, NullStream, PerThread, Word, read};
 use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
@@ -78,12 +79,14 @@ pub fn adds_child(_: Api, real: impl FnOnce() -> i32, _graph: impl Word, _child:
 
 /// # Safety
 /// As `allocates`.
-pub unsafe fn instantiates<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, graph: impl Word) -> i32 {
+pub unsafe fn instantiates<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, graph: impl Word) -> i32 {
     let result = real();
     if result == 0 && nodes::exist() {
         // SAFETY: read only after success.
         nodes::instantiated(unsafe { read(out) }, graph.word());
     }
+    // SAFETY: the same condition.
+    unsafe { created(api, result, Kind::GraphExec, out) };
     result
 }
 
@@ -100,7 +103,7 @@ pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: im
 }
 
 pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32 {
-    let result = real();
+    let result = destroys_object(Kind::GraphExec, exec.word(), real);
     if result == 0 {
         nodes::exec_destroyed(exec.word());
     }
@@ -108,7 +111,7 @@ pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32
 }
 
 pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i32 {
-    let result = real();
+    let result = destroys_object(Kind::GraphObject, graph.word(), real);
     if result == 0 {
         nodes::graph_destroyed(graph.word());
     }
@@ -125,12 +128,23 @@ pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
 
 /// A failed call ends the capture if it was invalidated, and does nothing on a stream that is not being captured, so
 /// the driver is asked before and after.
-pub fn ends_capture(_: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
+///
+/// # Safety
+/// As `allocates`.
+pub unsafe fn ends_capture<T: Word>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    stream: impl Word,
+    out: *mut T,
+    null: NullStream,
+) -> i32 {
     let is_captured = || nodes::is_captured(stream.word(), null == PerThread);
     let before = is_captured();
     let result = real();
     if result == 0 || (before && !is_captured()) {
         nodes::capture_ended();
     }
+    // SAFETY: the same condition.
+    unsafe { created(api, result, Kind::GraphObject, out) };
     result
 }

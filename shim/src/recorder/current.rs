@@ -89,6 +89,21 @@ pub fn device_row(recording: &Recording, ordinal: i32) -> u8 {
     })
 }
 
+/// As `device_row`, for an ordinal that the program passes and that may be invalid.
+pub fn valid_device_row(recording: &Recording, ordinal: i32) -> Option<u8> {
+    let exists = || {
+        let mut uuid = CUuuid { bytes: [0; 16] };
+        // SAFETY: a valid out-parameter.
+        unsafe {
+            driver::cuDeviceGetUuid(&mut uuid, ordinal) == 0 || driver::cuDeviceGetUuid_v2(&mut uuid, ordinal) == 0
+        }
+    };
+    let row = recording
+        .device(ordinal)
+        .or_else(|| (ordinal >= 0 && exists()).then(|| device_row(recording, ordinal)));
+    row.filter(|&row| row != Attributes::NO_DEVICE)
+}
+
 /// As `device_row`, without asking CUDA: memory of that device was recorded before, unless it escaped the hooks.
 pub fn reported_device(recording: &Recording, ordinal: i32) -> u8 {
     recording

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
-use crate::recorder::{auto_snapshot, create, current, hold, proof, quietly, thread};
+use crate::recorder::{auto_snapshot, create, current, hold, kernel_objects, proof, quietly, thread};
 use crate::resolve::{loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
@@ -181,6 +181,7 @@ extern "C" fn forget_parent() {
     auto_snapshot::forked();
     EXITING.store(false, Relaxed);
     current::contexts_changed();
+    kernel_objects::forked();
     culeak_walker::forked();
     stacks::forked();
     loader::forked();

@@ -47,6 +47,22 @@ pub fn first_definition(name: &CStr) -> Option<*const c_void> {
     debug_list().find_map(|object| unsafe { object.symbol(name) })
 }
 
+/// The definition of a name that follows the one at `own` in the loader's order, found without calling anything. At start-up
+/// only.
+pub fn definition_after(name: &CStr, own: *const c_void) -> Option<*const c_void> {
+    let searched = Name::new(name);
+    let mut is_behind = false;
+    let next = debug_list().find_map(|object| {
+        // SAFETY: the objects of the start-up stay loaded.
+        let found = unsafe { object.symbol(searched) }?;
+        let is_next = is_behind && found != own;
+        is_behind |= found == own;
+        is_next.then_some(found)
+    });
+    // This library was opened after the start.
+    next.or_else(|| libc_symbol(name))
+}
+
 /// The address of libc's own `name`, found without calling anything: a sanitizer may have replaced even
 /// `dl_iterate_phdr`, and may look up its first names before it can be called.
 pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {

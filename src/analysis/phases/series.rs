@@ -104,7 +104,7 @@ impl SeriesOfSites {
                 match place {
                     Place::Within => count(at(Layer::Blocks)),
                     Place::Device | Place::Managed => count(at(Layer::Driver)),
-                    Place::Host | Place::Nowhere => {}
+                    Place::Host | Place::Nowhere | Place::Segment | Place::Object => {}
                 }
             }
             series.of_site.push(wanted);

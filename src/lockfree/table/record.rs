@@ -32,6 +32,45 @@ numbered! {
         Buffer = 10,
         /// Blocks of named domains; see `format::block_address`.
         Block = 11,
+        /// Memory that the kernel driver gave to the process, by client and object.
+        Segment = 12,
+        // Handles of objects.
+        Stream = 13,
+        Event = 14,
+        Module = 15,
+        Library = 16,
+        GraphObject = 17,
+        GraphExec = 18,
+        GreenContext = 19,
+        Texture = 20,
+        Surface = 21,
+        ExternalSemaphore = 22,
+        UserObject = 23,
+        Linker = 24,
+    }
+}
+
+impl Space {
+    /// The space of the handles of a kind of object.
+    ///
+    /// # Panics
+    /// The kind is not one of an object ([`crate::kind::Place::Object`]).
+    pub const fn of_object(kind: Kind) -> Space {
+        match kind {
+            Kind::Stream => Space::Stream,
+            Kind::Event => Space::Event,
+            Kind::Module => Space::Module,
+            Kind::Library => Space::Library,
+            Kind::GraphObject => Space::GraphObject,
+            Kind::GraphExec => Space::GraphExec,
+            Kind::GreenContext => Space::GreenContext,
+            Kind::Texture => Space::Texture,
+            Kind::Surface => Space::Surface,
+            Kind::ExternalSemaphore => Space::ExternalSemaphore,
+            Kind::UserObject => Space::UserObject,
+            Kind::Linker => Space::Linker,
+            _ => panic!("not an object"),
+        }
     }
 }
 

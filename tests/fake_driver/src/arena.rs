@@ -37,12 +37,18 @@ impl Arena {
 
     fn at(start: u64, bytes: u64, unit: u64, backed: bool) -> Option<Arena> {
         Some(Arena {
-            next: start,
+            next: start.next_multiple_of(unit),
             end: start + bytes,
             unit,
             free: HashMap::new(),
             backed,
         })
+    }
+
+    /// The same from a multiple of `alignment` on.
+    pub fn aligned(mut self, alignment: u64) -> Arena {
+        self.next = self.next.next_multiple_of(alignment).min(self.end);
+        self
     }
 
     pub fn rounded(&self, bytes: u64) -> Option<u64> {

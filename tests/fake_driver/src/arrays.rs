@@ -160,6 +160,9 @@ impl Driver {
         let device = self.contexts[&context].device;
         self.charge(device, bytes)?;
         let handle = self.new_handle();
+        if bytes > 0 {
+            self.in_kernel(|kernel| kernel.take(device, handle, bytes))?;
+        }
         self.arrays.insert(
             handle,
             ArrayObject {
@@ -194,6 +197,9 @@ impl Driver {
         for gone in parts.into_iter().chain([handle]) {
             if let Some(array) = self.arrays.remove(&gone) {
                 self.uncharge(array.device, array.bytes);
+                if let Some(kernel) = &mut self.kernel {
+                    kernel.give_back(gone);
+                }
                 self.drop_handle(gone);
             }
         }

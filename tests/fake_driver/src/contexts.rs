@@ -118,6 +118,7 @@ impl Driver {
             id,
             limits: LIMITS,
         };
+        self.in_kernel(|kernel| kernel.create_context(handle, device))?;
         self.contexts.insert(handle, context);
         push_current(handle)?;
         out.put(handle as CUcontext)
@@ -161,6 +162,7 @@ impl Driver {
     pub fn retain_primary(&mut self, out: Out<CUcontext>, device: CUdevice) -> Outcome {
         out.check()?;
         let handle = self.device(device)?.primary;
+        self.in_kernel(|kernel| kernel.create_context(handle, device as usize))?;
         let context = self.context(handle as CUcontext)?;
         context.count += 1;
         context.alive = true;
@@ -192,6 +194,7 @@ impl Driver {
     /// The primary context without a further retain, initialized: what cudart's private table returns.
     pub fn primary_for_runtime(&mut self, device: CUdevice) -> Outcome<Handle> {
         let handle = self.device(device)?.primary;
+        self.in_kernel(|kernel| kernel.create_context(handle, device as usize))?;
         let context = self.context(handle as CUcontext)?;
         context.alive = true;
         context.count = context.count.max(1);
@@ -213,6 +216,9 @@ impl Driver {
             .collect();
         for handle in plain {
             let _ = self.drop_plain(handle);
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.destroy_context(context);
         }
     }
 }
@@ -259,6 +265,10 @@ exports! {
         out.put(*driver.context(std::ptr::null_mut())?.limits.get(limit as usize).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)?)
     }
     fn cuCtxSetLimit(limit: c_uint, value: usize) |driver| {
+        if limit == 0 {
+            let context = driver.current()?;
+            driver.in_kernel(|kernel| kernel.limit_stack(context, value as u64))?;
+        }
         let limits = &mut driver.context(std::ptr::null_mut())?.limits;
         *limits.get_mut(limit as usize).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)? = value;
         Ok(())

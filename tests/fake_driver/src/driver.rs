@@ -3,10 +3,12 @@
 //! The functions on these tables are in the file of their subject (`memory.rs`, `vmm.rs`, …).
 
 use crate::arena::Arena;
+use crate::arguments::Out;
 use crate::arrays::ArrayObject;
 use crate::contexts::Context;
 use crate::gate::Outcome;
 use crate::graphs::{Exec, Graph, GraphRange, NodeOwner};
+use crate::kernel::{self, Kernel};
 use crate::memory::Allocation;
 use crate::modules::Module;
 use crate::pools::Pool;
@@ -32,6 +34,8 @@ pub struct Device {
     pub total: u64,
     pub used: u64,
     pub addresses: Arena,
+    /// For small blocks, if the kernel driver's side is imitated: they share pages.
+    pub small: Option<Arena>,
     pub primary: Handle,
     pub default_pool: Handle,
     pub pool: Handle,
@@ -39,6 +43,8 @@ pub struct Device {
 
 pub struct Driver {
     pub failures: Failures,
+    /// The kernel driver's side, if it is imitated.
+    pub kernel: Option<Kernel>,
     pub devices: Vec<Device>,
     pub handles: Arena,
     pub host: Arena,
@@ -75,6 +81,7 @@ impl Driver {
     pub fn new(settings: Settings) -> Option<Driver> {
         let mut driver = Driver {
             failures: settings.failures,
+            kernel: Kernel::open(settings.devices),
             devices: Vec::new(),
             handles: Arena::unbacked(HANDLE_BYTES, HANDLE_UNIT)?,
             host: Arena::backed(HOST_BYTES, 4096)?,
@@ -104,7 +111,14 @@ impl Driver {
         };
         for ordinal in 0..settings.devices {
             // Twice the memory: graph memory and imported memory use addresses without using bytes.
-            let addresses = Arena::backed(settings.device_bytes.checked_mul(2)?.max(1 << 30), ADDRESS_UNIT)?;
+            let room = settings.device_bytes.checked_mul(2)?.max(1 << 30);
+            let (addresses, small) = match driver.kernel {
+                None => (Arena::backed(room, ADDRESS_UNIT)?, None),
+                Some(_) => (
+                    Arena::backed(room, kernel::PAGE)?,
+                    Some(Arena::backed(room, ADDRESS_UNIT)?.aligned(kernel::PAGE)),
+                ),
+            };
             let (primary, pool) = (driver.new_handle(), driver.new_handle());
             driver.contexts.insert(primary, Context::primary(ordinal));
             driver.pools.insert(pool, Pool::new(ordinal, true));
@@ -112,6 +126,7 @@ impl Driver {
                 total: settings.device_bytes,
                 used: 0,
                 addresses,
+                small,
                 primary,
                 default_pool: pool,
                 pool,
@@ -167,6 +182,13 @@ impl Driver {
         let handle = self.new_handle();
         self.plain.insert(handle, owner);
         handle
+    }
+
+    /// An object of the current context.
+    pub fn create_plain<T>(&mut self, out: Out<T>, wrap: impl FnOnce(Handle) -> T) -> Outcome {
+        out.check()?;
+        let context = self.current()?;
+        out.put(wrap(self.plain_handle(Some(context))))
     }
 
     pub fn drop_plain(&mut self, handle: Handle) -> Outcome {

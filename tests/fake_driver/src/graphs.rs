@@ -94,6 +94,24 @@ impl Driver {
         handle
     }
 
+    pub fn create_graph(&mut self, out: Out<CUgraph>) -> Outcome {
+        out.check()?;
+        out.put(self.new_graph(Graph::default()) as CUgraph)
+    }
+
+    pub fn clone_graph(&mut self, out: Out<CUgraph>, graph: CUgraph) -> Outcome {
+        out.check()?;
+        let works = self.graph(graph as Handle)?.works();
+        if !addresses(&works).is_empty() {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let clone = self.new_graph(Graph::default());
+        for work in works {
+            self.add_work(clone, work)?;
+        }
+        out.put(clone as CUgraph)
+    }
+
     fn graph(&mut self, handle: Handle) -> Outcome<&mut Graph> {
         self.graphs.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_VALUE)
     }
@@ -192,6 +210,8 @@ impl Driver {
         if !held.is_empty() && self.execs.values().any(|exec| exec.graph == graph as Handle) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
+        let context = self.current().unwrap_or(0);
+        self.in_kernel(|kernel| kernel.create_exec(context))?;
         self.use_ranges(&held);
         let handle = self.new_handle();
         self.execs.insert(
@@ -207,6 +227,10 @@ impl Driver {
 
     pub fn destroy_exec(&mut self, exec: CUgraphExec) -> Outcome {
         let removed = self.execs.remove(&(exec as Handle)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let context = self.current().unwrap_or(0);
+        if let Some(kernel) = &mut self.kernel {
+            kernel.destroy_exec(context);
+        }
         self.drop_handle(exec as Handle);
         self.unuse_ranges(&addresses(&removed.steps));
         Ok(())
@@ -325,22 +349,6 @@ impl Driver {
 }
 
 exports! {
-    fn cuGraphCreate(out: Out<CUgraph>, _flags: c_uint) |driver| {
-        out.check()?;
-        out.put(driver.new_graph(Graph::default()) as CUgraph)
-    }
-    fn cuGraphClone(out: Out<CUgraph>, graph: CUgraph) |driver| {
-        out.check()?;
-        let works = driver.graph(graph as Handle)?.works();
-        if !addresses(&works).is_empty() {
-            return Err(CUDA_ERROR_NOT_SUPPORTED);
-        }
-        let clone = driver.new_graph(Graph::default());
-        for work in works {
-            driver.add_work(clone, work)?;
-        }
-        out.put(clone as CUgraph)
-    }
     fn cuGraphGetNodes(graph: CUgraph, nodes: Out<CUgraphNode>, count: Out<usize>) |driver| {
         let known = &driver.graph(graph as Handle)?.nodes;
         if nodes.is_null() {

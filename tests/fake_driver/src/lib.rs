@@ -8,6 +8,8 @@
 //! `LD_LIBRARY_PATH`. The functions that affect memory come from culeak's own list (`verbs.rs`), so that a new row is
 //! implemented by its verb; those around them (devices, streams, copies, modules) are written out here.
 //!
+//! `kernel.rs` makes the requests by which NVIDIA's CUDA driver obtains memory from the kernel driver, if a test wants them.
+//!
 //! Memory is address space: a gibibyte on the fake device uses no host memory until it is touched. Kernels are
 //! accepted and not run.
 
@@ -21,6 +23,7 @@ mod driver;
 mod exports;
 mod gate;
 mod graphs;
+mod kernel;
 mod lookups;
 mod memory;
 mod modules;

@@ -8,6 +8,7 @@ use crate::arguments::{AddressWidth, In, Out, SizeWidth};
 use crate::driver::{Driver, Handle};
 use crate::exports::exports;
 use crate::gate::Outcome;
+use crate::kernel::Kernel;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::*;
 use culeak::kind::Kind;
@@ -42,9 +43,15 @@ pub enum Room {
 const PITCH: u64 = 512;
 
 impl Driver {
-    fn arena(&mut self, room: Room, device: usize) -> Option<&mut Arena> {
+    fn arena(&mut self, room: Room, device: usize, bytes: u64) -> Option<&mut Arena> {
         match room {
-            Room::Device => Some(&mut self.devices[device].addresses),
+            Room::Device => {
+                let device = &mut self.devices[device];
+                match &mut device.small {
+                    Some(small) if !Kernel::is_large(bytes) => Some(small),
+                    _ => Some(&mut device.addresses),
+                }
+            }
             Room::Host => Some(&mut self.host),
             Room::Low => {
                 if self.low.is_none() {
@@ -71,15 +78,28 @@ impl Driver {
             None => self.charge(device, charged)?,
         }
         let bytes = allocation.bytes;
-        let Some(address) = self.arena(allocation.room, device).and_then(|arena| arena.take(bytes)) else {
+        let Some(address) = self
+            .arena(allocation.room, device, bytes)
+            .and_then(|arena| arena.take(bytes))
+        else {
             match allocation.pool {
                 Some(pool) => self.uncharge_pool(pool, charged),
                 None => self.uncharge(device, charged),
             }
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         };
+        let of_kernel = match (allocation.room, allocation.kind, allocation.pool) {
+            (Room::Device | Room::Low, Kind::Device | Kind::Pitched, None) => {
+                self.in_kernel(|kernel| kernel.touch(device, address, bytes))
+            }
+            (Room::Host, Kind::HostPinned, _) => self.in_kernel(|kernel| kernel.take_host(device, address, bytes)),
+            _ => Ok(()),
+        };
         self.memory.insert(address, allocation);
-        Ok(address)
+        if of_kernel.is_err() {
+            self.leave(address);
+        }
+        of_kernel.map(|()| address)
     }
 
     /// Removes an allocation from the table and releases its addresses and bytes.
@@ -89,8 +109,15 @@ impl Driver {
             Some(pool) => self.uncharge_pool(pool, allocation.charged),
             None => self.uncharge(allocation.device, allocation.charged),
         }
-        if let Some(arena) = self.arena(allocation.room, allocation.device) {
+        if let Some(arena) = self.arena(allocation.room, allocation.device, allocation.bytes) {
             arena.give_back(address, allocation.bytes);
+        }
+        if let Some(kernel) = &mut self.kernel {
+            match allocation.kind {
+                Kind::Device | Kind::Pitched if allocation.pool.is_none() => kernel.leave(address, allocation.bytes),
+                Kind::HostPinned => kernel.give_back(address),
+                _ => {}
+            }
         }
         if allocation.kind == Kind::Graph {
             self.graph_memory_freed(address);

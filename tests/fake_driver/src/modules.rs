@@ -24,6 +24,9 @@ impl Driver {
     fn load(&mut self, context: Option<Handle>) -> Outcome<Handle> {
         let device = context.map_or(0, |context| self.contexts[&context].device);
         let handle = self.new_handle();
+        if context.is_some() {
+            self.in_kernel(|kernel| kernel.take(device, handle, crate::kernel::PAGE))?;
+        }
         self.modules.insert(
             handle,
             Module {
@@ -36,19 +39,27 @@ impl Driver {
         Ok(handle)
     }
 
-    fn load_module<T>(&mut self, out: Out<*mut T>) -> Outcome {
+    pub fn load_module<T>(&mut self, out: Out<*mut T>) -> Outcome {
         out.check()?;
         let context = self.current()?;
         out.put(self.load(Some(context))? as *mut T)
     }
 
-    fn unload(&mut self, handle: Handle) -> Outcome {
+    pub fn load_library<T>(&mut self, out: Out<*mut T>) -> Outcome {
+        out.check()?;
+        out.put(self.load(None)? as *mut T)
+    }
+
+    pub fn unload(&mut self, handle: Handle) -> Outcome {
         let module = self.modules.remove(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         for function in module.functions.into_values() {
             self.drop_handle(function);
         }
         for address in module.globals.into_values() {
             self.devices[module.device].addresses.give_back(address, GLOBAL_BYTES);
+        }
+        if let Some(kernel) = &mut self.kernel {
+            kernel.give_back(handle);
         }
         self.drop_handle(handle);
         Ok(())
@@ -108,13 +119,6 @@ impl Driver {
 }
 
 exports! {
-    fn cuModuleLoad(out: Out<CUmodule>, _path: In<c_char>) |driver| { driver.load_module(out) }
-    fn cuModuleLoadData(out: Out<CUmodule>, _image: In<c_void>) |driver| { driver.load_module(out) }
-    fn cuModuleLoadDataEx(out: Out<CUmodule>, _image: In<c_void>, _count: c_uint, _options: In<c_void>, _values: In<c_void>) |driver| {
-        driver.load_module(out)
-    }
-    fn cuModuleLoadFatBinary(out: Out<CUmodule>, _image: In<c_void>) |driver| { driver.load_module(out) }
-    fn cuModuleUnload(module: CUmodule) |driver| { driver.unload(module as Handle) }
     fn cuModuleGetLoadingMode(out: Out<c_uint>) |_driver| { out.put(2) }
     fn cuModuleGetFunction(out: Out<CUfunction>, module: CUmodule, name: In<c_char>) |driver| {
         out.put(driver.function(module as Handle, name)? as CUfunction)
@@ -124,21 +128,6 @@ exports! {
         bytes.put_if_wanted(GLOBAL_BYTES as usize);
         Ok(())
     }
-    fn cuLibraryLoadData(
-        out: Out<CUlibrary>, _image: In<c_void>, _options: In<c_void>, _values: In<c_void>, _count: c_uint,
-        _library_options: In<c_void>, _library_values: In<c_void>, _library_count: c_uint
-    ) |driver| {
-        out.check()?;
-        out.put(driver.load(None)? as CUlibrary)
-    }
-    fn cuLibraryLoadFromFile(
-        out: Out<CUlibrary>, _path: In<c_char>, _options: In<c_void>, _values: In<c_void>, _count: c_uint,
-        _library_options: In<c_void>, _library_values: In<c_void>, _library_count: c_uint
-    ) |driver| {
-        out.check()?;
-        out.put(driver.load(None)? as CUlibrary)
-    }
-    fn cuLibraryUnload(library: CUlibrary) |driver| { driver.unload(library as Handle) }
     fn cuLibraryGetKernel(out: Out<CUkernel>, library: CUlibrary, name: In<c_char>) |driver| {
         out.put(driver.function(library as Handle, name)? as CUkernel)
     }

@@ -127,20 +127,22 @@ impl Driver {
         Ok(())
     }
 
-    pub fn trim_pool(&mut self, pool: CUmemoryPool, keep: u64) -> Outcome {
-        let pool = self.live_pool(pool)?;
+    pub fn trim_pool(&mut self, handle: CUmemoryPool, keep: u64) -> Outcome {
+        let pool = self.live_pool(handle)?;
         let (device, retained) = (pool.device, pool.reserved.min(pool.used.max(keep)));
         let released = pool.reserved - retained;
         pool.reserved = retained;
         self.uncharge(device, released);
-        Ok(())
+        self.in_kernel(|kernel| kernel.resize_pool(device, handle as Handle, retained))
     }
 
     /// Memory for an allocation, from the pool's unused bytes if possible.
     pub fn charge_pool(&mut self, handle: Handle, bytes: u64) -> Outcome {
         let pool = &self.pools[&handle];
         let (device, missing) = (pool.device, (pool.used + bytes).saturating_sub(pool.reserved));
+        let reserved = pool.reserved + missing;
         self.charge(device, missing)?;
+        self.in_kernel(|kernel| kernel.resize_pool(device, handle, reserved))?;
         if let Some(pool) = self.pools.get_mut(&handle) {
             pool.live += 1;
             pool.used += bytes;
@@ -171,8 +173,9 @@ impl Driver {
         };
         let released = pool.reserved.saturating_sub(keep);
         pool.reserved -= released;
-        let (device, over) = (pool.device, pool.destroyed && pool.live == 0);
+        let (device, over, reserved) = (pool.device, pool.destroyed && pool.live == 0, pool.reserved);
         self.uncharge(device, released);
+        let _ = self.in_kernel(|kernel| kernel.resize_pool(device, handle, reserved));
         if over {
             self.pools.remove(&handle);
             self.drop_handle(handle);

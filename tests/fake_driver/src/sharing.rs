@@ -312,10 +312,4 @@ exports! {
             _ => Err(CUDA_ERROR_INVALID_VALUE),
         }
     }
-    fn cuImportExternalSemaphore(out: Out<CUexternalSemaphore>, _descriptor: In<c_void>) |driver| {
-        out.check()?;
-        let context = driver.current()?;
-        out.put(driver.plain_handle(Some(context)) as CUexternalSemaphore)
-    }
-    fn cuDestroyExternalSemaphore(semaphore: CUexternalSemaphore) |driver| { driver.drop_plain(semaphore as Handle) }
 }

@@ -61,9 +61,10 @@ impl Driver {
         if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
     }
 
-    fn create_stream(&mut self, out: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
+    pub fn create_stream(&mut self, out: Out<CUstream>, flags: c_uint, priority: c_int) -> Outcome {
         out.check()?;
         let context = self.current()?;
+        self.in_kernel(|kernel| kernel.create_stream(context))?;
         let (handle, id) = (self.new_handle(), self.next_serial() + 2);
         self.streams.insert(
             handle,
@@ -76,6 +77,16 @@ impl Driver {
             },
         );
         out.put(handle as CUstream)
+    }
+
+    pub fn destroy_stream(&mut self, stream: CUstream) -> Outcome {
+        let gone = self.streams.remove(&(stream as Handle));
+        let context = gone.ok_or(CUDA_ERROR_INVALID_HANDLE)?.context;
+        if let Some(kernel) = &mut self.kernel {
+            kernel.destroy_stream(context);
+        }
+        self.drop_handle(stream as Handle);
+        Ok(())
     }
 
     fn stream_fact<T>(&self, stream: CUstream, of_default: T, fact: impl Fn(&Stream) -> T) -> Outcome<T> {
@@ -240,12 +251,6 @@ impl Driver {
         Ok(())
     }
 
-    fn create_event(&mut self, out: Out<CUevent>) -> Outcome {
-        out.check()?;
-        let context = self.current()?;
-        out.put(self.plain_handle(Some(context)) as CUevent)
-    }
-
     /// An event recorded in a capturing stream carries the capture to the streams that wait for it.
     fn record_event(&mut self, event: CUevent, stream: CUstream) -> Outcome {
         self.check_event(event)?;
@@ -289,15 +294,6 @@ impl Driver {
 }
 
 exports! {
-    fn cuStreamCreate(out: Out<CUstream>, flags: c_uint) |driver| { driver.create_stream(out, flags, 0) }
-    fn cuStreamCreateWithPriority(out: Out<CUstream>, flags: c_uint, priority: c_int) |driver| {
-        driver.create_stream(out, flags, priority)
-    }
-    fn [cuStreamDestroy, cuStreamDestroy_v2] (stream: CUstream) |driver| {
-        driver.streams.remove(&(stream as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        driver.drop_handle(stream as Handle);
-        Ok(())
-    }
     fn [cuStreamSynchronize, cuStreamSynchronize_ptsz] (stream: CUstream) |driver| { driver.synchronize(stream) }
     fn [cuStreamQuery, cuStreamQuery_ptsz] (stream: CUstream) |driver| { driver.synchronize(stream) }
     fn [cuStreamGetFlags, cuStreamGetFlags_ptsz] (stream: CUstream, out: Out<c_uint>) |driver| {
@@ -389,8 +385,6 @@ exports! {
         }
         mode.put(MODE.replace(wanted))
     }
-    fn cuEventCreate(out: Out<CUevent>, _flags: c_uint) |driver| { driver.create_event(out) }
-    fn [cuEventDestroy, cuEventDestroy_v2] (event: CUevent) |driver| { driver.drop_plain(event as Handle) }
     fn [cuEventRecord, cuEventRecord_ptsz] (event: CUevent, stream: CUstream) |driver| {
         driver.record_event(event, stream)
     }

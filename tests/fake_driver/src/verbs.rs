@@ -278,6 +278,62 @@ macro_rules! behaviour {
         driving!($name, |driver| driver.reset_primary($device))
     };
 
+    // Objects without an address.
+    (creates $name:ident [$out:ident $flags:ident $priority:ident] Stream, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_stream(out!($out), $flags, $priority))
+    };
+    (creates $name:ident [$out:ident $context:ident $flags:ident $priority:ident] Stream, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_stream(out!($out), $flags, $priority))
+    };
+    (creates $name:ident [$out:ident $flags:ident] Stream, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_stream(out!($out), $flags, 0))
+    };
+    (creates $name:ident [$out:ident $($rest:ident)*] Module, $($what:tt)*) => {
+        driving!($name, |driver| driver.load_module(out!($out)))
+    };
+    (creates $name:ident [$out:ident $($rest:ident)*] Library, $($what:tt)*) => {
+        driving!($name, |driver| driver.load_library(out!($out)))
+    };
+    (creates cuGraphClone [$out:ident $graph:ident] $($what:tt)*) => {
+        driving!(cuGraphClone, |driver| driver.clone_graph(out!($out), $graph))
+    };
+    (creates $name:ident [$out:ident $flags:ident] GraphObject, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_graph(out!($out)))
+    };
+    (creates $name:ident [$count:ident $options:ident $values:ident $out:ident] Linker, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_plain(out!($out), |handle| handle as _))
+    };
+    (creates $name:ident [$out:ident $($rest:ident)*] $kind:ident, $($what:tt)*) => {
+        driving!($name, |driver| driver.create_plain(out!($out), |handle| handle as _))
+    };
+    (creates_on $name:ident [$out:ident $resources:ident $device:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_plain(out!($out), |handle| handle as _))
+    };
+    (creates_user_object $name:ident [$out:ident $pointer:ident $destroy:ident $count:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_plain(out!($out), |handle| handle as _))
+    };
+    (retains_user_object $name:ident [$object:ident $count:ident] $($what:tt)*) => {
+        driving!($name, |_driver| Ok(()))
+    };
+    (releases_user_object $name:ident [$object:ident $count:ident] $($what:tt)*) => {
+        driving!($name, |_driver| Ok(()))
+    };
+    (gives_user_object $name:ident [$graph:ident $object:ident $count:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |_driver| Ok(()))
+    };
+    (destroys $name:ident [$stream:ident] Stream, $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_stream($stream))
+    };
+    (destroys $name:ident [$module:ident] Module, $($what:tt)*) => {
+        driving!($name, |driver| driver.unload($module as Handle))
+    };
+    (destroys $name:ident [$library:ident] Library, $($what:tt)*) => {
+        driving!($name, |driver| driver.unload($library as Handle))
+    };
+    (destroys $name:ident [$handle:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.drop_plain($handle as Handle))
+    };
+
     // Functions that the list only observes: they do not change what is live, so each is implemented by name.
     (observes cuMemPoolTrimTo [$pool:ident $keep:ident] $($what:tt)*) => {
         driving!(cuMemPoolTrimTo, |driver| driver.trim_pool($pool, $keep as u64))

@@ -118,6 +118,10 @@ impl Driver {
             properties,
         };
         let handle = self.enter_physical(physical);
+        let id = self.physical_handles[&handle].physical;
+        if let Some(device) = charged {
+            self.in_kernel(|kernel| kernel.take(device, id, bytes))?;
+        }
         out.put(handle)
     }
 
@@ -213,6 +217,9 @@ impl Driver {
             self.physical.remove(&id);
             if let Some(device) = charged {
                 self.uncharge(device, bytes);
+            }
+            if let Some(kernel) = &mut self.kernel {
+                kernel.give_back(id);
             }
         }
     }

@@ -9,13 +9,14 @@ use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Taken};
 
 use crate::escape::Escaped;
-use crate::text::parts;
 use crate::text::units::{self, plural};
+use crate::text::{objects, parts};
 
 /// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
 
-pub fn totals(report: &Report) -> Vec<Sum> {
+/// `lists_objects`: the report lists them itself.
+pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     let mut rows = Vec::new();
     let totals = &report.totals;
     let word = if report.finished { "leaked" } else { "held" };
@@ -51,6 +52,10 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
             .collect();
         row("claims", format!("{} (claims hold no memory)", claims.join(", ")));
+    }
+    if let Some(objects) = objects::line(&report.objects) {
+        let how = if lists_objects { "" } else { " (--objects lists them)" };
+        row("objects", format!("{objects}{how}"));
     }
     if totals.pool.count > 0 {
         row(

@@ -1,0 +1,405 @@
+//! Memory that the kernel driver gives to the process, and channels: what the CUDA driver allocates, duplicates and frees by
+//! `ioctl` (`culeak::rm`).
+//!
+//! Every byte that NVML reports for the process is here, with the stack of whoever needed it first; the driver's own memory
+//! lies in it. The CUDA driver holds its locks during these calls, so CUDA is asked for nothing, and nothing waits.
+//!
+//! Freeing a client, a device or a group of channels frees what is below it (`recorder::kernel_objects`). A duplicate within
+//! the process takes no bytes until its original is freed; a duplicate of another process's memory takes none.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use crate::recorder::{self, AllocationEvent, current, kernel_objects, segment_entry, thread_and_shard};
+use crate::resolve::search;
+use crate::settings;
+use culeak::cuda_functions::Api;
+use culeak::format::{Loss, pack};
+use culeak::kind::{Kind, Place};
+use culeak::lockfree::table::{Entry, Space, Withdrawn};
+use culeak::recording::Recording;
+use culeak::rm::{self, Allocated, Object, Request, Unknown, class};
+use culeak_walker::Registers;
+
+/// The entry of `ioctl`: `real` is the call with the program's own arguments. `number` and `argument` are the request's.
+pub fn requests(fd: i32, number: u32, argument: u64, real: impl FnOnce() -> i32) -> i32 {
+    let at = Registers::here();
+    let begun = recorder::quietly(|| begin(fd, number, argument)).flatten();
+    let result = real();
+    if let Some(begun) = begun {
+        recorder::quietly(|| end(begun, fd, result == 0, argument, at));
+    }
+    result
+}
+
+/// What is known before the call.
+enum Begun {
+    Alloc {
+        status: usize,
+    },
+    Duplicate,
+    Heap,
+    Free {
+        object: Object,
+        held: Option<(Withdrawn<'static>, Entry)>,
+        is_parent: bool,
+        before: u64,
+    },
+}
+
+/// [`Unknown::to_word`]: why nothing is recorded any more; 0: it is.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+/// Segments that the recording lacks: those before it began, for example.
+static LOST: AtomicU64 = AtomicU64::new(0);
+/// Sizes in a row that cannot be.
+static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
+/// So many in a row mean that the layout is another one.
+const TOO_MANY: u32 = 8;
+/// Duplicates that take no bytes because their original does.
+static DUPLICATES: AtomicU32 = AtomicU32::new(0);
+
+fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
+    let request = match rm::request(number)? {
+        Ok(request) => request,
+        Err(why) => {
+            if !search::is_second_copy() && is_drivers_file(fd) {
+                ended(why);
+            }
+            return None;
+        }
+    };
+    if search::is_second_copy() {
+        return None;
+    }
+    if ENDED.load(Relaxed) != 0 {
+        // It may have ended before the recording began.
+        running();
+        return None;
+    }
+    match request {
+        Request::Alloc { status } => Some(Begun::Alloc { status }),
+        Request::Duplicate => Some(Begun::Duplicate),
+        Request::Heap => Some(Begun::Heap),
+        Request::Free => {
+            let [client, _, handle] = read::<3>(argument)?;
+            let object = Object { client, handle };
+            let key = recorder::key(Space::Segment, object.to_word());
+            let recording = running();
+            let is_parent = kernel_objects::is_known(object);
+            let is_segment = || recording.is_some_and(|recording| recording.table(0).link(key).is_some());
+            if !(is_parent || is_segment()) || !is_drivers_file(fd) {
+                return None;
+            }
+            let held = recording.and_then(|recording| {
+                let held = recording.withdraw(key, thread_and_shard(recording).1)?;
+                let entry = held.entry()?;
+                Some((held, entry))
+            });
+            Some(Begun::Free {
+                object,
+                held,
+                is_parent,
+                before: recording.map_or(0, Recording::now),
+            })
+        }
+    }
+}
+
+fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
+    match begun {
+        Begun::Alloc { status } if returned_0 => {
+            let mut words = [0; 11];
+            if read_into(argument, &mut words[..=status])
+                && let Some(allocated) = Allocated::of(&words, status)
+                && is_relevant(allocated.class)
+                && is_drivers_file(fd)
+            {
+                record(&allocated, at);
+            }
+        }
+        Begun::Duplicate if returned_0 => {
+            if let Some([client, parent, handle, of_client, of_handle, _, 0]) = read::<7>(argument)
+                && is_drivers_file(fd)
+            {
+                let source = Object {
+                    client: of_client,
+                    handle: of_handle,
+                };
+                duplicated(Object { client, handle }, parent, source, at);
+            }
+        }
+        Begun::Free {
+            object,
+            held,
+            is_parent,
+            before,
+        } => {
+            let is_freed = returned_0 && read::<4>(argument).is_some_and(|words| words[3] == 0);
+            if let (Some((held, entry)), Some(recording)) = (held, recorder::running()) {
+                let (_, shard) = thread_and_shard(recording);
+                if is_freed {
+                    recording.commit(held, shard);
+                    kernel_objects::count_segment(Object::from_word(entry.pool), false);
+                    if is_duplicate(&entry) && entry.bytes == 0 && entry.requested > 0 {
+                        forget_duplicate();
+                    }
+                    pass_on(recording, object.to_word());
+                } else {
+                    recording.restore(held, shard);
+                }
+            }
+            if is_freed && is_parent {
+                freed_parent(object, before);
+            }
+        }
+        Begun::Heap if returned_0 => {
+            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) && is_drivers_file(fd) {
+                LOST.fetch_add(1, Relaxed);
+                running();
+            }
+        }
+        Begun::Alloc { .. } | Begun::Duplicate | Begun::Heap => {}
+    }
+}
+
+/// A new object of the kernel driver.
+fn record(allocated: &Allocated, at: Registers) {
+    let (object, class) = (allocated.object, allocated.class);
+    let parent = Object {
+        handle: allocated.parent,
+        ..object
+    };
+    let kind = match class {
+        class::LOCAL_MEMORY => Kind::Segment,
+        class::SYSTEM_MEMORY => Kind::HostSegment,
+        _ if class::is_channel(class) => Kind::Channel,
+        _ => return remember(allocated),
+    };
+    let bytes = match kind {
+        Kind::Channel => 0,
+        _ => {
+            let size = allocated.parameters.checked_add(rm::SIZE_OFFSET);
+            let bytes = size.and_then(read_word).unwrap_or(0);
+            if !rm::is_plausible(class, bytes) {
+                return implausible(bytes);
+            }
+            IMPLAUSIBLE.store(0, Relaxed);
+            bytes
+        }
+    };
+    let event = AllocationEvent {
+        extra: class.into(),
+        at,
+        ..AllocationEvent::new(const { Api::of("NV_ESC_RM_ALLOC") }, kind, bytes)
+    };
+    publish(object, parent, &event);
+}
+
+/// Whether objects of this class are recorded or remembered.
+fn is_relevant(class: u32) -> bool {
+    matches!(
+        class,
+        class::LOCAL_MEMORY | class::SYSTEM_MEMORY | class::DEVICE | class::SUBDEVICE | class::CHANNEL_GROUP
+    ) || class::is_channel(class)
+        || class::CLIENTS.contains(&class)
+}
+
+/// Remembers an object that segments may belong to.
+fn remember(allocated: &Allocated) {
+    let device = match allocated.class {
+        class::DEVICE => read::<1>(allocated.parameters).map(|[device]| device),
+        _ => None,
+    };
+    if !kernel_objects::add(allocated.object, allocated.parent, device)
+        && let Some(recording) = running()
+    {
+        recording.add(Loss::Details, 1);
+    }
+}
+
+fn publish(object: Object, parent: Object, event: &AllocationEvent) {
+    let Some(recording) = running() else {
+        LOST.fetch_add(1, Relaxed);
+        return;
+    };
+    let (_, shard) = thread_and_shard(recording);
+    let device = kernel_objects::device_row(recording, parent);
+    let entry = Entry {
+        pool: parent.to_word(),
+        ..segment_entry(recording, event, device)
+    };
+    let key = recorder::key(Space::Segment, object.to_word());
+    if recording.allocated_at(shard, key, &entry) {
+        kernel_objects::count_segment(parent, true);
+    } else {
+        recording.add(Loss::Segments, 1);
+    }
+}
+
+/// A handle for memory that another handle of this process, or another process, has.
+fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
+    let original = running().and_then(|recording| {
+        let (_, shard) = thread_and_shard(recording);
+        recording
+            .table(shard)
+            .get(recorder::key(Space::Segment, source.to_word()))
+    });
+    let is_imported = !kernel_objects::is_known(Object {
+        handle: source.client,
+        ..source
+    });
+    let (kind, requested) = match original {
+        Some(original) => (original.attributes.kind, original.requested),
+        None if is_imported => (Kind::Segment, 0),
+        // An object of another class.
+        None => return,
+    };
+    if requested > 0 {
+        DUPLICATES.fetch_add(1, Relaxed);
+    }
+    let event = AllocationEvent {
+        requested,
+        extra: source.to_word(),
+        at,
+        ..AllocationEvent::new(const { Api::of("NV_ESC_RM_DUP_OBJECT") }, kind, 0)
+    };
+    let parent = Object {
+        handle: parent,
+        ..object
+    };
+    publish(object, parent, &event);
+}
+
+/// Memory whose original handle was freed belongs to one of its duplicates.
+fn pass_on(recording: &Recording, original: u64) {
+    if DUPLICATES.load(Relaxed) == 0 {
+        return;
+    }
+    let (_, shard) = thread_and_shard(recording);
+    let mut heir = None;
+    let wanted = |entry: &Entry| is_duplicate(entry) && entry.extra == original;
+    recording.change_all(shard, wanted, |key, entry| match heir {
+        None => {
+            forget_duplicate();
+            heir = Some(key.address);
+            Entry {
+                bytes: entry.requested,
+                extra: 0,
+                ..*entry
+            }
+        }
+        Some(heir) => Entry { extra: heir, ..*entry },
+    });
+}
+
+fn is_duplicate(entry: &Entry) -> bool {
+    entry.attributes.space == Space::Segment && entry.attributes.api == const { Api::of("NV_ESC_RM_DUP_OBJECT").0 }
+}
+
+fn forget_duplicate() {
+    let _ = DUPLICATES.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+}
+
+/// An object that others are below was freed, and they with it.
+fn freed_parent(object: Object, before: u64) {
+    if let Some(recording) = recorder::running()
+        && kernel_objects::has_segments(object)
+    {
+        let (_, shard) = thread_and_shard(recording);
+        recording.free_all(shard, |entry| {
+            entry.attributes.kind.place() == Place::Segment
+                && entry.time_ns <= before
+                && kernel_objects::is_below(Object::from_word(entry.pool), object)
+        });
+    }
+    kernel_objects::forget(object);
+}
+
+/// The recording, if it has started. Passes on what happened before.
+fn running() -> Option<&'static Recording> {
+    let recording = recorder::running()?;
+    if LOST.load(Relaxed) > 0 {
+        recording.add(Loss::Segments, LOST.swap(0, Relaxed));
+    }
+    let ended = ENDED.load(Relaxed);
+    if ended != 0 {
+        recording.end_segments(ended);
+    }
+    Some(recording)
+}
+
+/// This driver's layouts are unknown: nothing is recorded from now on.
+fn ended(why: Unknown) {
+    let _ = ENDED.compare_exchange(0, why.to_word(), Relaxed, Relaxed);
+    running();
+}
+
+fn implausible(bytes: u64) {
+    if let Some(recording) = running() {
+        recording.add(Loss::Segments, 1);
+    }
+    if IMPLAUSIBLE.fetch_add(1, Relaxed) + 1 >= TOO_MANY {
+        ended(Unknown::Size { bytes });
+    }
+}
+
+/// Whether a descriptor is that of a character device of NVIDIA's driver. Asked at each request, since a descriptor may be closed
+/// and used again.
+fn is_drivers_file(fd: i32) -> bool {
+    // SAFETY: plain integers: all zeros is a value of `stat`.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid `stat`. The system call, because older libraries of C have no function of this name.
+    let result = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut status) };
+    result == 0
+        && status.st_mode & libc::S_IFMT == libc::S_IFCHR
+        && libc::major(status.st_rdev as libc::dev_t) as u32 == major()
+}
+
+/// NVIDIA's major number. `CULEAK_TEST_MAJOR` replaces it in tests, where another device takes the place of NVIDIA's.
+fn major() -> u32 {
+    static MAJOR: AtomicU32 = AtomicU32::new(0);
+    let known = MAJOR.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let text = settings::variable(c"CULEAK_TEST_MAJOR").and_then(|text| std::str::from_utf8(text).ok());
+    let major = text.and_then(|text| text.parse().ok()).unwrap_or(rm::MAJOR);
+    MAJOR.store(major, Relaxed);
+    major
+}
+
+/// Words at an address of the program; `None` if they cannot be read.
+#[inline]
+fn read<const N: usize>(address: u64) -> Option<[u32; N]> {
+    let mut words = [0; N];
+    read_into(address, &mut words).then_some(words)
+}
+
+fn read_word(address: u64) -> Option<u64> {
+    read::<2>(address).map(|[low, high]| pack(low, high))
+}
+
+/// Usually the words are in a frame of the caller. Of other addresses nothing is known: the file may not be the driver's, or the
+/// call may be about to fail.
+#[inline]
+fn read_into(address: u64, words: &mut [u32]) -> bool {
+    /// A frame a little above this one is this thread's own.
+    const NEAR: u64 = 8 << 10;
+    let here = std::ptr::from_ref(&words) as u64;
+    if address.wrapping_sub(here) >= NEAR || !address.is_multiple_of(4) {
+        return culeak_walker::read(address, words);
+    }
+    for (index, word) in words.iter_mut().enumerate() {
+        // SAFETY: in the calling thread's stack, and aligned. Volatile, because it is read through its address alone.
+        *word = unsafe { (address as *const u32).add(index).read_volatile() };
+    }
+    true
+}
+
+/// Calls `real`, which creates a context on this device: the segments inside it are on that device.
+pub fn in_context_of(ordinal: i32, real: impl FnOnce() -> i32) -> i32 {
+    let row = recorder::quietly(|| current::valid_device_row(recorder::running()?, ordinal)).flatten();
+    let before = kernel_objects::begin_context(row);
+    let result = real();
+    kernel_objects::end_context(before);
+    result
+}

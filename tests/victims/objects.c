@@ -1,0 +1,114 @@
+/* Objects without an address: one of each kind, destroyed if the last argument is "free". */
+#include "victim.h"
+
+static int give_back(void) { return arguments[0] && !strcmp(arguments[0], "free"); }
+
+static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n";
+static char descriptor[512];
+
+#define OBJECT(name, type, create, destroy) \
+    static NOINLINE void name(void) { \
+        start_cuda(); \
+        type object = 0; \
+        OK(create); \
+        REQUIRE(object); \
+        if (give_back()) OK(destroy); \
+        STAY(); \
+    }
+
+OBJECT(stream, CUstream, cuStreamCreate(&object, 1), cuStreamDestroy_v2(object))
+OBJECT(stream_with_priority, CUstream, cuStreamCreateWithPriority(&object, 1, -1), cuStreamDestroy_v2(object))
+OBJECT(event, CUevent, cuEventCreate(&object, 2), cuEventDestroy_v2(object))
+OBJECT(module, CUmodule, cuModuleLoadData(&object, image), cuModuleUnload(object))
+OBJECT(library, CUlibrary, cuLibraryLoadData(&object, image, 0, 0, 0, 0, 0, 0), cuLibraryUnload(object))
+OBJECT(linker, CUlinker, cuLinkCreate_v2(0, 0, 0, &object), cuLinkDestroy(object))
+OBJECT(graph, CUgraph, cuGraphCreate(&object, 0), cuGraphDestroy(object))
+OBJECT(green_context, CUgreen, cuGreenCtxCreate(&object, descriptor, 0, 1), cuGreenCtxDestroy(object))
+OBJECT(texture, CUtexture, cuTexObjectCreate(&object, descriptor, descriptor, 0), cuTexObjectDestroy(object))
+OBJECT(surface, CUsurface, cuSurfObjectCreate(&object, descriptor), cuSurfObjectDestroy(object))
+OBJECT(semaphore, CUsemaphore, cuImportExternalSemaphore(&object, descriptor), cuDestroyExternalSemaphore(object))
+OBJECT(user_object, CUuserObject, cuUserObjectCreate(&object, descriptor, free, 2, 1), cuUserObjectRelease(object, 2))
+
+static NOINLINE void exec(void) {
+    start_cuda();
+    CUgraph graph, clone;
+    CUexec exec;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphClone(&clone, graph));
+    OK(cuGraphInstantiateWithFlags(&exec, clone, 0));
+    OK(cuGraphDestroy(clone));
+    OK(cuGraphDestroy(graph));
+    if (give_back()) OK(cuGraphExecDestroy(exec));
+}
+
+static NOINLINE void captured(void) {
+    start_cuda();
+    CUstream stream;
+    CUgraph graph;
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuStreamDestroy_v2(stream));
+    if (give_back()) OK(cuGraphDestroy(graph));
+}
+
+/* The graph takes over one reference, and the program gives the other one up. */
+static void given_user_object(void) {
+    start_cuda();
+    CUgraph graph;
+    CUuserObject object;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuUserObjectCreate(&object, descriptor, free, 1, 1));
+    OK(cuUserObjectRetain(object, 1));
+    OK(cuGraphRetainUserObject(graph, object, 1, 1));
+    OK(cuUserObjectRelease(object, 1));
+    OK(cuGraphDestroy(graph));
+}
+
+/* A context takes its objects along. */
+static void in_context(void) {
+    start_cuda();
+    CUcontext context;
+    CUstream stream;
+    CUevent event;
+    CUmodule module;
+    CUlibrary library;
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuEventCreate(&event, 2));
+    OK(cuModuleLoadData(&module, image));
+    OK(cuLibraryLoadData(&library, image, 0, 0, 0, 0, 0, 0));
+    OK(cuCtxDestroy_v2(context));
+}
+
+/* Many, one after the other. */
+static void churn(void) {
+    start_cuda();
+    for (int turn = 0; turn < atoi(arguments[0]); turn++) {
+        CUstream stream;
+        CUevent event;
+        OK(cuStreamCreate(&stream, 1));
+        OK(cuEventCreate(&event, 2));
+        OK(cuEventDestroy_v2(event));
+        OK(cuStreamDestroy_v2(stream));
+    }
+}
+
+/* A stream for each of several requests, from one line. */
+static NOINLINE CUstream per_request(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    STAY();
+    return stream;
+}
+
+static void requests(void) {
+    start_cuda();
+    for (int request = 0; request < 40; request++) per_request();
+    OK(cuStreamDestroy_v2(per_request()));
+}
+
+MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAVIOUR(module), BEHAVIOUR(library),
+     BEHAVIOUR(linker), BEHAVIOUR(graph), BEHAVIOUR(green_context), BEHAVIOUR(texture), BEHAVIOUR(surface),
+     BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
+     BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))
