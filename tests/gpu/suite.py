@@ -21,13 +21,14 @@ import exports
 import frameworks
 import harness
 import ledgers
+import objects
 import phases
 import plugin
 import tensors
 import watching
 import why
 
-assert categories and claims and coexist and ends and exports and frameworks and ledgers and phases and plugin and tensors and watching and why  # importing them registers their claims
+assert categories and claims and coexist and ends and exports and frameworks and ledgers and objects and phases and plugin and tensors and watching and why  # importing them registers their claims
 
 
 def main():
