@@ -97,6 +97,26 @@ impl Snapshot {
         Ok(self)
     }
 
+    /// The objects without an address in the place of the memory, for formats that list either.
+    pub fn into_objects(self) -> Snapshot {
+        Snapshot {
+            allocations: self.objects,
+            counters: self.object_counters,
+            objects: Allocations::default(),
+            objects_known: false,
+            objects_freed_after_end: Allocations::default(),
+            object_counters: Vec::new(),
+            segments: Allocations::default(),
+            freed_after_end: Allocations::default(),
+            holders: None,
+            totals: Vec::new(),
+            at_peaks: Vec::new(),
+            device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            ..self
+        }
+    }
+
     /// The point that reports show by default: the end of a Python script that ended; otherwise the rows as they are.
     pub fn usual_point(&self) -> Point {
         let ended = self.process.state != ProcessState::Running && self.taken.automatic.is_none();

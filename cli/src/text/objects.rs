@@ -25,6 +25,18 @@ pub fn line(objects: &Objects) -> Option<String> {
     (!kinds.is_empty()).then(|| format!("{} at {}", kinds.join(", "), plural(sites, "call site", "call sites")))
 }
 
+/// `graph-exec: 40 live, 43 created, 3 destroyed`.
+pub fn kind(of: &KindOfObject) -> String {
+    let known = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), units::count);
+    format!(
+        "{}: {} live, {} created, {} destroyed",
+        of.kind,
+        units::count(of.live),
+        known(of.created),
+        known(of.destroyed)
+    )
+}
+
 /// The kinds, one per line.
 pub fn write_kinds(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let objects = &report.objects;
