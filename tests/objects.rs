@@ -1,6 +1,7 @@
 //! Objects without an address: each is recorded with its function and stack until it is destroyed, by the program or with its
 //! context.
 
+use std::io::{BufRead, BufReader};
 use std::process::Command;
 
 use culeak::kind::Kind::{self, *};
@@ -9,6 +10,7 @@ use culeak::point::Point;
 use culeak::reader::{read, read_timeline};
 
 use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
 use crate::support::{Lookup, Outcome, culeak, profile};
 
 /// A behaviour of `victims/objects.c`, and the object that it leaves.
@@ -216,4 +218,49 @@ fn a_graph_for_each_request_is_named_by_line_and_fails_the_check() {
         code == Some(2) && text.contains("recordings have no objects of it"),
         "{text}"
     );
+}
+
+#[test]
+fn a_run_with_a_check_fails_by_its_objects() {
+    let culeak = culeak();
+    let check = |limit: &str| {
+        let run = [
+            culeak.to_str().expect("UTF-8"),
+            "run",
+            "--check",
+            "--max-objects",
+            limit,
+            "-o",
+            ".",
+            "--",
+        ];
+        profile("objects").bare().wrapped_in(&run).arg("decodes").run()
+    };
+    check("graph-exec=40").expect_exit(0);
+    let failed = check("graph-exec=39");
+    failed.expect_exit(1);
+    let text = failed.everything();
+    assert!(text.contains("40 graph-exec  decode  objects.c:"), "{text}");
+}
+
+#[test]
+fn the_objects_of_a_running_process_are_judged() {
+    let folder = folder();
+    let mut running = profile("objects").arg("decodes_and_waits").start_in(folder.path());
+    let mut line = String::new();
+    let mut lines = BufReader::new(running.stdout());
+    lines.read_line(&mut line).expect("the victim prints a line");
+    assert_eq!(line, "ready\n");
+    let recording = recordings_in(&folder.path().join("out")).pop().expect("a recording");
+    let check = |limit: &str| {
+        let mut command = Command::new(culeak());
+        command
+            .arg("check")
+            .arg(&recording)
+            .args(["--max-objects", limit, "--no-symbol-cache"]);
+        command.output().expect("culeak runs").status.code()
+    };
+    assert_eq!((check("graph-exec=40"), check("graph-exec=39")), (Some(0), Some(1)));
+    running.kill();
+    running.finish();
 }

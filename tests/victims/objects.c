@@ -139,6 +139,12 @@ static void decodes(void) {
     OK(cuStreamDestroy_v2(stream));
 }
 
+static void decodes_and_waits(void) {
+    decodes();
+    REQUIRE(write(1, "ready\n", 6) == 6);
+    for (;;) pause();
+}
+
 /* Many, one after the other. */
 static void churn(void) {
     start_cuda();
@@ -161,5 +167,5 @@ static void requests(void) {
 MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAVIOUR(module), BEHAVIOUR(library),
      BEHAVIOUR(linker), BEHAVIOUR(graph), BEHAVIOUR(green_context), BEHAVIOUR(texture), BEHAVIOUR(surface),
      BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
-     BEHAVIOUR(over_time), BEHAVIOUR(decodes), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
+     BEHAVIOUR(over_time), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
      BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))
