@@ -264,3 +264,12 @@ fn the_objects_of_a_running_process_are_judged() {
     running.kill();
     running.finish();
 }
+
+#[test]
+fn the_driver_is_not_asked_for_nodes_during_a_capture() {
+    let outcome = profile("objects").arg("exec_in_capture").run();
+    outcome.expect_same_output_as_bare();
+    let objects = &outcome.only_snapshot().objects;
+    let execs = objects.iter().filter(|object| object.kind == GraphExec);
+    assert_eq!(execs.map(|exec| exec.nodes).collect::<Vec<_>>(), [None, Some(0)]);
+}

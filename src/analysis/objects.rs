@@ -87,7 +87,7 @@ impl<'a> Objects<'a> {
             kinds: counted(snapshot, &live),
             rows,
             hidden_rows: beyond.len(),
-            hidden: beyond.iter().map(|row| row.count).sum(),
+            hidden: beyond.iter().fold(0, |sum, row| sum.saturating_add(row.count)),
         }
     }
 
@@ -102,16 +102,18 @@ pub(super) fn groups<'a>(
     mut wanted: impl FnMut(&'a Call, Option<usize>, u64) -> bool,
 ) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
-    for (table, allocations) in [&snapshot.objects, &snapshot.allocations].into_iter().enumerate() {
-        let is_object: Vec<bool> = allocations.calls().iter().map(|call| call.kind.is_object()).collect();
+    // Each kind is in one of the tables only.
+    for (allocations, is_plain) in [(&snapshot.objects, true), (&snapshot.allocations, false)] {
+        let is_of_table = |kind: Kind| kind.is_object() && (kind.place() == Place::Object) == is_plain;
+        let calls = allocations.calls().iter();
+        let is_object: Vec<bool> = calls.map(|call| is_of_table(call.kind)).collect();
         if !is_object.contains(&true) {
             continue;
         }
         let mut known: HashMap<(usize, Option<usize>), usize> = HashMap::new();
         for (index, object) in allocations.iter().enumerate() {
             let number = allocations.call_of(index);
-            let is_of_table = table == 0 || object.kind.place() != Place::Object;
-            if !is_object[number] || !is_of_table || !wanted(object.call, object.stack, object.time_ns) {
+            if !is_object[number] || !wanted(object.call, object.stack, object.time_ns) {
                 continue;
             }
             let group = *known.entry((number, object.stack)).or_insert_with(|| {
@@ -268,5 +270,29 @@ mod tests {
             ("graph-exec", Some((48, 52)))
         );
         assert!(objects.known && objects.hidden_rows > 0);
+    }
+
+    #[test]
+    fn hostile_counts_do_not_overflow() {
+        let mut snapshot = serving();
+        snapshot.objects.counts = vec![0; snapshot.objects.len()];
+        snapshot.objects.counts[0] = u64::MAX;
+        let pool = snapshot.objects.at(1).call.clone();
+        let pool = Call {
+            kind: Kind::Pool,
+            ..pool
+        };
+        snapshot.allocations.change_last(|_, call| *call = pool);
+        snapshot.allocations.counts = vec![u64::MAX];
+        snapshot.objects.change(|nth, _, call| {
+            if nth > 30 {
+                call.kind = Kind::Pool;
+            }
+        });
+        snapshot.validate().expect("each table is valid by itself");
+        let stacks = CallStacks::of(&snapshot);
+        let filter = Filter::default();
+        let objects = Objects::of(&snapshot, &stacks, &mut Filtering::new(&filter, &snapshot), Some(0));
+        assert_eq!(objects.hidden, u64::MAX);
     }
 }

@@ -139,6 +139,20 @@ static void decodes(void) {
     OK(cuStreamDestroy_v2(stream));
 }
 
+/* An executable that is made while a stream is being captured. */
+static void exec_in_capture(void) {
+    start_cuda();
+    CUstream stream;
+    CUgraph graph, captured;
+    CUexec exec;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuStreamEndCapture(stream, &captured));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+}
+
 static void decodes_and_waits(void) {
     decodes();
     REQUIRE(write(1, "ready\n", 6) == 6);
@@ -167,5 +181,5 @@ static void requests(void) {
 MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAVIOUR(module), BEHAVIOUR(library),
      BEHAVIOUR(linker), BEHAVIOUR(graph), BEHAVIOUR(green_context), BEHAVIOUR(texture), BEHAVIOUR(surface),
      BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
-     BEHAVIOUR(over_time), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
+     BEHAVIOUR(over_time), BEHAVIOUR(exec_in_capture), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
      BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))
