@@ -1,5 +1,5 @@
 /* What one allocation and one free cost the caller. Linked with a driver that does nothing, so that all of the cost is the
- * recorder's; with -DMALLOC the same with malloc and free, for comparison with heap profilers; with -DCONTROL calls that do
+ * recorder's; with -DSTREAM or -DEVENT the same of streams or events, which are objects without an address; with -DMALLOC the same with malloc and free, for comparison with heap profilers; with -DCONTROL calls that do
  * ten locked additions to a thread-local word, which shows how much threads on this machine slow each other down without
  * sharing anything.
  *
@@ -27,6 +27,22 @@ typedef void *address;
 static void start(void) {}
 static void get(address *a) { *a = malloc(512); }
 static void give(address a) { free(a); }
+#elif defined STREAM
+typedef void *address;
+int cuInit(unsigned);
+int cuStreamCreate(address *, unsigned);
+int cuStreamDestroy_v2(address);
+static void start(void) { cuInit(0); }
+static void get(address *a) { cuStreamCreate(a, 1); }
+static void give(address a) { cuStreamDestroy_v2(a); }
+#elif defined EVENT
+typedef void *address;
+int cuInit(unsigned);
+int cuEventCreate(address *, unsigned);
+int cuEventDestroy_v2(address);
+static void start(void) { cuInit(0); }
+static void get(address *a) { cuEventCreate(a, 2); }
+static void give(address a) { cuEventDestroy_v2(a); }
 #else
 typedef uint64_t address;
 int cuInit(unsigned);

@@ -4,7 +4,7 @@
 # many instructions an event takes.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
-#   benches/event.sh --build FOLDER    only builds `event`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
+#   benches/event.sh --build FOLDER    only builds `event`, `stream`, `event-object`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -12,6 +12,8 @@ build() {
     mkdir -p "$1/driver"
     "${CC:-cc}" -O2 -shared -fPIC -DADDRESSES_PER_THREAD -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$1/driver/libcuda.so.1"
     "${CC:-cc}" -O2 -pthread benches/event.c "$1/driver/libcuda.so.1" -o "$1/event"
+    "${CC:-cc}" -O2 -pthread -DSTREAM benches/event.c "$1/driver/libcuda.so.1" -o "$1/stream"
+    "${CC:-cc}" -O2 -pthread -DEVENT benches/event.c "$1/driver/libcuda.so.1" -o "$1/event-object"
     "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
     "${CC:-cc}" -O2 -pthread -DCONTROL benches/event.c -o "$1/control"
     [ "$(uname -m)" != x86_64 ] || "${CC:-cc}" -O2 benches/count.c "$1/driver/libcuda.so.1" -o "$1/count"
@@ -39,6 +41,10 @@ for frames in 10 20 40; do
     row "bare" $frames 1 "$work/event"
     row "culeak" $frames 1 env LD_PRELOAD="$shim" "$work/event"
     row "culeak, CULEAK_UNWINDER=libgcc" $frames 1 env LD_PRELOAD="$shim" CULEAK_UNWINDER=libgcc "$work/event"
+    for object in stream event-object; do
+        row "$object, bare" $frames 1 "$work/$object"
+        row "$object, culeak" $frames 1 env LD_PRELOAD="$shim" "$work/$object"
+    done
     row "malloc, bare" $frames 1 "$work/malloc"
     command -v heaptrack >/dev/null && row "malloc, heaptrack" $frames 1 heaptrack -o "$work/heap" "$work/malloc"
 done

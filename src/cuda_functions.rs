@@ -157,6 +157,7 @@ macro_rules! driver_functions {
             cuEventCreate = cuEventCreate (out: *mut CUevent, flags: c_uint) => creates(Event, out);
             cuEventDestroy = none (event: CUevent) => destroys(Event, event);
             cuEventDestroy_v2 = cuEventDestroy_v2 (event: CUevent) => destroys(Event, event);
+            cuEventCreateFromEGLSync = none (out: *mut CUevent, sync: *mut c_void, flags: c_uint) => creates(Event, out);
             cuIpcOpenEventHandle = cuIpcOpenEventHandle (out: *mut CUevent, handle: CUipcEventHandle) => creates(Event, out);
             cuModuleLoad = cuModuleLoad (out: *mut CUmodule, path: *const c_char) => creates(Module, out);
             cuModuleLoadData = cuModuleLoadData (out: *mut CUmodule, image: *const c_void) => creates(Module, out);

@@ -99,6 +99,25 @@ kinds! {
     UserObject = 42, "user-object", Object;
     /// The state of a just-in-time linker.
     Linker = 43, "linker", Object;
+    /// A context that the program created; a primary context is the device's.
+    Context = 46, "context", Object;
+}
+
+impl Kind {
+    /// Whether this is an object that a program creates and destroys, and that holds no memory of its own by its kind.
+    pub const fn is_object(self) -> bool {
+        matches!(self.place(), Place::Object) || matches!(self, Kind::Pool | Kind::External | Kind::Multicast)
+    }
+
+    /// The kinds of objects.
+    pub fn objects() -> impl Iterator<Item = Kind> {
+        Kind::ALL.iter().copied().filter(|kind| kind.is_object())
+    }
+
+    /// The kinds of memory and of claims on it.
+    pub fn of_memory() -> impl Iterator<Item = Kind> {
+        Kind::ALL.iter().copied().filter(|kind| kind.place().is_memory())
+    }
 }
 
 /// The memory that a kind counts against.

@@ -50,6 +50,12 @@ pub struct Snapshot {
     /// Objects without an address that exist, oldest first: streams, events, modules, graphs and others.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub objects: Allocations,
+    /// Whether `objects` are all that the recorder knows; false if none were recorded, or none are known at this point.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub objects_known: bool,
+    /// Objects that existed at [`Snapshot::end`] and were destroyed afterwards, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub objects_freed_after_end: Allocations,
     /// Memory that the kernel driver gave to the process, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub segments: Allocations,
@@ -90,6 +96,10 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holders: Option<Holders>,
     pub losses: Losses,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// When and how the snapshot was taken.
@@ -573,7 +583,14 @@ impl Snapshot {
                 "stacks: {addresses} addresses expand to {total} frames; that is more than {INLINED} inlined calls each"
             ));
         }
-        for allocations in [&self.allocations, &self.freed_after_end] {
+        let tables = [
+            &self.allocations,
+            &self.freed_after_end,
+            &self.objects,
+            &self.objects_freed_after_end,
+            &self.segments,
+        ];
+        for allocations in tables {
             for (row, call) in allocations.calls.iter().enumerate() {
                 optional("calls: device", row, call.device, self.devices.len())?;
                 optional("calls: context", row, call.context, self.contexts.len())?;
@@ -595,7 +612,7 @@ impl Snapshot {
             optional("failed: stack", row, r.stack, self.stacks.len())?;
             within("failed: thread", row, r.thread, self.threads.len())?;
         }
-        for (row, c) in self.counters.iter().enumerate() {
+        for (row, c) in self.counters.iter().chain(&self.object_counters).enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
         }
         for (row, a) in self.at_peaks.iter().enumerate() {

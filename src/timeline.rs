@@ -11,9 +11,11 @@
 //! |---|---|
 //! | `live` | Which blocks were live at a time? |
 //! | [`state`](Timeline::state_at) | What would a snapshot taken at that time contain? |
+//! | `objects` | Which objects without an address existed at a time? |
 //! | [`window`] | What happened between two times: allocated, freed, left, and the high-water marks? |
 
 pub(crate) mod live;
+mod objects;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,7 @@ impl Site {
             thread,
             references: 0,
             mappings: 0,
+            nodes: None,
         }
     }
 }
@@ -92,6 +95,16 @@ pub struct Timeline {
     pub sites: Vec<Site>,
     /// In order of time; events of one thread are in its order.
     events: Vec<Packed>,
+    /// The same for objects without an address.
+    pub(crate) objects: Log,
+}
+
+/// Events and their sites.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Log {
+    pub sites: Vec<Site>,
+    /// In order of time.
+    pub events: Vec<Packed>,
 }
 
 /// An event in 32 bytes: a log may have fifty million.
@@ -223,6 +236,7 @@ impl Timeline {
             lost: 0,
             sites,
             events,
+            objects: Log::default(),
         }
     }
 
@@ -269,6 +283,7 @@ impl Timeline {
             until_ns: self.until_ns.min(until_ns),
             events: self.events[..events].to_vec(),
             sites: self.sites.clone(),
+            objects: self.objects.clone(),
             ..*self
         }
     }

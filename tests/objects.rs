@@ -1,12 +1,20 @@
 //! Objects without an address: each is recorded with its function and stack until it is destroyed, by the program or with its
 //! context.
 
-use culeak::kind::Kind::{self, *};
+use std::io::{BufRead, BufReader};
+use std::process::Command;
 
-use crate::support::{Lookup, profile};
+use culeak::kind::Kind::{self, *};
+use culeak::kind::Place;
+use culeak::point::Point;
+use culeak::reader::{read, read_timeline};
+
+use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
+use crate::support::{Lookup, Outcome, culeak, profile};
 
 /// A behaviour of `victims/objects.c`, and the object that it leaves.
-const ALL: [(&str, Kind, &str); 14] = [
+const ALL: [(&str, Kind, &str); 15] = [
     ("stream", Stream, "cuStreamCreate"),
     ("stream_with_priority", Stream, "cuStreamCreateWithPriority"),
     ("event", Event, "cuEventCreate"),
@@ -20,6 +28,7 @@ const ALL: [(&str, Kind, &str); 14] = [
     ("semaphore", ExternalSemaphore, "cuImportExternalSemaphore"),
     ("user_object", UserObject, "cuUserObjectCreate"),
     ("exec", GraphExec, "cuGraphInstantiateWithFlags"),
+    ("context", Context, "cuCtxCreate_v2"),
     ("captured", GraphObject, "cuStreamEndCapture"),
 ];
 
@@ -114,4 +123,153 @@ fn a_stream_for_each_request_is_one_call_site() {
     let snapshot = outcome.only_snapshot();
     let stacks: std::collections::BTreeSet<_> = snapshot.objects.iter().map(|object| object.stack).collect();
     assert_eq!((snapshot.objects.len(), stacks.len()), (40, 1));
+}
+
+#[test]
+fn every_kind_of_object_has_a_victim() {
+    for kind in Kind::ALL.iter().filter(|kind| kind.place() == Place::Object) {
+        assert!(ALL.iter().any(|of| of.1 == *kind), "no victim leaves {}", kind.name());
+    }
+}
+
+#[test]
+fn an_object_destroyed_by_an_exit_handler_existed_at_the_end() {
+    let outcome = profile("objects").arg("destroyed_at_exit").run();
+    let snapshot = outcome.only_snapshot();
+    assert_eq!((snapshot.objects.len(), snapshot.objects_freed_after_end.len()), (1, 1));
+    let end = snapshot.at(&Point::End).expect("an end");
+    assert!(end.objects_known && end.objects.len() == 2, "{:#?}", end.objects);
+    assert!(!snapshot.at(&Point::Peak).expect("a peak").objects_known);
+}
+
+#[test]
+fn the_log_knows_the_objects_of_any_time() {
+    let outcome = profile("objects")
+        .setting("CULEAK_TIMELINE", "1MiB")
+        .arg("over_time")
+        .run();
+    let path = recordings_in(&outcome.out()).pop().expect("a recording");
+    let (end, timeline) = read_timeline(&path).expect("readable");
+    let timeline = timeline.expect("a log");
+    let kinds = |snapshot: &culeak::snapshot::Snapshot| {
+        let mut kinds: Vec<Kind> = snapshot.objects.iter().map(|object| object.kind).collect();
+        kinds.sort_unstable();
+        kinds
+    };
+    assert_eq!(kinds(&end), [Stream, Event]);
+    let event = end
+        .objects
+        .iter()
+        .find(|object| object.kind == Event)
+        .expect("an event");
+    let state = timeline.state_at(&end, event.time_ns | 7).expect("in the log");
+    state.validate().expect("valid");
+    assert!(state.objects_known);
+    assert_eq!(kinds(&state), [Stream, Stream, Event]);
+    assert!(
+        state.allocations.is_empty() && timeline.is_empty(),
+        "objects are no memory"
+    );
+    let before = timeline
+        .state_at(&end, end.objects.at(0).time_ns - 100)
+        .expect("in the log");
+    assert!(before.objects.is_empty());
+}
+
+fn recording(outcome: &Outcome) -> std::path::PathBuf {
+    recordings_in(&outcome.out()).pop().expect("a recording")
+}
+
+/// Exit code and output of a command on a recording.
+fn command(words: &[&str], outcome: &Outcome) -> (Option<i32>, String) {
+    let mut command = Command::new(culeak());
+    command.args(&words[..1]).arg(recording(outcome)).args(&words[1..]);
+    let output = command.arg("--no-symbol-cache").output().expect("culeak runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.code(), text)
+}
+
+#[test]
+fn a_graph_for_each_request_is_named_by_line_and_fails_the_check() {
+    let outcome = profile("objects").arg("decodes").run();
+    let snapshot = read(&recording(&outcome)).expect("readable");
+    assert!(
+        snapshot.objects.iter().all(|object| object.nodes == Some(1)),
+        "{:#?}",
+        snapshot.objects
+    );
+    let (code, text) = command(&["check", "--max-objects", "graph-exec=8"], &outcome);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("40 graph-exec objects are 32 over the limit of 8"),
+        "{text}"
+    );
+    assert!(text.contains("40 graph-exec  decode  objects.c:"), "{text}");
+    let (code, text) = command(
+        &["check", "--max-objects", "graph-exec=40", "--max-objects", "stream=0"],
+        &outcome,
+    );
+    assert_eq!(code, Some(0), "{text}");
+    // A clean program has objects at its end, so they fail by an option only.
+    let (code, text) = command(&["check"], &outcome);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = command(&["check", "--at", "peak", "--max-objects", "stream=0"], &outcome);
+    assert!(
+        code == Some(2) && text.contains("recordings have no objects of it"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_run_with_a_check_fails_by_its_objects() {
+    let culeak = culeak();
+    let check = |limit: &str| {
+        let run = [
+            culeak.to_str().expect("UTF-8"),
+            "run",
+            "--check",
+            "--max-objects",
+            limit,
+            "-o",
+            ".",
+            "--",
+        ];
+        profile("objects").bare().wrapped_in(&run).arg("decodes").run()
+    };
+    check("graph-exec=40").expect_exit(0);
+    let failed = check("graph-exec=39");
+    failed.expect_exit(1);
+    let text = failed.everything();
+    assert!(text.contains("40 graph-exec  decode  objects.c:"), "{text}");
+}
+
+#[test]
+fn the_objects_of_a_running_process_are_judged() {
+    let folder = folder();
+    let mut running = profile("objects").arg("decodes_and_waits").start_in(folder.path());
+    let mut line = String::new();
+    let mut lines = BufReader::new(running.stdout());
+    lines.read_line(&mut line).expect("the victim prints a line");
+    assert_eq!(line, "ready\n");
+    let recording = recordings_in(&folder.path().join("out")).pop().expect("a recording");
+    let check = |limit: &str| {
+        let mut command = Command::new(culeak());
+        command
+            .arg("check")
+            .arg(&recording)
+            .args(["--max-objects", limit, "--no-symbol-cache"]);
+        command.output().expect("culeak runs").status.code()
+    };
+    assert_eq!((check("graph-exec=40"), check("graph-exec=39")), (Some(0), Some(1)));
+    running.kill();
+    running.finish();
+}
+
+#[test]
+fn the_driver_is_not_asked_for_nodes_during_a_capture() {
+    let outcome = profile("objects").arg("exec_in_capture").run();
+    outcome.expect_same_output_as_bare();
+    let objects = &outcome.only_snapshot().objects;
+    let execs = objects.iter().filter(|object| object.kind == GraphExec);
+    assert_eq!(execs.map(|exec| exec.nodes).collect::<Vec<_>>(), [None, Some(0)]);
 }

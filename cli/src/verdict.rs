@@ -99,6 +99,8 @@ pub enum Kind {
     Grown,
     /// A limit on the total.
     Limit,
+    /// Objects without an address, of a kind that is over its limit.
+    Objects,
     /// Blocks of a class that must not exist.
     Held(Class),
     /// An incomplete recording.
@@ -106,12 +108,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Leak,
         Kind::New,
         Kind::Grown,
         Kind::Limit,
         Kind::Incomplete,
+        Kind::Objects,
         Kind::Held(Class::Lost),
         Kind::Held(Class::Cycle),
         Kind::Held(Class::NativeHolder),
@@ -125,6 +128,7 @@ impl Kind {
             Kind::New => "gpu-memory-leak-new",
             Kind::Grown => "gpu-memory-leak-grown",
             Kind::Limit => "gpu-memory-over-limit",
+            Kind::Objects => "gpu-objects-over-limit",
             Kind::Held(Class::Lost) => "gpu-memory-lost",
             Kind::Held(Class::Cycle) => "gpu-memory-cycle",
             Kind::Held(Class::NativeHolder) => "gpu-memory-native-holder",
@@ -140,6 +144,7 @@ impl Kind {
             Kind::New => "CUDA memory is never freed, at a call site that the baseline does not have.",
             Kind::Grown => "A known call site holds more memory than the baseline allows.",
             Kind::Limit => "All call sites together hold more memory than allowed.",
+            Kind::Objects => "There are more CUDA objects of a kind than allowed.",
             Kind::Held(Class::Lost) => "No pointer to CUDA memory is left in the process.",
             Kind::Held(Class::Cycle) => "CUDA memory is held by Python objects that only refer to each other.",
             Kind::Held(Class::NativeHolder) => "CUDA memory is held by native code through a Python object.",
@@ -212,6 +217,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             // Each call site is a separate finding.
             Breach::Count { .. } if allows_nothing(verdict) => return None,
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
+            Breach::Objects { .. } => Kind::Objects,
             Breach::LostAllocations { .. } => Kind::Incomplete,
             Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } | Breach::Class { .. } => return None,
         };
@@ -223,7 +229,13 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
         })
     });
     let classes = verdict.rows.iter().flat_map(|judged| by_class(judged, verdict));
-    whole.chain(sites).chain(classes).collect()
+    let objects = verdict.objects.iter().filter(|of| of.to_blame).map(|of| Finding {
+        kind: Kind::Objects,
+        title: text::objects::title(&of.row).trim_start().to_owned(),
+        stack: Some(&of.row.stack),
+        fingerprint: Some(of.row.stack.loose_site_fingerprint),
+    });
+    whole.chain(sites).chain(classes).chain(objects).collect()
 }
 
 /// The blocks of a call site that fail by their class, one finding for each path.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use culeak::snapshot::{Mark, Snapshot};
-use sample::{MIB, Sample, leaky};
+use sample::{MIB, Sample, leaky, serving};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -32,6 +32,13 @@ fn folder() -> TempDir {
     ] {
         fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
     }
+    folder
+}
+
+/// The same, and `serving.json`, which has objects.
+fn with_objects(folder: TempDir) -> TempDir {
+    let json = serde_json::to_vec(&serving()).expect("JSON");
+    fs::write(folder.path().join("serving.json"), json).expect("written");
     folder
 }
 
@@ -618,6 +625,114 @@ fn every_key_of_the_config_file_has_an_effect() {
 }
 
 #[test]
+fn objects_are_limited_on_the_command_line_and_in_the_config_file() {
+    let folder = with_objects(project("[check]\nmax-objects = { graph-exec = 40, stream = 16 }\n"));
+    let code = |words: &[&str]| code(folder.path(), words);
+    assert_eq!(code(&["check", "serving.json"]), 0);
+    assert_eq!(
+        code(&["check", "serving.json", "--no-config"]),
+        1,
+        "memory fails without a limit"
+    );
+    assert_eq!(code(&["check", "serving.json", "--max-objects", "graph-exec=39"]), 1);
+    assert_eq!(
+        code(&[
+            "check",
+            "serving.json",
+            "--max-objects",
+            "event=12",
+            "--max-leaked",
+            "1GiB"
+        ]),
+        0
+    );
+    let output = |words: &[&str]| output(folder.path(), words);
+    let unknown = output(&["check", "leaky.json"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    let reason = text(&unknown.stderr);
+    assert!(
+        reason.contains("leaky.json: cannot be judged by --max-objects, because it has no record of objects"),
+        "{reason}"
+    );
+    for (option, part) in [
+        (
+            "tape=1",
+            "unknown kind of object; expected one of: pool, external, multicast, stream, event",
+        ),
+        (
+            "device=1",
+            "device is memory, whose limit is a size: --max-kind device=SIZE",
+        ),
+        ("stream=many", "expected a number of objects after stream="),
+    ] {
+        let refused = output(&["check", "serving.json", "--max-objects", option]);
+        assert_eq!(refused.status.code(), Some(2), "{option}");
+        assert!(
+            text(&refused.stderr).contains(part),
+            "{option}: {}",
+            text(&refused.stderr)
+        );
+    }
+    let refused = output(&["check", "serving.json", "--max-kind", "stream=1"]);
+    assert!(
+        text(&refused.stderr).contains("--max-objects stream=N"),
+        "{}",
+        text(&refused.stderr)
+    );
+    for format in ["github", "sarif", "junit", "markdown", "json"] {
+        let words = [
+            "check",
+            "serving.json",
+            "--max-objects",
+            "graph-exec=8",
+            "--format",
+            format,
+        ];
+        let failed = output(&words);
+        assert_eq!(failed.status.code(), Some(1), "{format}");
+        let text = text(&failed.stdout);
+        assert!(
+            text.contains("Server::decode") || text.contains("Server\\:\\:decode"),
+            "{format}: {text}"
+        );
+        assert!(text.contains("40"), "{format}: {text}");
+    }
+}
+
+#[test]
+fn objects_are_exported_where_a_format_can_hold_a_count() {
+    let folder = with_objects(folder());
+    let export = |words: &[&str]| {
+        output(
+            folder.path(),
+            &[&["export", "serving.json", "--objects"], words].concat(),
+        )
+    };
+    let folded = export(&["-o", "-", "--format", "folded"]);
+    let lines = text(&folded.stdout);
+    assert!(
+        lines
+            .lines()
+            .any(|line| line.contains("Server::decode") && line.ends_with(" 40")),
+        "{lines}"
+    );
+    let csv = text(&export(&["-o", "-", "--format", "csv"]).stdout);
+    assert_eq!(csv.matches(",graph-exec,").count(), 40, "{csv}");
+    let refused = export(&["-o", "x.pftrace"]);
+    assert!(
+        text(&refused.stderr).contains("use pprof, folded, csv or parquet"),
+        "{}",
+        text(&refused.stderr)
+    );
+    let unknown = output(folder.path(), &["export", "leaky.json", "--objects", "-o", "x.csv"]);
+    assert!(
+        text(&unknown.stderr).contains("has no record of objects at this point"),
+        "{}",
+        text(&unknown.stderr)
+    );
+}
+
+#[test]
 fn mistakes_in_the_config_file_are_reported_with_their_line() {
     for (config, expected) in [
         (
@@ -632,6 +747,14 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
         (
             "[check]\n\nmax-kind = { tape = 1 }\n",
             "culeak.toml:3:12: \"tape\": unknown kind of memory",
+        ),
+        (
+            "[check]\nmax-objects = { device = 1 }\n",
+            "culeak.toml:2:15: \"device\": device is memory, whose limit is a size: --max-kind device=SIZE",
+        ),
+        (
+            "[check]\nmax-objects = { stream = \"1MiB\" }\n",
+            "culeak.toml:2:26: invalid type",
         ),
         ("[check]\nbudget = { \"*\" = 1 }\n", "culeak.toml:2:10: \"*\""),
         (

@@ -118,6 +118,8 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
     let mut state = Snapshot {
         allocations: Allocations::default(),
         freed_after_end: Allocations::default(),
+        objects_freed_after_end: Allocations::default(),
+        object_counters: Vec::new(),
         ..snapshot.clone()
     };
     state.taken.automatic = None;
@@ -128,6 +130,7 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
             known.next_if(|&(_, &time)| until.is_none_or(|until| time / UNIT_NS < until / UNIT_NS))
         {
             state.allocations = rows(&mut state.threads, timeline, live);
+            state.objects = timeline.objects_at(snapshot, &mut state.threads, time_ns);
             state.taken.lasted_ns.get_or_insert(state.taken.at_ns);
             state.taken.at_ns = time_ns;
             state.taken.point = Some(Point::Time(time_ns));
@@ -327,7 +330,7 @@ mod tests {
             }
             let call = Call {
                 kind: Kind::Device, domain: None, api: "cudaMalloc".to_owned(), device: Some(0), context: None, stream: None,
-                pool: None, thread: 0, references: 0, mappings: 0,
+                pool: None, thread: 0, references: 0, mappings: 0, nodes: None,
             };
             let mut gathered = Gathering::default();
             for (&(address, site), &(bytes, time_ns)) in &live {

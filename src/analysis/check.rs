@@ -6,6 +6,8 @@
 //!                 └ ignored                └ suppressed
 //! ```
 //!
+//! Objects without an address are counted apart, by kind; they fail only if their kind has a limit.
+//!
 //! Classes of blocks (`lost`, `cycle` …) fail by what holds them, which was searched for before.
 //!
 //! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new
@@ -25,21 +27,21 @@ use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{
-    By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
-};
+use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_line, rows_by};
 use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::suppressions::{Pattern, Sieve, Used};
-use crate::analysis::words;
 use crate::point::Point;
 use crate::snapshot::{Class, Losses, Snapshot, Taken};
 
 mod classes;
 mod growth;
 mod limits;
+mod objects;
+mod warnings;
 
 pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
+pub use objects::{JudgedObjects, lacks_objects};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -64,6 +66,12 @@ pub enum Breach {
     },
     Budget {
         pattern: String,
+        limit: u64,
+        found: u64,
+    },
+    /// Objects without an address, of one kind.
+    Objects {
+        kind: &'static str,
         limit: u64,
         found: u64,
     },
@@ -174,6 +182,10 @@ pub struct Verdict<'a> {
     pub boundary: Option<Boundary>,
     /// The judged records by call site: those to blame first, then largest first.
     pub rows: Vec<Judged<'a>>,
+    /// The objects of the kinds that have a limit, by kind and call site; the rows of kinds over their limit first.
+    pub objects: Vec<JudgedObjects<'a>>,
+    /// Objects of these kinds that the suppressions and `--since` exclude.
+    pub objects_ignored: u64,
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
@@ -195,7 +207,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let limits = &rules.limits;
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
-    let sorted = sort(snapshot, &groups, &stacks, rules);
+    let mut sorted = sort(snapshot, &groups, &stacks, rules);
+    let objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), limits);
     let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
     let mut judged: Vec<Judged> = rows
@@ -215,6 +228,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let found = Tally::total(sorted.judged.iter().map(|group| group.tally()));
     let mut breaches = of_the_whole(&sorted.judged, found, rules);
     breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
+    breaches.extend(objects.breaches);
     for row in &mut judged {
         let of_site = of_site(row, limits);
         row.to_blame = !of_site.is_empty();
@@ -224,7 +238,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut of_classes = classes::breaches(snapshot, &groups, &sorted.judged, &stacks, rules);
     classes::blame(&mut judged, &mut of_classes);
     breaches.extend(of_classes);
-    let mut warnings = warnings(snapshot, &groups, &stacks, rules);
+    let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
     judged.sort_by_key(|row| !row.to_blame);
@@ -255,6 +269,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         baseline: rules.baseline.is_some(),
         boundary: rules.boundary.clone(),
         rows: judged,
+        objects: objects.rows,
+        objects_ignored: objects.ignored,
         taken: &snapshot.taken,
         losses: &snapshot.losses,
         warnings,
@@ -539,60 +555,6 @@ fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
             _ => false,
         });
     }
-}
-
-fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &Rules) -> Vec<String> {
-    let mut warnings = Vec::new();
-    let losses = &snapshot.losses;
-    let program = Program::of(snapshot);
-    if let Some(baseline) = rules.baseline.as_ref().filter(|baseline| !baseline.is_of(&program)) {
-        let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
-        warnings.push(format!(
-            "the baseline was made from {}, but this process runs {program}",
-            known.join(", ")
-        ));
-    }
-    if losses.lost_allocations > 0 && rules.limits.allow_losses {
-        warnings.push(format!(
-            "{} could not be recorded and therefore not judged (--allow-losses)",
-            words::plural(losses.lost_allocations, "allocation", "allocations")
-        ));
-    }
-    warnings.extend(began_late(losses));
-    if groups.all.iter().any(|group| group.level == Level::Held) {
-        warnings.extend(ended_early(snapshot));
-    }
-    let is_point = snapshot.taken.point.is_some();
-    if !is_finished(snapshot) && !is_point && rules.boundary.is_none() {
-        warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
-    }
-    if let Some(name) = rules
-        .limits
-        .since
-        .as_deref()
-        .filter(|name| mark_time(snapshot, name).is_none())
-    {
-        warnings.push(format!(
-            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
-        ));
-    }
-    for budget in &rules.limits.budgets {
-        let of_stack = |stack| budget.pattern.matches_stack(stacks.get(Some(stack)));
-        if !(0..snapshot.stacks.len()).any(of_stack) {
-            warnings.push(format!(
-                "the budget of {} for {} matches no stack of the recording; check the pattern",
-                words::bytes(budget.bytes),
-                budget.pattern.text()
-            ));
-        }
-    }
-    if !losses.unhooked.is_empty() {
-        warnings.push(format!(
-            "memory of functions that culeak does not hook was not judged: {}",
-            losses.unhooked.join(", ")
-        ));
-    }
-    warnings
 }
 
 #[cfg(test)]

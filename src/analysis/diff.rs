@@ -15,6 +15,10 @@ use crate::analysis::words::plural;
 use crate::kind::Kind;
 use crate::snapshot::{Losses, Snapshot};
 
+mod objects;
+
+pub use objects::ObjectChanges;
+
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
 pub const VERSION: u32 = 2;
@@ -51,6 +55,8 @@ pub struct Diff<'a> {
     #[serde(skip)]
     pub cut: Cut,
     pub totals: Totals,
+    /// Objects without an address; `None`: not known on both sides.
+    pub objects: Option<ObjectChanges<'a>>,
     pub warnings: Vec<String>,
 }
 
@@ -138,6 +144,7 @@ impl<'a> Diff<'a> {
             cut,
             rows,
             totals,
+            objects: objects::changes(before, after, options, same_process),
             warnings: warnings([(before, old_bare), (after, new_bare)], same_process),
         }
     }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use crate::analysis::report::Row;
 use crate::analysis::site::Fingerprint;
+use crate::kind::Kind;
 
 /// What a row is matched by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,16 @@ impl Key {
             loose: stack.loose_site_fingerprint,
             line: row.site().and_then(|site| site.line),
             pool: row.pool,
+        }
+    }
+
+    /// Objects of different kinds never match.
+    pub fn of_kind(self, kind: Kind) -> Key {
+        let apart = |print: Fingerprint| Fingerprint(print.0 ^ (kind as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        Key {
+            exact: apart(self.exact),
+            loose: apart(self.loose),
+            ..self
         }
     }
 

@@ -19,7 +19,7 @@ use crate::analysis::error_name::error_name;
 use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
-use crate::analysis::objects::Objects;
+use crate::analysis::objects::{self, Objects};
 use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
@@ -297,8 +297,15 @@ impl<'a> Report<'a> {
             by_size = Some(Groups::with_these_sizes_apart(snapshot, &stacks, since_ns, apart));
             other_sizes = Some((chosen, others));
         }
+        let of_objects = match options.by {
+            By::ObjectKind => objects::groups(snapshot, |call, stack, time_ns| {
+                filtering.passes(call, stack, time_ns, &stacks)
+            }),
+            _ => Vec::new(),
+        };
         let ranked = match &by_size {
             Some(groups) => filtering.split(groups, &stacks).0,
+            None if options.by == By::ObjectKind => of_objects.iter().collect(),
             None => passing.clone(),
         };
         let mut sieve = Sieve::new(&options.suppressions);

@@ -131,10 +131,11 @@ impl RawSnapshot {
         if order == Order::OldestFirst {
             allocations.sort();
         }
-        let mut freed_after_end = Allocations::default();
+        let (mut freed_after_end, mut objects_freed_after_end) = (Allocations::default(), Allocations::default());
         if !freed_rows.is_empty() {
             (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
             freed_after_end.sort();
+            objects_freed_after_end = freed_after_end.split_off(|call| call.kind.place() == Place::Object);
             freed_after_end.split_off(|call| !call.kind.place().is_memory());
         }
         let (mut objects, mut segments) = (Allocations::default(), Allocations::default());
@@ -201,7 +202,9 @@ impl RawSnapshot {
         let phases = self.phases(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         // Frees carry no time, so a mark may be the latest known time of a process.
-        let born = allocations.rows.iter().map(|row| row.time_ns).max();
+        let born = (allocations.rows.iter().chain(&objects.rows))
+            .map(|row| row.time_ns)
+            .max();
         let marked = marks.iter().map(|mark| mark.time_ns).max();
         let phased = phases.iter().map(|phase| phase.end_ns.unwrap_or(phase.begin_ns)).max();
         let latest = born.max(marked).max(phased);
@@ -240,6 +243,8 @@ impl RawSnapshot {
             stacks,
             allocations,
             objects,
+            objects_known: order == Order::OldestFirst,
+            objects_freed_after_end,
             segments,
             freed_after_end,
             holders: None,
@@ -386,7 +391,8 @@ impl RawSnapshot {
         let parts = Attributes::parts(key.attributes);
         let kind = Kind::from_number(parts.kind).unwrap_or(Kind::Device);
         let counts = parts.flags & Attributes::COUNTS != 0;
-        let (references, mappings) = if counts { halves(key.extra) } else { (0, 0) };
+        let is_graph = kind == Kind::GraphExec;
+        let (references, mappings) = if counts && !is_graph { halves(key.extra) } else { (0, 0) };
         Call {
             kind,
             domain: match kind {
@@ -404,6 +410,7 @@ impl RawSnapshot {
             thread: thread_of(key.thread),
             references,
             mappings,
+            nodes: (counts && is_graph).then_some(key.extra),
         }
     }
 

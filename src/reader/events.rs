@@ -13,10 +13,10 @@ use super::decode::{self, Order, loss};
 use super::records::runs;
 use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
 use crate::format::{Field, *};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::Snapshot;
-use crate::timeline::{ADDRESS, Event, Packed, Site, Timeline};
+use crate::snapshot::{Allocations, Snapshot};
+use crate::timeline::{ADDRESS, Event, Log, Packed, Site, Timeline};
 
 pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let source = Source::open(path)?;
@@ -37,32 +37,38 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let is_still = raw.events_during_read == 0 && decode::events(raw.section(Section::Counters)) == counted;
     let began_ns = raw.began_ns;
     let mut lost = loss(&raw.header, Loss::TimelineEvents);
-    let (numbers, sites) = used_sites(&events, &raw);
-    let (mut snapshot, sites, threads) =
-        raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &sites)?;
-    let before = events.len();
-    let mut others = 0;
-    events.retain_mut(|event| match numbers.get(&event.site) {
-        Some(&Some(site)) => {
+    let (numbers, mut keys, keys_of_objects) = used_sites(&events, &raw);
+    let sites_of_memory = keys.len();
+    keys.extend(keys_of_objects);
+    let (mut snapshot, mut sites, threads) =
+        raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys)?;
+    let mut objects = Log {
+        sites: sites.split_off(sites_of_memory),
+        events: Vec::new(),
+    };
+    events.retain_mut(|event| {
+        let of = numbers.get(&event.site).copied();
+        if let Some(Numbered::Memory(site) | Numbered::Object(site)) = of {
             event.site = site;
             if event.op != Op::Freed {
                 let row = u32::from(event.detail());
                 event.set_thread(threads.get(&row).copied());
             }
-            true
         }
-        Some(None) => {
-            others += 1;
-            false
+        match of {
+            Some(Numbered::Object(_)) => objects.events.push(*event),
+            None => lost += 1,
+            _ => {}
         }
-        None => false,
+        matches!(of, Some(Numbered::Memory(_)))
     });
-    lost += (before - others - events.len()) as u64;
     if !is_still {
-        agree(&mut events, &snapshot, &sites, began_ns);
+        agree(&mut events, &snapshot.allocations, &sites, began_ns);
+        agree(&mut objects.events, &snapshot.objects, &objects.sites, began_ns);
     }
+    objects.events.sort_by_key(|event| event.time_ns);
     let mut timeline = Timeline::of_packed(since_ns, snapshot.taken.at_ns, sites, events);
-    timeline.lost = lost;
+    (timeline.lost, timeline.objects) = (lost, objects);
     // Records of a process that was killed do not say when it freed memory last.
     snapshot.taken.at_ns = timeline.until_ns;
     Ok((snapshot, Some(timeline)))
@@ -70,10 +76,9 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
 
 /// Drops the events that contradict the rows, of a process that went on while it was read. The rows are blocks that were
 /// live during the whole read of the records, and no block that was allocated after `began_ns`.
-fn agree(events: &mut Vec<Packed>, snapshot: &Snapshot, sites: &[Site], began_ns: u64) {
+fn agree(events: &mut Vec<Packed>, rows: &Allocations, sites: &[Site], began_ns: u64) {
     type Identity<'a> = (Kind, Option<&'a str>, u64, u64);
-    let rows = snapshot.allocations.iter();
-    let rows: HashMap<Identity, u64> = rows
+    let rows: HashMap<Identity, u64> = (rows.iter())
         .map(|row| {
             let place = (row.kind, row.call.domain.as_deref(), row.address & ADDRESS, row.bytes);
             (place, row.time_ns)
@@ -161,11 +166,21 @@ fn add_events(segment: &[u8], events: &mut Vec<Packed>) {
     events.extend(stored.map(|event| Packed::of_stored(&event)));
 }
 
-/// The rows of totals that events refer to, and the number of each as a site; `None`: of an object or a segment. Rows of several
-/// shards may be one site.
-fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Option<u32>>, Vec<TotalKey>) {
+/// A row of totals as a site.
+#[derive(Clone, Copy)]
+enum Numbered {
+    Memory(u32),
+    Object(u32),
+    /// The log of it is not read.
+    Segment,
+}
+
+/// The rows of totals that events refer to, and the number of each as a site; the keys of the sites of memory, and of those of
+/// objects. Rows of several shards may be one site.
+fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Numbered>, Vec<TotalKey>, Vec<TotalKey>) {
     let totals = raw.section(Section::Totals);
-    let (mut numbers, mut known, mut sites) = (HashMap::default(), HashMap::default(), Vec::new());
+    let (mut numbers, mut known) = (HashMap::default(), HashMap::default());
+    let (mut of_memory, mut of_objects) = (Vec::new(), Vec::new());
     for event in events {
         if numbers.contains_key(&event.site) {
             continue;
@@ -176,18 +191,22 @@ fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Option<u32>
         let Some((key, kind)) = key.and_then(|key| Some((key, kind(&key)?))) else {
             continue;
         };
-        if !kind.place().is_memory() {
-            numbers.insert(event.site, None);
-            continue;
-        }
+        let (sites, numbered): (_, fn(u32) -> Numbered) = match kind.place() {
+            Place::Segment => {
+                numbers.insert(event.site, Numbered::Segment);
+                continue;
+            }
+            Place::Object => (&mut of_objects, Numbered::Object),
+            _ => (&mut of_memory, Numbered::Memory),
+        };
         let key = TotalKey { shard: 0, ..key };
         let site = *known.entry(key).or_insert_with(|| {
             sites.push(key);
             sites.len() as u32 - 1
         });
-        numbers.insert(event.site, Some(site));
+        numbers.insert(event.site, numbered(site));
     }
-    (numbers, sites)
+    (numbers, of_memory, of_objects)
 }
 
 impl RawSnapshot {

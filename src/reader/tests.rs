@@ -621,7 +621,8 @@ fn files_that_are_no_recordings_are_refused_with_a_reason() {
     for (version, release) in [(99u32, "newer"), (1, "older")] {
         let message = error(&with(8, &version.to_le_bytes()));
         let reason = format!(
-            "written by format {version}, this build reads format 3; record again or use the {release} release"
+            "written by format {version}, this build reads format {}; record again or use the {release} release",
+            crate::format::VERSION
         );
         assert!(message.contains(&reason), "{message}");
     }

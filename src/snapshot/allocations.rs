@@ -39,12 +39,15 @@ pub struct Call {
     /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed.
     pub pool: Option<u64>,
     pub thread: usize,
-    /// VMM: references to the handle. IPC: times opened.
+    /// VMM: references to the handle. IPC: times opened. User object: references of the program.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub references: u32,
     /// VMM: mappings of the handle.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mappings: u32,
+    /// Executable graph: nodes of the graph, without those of child graphs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u64>,
 }
 
 fn is_zero(n: &u32) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! end     rows that were live at the end      allocations made until then, and freed_after_end
-//! peak    one row for each stack and kind     at_peaks; no addresses, times, threads and streams
+//! peak    one row for each stack and kind     at_peaks; no addresses, times, threads and streams; no objects
 //! exit    the rows as they are
 //! ```
 //!
@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use super::{Allocation, Allocations, AtPeak, Call, Counter, EndOf, ProcessState, Snapshot, Thread};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::point::Point;
 
 /// Why a snapshot cannot show a point in time, and what to do.
@@ -97,6 +97,26 @@ impl Snapshot {
         Ok(self)
     }
 
+    /// The objects without an address in the place of the memory, for formats that list either.
+    pub fn into_objects(self) -> Snapshot {
+        Snapshot {
+            allocations: self.objects,
+            counters: self.object_counters,
+            objects: Allocations::default(),
+            objects_known: false,
+            objects_freed_after_end: Allocations::default(),
+            object_counters: Vec::new(),
+            segments: Allocations::default(),
+            freed_after_end: Allocations::default(),
+            holders: None,
+            totals: Vec::new(),
+            at_peaks: Vec::new(),
+            device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            ..self
+        }
+    }
+
     /// The point that reports show by default: the end of a Python script that ended; otherwise the rows as they are.
     pub fn usual_point(&self) -> Point {
         let ended = self.process.state != ProcessState::Running && self.taken.automatic.is_none();
@@ -146,6 +166,9 @@ impl Snapshot {
             counter.total_count = counter.total_count.saturating_sub(count);
             counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
         }
+        self.objects.retain(|row| row.time_ns <= end.time_ns);
+        let destroyed = std::mem::take(&mut self.objects_freed_after_end);
+        self.objects.join(&destroyed);
         self.count_rows();
         self.taken.lasted_ns.get_or_insert(self.taken.at_ns);
         self.taken.at_ns = end.time_ns;
@@ -172,15 +195,28 @@ impl Snapshot {
         });
         self.allocations = Allocations::summed(rows);
         self.freed_after_end = Allocations::default();
+        self.forget_objects();
         self.count_rows();
         Ok(())
+    }
+
+    /// The objects of this point are not known.
+    fn forget_objects(&mut self) {
+        self.objects_known = false;
+        self.objects = Allocations::default();
+        self.objects_freed_after_end = Allocations::default();
+        self.object_counters
+            .retain(|counter| counter.kind.place() != Place::Object);
     }
 
     /// Sets the live sums of the counters to those of the rows. The other sums stay consistent with them.
     fn count_rows(&mut self) {
         let rows = self.allocations.iter().enumerate();
-        let live = by_place(rows.map(|(index, row)| (row, self.allocations.count(index))));
-        for counter in &mut self.counters {
+        let mut live = by_place(rows.map(|(index, row)| (row, self.allocations.count(index))));
+        live.extend(by_place(self.objects.iter().map(|row| (row, 1))));
+        let objects = self.object_counters.iter_mut();
+        let objects = objects.filter(|counter| counter.kind.place() == Place::Object);
+        for counter in self.counters.iter_mut().chain(objects) {
             (counter.live_count, counter.live_bytes) = live.get(&place(counter)).copied().unwrap_or_default();
             counter.total_count = counter.total_count.max(counter.live_count);
             counter.freed_count = counter.total_count - counter.live_count;
@@ -214,18 +250,19 @@ fn call_of(sum: &AtPeak, thread: usize) -> Call {
         thread,
         references: 0,
         mappings: 0,
+        nodes: None,
     }
 }
 
-type Place = (Option<usize>, Kind);
+type OfCounter = (Option<usize>, Kind);
 
-fn place(counter: &Counter) -> Place {
+fn place(counter: &Counter) -> OfCounter {
     (counter.device, counter.kind)
 }
 
 /// Count and bytes of rows by device and kind.
-fn by_place<'a>(rows: impl Iterator<Item = (Allocation<'a>, u64)>) -> HashMap<Place, (u64, u64)> {
-    let mut sums: HashMap<Place, (u64, u64)> = HashMap::new();
+fn by_place<'a>(rows: impl Iterator<Item = (Allocation<'a>, u64)>) -> HashMap<OfCounter, (u64, u64)> {
+    let mut sums: HashMap<OfCounter, (u64, u64)> = HashMap::new();
     for (row, blocks) in rows {
         let (count, bytes) = sums.entry((row.device, row.kind)).or_default();
         *count = count.saturating_add(blocks);
@@ -241,7 +278,7 @@ mod tests {
     use crate::snapshot::{End, HeldBlock, HolderPath, Holders, Retainer, Search, streaming};
     use proptest::prelude::*;
 
-    fn sums(snapshot: &Snapshot) -> HashMap<Place, (u64, u64)> {
+    fn sums(snapshot: &Snapshot) -> HashMap<OfCounter, (u64, u64)> {
         let rows = snapshot.allocations.iter().enumerate();
         by_place(rows.map(|(index, row)| (row, snapshot.allocations.count(index))))
     }
@@ -405,7 +442,7 @@ mod tests {
                 one.0.allocations.at(0).call.clone()
             };
             let calls = [call(Kind::Device), call(Kind::HostPinned)];
-            let mut expected: HashMap<Place, (u64, u64)> = HashMap::new();
+            let mut expected: HashMap<OfCounter, (u64, u64)> = HashMap::new();
             let (mut live, mut freed) = (Gathered::default(), Gathered::default());
             for (nth, (pinned, time_ns, bytes, is_freed)) in rows.into_iter().enumerate() {
                 let call = &calls[usize::from(pinned)];

@@ -40,6 +40,10 @@ impl Timeline {
                 state.freed_after_end.retain(|row| !still.contains(&same(row)));
             }
         }
+        state.objects = self.objects_at(snapshot, &mut state.threads, at_ns);
+        state.objects_freed_after_end = Allocations::default();
+        // Only their last values are known.
+        state.object_counters.clear();
         state.failed.retain(|failed| failed.first_ns <= at_ns);
         state.marks.retain(|mark| mark.time_ns <= at_ns);
         let phases = state.phases.partition_point(|phase| phase.begin_ns <= at_ns);

@@ -74,6 +74,7 @@ impl Timeline {
         state.taken.after_ns = Some(from_ns);
         state.allocations.retain(|row| row.time_ns > window.from_ns);
         state.freed_after_end = Allocations::default();
+        state.objects.retain(|row| row.time_ns > window.from_ns);
         let in_window = |failed: &Failed| failed.last_ns > window.from_ns;
         state.failed.retain(in_window);
         (state.counters, state.device_peaks, state.at_peaks) = Default::default();

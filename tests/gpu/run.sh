@@ -59,6 +59,7 @@ echo "building the victims in $bin" >&2
 (compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
+(build objects "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/objects.c" "$driver" -o "$bin/objects") &
 (build embeds "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/embeds.c" "$driver" -ldl -o "$bin/embeds") &
 (build events "${CC:-cc}" -O2 -g -Wall "$victims/events.c" -ldl -pthread -o "$bin/events") &
 for plugin in one:1111 two:2222; do

@@ -21,6 +21,7 @@ import exports
 import frameworks
 import harness
 import ledgers
+import objects
 import phases
 import plugin
 import segments
@@ -28,7 +29,7 @@ import tensors
 import watching
 import why
 
-assert categories and claims and coexist and ends and exports and frameworks and ledgers and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
+assert categories and claims and coexist and ends and exports and frameworks and ledgers and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

@@ -150,6 +150,7 @@ impl Sample {
                 thread: 0,
                 references: 0,
                 mappings: 0,
+                nodes: None,
             };
             self.0.allocations.push(Allocation {
                 address: 0x7f5a_0000_0000 + number * 0x1000_0000,
@@ -160,6 +161,35 @@ impl Sample {
                 call: &call,
             });
         }
+        self
+    }
+
+    /// `count` live objects of one stack, made one second apart from second 10 on.
+    pub fn makes(&mut self, kind: Kind, api: &str, count: u64, stack: usize) -> &mut Sample {
+        for nth in 0..count {
+            let call = Call {
+                kind,
+                domain: None,
+                api: api.to_owned(),
+                device: Some(0),
+                context: Some(0),
+                stream: None,
+                pool: None,
+                thread: 0,
+                references: 0,
+                mappings: 0,
+                nodes: (kind == Kind::GraphExec).then_some(48 + nth % 5),
+            };
+            self.0.objects.push(Allocation {
+                address: 0x5555_1000_0000 + (self.0.objects.len() as u64 + 1) * 0x100,
+                bytes: 0,
+                requested: 0,
+                time_ns: (10 + nth % 50) * SECOND,
+                stack: Some(stack),
+                call: &call,
+            });
+        }
+        self.0.objects_known = true;
         self
     }
 
@@ -219,6 +249,23 @@ impl Sample {
         counter.failed_count = self.0.failed.len() as u64;
         counter.peak_bytes = counter.peak_bytes.max(peak);
         self.0.counters = counters.into_values().collect();
+        let mut made: BTreeMap<Kind, u64> = BTreeMap::new();
+        for object in &self.0.objects {
+            *made.entry(object.kind).or_default() += 1;
+        }
+        let of_kind = |(kind, live_count)| Counter {
+            device: Some(0),
+            kind,
+            live_bytes: 0,
+            live_count,
+            peak_bytes: 0,
+            peak_ns: 0,
+            total_bytes: 0,
+            total_count: live_count + freed,
+            freed_count: freed,
+            failed_count: 0,
+        };
+        self.0.object_counters = made.into_iter().map(of_kind).collect();
         self.0.device_peaks = if peak > 0 {
             vec![DevicePeak {
                 device: 0,
@@ -233,6 +280,33 @@ impl Sample {
         self.0.validate().expect("a sample is valid");
         self.0
     }
+}
+
+/// A server that instantiates a graph for each request, and keeps a few other objects.
+pub fn serving() -> Snapshot {
+    let mut sample = Sample::new();
+    let frame = |function, place| (function, place, "/opt/app");
+    let serve = frame("Server::decode(Request const&)", "/src/server.cu:88");
+    let run = frame("Server::run()", "/src/server.cu:140");
+    let decode = sample.stack(&[RUNTIME, serve, run, MAIN, START]);
+    let connect = frame("Server::connect()", "/src/server.cu:61");
+    let connect = sample.stack(&[RUNTIME, connect, run, MAIN, START]);
+    let load = sample.stack(&[
+        RUNTIME,
+        frame("Model::load(char const*)", "/src/model.cu:33"),
+        MAIN,
+        START,
+    ]);
+    let cublas = ("", "", "/usr/local/cuda/lib64/libcublas.so.13");
+    let create = frame("Model::prepare()", "/src/model.cu:47");
+    let library = sample.stack(&[RUNTIME, cublas, ("cublasCreate_v2", "", cublas.2), create, MAIN, START]);
+    sample.holds(Kind::Device, "cudaMalloc", 64 * MIB, 1, load);
+    sample.makes(Kind::GraphExec, "cudaGraphInstantiateWithFlags", 40, decode);
+    sample.makes(Kind::Stream, "cudaStreamCreate", 12, connect);
+    sample.makes(Kind::Event, "cudaEventCreateWithFlags", 12, connect);
+    sample.makes(Kind::Stream, "cuStreamCreateWithPriority", 4, library);
+    sample.makes(Kind::Library, "cuLibraryLoadData", 1, load);
+    sample.finish(64 * MIB, 3)
 }
 
 /// A training program that leaks in several ways.

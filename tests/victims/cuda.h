@@ -116,6 +116,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuGraphRetainUserObject, "cuGraphRetainUserObject", 11030, 0, (CUgraph, CUuserObject, unsigned, unsigned)) \
     X(cuGraphClone, "cuGraphClone", 10000, 0, (CUgraph *, CUgraph)) \
     X(cuMemAlloc, "cuMemAlloc", 2000, 0, (unsigned *, unsigned)) \
+    X(cuMemsetD8Async, "cuMemsetD8Async", 3020, 0, (CUdeviceptr, unsigned char, size_t, CUstream)) \
     X(cuMemAlloc_v2, "cuMemAlloc", 3020, 0, (CUdeviceptr *, size_t)) \
     X(cuMemAllocPitch, "cuMemAllocPitch", 2000, 0, (unsigned *, unsigned *, unsigned, unsigned, unsigned)) \
     X(cuMemAllocPitch_v2, "cuMemAllocPitch", 3020, 0, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \

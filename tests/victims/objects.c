@@ -5,6 +5,7 @@ static int give_back(void) { return arguments[0] && !strcmp(arguments[0], "free"
 
 static const char image[] = ".version 7.0\n.target sm_50\n.address_size 64\n";
 static char descriptor[512];
+static CUdeviceptr memory;
 
 #define OBJECT(name, type, create, destroy) \
     static NOINLINE void name(void) { \
@@ -28,6 +29,8 @@ OBJECT(texture, CUtexture, cuTexObjectCreate(&object, descriptor, descriptor, 0)
 OBJECT(surface, CUsurface, cuSurfObjectCreate(&object, descriptor), cuSurfObjectDestroy(object))
 OBJECT(semaphore, CUsemaphore, cuImportExternalSemaphore(&object, descriptor), cuDestroyExternalSemaphore(object))
 OBJECT(user_object, CUuserObject, cuUserObjectCreate(&object, descriptor, free, 2, 1), cuUserObjectRelease(object, 2))
+
+OBJECT(context, CUcontext, cuCtxCreate_v2(&object, 0, 0), cuCtxDestroy_v2(object))
 
 static NOINLINE void exec(void) {
     start_cuda();
@@ -81,6 +84,81 @@ static void in_context(void) {
     OK(cuCtxDestroy_v2(context));
 }
 
+/* A stream for each of several requests, from one line. */
+static NOINLINE CUstream per_request(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    STAY();
+    return stream;
+}
+
+/* A stream that an exit handler destroys, and one that is left. */
+static CUstream until_exit;
+static void destroys_at_exit(void) { cuStreamDestroy_v2(until_exit); }
+
+static void destroyed_at_exit(void) {
+    /* Before the recorder watches the exit, so that this handler runs after the recorder's. */
+    REQUIRE(!atexit(destroys_at_exit));
+    start_cuda();
+    OK(cuStreamCreate(&until_exit, 1));
+    until_exit = per_request();
+}
+
+/* The second stream exists when the event is created, and is destroyed later. */
+static void over_time(void) {
+    start_cuda();
+    CUstream first, second;
+    CUevent event;
+    OK(cuStreamCreate(&first, 1));
+    OK(cuStreamCreate(&second, 1));
+    OK(cuEventCreate(&event, 2));
+    usleep(1000);
+    OK(cuStreamDestroy_v2(second));
+}
+
+/* Captured, instantiated, launched, forgotten. */
+static NOINLINE void decode(CUstream stream) {
+    CUgraph graph;
+    CUexec exec;
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuMemsetD8Async(memory, 1, 64, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuGraphDestroy(graph));
+    STAY();
+}
+
+static void decodes(void) {
+    start_cuda();
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuMemAlloc_v2(&memory, 64));
+    for (int request = 0; request < 40; request++) decode(stream);
+    OK(cuMemFree_v2(memory));
+    OK(cuStreamDestroy_v2(stream));
+}
+
+/* An executable that is made while a stream is being captured. */
+static void exec_in_capture(void) {
+    start_cuda();
+    CUstream stream;
+    CUgraph graph, captured;
+    CUexec exec;
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuStreamEndCapture(stream, &captured));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+}
+
+static void decodes_and_waits(void) {
+    decodes();
+    REQUIRE(write(1, "ready\n", 6) == 6);
+    for (;;) pause();
+}
+
 /* Many, one after the other. */
 static void churn(void) {
     start_cuda();
@@ -94,14 +172,6 @@ static void churn(void) {
     }
 }
 
-/* A stream for each of several requests, from one line. */
-static NOINLINE CUstream per_request(void) {
-    CUstream stream;
-    OK(cuStreamCreate(&stream, 1));
-    STAY();
-    return stream;
-}
-
 static void requests(void) {
     start_cuda();
     for (int request = 0; request < 40; request++) per_request();
@@ -110,5 +180,6 @@ static void requests(void) {
 
 MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAVIOUR(module), BEHAVIOUR(library),
      BEHAVIOUR(linker), BEHAVIOUR(graph), BEHAVIOUR(green_context), BEHAVIOUR(texture), BEHAVIOUR(surface),
-     BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
+     BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
+     BEHAVIOUR(over_time), BEHAVIOUR(exec_in_capture), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
      BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))

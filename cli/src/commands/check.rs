@@ -18,7 +18,7 @@ use crate::load::{self, Loaded, Several, holders};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{RuleArgs, check_holders, check_mark, is_baseline};
+use crate::options::rules::{RuleArgs, check_holders, check_mark, check_objects, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, progress, text};
 
@@ -36,6 +36,7 @@ Examples:
   culeak check app.culeak
   culeak check rank0.culeak rank1.culeak runs/       all must pass
   culeak check app.culeak --max-leaked 64MiB --kind device
+  culeak check app.culeak --max-objects graph-exec=64 --max-objects stream=32
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
   culeak check app.culeak --baseline leaks.json                       compare with the baseline
@@ -146,6 +147,7 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     if let Some(pid) = pid.filter(|_| lacks_holders(&item.snapshot, rules)) {
         holders::of_process(item, pid, &holders::Wanted::default())?;
     }
+    check_objects(rules, &item.snapshot, &item.source)?;
     check_holders(rules, &item.snapshot, &item.source)
 }
 

@@ -39,6 +39,7 @@ docs/formats.md describes what each format can hold.
 Examples:
   culeak export 4711 --format pprof -o gpu.pb.gz         then: pprof -http=: gpu.pb.gz
   culeak export 4711 --format parquet -o gpu.parquet     then: duckdb, pandas, Polars
+  culeak export 4711 --objects --format pprof -o objects.pb.gz
   culeak export rank-*.culeak --format perfetto -o job.pftrace
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
@@ -58,6 +59,10 @@ pub struct ExportArgs {
     /// Include only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
+    /// Write objects without an address (streams, events, modules, graphs …) instead of memory; they have counts and no bytes.
+    /// For pprof, folded, csv and parquet
+    #[arg(long, conflicts_with = "between")]
+    pub objects: bool,
     /// Exclude stacks that match a rule in this file or a built-in rule (as in check), and print their total; repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
@@ -166,6 +171,16 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
              speedscope, folded or html",
         ));
     }
+    if args.objects && !matches!(format, Format::Pprof | Format::Folded | Format::Csv | Format::Parquet) {
+        return Err(Failure::new(
+            "--objects: this format shows bytes, which objects do not have; use pprof, folded, csv or parquet",
+        ));
+    }
+    if args.objects && args.cost.is_made() {
+        return Err(Failure::new(
+            "--objects: destroyed objects are not recorded by stack; use --cost count",
+        ));
+    }
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
@@ -209,6 +224,9 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             Some(_) => args.names.name_frames(item),
             None => load::at::show(item, args.at.as_ref(), &args.names)?,
         }
+        if args.objects {
+            show_objects(item)?;
+        }
     }
     let options = profile::Options {
         full_stacks: args.full_stacks,
@@ -228,6 +246,18 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         print_suppressed(&items, &options);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// Puts the objects of an input in the place of its memory.
+fn show_objects(item: &mut Loaded) -> Result<(), Failure> {
+    if !item.snapshot.objects_known {
+        return Err(Failure::new(format!(
+            "{}: has no record of objects at this point; choose another with --at, or record again with this version of culeak",
+            item.source
+        )));
+    }
+    item.snapshot = std::mem::take(&mut item.snapshot).into_objects();
+    Ok(())
 }
 
 /// Reduces an input to a window of time.
@@ -271,7 +301,10 @@ fn write(
     match format {
         Format::Pprof => pprof::write(snapshot, options, out),
         Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
-        Format::Folded => folded::write(&Profile::of(snapshot, &with_made), detail, args.cost, out),
+        Format::Folded => {
+            let cost = if args.objects { Cost::Count } else { args.cost };
+            folded::write(&Profile::of(snapshot, &with_made), detail, cost, out)
+        }
         Format::Perfetto => {
             let inputs = items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
             perfetto::write(&inputs.collect::<Vec<_>>(), &args.kind, out)

@@ -236,6 +236,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
             })?;
         }
     }
+    let has_bytes = sums.is_empty() || sums.iter().any(|(_, tally)| tally.bytes > 0);
     let space = tables.value_type("inuse_space", "bytes");
     let objects = tables.value_type("inuse_objects", "count");
     let mut sample_type = vec![space, objects];
@@ -257,7 +258,8 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         // Every allocation is recorded, without sampling.
         period: 1,
         comment,
-        default_sample_type: space.r#type,
+        // Objects have counts only.
+        default_sample_type: if has_bytes { space.r#type } else { objects.r#type },
         mapping: tables.mappings,
         location: tables.locations,
         function: tables.functions,

@@ -176,6 +176,18 @@ fn pprofs_values_add_up_to_the_report() {
 }
 
 #[test]
+fn objects_are_exported_as_counts() {
+    use crate::text::sample::serving;
+    let objects = serving().into_objects();
+    let profile = unpacked(&objects, &Options::default());
+    let count: i64 = profile.sample.iter().map(|sample| sample.value[1]).sum();
+    assert_eq!(count, serving().objects.len() as i64);
+    assert!(profile.sample.iter().all(|sample| sample.value[0] == 0));
+    let default = &profile.string_table[profile.default_sample_type as usize];
+    assert_eq!(default, "inuse_objects");
+}
+
+#[test]
 fn every_id_in_pprofs_tables_is_valid() {
     for snapshot in [leaky(), training().finish(0, 0), hostile()] {
         let full = Options {

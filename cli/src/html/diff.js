@@ -39,6 +39,7 @@ pages.diff = (context) => {
   view.tables.push(table);
   if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing changed"));
   if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, plural(page.hidden_rows, "more row", "more rows") + " left out by --top or --min-bytes"));
+  if (page.objects.length > 0) section(main, "Objects without an address", element("ul", {}, page.objects.map((line) => element("li", {}, line))));
   section(main, "Not recorded");
   for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), ...losses(...page.losses[nth]));
   view.start();

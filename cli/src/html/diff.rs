@@ -31,6 +31,8 @@ struct Page {
     hidden_rows: usize,
     warnings: Vec<String>,
     totals: Vec<(&'static str, String)>,
+    /// Changes of objects without an address, one line each.
+    objects: Vec<String>,
     /// Of both sides: the losses that occurred, and all counts.
     losses: [[Vec<sums::Sum>; 2]; 2],
 }
@@ -66,6 +68,7 @@ pub fn write(
         hidden_rows: diff.hidden_rows,
         warnings: diff.warnings.iter().map(|text| Escaped(text).to_string()).collect(),
         totals: text::diff::totals(&diff),
+        objects: objects(&diff)?,
         losses: [before, after].map(|snapshot| {
             let options = report::Options {
                 by: By::Kind,
@@ -77,6 +80,20 @@ pub fn write(
     };
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));
     page::write(Parts::Graph, &title, &shown, data, &content, out)
+}
+
+fn objects(diff: &Diff) -> io::Result<Vec<String>> {
+    let mut lines = Vec::new();
+    if let Some(changes) = &diff.objects {
+        text::objects::write_changes(changes, &mut anstream::StripStream::new(&mut lines))?;
+    }
+    let lines = String::from_utf8_lossy(&lines);
+    Ok(lines
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect())
 }
 
 /// The text for browsers without scripts: the largest changes.

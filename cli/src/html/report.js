@@ -47,10 +47,19 @@ function showProcess(context, number, host) {
     const items = process.failed.map((failed) => element("details", {}, element("summary", {}, failed.text), stackList(context, stacks, failed.stack)));
     section(host, "Failed requests", items);
   }
+  showObjects(context, stacks, process, host);
   section(host, "Totals", facts(process.totals, "sums"));
   section(host, "Not recorded", losses(process.losses, process.all_losses));
   host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, process.next)));
   view.start();
+}
+
+function showObjects(context, stacks, process, host) {
+  if (process.object_kinds.length === 0) return;
+  const kinds = element("ul", {}, process.object_kinds.map((kind) => element("li", {}, kind)));
+  const sites = process.objects.map((of) => element("details", {}, element("summary", {}, of.text), stackList(context, stacks, of.stack)));
+  const more = process.hidden_objects > 0 ? element("p", { class: "quiet" }, "and " + plural(process.hidden_objects, "more call site", "more call sites")) : null;
+  section(host, "Objects without an address", kinds, sites, more);
 }
 
 // What the recording lacks, with all counts on demand. The heading names the rows.

@@ -62,12 +62,16 @@ struct Process {
     suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
     failed: Vec<Failed>,
+    /// Objects without an address: the kinds, and the call sites.
+    object_kinds: Vec<String>,
+    objects: Vec<Failed>,
+    hidden_objects: usize,
     losses: Vec<sums::Sum>,
     all_losses: Vec<sums::Sum>,
     next: String,
 }
 
-/// A failed request, and the number of its stack.
+/// A failed request or objects of a call site, and the number of the stack.
 #[derive(Serialize)]
 struct Failed {
     text: String,
@@ -113,6 +117,9 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
 /// Limits the size of the page: a row for a thread or a kind may have all stacks.
 const STACKS_OF_A_ROW: usize = 1000;
 
+/// Call sites of objects on a page.
+const OBJECTS_SHOWN: usize = 500;
+
 /// Rows in the text for browsers without scripts.
 const ROWS_IN_TEXT: usize = 20;
 
@@ -150,6 +157,15 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     };
     let trigger = report.trigger.as_ref().map(&mut request);
     let failed: Vec<_> = report.failed.iter().map(request).collect();
+    let sites = report.objects.rows.iter().take(OBJECTS_SHOWN);
+    let objects: Vec<(String, usize)> = sites
+        .map(|row| {
+            let stack = stacks.add_call_stack(data, &row.stack, full);
+            (text::objects::title(row).trim_start().to_owned(), stack)
+        })
+        .collect();
+    let hidden_objects = report.objects.hidden_rows + report.objects.rows.len() - objects.len();
+    let object_kinds = report.objects.kinds.iter().map(text::objects::kind).collect();
     let tables = [("rows", &report.rows), ("pools", &report.pools)].map(|(name, rows)| {
         let of_rows: Vec<_> = rows.iter().map(|row| of_row(data, &mut stacks, row, full)).collect();
         (name, rows, of_rows)
@@ -204,6 +220,9 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
         totals: sums::totals(&report, false),
         failed: failed.into_iter().map(moved).collect(),
+        object_kinds,
+        objects: objects.into_iter().map(moved).collect(),
+        hidden_objects,
         losses: sums::losses(&report, false),
         all_losses: sums::losses(&report, true),
         next: Escaped(&report.next).to_string(),

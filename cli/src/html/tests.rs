@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 use crate::escape::is_active;
-use crate::text::sample::{MAIN, MIB, Sample, held, leaky, training};
+use crate::text::sample::{MAIN, MIB, Sample, held, leaky, serving, training};
 use crate::text::timeline::training_over_time;
 
 fn page(snapshot: &Snapshot, by: By) -> String {
@@ -232,6 +232,28 @@ fn the_numbers_are_those_of_the_report() {
             .collect();
         assert_eq!(shown, known);
     }
+}
+
+#[test]
+fn objects_are_those_of_the_report() {
+    let (header, _) = data(&page(&serving(), By::Site));
+    let process = &header["page"]["processes"][0];
+    assert_eq!(
+        process["object_kinds"][0],
+        "graph-exec: 40 live, 43 created, 3 destroyed"
+    );
+    let first = process["objects"][0]["text"].as_str().expect("a text");
+    assert!(
+        first.starts_with("40 graph-exec  Server::decode  server.cu:88"),
+        "{first}"
+    );
+    assert_eq!(process["objects"].as_array().map(Vec::len), Some(5));
+    let mut later = serving();
+    later.objects.truncate(60);
+    let (header, _) = data(&diff_page(&serving(), &later));
+    let lines = header["page"]["objects"].as_array().expect("lines");
+    assert_eq!(lines[0], "objects without an address: 60 (-9)");
+    assert!(lines.len() > 1);
 }
 
 #[test]

@@ -22,7 +22,9 @@ function showTrend(context, number, host) {
     ...trend.warnings.map((warning) => element("p", { class: "warning" }, warning)),
   );
   if (trend.devices.length > 0) host.append(element("ul", {}, trend.devices.map((device) => element("li", {}, device))));
-  const top = trend.rows.slice(0, LINES).map((row, nth) => ({ name: shorten(row.label + (row.place ? "  " + row.place : "")), values: values("series.bytes", nth), colour: "--s" + (nth + 1) }));
+  const numbers = [...trend.rows.keys()].filter((nth) => !trend.rows[nth].object).slice(0, LINES);
+  const name = (row) => shorten(row.label + (row.place ? "  " + row.place : ""));
+  const top = numbers.map((nth, line) => ({ name: name(trend.rows[nth]), values: values("series.bytes", nth), colour: "--s" + (line + 1) }));
   const all = { name: "all call sites", values: Array.from(column("points.bytes")), colour: "--s0" };
   const canvas = element("div", { class: "chart", id: "chart" });
   section(host, "Memory over time", canvas);
@@ -51,7 +53,11 @@ function showTrend(context, number, host) {
 
 function showSites(trend, values, host) {
   const row = (nth) => trend.rows[nth];
-  const per = (pace) => pace === null ? "unknown" : withSign(Math.trunc(pace), formatBytes) + " per " + trend.unit;
+  // Objects have counts only.
+  const shown = (nth) => (row(nth).object ? row(nth).count : row(nth).bytes);
+  const amount = (nth) => (row(nth).object ? (count) => formatCount(count) + " " + row(nth).object : formatBytes);
+  const series = (nth) => values(row(nth).object ? "series.counts" : "series.bytes", nth);
+  const per = (pace, format = formatBytes) => pace === null ? "unknown" : withSign(Math.trunc(pace), format) + " per " + trend.unit;
   const site = {
     title: "Call site",
     classes: "site code",
@@ -59,32 +65,34 @@ function showSites(trend, values, host) {
     key: (nth) => row(nth).label,
     cell: (nth) => ({ name: shorten(row(nth).label), rest: [row(nth).mark ? element("span", { class: "mark" }, row(nth).mark) : null, element("div", { class: "narrow quiet" }, shorten(row(nth).place))] }),
   };
-  const change = (nth) => row(nth).bytes.last - row(nth).bytes.first;
+  const change = (nth) => shown(nth).last - shown(nth).first;
   const columns = [
     { title: "Class", textual: true, key: (nth) => row(nth).class, cell: (nth) => element("span", { class: "tone-" + row(nth).tone }, row(nth).class) },
-    { title: "Over time", classes: "curve wide", key: change, cell: (nth) => smallCurve(trend, values("series.bytes", nth), row(nth).tone === "bad" ? "--s1" : "--s2") },
-    { title: "Last", classes: "number", key: (nth) => row(nth).bytes.last, cell: (nth) => numberCell(formatBytes(row(nth).bytes.last), "bytes", row(nth).bytes.last) },
-    { title: "Change", classes: "number wide", key: change, cell: (nth) => withSign(change(nth), formatBytes) },
+    { title: "Over time", classes: "curve wide", key: change, cell: (nth) => smallCurve(trend, series(nth), row(nth).tone === "bad" ? "--s1" : "--s2") },
+    { title: "Last", classes: "number", key: (nth) => shown(nth).last, cell: (nth) => numberCell(amount(nth)(shown(nth).last), row(nth).object ? "count" : "bytes", shown(nth).last) },
+    { title: "Change", classes: "number wide", key: change, cell: (nth) => withSign(change(nth), amount(nth)) },
     site,
     { title: "Place", classes: "site code wide", textual: true, key: (nth) => row(nth).place, cell: (nth) => shorten(row(nth).place) },
-    { title: "Pace", classes: "number wide", key: (nth) => row(nth).bytes.pace, cell: (nth) => per(row(nth).bytes.pace) },
+    { title: "Pace", classes: "number wide", key: (nth) => shown(nth).pace, cell: (nth) => per(shown(nth).pace, amount(nth)) },
     { title: "Confidence", classes: "number wide", key: (nth) => row(nth).confidence, cell: (nth) => Math.round(row(nth).confidence * 100) + " %" },
   ];
   const detail = (nth) => {
     const of = row(nth);
     const canvas = element("div", { class: "chart" });
-    const lines = [
+    const bytes = [
       { name: "bytes", values: values("series.bytes", nth), colour: "--s1" },
       { name: "blocks", values: values("series.counts", nth), colour: "--s2", counts: true },
     ];
+    const counts = [{ name: of.object, values: values("series.counts", nth), colour: "--s1", counts: true }];
+    const lines = of.object ? counts : bytes;
     timeChart(canvas, trend, lines, 200, of.sentence);
     const range = (evidence, format) => `first ${format(evidence.first)}, last ${format(evidence.last)}, between ${format(evidence.least)} and ${format(evidence.most)}`;
     const list = [
       ["name", of.label],
-      ["bytes", range(of.bytes, formatBytes)],
-      ["blocks", range(of.count, formatCount)],
+      of.object ? ["objects", range(of.count, formatCount)] : ["bytes", range(of.bytes, formatBytes)],
+      ...(of.object ? [] : [["blocks", range(of.count, formatCount)]]),
       ["evidence", of.evidence],
-      ["pace", `${per(of.bytes.pace)}, with 95 % confidence between ${per(of.bytes.pace_low)} and ${per(of.bytes.pace_high)}`],
+      ["pace", `${per(shown(nth).pace, amount(nth))}, with 95 % confidence between ${per(shown(nth).pace_low, amount(nth))} and ${per(shown(nth).pace_high, amount(nth))}`],
       ["kind", of.kinds],
     ];
     const frames = of.stack.map((frame) => element("li", { class: frame.users ? null : "foreign" }, frame.function, element("span", { class: "at" }, frame.place)));

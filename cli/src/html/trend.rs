@@ -50,6 +50,8 @@ struct Site<'t> {
     place: String,
     mark: String,
     kinds: String,
+    /// The kind of object; null for memory.
+    object: Option<&'static str>,
     class: &'static str,
     /// The style of the class.
     tone: &'static str,
@@ -151,6 +153,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
             (false, None) => String::new(),
         },
         kinds: site.kinds.join(", "),
+        object: site.object,
         class,
         tone: tone(style),
         confidence: row.confidence,

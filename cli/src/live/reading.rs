@@ -1,8 +1,10 @@
 //! One reading of one process's recording: everything the view shows of it except names, as plain data.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use culeak::analysis::report::{self, Tally};
+use culeak::kind::{Kind, Place};
 use culeak::reader::StackSums;
 use culeak::snapshot::{Losses, Process};
 
@@ -23,6 +25,8 @@ pub struct Reading {
     pub failed: Tally,
     pub allocated: u64,
     pub freed: u64,
+    /// Objects without an address that exist, most first.
+    pub objects: Vec<(Kind, u64)>,
     pub losses: Losses,
     pub events_during_read: u64,
 }
@@ -60,6 +64,13 @@ impl Reading {
             bytes: failed.bytes,
             count: failed.count,
         });
+        let mut objects: BTreeMap<Kind, u64> = BTreeMap::new();
+        let counters = snapshot.object_counters.iter();
+        for counter in counters.filter(|counter| counter.kind.place() == Place::Object && counter.live_count > 0) {
+            *objects.entry(counter.kind).or_default() += counter.live_count;
+        }
+        let mut objects: Vec<(Kind, u64)> = objects.into_iter().collect();
+        objects.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
         let sum = |numbers: &mut dyn Iterator<Item = u64>| numbers.fold(0, u64::saturating_add);
         Reading {
             recording,
@@ -69,6 +80,7 @@ impl Reading {
             failed: Tally::total(failed),
             allocated: sum(&mut snapshot.counters.iter().map(|counter| counter.total_count)),
             freed: sum(&mut snapshot.counters.iter().map(|counter| counter.freed_count)),
+            objects,
             losses: snapshot.losses.clone(),
             events_during_read: snapshot.taken.events_during_read,
             process: snapshot.process.clone(),

@@ -244,6 +244,7 @@ impl<'i> Reader<'_, 'i> {
             thread: 0,
             references: 0,
             mappings: 0,
+            nodes: None,
         };
         let tensor = Call {
             kind: Kind::Tensor,

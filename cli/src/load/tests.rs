@@ -444,6 +444,10 @@ mod schema {
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
         assert_eq!(problems(&full), Vec::<String>::new());
+        let mut objects = crate::text::sample::serving();
+        objects.objects_freed_after_end = objects.objects.clone();
+        objects.segments = objects.allocations.clone();
+        assert_eq!(problems(&objects), Vec::<String>::new());
         let peak = shut_down().at(&culeak::point::Point::Peak).expect("a peak");
         assert!(peak.allocations.is_summed());
         assert_eq!(problems(&peak), Vec::<String>::new());

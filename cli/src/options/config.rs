@@ -16,7 +16,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use super::rules::{self, Failing, RuleArgs};
-use super::{parse_kind, parse_pattern};
+use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
 
@@ -59,6 +59,8 @@ struct CheckDefaults {
     max_per_site: Option<u64>,
     #[serde(deserialize_with = "kinds")]
     max_kind: Vec<(Kind, u64)>,
+    #[serde(deserialize_with = "objects")]
+    max_objects: Vec<(Kind, u64)>,
     #[serde(deserialize_with = "budgets")]
     budget: Vec<Budget>,
     suppressions: Vec<PathBuf>,
@@ -150,6 +152,7 @@ impl CheckDefaults {
         or(&mut rules.max_count, self.max_count);
         or(&mut rules.max_per_site, self.max_per_site);
         or_all(&mut rules.max_kind, self.max_kind);
+        or_all(&mut rules.max_objects, self.max_objects);
         or_all(&mut rules.budget, self.budget);
         let suppressions = self.suppressions.iter().map(|path| base.join(path));
         or_all(&mut rules.suppressions, suppressions.collect());
@@ -194,7 +197,17 @@ fn sizes<'de, D: Deserializer<'de>, T>(
 }
 
 fn kinds<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::Error> {
-    sizes(value, |name, bytes| Ok((parse_kind(name)?, bytes)))
+    sizes(value, |name, bytes| Ok((parse_memory_kind(name)?, bytes)))
+}
+
+/// A table of numbers of objects.
+fn objects<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::Error> {
+    let table: BTreeMap<String, u64> = BTreeMap::deserialize(value)?;
+    let entries = table.iter().map(|(name, &count)| {
+        let kind = parse_object_kind(name).map_err(|error| D::Error::custom(format!("{name:?}: {error}")))?;
+        Ok((kind, count))
+    });
+    entries.collect()
 }
 
 fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Budget>, D::Error> {

@@ -10,7 +10,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
 use culeak::analysis::check::{
-    Budget, FailOn, Limits, Rules, Tolerance, baseline_of, lacks_holders, verdict, without_holders,
+    Budget, FailOn, Limits, Rules, Tolerance, baseline_of, lacks_holders, lacks_objects, verdict, without_holders,
 };
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::suppressions::Suppressions;
@@ -20,7 +20,9 @@ use culeak::point::Point;
 use culeak::snapshot::{Class, ProcessState, Snapshot};
 use serde::Deserialize;
 
-use super::{NameArgs, kind_parser, parse_kind, parse_pattern, parse_point, read_rules};
+use super::{
+    NameArgs, memory_kind_parser, parse_memory_kind, parse_object_kind, parse_pattern, parse_point, read_rules,
+};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
@@ -48,6 +50,10 @@ pub struct RuleArgs {
     /// Allow SIZE of one kind of memory, e.g. pinned=1GiB; repeatable
     #[arg(long, value_name = "KIND=SIZE", value_parser = KindLimitParser, hide_possible_values = true)]
     pub max_kind: Vec<(Kind, u64)>,
+    /// Allow N objects of one kind, e.g. stream=64; repeatable. Kinds: stream, event, module, library, graph-object, graph-exec,
+    /// context, green-context, pool, texture, surface, external, external-semaphore, multicast, user-object, linker
+    #[arg(long, value_name = "KIND=N", value_parser = ObjectLimitParser, hide_possible_values = true)]
+    pub max_objects: Vec<(Kind, u64)>,
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
@@ -59,7 +65,7 @@ pub struct RuleArgs {
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = memory_kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; PyTorch tensors are always judged
     #[arg(long)]
@@ -86,11 +92,12 @@ pub struct RuleArgs {
 }
 
 /// The ids of the options in [`RuleArgs`], for commands that restrict them.
-pub const RULE_OPTIONS: [&str; 15] = [
+pub const RULE_OPTIONS: [&str; 16] = [
     "max_leaked",
     "max_count",
     "max_per_site",
     "max_kind",
+    "max_objects",
     "budget",
     "at",
     "since",
@@ -161,6 +168,7 @@ impl RuleArgs {
                 max_count: self.max_count,
                 max_per_site: self.max_per_site,
                 per_kind: self.max_kind.iter().copied().collect(),
+                max_objects: self.max_objects.iter().copied().collect(),
                 budgets: self.budget.clone(),
                 tolerance: self.tolerance.unwrap_or_default(),
                 fail_on: self.against_baseline().first().copied().unwrap_or_default(),
@@ -216,6 +224,26 @@ pub fn check_holders(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result
         units::bytes(unknown.bytes),
         units::plural(unknown.count, "block", "blocks")
     )))
+}
+
+/// Refuses a snapshot whose objects are not known, if their number is limited.
+///
+/// # Errors
+/// The message says how to record them.
+pub fn check_objects(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
+    if !lacks_objects(snapshot, rules) {
+        return Ok(());
+    }
+    Err(Failure::new(match snapshot.taken.point {
+        Some(Point::Peak) => format!(
+            "{source}: cannot be judged by --max-objects at the peak, because recordings have no objects of it; choose another point \
+             with --at"
+        ),
+        _ => format!(
+            "{source}: cannot be judged by --max-objects, because it has no record of objects; record again with this version of \
+             culeak"
+        ),
+    }))
 }
 
 /// Refuses a snapshot without the mark of `--since`: what was allocated after it is unknown.
@@ -337,7 +365,38 @@ fn key_and_size(text: &str) -> Result<(&str, u64), String> {
 
 fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
     let (kind, size) = key_and_size(text)?;
-    Ok((parse_kind(kind)?, size))
+    Ok((parse_memory_kind(kind)?, size))
+}
+
+fn parse_object_limit(text: &str) -> Result<(Kind, u64), String> {
+    let (kind, count) = text.rsplit_once('=').ok_or("expected KIND=N, e.g. stream=64")?;
+    let kind = parse_object_kind(kind)?;
+    let count = count.trim().parse();
+    let count = count.map_err(|_| format!("expected a number of objects after {}=, e.g. 64", kind.name()))?;
+    Ok((kind, count))
+}
+
+/// A parser for `KIND=N`; completions offer the kinds.
+#[derive(Debug, Clone)]
+struct ObjectLimitParser;
+
+impl TypedValueParser for ObjectLimitParser {
+    type Value = (Kind, u64);
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<(Kind, u64), clap::Error> {
+        let parser = StringValueParser::new().try_map(|text| parse_object_limit(&text));
+        parser.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |kind: Kind| PossibleValue::new(format!("{}=", kind.name()));
+        Some(Box::new(Kind::objects().map(value)))
+    }
 }
 
 /// A parser for `KIND=SIZE`; completions offer the kinds.
@@ -358,8 +417,8 @@ impl TypedValueParser for KindLimitParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: &Kind| PossibleValue::new(format!("{}=", kind.name()));
-        Some(Box::new(Kind::ALL.iter().map(value)))
+        let value = |kind: Kind| PossibleValue::new(format!("{}=", kind.name()));
+        Some(Box::new(Kind::of_memory().map(value)))
     }
 }
 
@@ -424,6 +483,23 @@ mod tests {
         assert_eq!((budget.pattern.text(), budget.bytes), ("operator==*", 2048));
         assert_eq!(parse_tolerance("5 %"), Ok(Tolerance::Percent(5.0)));
         assert_eq!(parse_tolerance("1MiB"), Ok(Tolerance::Bytes(1 << 20)));
+        assert_eq!(parse_object_limit("graph-exec=0"), Ok((Kind::GraphExec, 0)));
+        assert_eq!(parse_object_limit("pool=3"), Ok((Kind::Pool, 3)));
+        for (text, part) in [
+            ("tape=1", "unknown kind of object; expected one of: pool,"),
+            (
+                "device=1",
+                "device is memory, whose limit is a size: --max-kind device=SIZE",
+            ),
+            ("stream", "expected KIND=N"),
+            ("stream=1MiB", "expected a number of objects after stream="),
+            ("stream=-1", "expected a number"),
+        ] {
+            let error = parse_object_limit(text).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        let error = parse_kind_limit("stream=1").expect_err("an object");
+        assert!(error.contains("--max-objects stream=N"), "{error}");
         assert!(parse_kind_limit("tape=1").is_err() && parse_budget("*=1").is_err());
         for text in ["-1%", "inf%", "%", "much"] {
             assert!(parse_tolerance(text).is_err(), "{text}");

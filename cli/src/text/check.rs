@@ -9,6 +9,7 @@ use culeak::analysis::report::{Tally, shell_word};
 use culeak::point::Point;
 use culeak::snapshot::Class;
 
+use super::objects;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{RankedLine, write_ranking};
 use super::units::{self, plural};
@@ -42,6 +43,8 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
             writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
         }
+        let blamed: Vec<_> = verdict.objects.iter().filter(|of| of.to_blame).collect();
+        objects::write_lines(blamed.iter().map(|of| &of.row), SITES_SHOWN, out)?;
         let lines = verdict.rows.iter().take(SITES_SHOWN).map(RankedLine::of_judged);
         write_ranking(&lines.collect::<Vec<_>>(), out)?;
         let hidden = verdict.rows.len().saturating_sub(SITES_SHOWN) as u64;
@@ -53,6 +56,13 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     if verdict.ignored.count > 0 {
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
         writeln!(out, "not judged: {tally} ({reasons})")?;
+    }
+    if verdict.objects_ignored > 0 {
+        let objects = plural(verdict.objects_ignored, "object", "objects");
+        writeln!(
+            out,
+            "not judged: {objects} (kept by CUDA libraries, suppressed, or made before the mark)"
+        )?;
     }
     if verdict.freed_at_shutdown.count > 0 {
         let freed = parts::tally(verdict.freed_at_shutdown);
@@ -76,7 +86,14 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     };
     match verdict.passed {
         true => Ok(()),
-        false => parts::next(out, &format!("culeak report {}{at}", shell_word(source))),
+        false => {
+            let objects = if verdict.objects.iter().any(|of| of.to_blame) {
+                " --objects"
+            } else {
+                ""
+            };
+            parts::next(out, &format!("culeak report {}{objects}{at}", shell_word(source)))
+        }
     }
 }
 
@@ -224,6 +241,9 @@ fn limits(verdict: &Verdict) -> String {
     for (kind, size) in &verdict.limits.per_kind {
         parts.push(format!("{} {}", units::bytes(*size), kind.name()));
     }
+    for (kind, limit) in &verdict.limits.max_objects {
+        parts.push(format!("{} {}", units::count(*limit), kind.name()));
+    }
     for budget in &verdict.limits.budgets {
         parts.push(format!(
             "{} in {}",
@@ -270,6 +290,15 @@ pub fn reason(breach: &Breach, word: &str) -> String {
         }
         Breach::Kind { kind, limit, found } => over(&format!(" of {kind} memory"), *limit, *found),
         Breach::Budget { pattern, limit, found } => over(&format!(" in {pattern}"), *limit, *found),
+        Breach::Objects { kind, limit, found } => {
+            format!(
+                "{} {kind} {} {} over the limit of {}",
+                units::count(*found),
+                if *found == 1 { "object is" } else { "objects are" },
+                units::count(found - limit),
+                units::count(*limit)
+            )
+        }
         Breach::Site { site, limit, found } => over(&format!(" by {site}"), *limit, *found),
         Breach::New { site, found } => format!("new: {} {word} by {site}", units::bytes(*found)),
         Breach::Grown {

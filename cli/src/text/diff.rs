@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use anstyle::Style;
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::Frame;
 
+use super::objects;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
 use super::units;
 
@@ -22,6 +24,9 @@ pub fn write_around(
 ) -> io::Result<()> {
     headline(diff, out)?;
     body(out)?;
+    if let Some(objects) = &diff.objects {
+        objects::write_changes(objects, out)?;
+    }
     writeln!(out)?;
     for (name, text) in totals(diff) {
         writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:8}")))?;
@@ -67,7 +72,10 @@ pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
     let delta = diff.totals.bytes_delta;
     let what = match (diff.same_process, delta) {
-        _ if delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => "no change".to_owned(),
+        _ if delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => {
+            let objects = diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty());
+            (if objects { "no change of memory" } else { "no change" }).to_owned()
+        }
         (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
         (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
         (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
@@ -94,14 +102,19 @@ fn only_unchanged(totals: &Totals) -> bool {
     totals.new + totals.grown + totals.shrunk + totals.gone == 0
 }
 
-fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
-    let (word, style) = match row.state {
+/// The word for a state, and its style.
+pub fn state(state: State) -> (&'static str, Style) {
+    match state {
         State::New => ("new", BAD),
         State::Grown => ("grown", BAD),
         State::Shrunk => ("shrunk", GOOD),
         State::Gone => ("gone", GOOD),
         State::Unchanged => ("same", DIM),
-    };
+    }
+}
+
+fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
+    let (word, style) = state(row.state);
     writeln!(
         out,
         "  {}  {}{}: {}{}",

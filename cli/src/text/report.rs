@@ -34,7 +34,7 @@ impl Extent {
     pub const ALL: Extent = Extent {
         full_stacks: true,
         all_losses: true,
-        objects: false,
+        objects: true,
     };
 }
 
@@ -52,7 +52,11 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         ledger::write(&report.ledger, out)?;
     }
     headline(report, out)?;
-    ranking(report, out)?;
+    match report.by {
+        By::ObjectKind if extent.objects => {}
+        By::ObjectKind => objects::write_kinds(report, out)?,
+        _ => ranking(report, out)?,
+    }
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
     if report.by == By::Category {
         categories::write(&report.categories, out)?;
@@ -68,7 +72,7 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         why::write_sites(&report.held_by, report.rows.len(), &report.source, out)?;
     }
     if extent.objects {
-        objects::write(&report.objects, full_stacks, out)?;
+        objects::write(report, full_stacks, out)?;
     }
     for (name, text) in sums::totals(report, extent.objects)
         .into_iter()

@@ -14,11 +14,12 @@ use culeak::snapshot::{EndOf, ProcessState, Snapshot};
 use proptest::prelude::*;
 
 mod fits;
+mod objects;
 mod phases;
 mod why;
 
 use super::report::Extent;
-use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down, training};
+use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, serving, shut_down, training};
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
@@ -411,6 +412,10 @@ fn with_every_text(text: &str) -> Snapshot {
         symbol.file = Some(text());
     }
     snapshot.allocations.change(|_, _, call| call.api = text());
+    (snapshot.objects, snapshot.objects_known) = (serving().objects, true);
+    snapshot
+        .objects
+        .change(|_, row, call| (row.stack, call.api) = (Some(0), text()));
     for failed in &mut snapshot.failed {
         failed.api = text();
     }
@@ -458,6 +463,8 @@ proptest! {
         let other = leaky();
         super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
         super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
+        let limits = Limits { max_objects: [(Kind::Stream, 1)].into(), ..Limits::default() };
+        super::check::write(&verdict(&snapshot, &limits.into()), &text, &mut out)?;
         // Styles are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
         let ours = String::from_utf8(out)?.matches('\x1b').count();

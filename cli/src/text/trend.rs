@@ -162,7 +162,14 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         Measure::Count => (&row.count, &row.series.counts),
     };
     let curve = sparkline(values, trend);
-    let sizes = format!("{} → {}", units::bytes(row.bytes.first), units::bytes(row.bytes.last));
+    let sizes = match row.site.object {
+        Some(kind) => format!(
+            "{} → {} {kind}",
+            units::count(row.count.first),
+            units::count(row.count.last)
+        ),
+        None => format!("{} → {}", units::bytes(row.bytes.first), units::bytes(row.bytes.last)),
+    };
     // Too few points have no meaningful evidence.
     let numbers = match row.class {
         Class::TooFew => String::new(),
@@ -193,7 +200,10 @@ pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let steps = evidence.steps;
     format!(
         "{}, R² {:.2}, steps: {} up, {} down, {} same, confidence {:.0} %",
-        pace(row.bytes.pace, against),
+        match row.site.object {
+            Some(_) => format!("{:+.1} per {}", row.count.pace, against.unit()),
+            None => pace(row.bytes.pace, against),
+        },
         evidence.r_squared,
         steps.up,
         steps.down,

@@ -8,7 +8,7 @@ use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, Te
 
 use super::{Kind, by_class, findings, stack_text, summary, title};
 use crate::escape::Escaped;
-use crate::text::parts;
+use crate::text::{self, parts};
 
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     let mut report = Report::new("culeak check");
@@ -62,6 +62,22 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         let name = format!("{}{place}", parts::name(&judged.row.label));
         let mut case = TestCase::new(name, status);
         case.set_classname("culeak.sites");
+        case.set_time(Duration::ZERO);
+        suite.add_test_case(case);
+    }
+    for of in &verdict.objects {
+        let mut status = TestCaseStatus::success();
+        let title = text::objects::title(&of.row).trim_start().to_owned();
+        if of.to_blame {
+            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(title).set_type(Kind::Objects.id());
+            status.set_description(stack_text(&of.row.stack));
+        }
+        let place = of.row.stack.site().and_then(|site| site.short_place());
+        let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();
+        let name = format!("{} by {}{place}", of.row.kind, parts::name(&of.row.label));
+        let mut case = TestCase::new(name, status);
+        case.set_classname("culeak.objects");
         case.set_time(Duration::ZERO);
         suite.add_test_case(case);
     }

@@ -19,7 +19,8 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
         writeln!(out, "### {sign} GPU memory: {}\n", escape(&summary(verdict)))?;
         writeln!(out, "{}\n", escape(source))?;
         // The table has the other call sites.
-        let in_words = |finding: &&Finding| finding.stack.is_none() || matches!(finding.kind, Kind::Held(_));
+        let in_words =
+            |finding: &&Finding| finding.stack.is_none() || matches!(finding.kind, Kind::Held(_) | Kind::Objects);
         for finding in findings(verdict).iter().filter(in_words) {
             writeln!(out, "- {}", escape(&finding.title))?;
         }

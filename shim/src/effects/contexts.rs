@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use super::objects::{context_created, destroys_object};
 use super::{Word, read, segments};
 use crate::recorder::{self, current};
 use crate::resolve::driver;
@@ -11,7 +12,7 @@ use culeak::recording::Recording;
 
 /// # Safety
 /// As `allocates`.
-pub unsafe fn creates_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, device: i32) -> i32 {
+pub unsafe fn creates_context<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, device: i32) -> i32 {
     let result = segments::in_context_of(device, real);
     if result == 0 {
         // SAFETY: read only after success.
@@ -23,6 +24,8 @@ pub unsafe fn creates_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
             }
         });
     }
+    // SAFETY: the same condition.
+    unsafe { context_created(api, result, out, device) };
     result
 }
 
@@ -33,7 +36,7 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
         Some((recording, recording.now()))
     })
     .flatten();
-    let result = real();
+    let result = destroys_object(Kind::Context, handle.word(), real);
     if result == 0
         && let Some((recording, before)) = known
     {

@@ -2,7 +2,7 @@
 
 pub(super) mod nodes;
 
-use super::objects::{created, destroys_object};
+use super::objects::{created, destroys_object, instantiated};
 use super::{Location, NullStream, PerThread, Word, read};
 use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
@@ -86,7 +86,7 @@ pub unsafe fn instantiates<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
         nodes::instantiated(unsafe { read(out) }, graph.word());
     }
     // SAFETY: the same condition.
-    unsafe { created(api, result, Kind::GraphExec, out) };
+    unsafe { instantiated(api, result, out, graph.word()) };
     result
 }
 

@@ -3,8 +3,10 @@
 //! They take 0 bytes here. What the driver allocates for them is in segments that objects share, and some of it stays when
 //! they are destroyed.
 
+use super::graphs::nodes;
 use super::{Word, read, with_table};
 use crate::recorder::{self, AllocationEvent, Device, Held, key};
+use crate::resolve::driver;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Space};
@@ -68,6 +70,38 @@ pub(super) unsafe fn created<T: Word>(api: Api, result: i32, kind: Kind, out: *m
         // SAFETY: the same condition.
         unsafe { record_object(result, out, &object(api, kind)) };
     }
+}
+
+/// A context that the program created.
+///
+/// # Safety
+/// As `creates`.
+pub(super) unsafe fn context_created<T: Word>(api: Api, result: i32, out: *mut T, device: i32) {
+    let event = AllocationEvent {
+        device: Device::Ordinal(device),
+        ..object(api, Kind::Context)
+    };
+    // SAFETY: the same condition.
+    unsafe { record_object(result, out, &event) };
+}
+
+/// An executable of this graph, with the number of its nodes. Those of child graphs are not counted. While a stream is being
+/// captured, nothing is asked: some queries of the driver break a capture.
+///
+/// # Safety
+/// As `creates`.
+pub(super) unsafe fn instantiated<T: Word>(api: Api, result: i32, out: *mut T, graph: u64) {
+    let mut event = object(api, Kind::GraphExec);
+    let mut count = 0;
+    if result == 0 && !nodes::is_capturing() {
+        // SAFETY: the driver has just read this graph, on this thread; the out-parameter is valid.
+        let asked = unsafe { driver::cuGraphGetNodes(graph as *mut _, std::ptr::null_mut(), &mut count) };
+        if asked == 0 {
+            (event.extra, event.flags) = (count as u64, Attributes::COUNTS);
+        }
+    }
+    // SAFETY: the same condition.
+    unsafe { record_object(result, out, &event) };
 }
 
 pub fn destroys(_: Api, real: impl FnOnce() -> i32, kind: Kind, handle: impl Word) -> i32 {

@@ -203,6 +203,8 @@ queries! {
     cuDeviceGetUuid_v2 = cuDeviceGetUuid_v2 (uuid: *mut CUuuid, device: CUdevice);
     cuDeviceGetName = cuDeviceGetName (name: *mut c_char, length: c_int, device: CUdevice);
     cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+    // Without an array it writes the number of nodes.
+    cuGraphGetNodes = cuGraphGetNodes (graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
     // The status is an enum: newer drivers may write values that the binding lacks.
     cuStreamGetCaptureInfo_v2 = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
     cuStreamGetCaptureInfo_v2_ptsz = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);

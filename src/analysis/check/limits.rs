@@ -20,6 +20,8 @@ pub struct Limits {
     pub max_per_site: Option<u64>,
     /// Bytes for each kind of memory.
     pub per_kind: BTreeMap<Kind, u64>,
+    /// The number of objects of each kind.
+    pub max_objects: BTreeMap<Kind, u64>,
     /// Bytes for all sites together whose stacks match a pattern.
     pub budgets: Vec<Budget>,
     /// How much a site may grow beyond the baseline.
@@ -92,6 +94,7 @@ impl Limits {
             || self.max_count.is_some()
             || self.max_per_site.is_some()
             || !self.per_kind.is_empty()
+            || !self.max_objects.is_empty()
             || !self.budgets.is_empty()
             || !self.classes.is_empty();
         !given && (!against_baseline || self.fail_on == FailOn::Any)

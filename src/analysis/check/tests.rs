@@ -556,3 +556,43 @@ fn classes_need_holders_and_are_judged_where_these_were_found() {
     assert!(!lacks_holders(&sample::leaky(), &Rules::default()));
     assert_eq!(point_of(&sample::shut_down(), &rules), Point::End);
 }
+
+#[test]
+fn objects_fail_only_if_their_kind_has_a_limit() {
+    let snapshot = crate::sample::serving();
+    let with = |limits: &[(Kind, u64)]| Limits {
+        max_objects: limits.iter().copied().collect(),
+        ..Limits::default()
+    };
+    let judge = |limits: &[(Kind, u64)]| {
+        let rules = Rules::from(with(limits));
+        let verdict = verdict(&snapshot, &rules);
+        let rows = verdict.objects.iter();
+        let rows: Vec<_> = rows
+            .map(|of| (of.row.kind, of.row.label.clone(), of.row.count, of.to_blame))
+            .collect();
+        (verdict.passed, verdict.breaches.clone(), rows)
+    };
+    let (passed, breaches, rows) = judge(&[(Kind::GraphExec, 8)]);
+    assert!(!passed);
+    let breach = Breach::Objects {
+        kind: "graph-exec",
+        limit: 8,
+        found: 40,
+    };
+    assert_eq!(breaches, [breach]);
+    assert_eq!(
+        rows,
+        [("graph-exec", "Server::decode(Request const&)".to_owned(), 40, true)]
+    );
+    assert!(judge(&[(Kind::GraphExec, 40), (Kind::Stream, 16)]).0);
+    assert!(judge(&[(Kind::Module, 0)]).0, "there are none");
+    // Memory fails without a limit, objects do not.
+    let without = verdict(&snapshot, &Rules::default());
+    assert!(without.objects.is_empty() && !without.passed);
+    let mut rules = Rules::from(with(&[(Kind::Stream, 12)]));
+    rules.suppressions.add_built_in();
+    let verdict = verdict(&snapshot, &rules);
+    assert!(verdict.passed, "the library's streams are not the program's");
+    assert_eq!((verdict.objects.len(), verdict.objects_ignored), (1, 4));
+}

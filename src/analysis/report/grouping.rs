@@ -48,6 +48,8 @@ named! {
         Category = "category",
         /// The exact size.
         Size = "size",
+        /// The kind of an object without an address: the rows are of objects, not of memory.
+        ObjectKind = "object-kind",
     }
 
     /// The order of rows.
@@ -119,7 +121,7 @@ fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By, sorter: &Sorter) 
     match by {
         By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(call.kind, group.stack)),
         By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(call.kind, group.stack)),
-        By::Kind => Key::Number(call.kind as u64),
+        By::Kind | By::ObjectKind => Key::Number(call.kind as u64),
         By::Device => Key::Device(on_host, call.kind.place().counts_against(call.device)),
         // Handles are unique within a context only.
         By::Stream => match call.stream {
@@ -239,7 +241,7 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter
     let (call, site) = (group.call, stacks.get(group.stack).site());
     match by {
         By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
-        By::Kind => call.kind.name().to_owned(),
+        By::Kind | By::ObjectKind => call.kind.name().to_owned(),
         By::Device => place_name(snapshot, call.kind, call.device),
         By::Stream => match call.device {
             _ if call.stream.is_none() && call.kind.place() == Place::Host => HOST_MEMORY.to_owned(),

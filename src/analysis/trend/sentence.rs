@@ -14,7 +14,8 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
     let steps = evidence.steps;
     let of_steps = format!("{} of {} steps", steps.up, steps.up + steps.down + steps.same);
     let pace = pace(row, against);
-    let (least, most) = (bytes(row.bytes.least), bytes(row.bytes.most));
+    let shown = row.shown();
+    let (least, most) = (row.amount(shown.least), row.amount(shown.most));
     let mut text = match row.class {
         Class::Growing => {
             let since = evidence
@@ -29,6 +30,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             let left = evidence.at_end.unwrap_or_default();
             let freed = match row.judged_by {
                 Measure::Bytes => bytes(evidence.last.saturating_sub(left)),
+                Measure::Count if row.site.object.is_some() => row.amount(evidence.last.saturating_sub(left)),
                 Measure::Count => plural(evidence.last.saturating_sub(left), "block", "blocks"),
             };
             format!("{who} grew in {of_steps} by {pace} while the program ran, and freed {freed} only at exit")
@@ -38,7 +40,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             let since = evidence
                 .since
                 .map(|at| format!(" since {}", start(at, points, against)));
-            let (first, last) = (bytes(row.bytes.first), bytes(row.bytes.last));
+            let (first, last) = (row.amount(shown.first), row.amount(shown.last));
             format!(
                 "{who} grew from {first} to {last} and has stayed there{}",
                 since.unwrap_or_default()
@@ -58,8 +60,8 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             "{who} has shrunk in {} of {} steps, from {} to {}",
             steps.down,
             steps.up + steps.down + steps.same,
-            bytes(row.bytes.first),
-            bytes(row.bytes.last)
+            row.amount(shown.first),
+            row.amount(shown.last)
         ),
         Class::Steady if least == most => format!("{who} stays at {most}"),
         Class::Steady => format!("{who} stays between {least} and {most}"),
@@ -71,9 +73,9 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
                     "has shrunk in {} of {} steps to {}",
                     steps.down,
                     all - 1,
-                    bytes(row.bytes.last)
+                    row.amount(shown.last)
                 ),
-                _ => format!("has grown in {of_steps} to {}", bytes(row.bytes.last)),
+                _ => format!("has grown in {of_steps} to {}", row.amount(shown.last)),
             };
             let few = if all < POINTS_NEEDED {
                 plural(all as u64, "snapshot is", "snapshots are")
@@ -87,11 +89,11 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             }
         }
     };
-    match row.bytes.at_end {
+    match shown.at_end {
         // The sentence says how much was freed.
         Some(0) if row.class == Class::FreedOnlyAtExit => {}
         Some(0) => text.push_str("; at exit it held nothing"),
-        Some(left) => text.push_str(&format!("; at exit it held {}", bytes(left))),
+        Some(left) => text.push_str(&format!("; at exit it held {}", row.amount(left))),
         None => {}
     }
     if let (Some(device), Some(after)) = (&row.device, row.full_after) {
@@ -106,6 +108,24 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
 fn most_points_of_a_process(points: &[Point]) -> usize {
     let processes = points.chunk_by(|a, b| a.process == b.process);
     processes.map(<[Point]>::len).max().unwrap_or(0)
+}
+
+impl Row {
+    /// What the row is about: bytes, or the number of objects.
+    pub fn shown(&self) -> &Evidence {
+        match self.site.object {
+            Some(_) => &self.count,
+            None => &self.bytes,
+        }
+    }
+
+    /// `96 MiB`, or `40 graph-exec`.
+    pub fn amount(&self, of: u64) -> String {
+        match self.site.object {
+            Some(kind) => format!("{} {kind}", count(of)),
+            None => bytes(of),
+        }
+    }
 }
 
 /// `step train.py:212`.
@@ -133,7 +153,10 @@ fn pace(row: &Row, against: Against) -> String {
             } else {
                 count(blocks as u64)
             };
-            format!("about {blocks} blocks {unit} ({})", size(&row.bytes))
+            match row.site.object {
+                Some(kind) => format!("about {blocks} {kind} {unit}"),
+                None => format!("about {blocks} blocks {unit} ({})", size(&row.bytes)),
+            }
         }
     }
 }

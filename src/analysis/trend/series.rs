@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::judge::{Class, Judgement, POINTS_NEEDED, judge};
 use super::sentence::sentence;
-use super::summary::{Site, Summary};
+use super::summary::{Site, Summary, SummaryRow};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
@@ -159,12 +159,16 @@ fn segments(points: &[Point], against: Against) -> Vec<Segment> {
 /// All sites in order of appearance, with a value for each snapshot.
 fn collect(summaries: &[Summary]) -> Vec<Collected> {
     let mut all: Vec<Collected> = Vec::new();
+    // A snapshot without objects would show that all of them were destroyed.
+    let objects_known = summaries.iter().all(|summary| summary.objects_known);
     for (at, summary) in summaries.iter().enumerate() {
         let same_process = at == 0 || summary.process == summaries[at - 1].process;
-        let keys: Vec<Key> = summary.rows.iter().map(|row| row.key).collect();
+        let rows = summary.rows.iter();
+        let rows: Vec<&SummaryRow> = rows.filter(|row| objects_known || row.site.object.is_none()).collect();
+        let keys: Vec<Key> = rows.iter().map(|row| row.key).collect();
         let known: Vec<Key> = all.iter().map(|collected| collected.key).collect();
         let partners = pair(&known, &keys, !same_process);
-        for (row, partner) in summary.rows.iter().zip(partners) {
+        for (row, partner) in rows.into_iter().zip(partners) {
             let index = partner.unwrap_or_else(|| {
                 all.push(Collected {
                     key: row.key,
@@ -210,7 +214,8 @@ fn row(
     let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
     let count = of_all_processes(&series.counts, segments, points, xs, against);
     // If blocks have many sizes, their number may show growth that the bytes hide.
-    let by_count = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
+    let hidden = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
+    let by_count = hidden || site.object.is_some();
     let (judged_by, chosen) = if by_count {
         (Measure::Count, &count)
     } else {
@@ -218,7 +223,10 @@ fn row(
     };
     let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
     let (agreeing, judged) = (chosen.agreeing, chosen.judged);
-    let gained = bytes.evidence.last.abs_diff(bytes.evidence.first);
+    let gained = match site.object {
+        Some(_) => count.evidence.last.abs_diff(count.evidence.first),
+        None => bytes.evidence.last.abs_diff(bytes.evidence.first),
+    };
     let full_after = device
         .as_ref()
         .filter(|_| class.is_growth())

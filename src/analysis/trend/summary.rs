@@ -8,10 +8,12 @@ use serde::Serialize;
 use super::Options;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups};
+use crate::analysis::objects;
 use crate::analysis::pairing::Key;
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by};
 use crate::analysis::site::{CallStacks, Role};
+use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
 /// One snapshot of one process.
@@ -28,7 +30,10 @@ pub struct Summary {
     /// The number of marks set by then, and the name of the last.
     pub(super) marks: u64,
     pub(super) mark: Option<String>,
+    /// Memory, then objects.
     pub(super) rows: Vec<SummaryRow>,
+    /// Whether the objects of this snapshot are known.
+    pub(super) objects_known: bool,
     pub(super) devices: Vec<DeviceSummary>,
     pub(super) lost_allocations: u64,
     pub(super) bare: bool,
@@ -77,6 +82,9 @@ pub struct Site {
     /// The CUDA library that requested it.
     pub library: Option<&'static str>,
     pub kinds: Vec<&'static str>,
+    /// The kind of object that it creates, if the row is of objects without an address; it has counts only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<&'static str>,
     /// `site_fingerprint` of a report, or `fingerprint` if rows are stacks.
     pub fingerprint: String,
     /// The shown frames of its largest stack, innermost first.
@@ -99,6 +107,7 @@ impl Summary {
         let groups = Groups::of(snapshot, &stacks);
         let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
         let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
+        let objects = objects::rows(snapshot, &stacks, &options.kinds, options.by);
         let process = &snapshot.process;
         let mut marks = snapshot
             .marks
@@ -124,7 +133,14 @@ impl Summary {
                 && rows
                     .iter()
                     .all(|row| row.site().is_some_and(|site| site.function.is_none())),
-            rows: rows.iter().map(|row| SummaryRow::of(row, options.by)).collect(),
+            rows: (rows.iter().map(|row| SummaryRow::of(row, options.by)))
+                .chain(
+                    objects
+                        .iter()
+                        .map(|(kind, row)| SummaryRow::of_objects(*kind, row, options.by)),
+                )
+                .collect(),
+            objects_known: snapshot.objects_known,
             devices: devices(snapshot),
             lost_allocations: snapshot.losses.lost_allocations,
         }
@@ -136,7 +152,8 @@ impl Summary {
     }
 
     pub(super) fn total(&self) -> Tally {
-        Tally::total(self.rows.iter().map(|row| row.tally))
+        let memory = self.rows.iter().filter(|row| row.site.object.is_none());
+        Tally::total(memory.map(|row| row.tally))
     }
 }
 
@@ -166,6 +183,7 @@ impl SummaryRow {
                 pool: row.pool,
                 library: row.library,
                 kinds: row.kinds.keys().copied().collect(),
+                object: None,
                 fingerprint: key.exact.to_string(),
                 stack: frames.collect(),
             },
@@ -178,6 +196,14 @@ impl SummaryRow {
                 .max_by_key(|(_, tally)| tally.bytes)
                 .map(|(name, _)| name.clone()),
         }
+    }
+}
+
+impl SummaryRow {
+    fn of_objects(kind: Kind, row: &Row, by: By) -> SummaryRow {
+        let mut of = SummaryRow::of(row, by);
+        (of.key, of.site.object) = (of.key.of_kind(kind), Some(kind.name()));
+        of
     }
 }
 

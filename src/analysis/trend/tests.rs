@@ -33,6 +33,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
                 pool: false,
                 library: None,
                 kinds: vec!["device"],
+                object: None,
                 fingerprint: Fingerprint(7).to_string(),
                 stack: Vec::new(),
             },
@@ -55,6 +56,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             mark: None,
             // A snapshot contains no site that holds nothing.
             rows: if count > 0 { vec![row] } else { Vec::new() },
+            objects_known: true,
             devices: vec![DeviceSummary {
                 label: "GPU 0".to_owned(),
                 name: "NVIDIA H200".to_owned(),

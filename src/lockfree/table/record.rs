@@ -47,6 +47,7 @@ numbered! {
         ExternalSemaphore = 22,
         UserObject = 23,
         Linker = 24,
+        Context = 25,
     }
 }
 
@@ -69,6 +70,7 @@ impl Space {
             Kind::ExternalSemaphore => Space::ExternalSemaphore,
             Kind::UserObject => Space::UserObject,
             Kind::Linker => Space::Linker,
+            Kind::Context => Space::Context,
             _ => panic!("not an object"),
         }
     }

@@ -125,6 +125,17 @@ fn screen_of_the_stacks_of_a_site() {
 }
 
 #[test]
+fn objects_are_counted_beside_the_memory() {
+    let mut state = state();
+    show(&mut state, &crate::text::sample::serving());
+    let screen = screen(80, 24, &mut state);
+    assert!(
+        screen.contains("leaked 64 MiB in 1 block at 1 call site · 40 graph-exec, 16 stream, 12 event …"),
+        "{screen}"
+    );
+}
+
+#[test]
 fn screen_of_several_processes_filtered_and_paused() {
     let mut state = watched();
     for pid in [4712, 4713] {

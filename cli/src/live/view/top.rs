@@ -206,9 +206,20 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
         let failed = plural(reading.failed.count, "call", "calls");
         spans.push(Span::styled(format!(", {failed} failed"), palette.warning));
     }
+    let objects: Vec<String> = (reading.objects.iter().take(3))
+        .map(|&(kind, count)| format!("{} {}", units::count(count), kind.name()))
+        .collect();
     if rows.held.count == 0 {
         let made = plural(reading.allocated, "allocation", "allocations");
         spans.push(Span::raw(format!(": {made}, {} freed", units::count(reading.freed))));
+    }
+    if !objects.is_empty() {
+        let more = if reading.objects.len() > objects.len() {
+            " …"
+        } else {
+            ""
+        };
+        spans.push(Span::raw(format!(" · {}{more}", objects.join(", "))));
     }
     Line::from(spans)
 }

@@ -110,6 +110,11 @@ pub fn capture_began() {
     GRAPHS.captures.fetch_add(1, Relaxed);
 }
 
+/// Whether some stream is being captured, on any thread.
+pub fn is_capturing() -> bool {
+    GRAPHS.captures.load(Relaxed) != 0
+}
+
 pub fn capture_ended() {
     let _ = GRAPHS
         .captures
