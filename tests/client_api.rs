@@ -41,6 +41,37 @@ fn blocks_of_two_allocators_at_one_address_are_two_rows() {
     }
 }
 
+#[test]
+fn pages_of_one_call_have_one_stack_and_one_time() {
+    let outcome = profile("client_api").arg("pages").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.symbolized();
+    assert_eq!(blocks(&snapshot), [("pages", 4096, 0)]);
+    assert_eq!(snapshot.counted(Block).total_count, 3);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
+    let page = snapshot.only(Block);
+    assert_eq!((page.api(), page.stream), ("culeak_alloc", Some(Stream::Handle(0x77))));
+    assert_eq!(snapshot.functions(page)[0], "pages");
+}
+
+#[test]
+fn blocks_of_an_allocator_of_two_functions_are_recorded_by_those_in_front_of_it() {
+    let outcome = profile("client_api").arg("forwards").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(outcome.stdout, "freed 32\ndone\n");
+    let snapshot = outcome.symbolized();
+    let found = snapshot.of_kind(Block);
+    assert_eq!(found.len(), 8, "one for each allocator that there is room for");
+    assert_eq!(snapshot.counted(Block).total_count, 16);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
+    for (nth, block) in found.iter().enumerate() {
+        assert_eq!((block.bytes, block.stream), (512, Some(Stream::Handle(0x99))));
+        assert_eq!(block.domain(), Some(format!("own{nth}").as_str()));
+        assert_eq!(block.device, Some(1), "the device that the caller named");
+        assert_eq!(snapshot.functions(*block)[0], "ask");
+    }
+}
+
 /// In a program that is not position independent, the linker resolves weak names for good.
 #[test]
 fn the_header_works_in_every_kind_of_executable() {

@@ -3,6 +3,7 @@
 //! The programs are in `victims/`. `fake_driver/` takes the place of the GPU, and `support/` runs a program under the
 //! recorder and checks the result. Tests that need a real GPU are in `gpu/`.
 
+mod adapters;
 mod auto_snapshots;
 mod buffers;
 mod children;

@@ -2,6 +2,8 @@
  *
  *   culeak_alloc("my cache", address, bytes, stream)   the allocator "my cache" has allocated a block
  *   culeak_free("my cache", address)                   it has freed the block
+ *   culeak_alloc_pages("my cache", addresses, n, bytes, stream), culeak_free_pages("my cache", addresses, n)
+ *                                                      n blocks at once, with one stack: faster than n calls
  *   culeak_mark("epoch 3")                             a mark: a name for this point in time
  *   culeak_phase_begin("load"), culeak_phase_end(id)   a phase: a name for the time in between
  *   culeak_snapshot("after warm-up")                   save a snapshot beside the recording
@@ -15,6 +17,16 @@
  * A domain is the name of an allocator. Each domain has its own blocks, so one allocator may hand out parts of another's
  * blocks. A block counts for the current device of the calling thread, as with cudaMalloc. Blocks are parts of memory that
  * CUDA allocated: reports list them separately and never add them to it.
+ *
+ * Addresses only identify blocks: an allocator of pages that are scattered over several tensors may pass numbers of its own,
+ * below 2^56, instead.
+ *
+ * culeak_forward is for allocators that are two C functions, as torch.cuda.memory.CUDAPluggableAllocator takes them:
+ *
+ *   void *alloc(size_t bytes, int device, void *stream);
+ *   void free(void *address, size_t bytes, int device, void *stream);
+ *
+ * It replaces the two addresses by those of functions that call them and record the blocks, for at most 8 allocators.
  *
  * Phases of one thread may nest, and a phase may end on another thread than it began:
  *
@@ -62,6 +74,11 @@ extern "C" {
 /* Weak: without a definition the address is 0. */
 __attribute__((weak)) void culeak_alloc(const char *domain, const void *address, size_t bytes, void *stream);
 __attribute__((weak)) void culeak_free(const char *domain, const void *address);
+__attribute__((weak)) void culeak_alloc_pages(const char *domain, const unsigned long long *addresses, size_t count,
+                                              size_t bytes, void *stream);
+__attribute__((weak)) void culeak_free_pages(const char *domain, const unsigned long long *addresses, size_t count);
+/* Returns 1, or 0 and leaves the addresses as they are. */
+__attribute__((weak)) int culeak_forward(const char *domain, void *functions[2]);
 __attribute__((weak)) void culeak_mark(const char *name);
 /* Returns the phase's id, for culeak_phase_end. */
 __attribute__((weak)) unsigned long long culeak_phase_begin(const char *name);
@@ -77,6 +94,11 @@ __attribute__((weak)) int culeak_interval_read(unsigned number, int device, stru
 #define culeak_alloc(domain, address, bytes, stream) \
     (culeak_alloc ? culeak_alloc((domain), (address), (bytes), (stream)) : (void)0)
 #define culeak_free(domain, address) (culeak_free ? culeak_free((domain), (address)) : (void)0)
+#define culeak_alloc_pages(domain, addresses, count, bytes, stream) \
+    (culeak_alloc_pages ? culeak_alloc_pages((domain), (addresses), (count), (bytes), (stream)) : (void)0)
+#define culeak_free_pages(domain, addresses, count) \
+    (culeak_free_pages ? culeak_free_pages((domain), (addresses), (count)) : (void)0)
+#define culeak_forward(domain, functions) (culeak_forward ? culeak_forward((domain), (functions)) : 0)
 #define culeak_mark(name) (culeak_mark ? culeak_mark(name) : (void)0)
 #define culeak_phase_begin(name) (culeak_phase_begin ? culeak_phase_begin((name)) : 0ull)
 #define culeak_phase_end(id) (culeak_phase_end ? culeak_phase_end((id)) : (void)0)
@@ -103,6 +125,25 @@ static inline void culeak_free(const char *domain, const void *address) {
     void (*found)(const char *, const void *);
     *(void **)&found = culeak_find_("culeak_free");
     if (found) found(domain, address);
+}
+
+static inline void culeak_alloc_pages(const char *domain, const unsigned long long *addresses, size_t count, size_t bytes,
+                                      void *stream) {
+    void (*found)(const char *, const unsigned long long *, size_t, size_t, void *);
+    *(void **)&found = culeak_find_("culeak_alloc_pages");
+    if (found) found(domain, addresses, count, bytes, stream);
+}
+
+static inline void culeak_free_pages(const char *domain, const unsigned long long *addresses, size_t count) {
+    void (*found)(const char *, const unsigned long long *, size_t);
+    *(void **)&found = culeak_find_("culeak_free_pages");
+    if (found) found(domain, addresses, count);
+}
+
+static inline int culeak_forward(const char *domain, void *functions[2]) {
+    int (*found)(const char *, void *[2]);
+    *(void **)&found = culeak_find_("culeak_forward");
+    return found ? found(domain, functions) : 0;
 }
 
 static inline void culeak_mark(const char *name) {

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! client_api   the functions of culeak.h, which programs call
+//! forwarding   functions that record and go on to a program's own allocator
 //! pytorch      PyTorch's caching allocator
 //! nvtx         NVTX heaps and regions, ranges and marks
 //! phases       the phases that a thread is inside
@@ -13,6 +14,7 @@
 //! ```
 
 pub mod client_api;
+mod forwarding;
 mod names;
 mod nvtx;
 mod phases;

@@ -208,6 +208,35 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
     });
 }
 
+/// One call allocated several blocks of `event.bytes` each: they share the stack and the time, which are taken once.
+pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &AllocationEvent) {
+    mark_recorded();
+    quietly(|| {
+        let Some(recording) = session::recording_or_lose(Loss::Allocations) else {
+            return;
+        };
+        note_end(recording);
+        hold::watch_script();
+        let cost = Cost::of(recording);
+        let (_, shard) = thread_and_shard(recording);
+        let entry = entry(recording, event);
+        let mut was_lost = false;
+        for address in addresses {
+            let key = key(event.space, address);
+            recording.prepare(shard, key);
+            was_lost |= !recording.allocated_at(shard, key, &entry);
+        }
+        if was_lost {
+            messages::loss(recording);
+        }
+        drop(cost);
+        auto_snapshot::allocated(recording, &entry);
+        if recording.intervals().was_exceeded() {
+            auto_snapshot::exceeded(recording);
+        }
+    });
+}
+
 /// An allocation failed; `event.bytes` is the size of the request.
 pub fn failed(error: i32, event: &AllocationEvent) {
     mark_recorded();

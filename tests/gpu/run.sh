@@ -75,6 +75,7 @@ if [ ! -x "${CULEAK_BIN:-$here/../../target/release}/victim-cudarc" ] && command
     ) &
 fi
 (build saver.so "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC "$victims/saver.c" "${libraries[@]}" "$driver" -ldl -o "$bin/saver.so") &
+(build pluggable.so "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC "$victims/pluggable.c" "${libraries[@]}" -o "$bin/pluggable.so") &
 build plugin_host "$nvcc" -O2 -g -cudart shared "$victims/plugin_host.cpp" "${libraries[@]}" -ldl -o "$bin/plugin_host" &
 wait
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import adapters
 import categories
 import claims
 import coexist
@@ -29,7 +30,7 @@ import tensors
 import watching
 import why
 
-assert categories and claims and coexist and ends and exports and frameworks and ledgers and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and categories and claims and coexist and ends and exports and frameworks and ledgers and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

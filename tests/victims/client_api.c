@@ -21,6 +21,69 @@ static void blocks(void) {
     printf("slab %llx\n", slab);
 }
 
+/* Three pages of one call, of which two are freed together; and calls that are garbage. */
+static void pages(void) {
+    start_cuda();
+    CUdeviceptr slab = leak(1 << 20);
+    unsigned long long all[] = {slab, slab + 4096, slab + 8192}, none = ~0ull;
+    culeak_alloc_pages("pages", all, 3, 4096, (void *)0x77);
+    culeak_free_pages("pages", all + 1, 2);
+    culeak_alloc_pages("pages", NULL, 3, 4096, NULL);
+    culeak_alloc_pages("pages", all, 0, 4096, NULL);
+    culeak_alloc_pages("pages", all, ~(size_t)0, 4096, NULL);
+    culeak_alloc_pages("pages", &none, 1, 4096, NULL);
+    culeak_free_pages("pages", NULL, 1);
+    culeak_free_pages(NULL, all, 0);
+}
+
+static CUdeviceptr next_block;
+
+static NOINLINE void *own_alloc(size_t bytes, int device, void *stream) {
+    (void)device, (void)stream;
+    if (bytes > 1 << 20) return NULL;
+    next_block += bytes;
+    return (void *)(uintptr_t)(next_block - bytes);
+}
+
+static int freed_blocks;
+
+static void own_free(void *address, size_t bytes, int device, void *stream) {
+    (void)address, (void)bytes, (void)device, (void)stream;
+    freed_blocks++;
+}
+
+typedef void *(*Alloc)(size_t, int, void *);
+typedef void (*Free)(void *, size_t, int, void *);
+
+static NOINLINE void *ask(Alloc alloc, size_t bytes) {
+    void *block = alloc(bytes, 1, (void *)0x99);
+    STAY();
+    return block;
+}
+
+/* An allocator of two functions, behind the recorder's: twice as many times as there is room. */
+static void forwards(void) {
+    start_cuda();
+    next_block = leak(1 << 20);
+    for (int i = 0; i < 16; i++) {
+        void *functions[2];
+        *(Alloc *)&functions[0] = own_alloc;
+        *(Free *)&functions[1] = own_free;
+        char name[8];
+        snprintf(name, sizeof name, "own%d", i);
+        int forwarded = culeak_forward(name, functions);
+        if (i == 0) REQUIRE(!culeak_forward("x", NULL));
+        Alloc alloc = *(Alloc *)&functions[0];
+        Free release = *(Free *)&functions[1];
+        REQUIRE(forwarded ? alloc != own_alloc && release != own_free : alloc == own_alloc && release == own_free);
+        ask(alloc, 512);
+        release(ask(alloc, 100), 100, 1, NULL);
+        REQUIRE(!ask(alloc, 2 << 20));
+        release(NULL, 0, 0, NULL);
+    }
+    printf("freed %d\n", freed_blocks);
+}
+
 static void marks(void) {
     start_cuda();
     leak(1000);
@@ -147,4 +210,4 @@ static void intervals(void) {
     say("none", 0);
 }
 
-MAIN(BEHAVIOUR(blocks), BEHAVIOUR(marks), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(pages), BEHAVIOUR(forwards), BEHAVIOUR(marks), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))

@@ -9,7 +9,7 @@
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::frameworks::{self, phases};
+use crate::frameworks::{self, forwarding, phases};
 use crate::recorder::{self, AllocationEvent, auto_snapshot};
 use culeak::cuda_functions::Api;
 use culeak::format::block_address;
@@ -69,6 +69,82 @@ redhook::hook! {
             && let Some(key) = recorder::quietly(|| key(domain, address as u64)).flatten()
         {
             frameworks::freed(Space::Block, key);
+        }
+    }
+}
+
+/// The keys of the blocks, without those whose addresses cannot be recorded.
+///
+/// # Safety
+/// `addresses` is null or valid for `count` of them.
+unsafe fn keys<'a>(domain: &[u8], addresses: *const u64, count: usize) -> Option<impl Iterator<Item = u64> + 'a> {
+    if addresses.is_null() || count == 0 || count > MOST_TOGETHER {
+        return None;
+    }
+    let domain = recorder::recording()?.domain(domain)?;
+    // SAFETY: not null, and the caller vouches for the rest.
+    let addresses = unsafe { std::slice::from_raw_parts(addresses, count) };
+    Some(
+        addresses
+            .iter()
+            .filter_map(move |&address| block_address(domain, address)),
+    )
+}
+
+/// More blocks than any call allocates: a larger count is garbage.
+const MOST_TOGETHER: usize = 1 << 24;
+
+redhook::hook! {
+    // One call of the allocator called `domain` has allocated `count` blocks of `size` bytes each.
+    //
+    // Safety: `domain` is null or a C string, `addresses` null or valid for `count` numbers.
+    unsafe fn culeak_alloc_pages(domain: *const c_char, addresses: *const u64, count: usize, size: usize, stream: *mut c_void) -> () => alloc_pages_called {
+        // SAFETY: the same conditions.
+        let keys = recorder::quietly(|| unsafe { keys(bytes(domain), addresses, count) }).flatten();
+        if let Some(keys) = keys {
+            let event = AllocationEvent {
+                space: Space::Block,
+                flags: Attributes::HAS_STREAM,
+                extra: stream as u64,
+                ..AllocationEvent::new(const { Api::of("culeak_alloc") }, Kind::Block, size as u64)
+            };
+            recorder::allocated_together(keys, &event);
+        }
+    }
+}
+
+redhook::hook! {
+    // The allocator called `domain` has freed `count` blocks.
+    //
+    // Safety: As `culeak_alloc_pages`.
+    unsafe fn culeak_free_pages(domain: *const c_char, addresses: *const u64, count: usize) -> () => free_pages_called {
+        if recorder::running().is_some() {
+            // SAFETY: the same conditions.
+            let keys = recorder::quietly(|| unsafe { keys(bytes(domain), addresses, count) }).flatten();
+            for key in keys.into_iter().flatten() {
+                frameworks::freed(Space::Block, key);
+            }
+        }
+    }
+}
+
+redhook::hook! {
+    // Puts a pair of functions that record before an allocator's own two. Returns 1, or 0 if there is no room for more pairs.
+    //
+    // Safety: `domain` is null or a C string; `functions` is null or valid for two addresses: of an allocating function
+    // and of a freeing one with the signatures of `forwarding`.
+    unsafe fn culeak_forward(domain: *const c_char, functions: *mut [*const c_void; 2]) -> c_int => forward_called {
+        // SAFETY: the same conditions.
+        let found = recorder::quietly(|| unsafe {
+            forwarding::pair(bytes(domain), *functions.as_ref()?)
+        });
+        match found.flatten() {
+            Some(pair) => {
+                // SAFETY: `functions` is not null, or nothing would have been found.
+                unsafe { functions.write(pair) };
+                1
+            }
+            None => 0,
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Which Python lines are the user's own.
 //!
 //! The path of the file decides: packages are under `site-packages` or `dist-packages`, the standard library is under
-//! `lib/python3.x`, and generated code has a name in angle brackets. The user wrote everything else. Deliberately
+//! `lib/python3.x`, and generated code has a name in angle brackets. culeak's adapters stand between a framework and the
+//! recorder. The user wrote everything else. Deliberately
 //! absent: access to the file itself, which may be on another machine.
 
 use super::{Frame, Role, file_name};
 
 /// The role of a Python line.
 pub(super) fn role(function: &str, file: &str) -> Role {
-    if is_users(file) {
+    if file.contains("/culeak/adapters/") {
+        Role::Runtime
+    } else if is_users(file) {
         Role::User
     } else if PASSES_ON.contains(&function) {
         Role::Framework
@@ -101,6 +104,17 @@ mod tests {
         ] {
             assert_eq!(role("step", file), Role::Library, "{file}");
         }
+    }
+
+    #[test]
+    fn adapters_are_culeaks_own_wherever_they_are_installed() {
+        for file in [
+            "/venv/lib/python3.12/site-packages/culeak/adapters/vllm.py",
+            "/home/me/culeak/cli/python/culeak/adapters/vllm.py",
+        ] {
+            assert_eq!(role("get_new_blocks", file), Role::Runtime, "{file}");
+        }
+        assert_eq!(role("step", "/home/me/adapters/vllm.py"), Role::User);
     }
 
     #[test]

@@ -191,6 +191,7 @@ const WRAPPERS: &[&str] = &[
     "cub::",
     "cuda::",
     "rmm::",
+    "culeak::rmm_adaptor::",
     "std::",
     "__gnu_cxx::",
     "core::",

@@ -1,0 +1,207 @@
+//! Adapters of the Python package (`cli/python/culeak/adapters`): blocks of frameworks' own pools, by the line that leaks one.
+//!
+//! The frameworks are stand-ins with the same API (`victims/adapters`), since they need a GPU or gigabytes of packages;
+//! `gpu/adapters.py` runs the adapters on the real ones.
+
+use std::path::Path;
+use std::process::Command;
+
+use culeak::kind::Kind::*;
+use culeak::snapshot::Snapshot;
+
+use crate::interpreters::interpreters;
+use crate::support::claims::Claims;
+use crate::support::compile::executable;
+use crate::support::outcome::recordings_in;
+use crate::support::{Outcome, Profile, culeak, fake_driver, library, program, sources};
+
+/// One block of each of these was leaked per request.
+const LEAKED: usize = 5;
+
+fn adapted(interpreter: &Path, behaviour: &str) -> Profile {
+    let folder = sources().join("victims/adapters");
+    let package = sources().join("../cli/python");
+    program(interpreter)
+        .arg("-B")
+        .arg(folder.join("program.py"))
+        .arg(behaviour)
+        .env("CULEAK_QUIET", "1")
+        .env("PYTHONPATH", format!("{}:{}", folder.display(), package.display()))
+}
+
+/// With the first interpreter.
+fn run(behaviour: &str) -> Outcome {
+    adapted(&interpreters()[0].command, behaviour).run()
+}
+
+/// Bytes of the blocks of a domain that were live when the script ended.
+fn left(snapshot: &Snapshot, domain: &str) -> Vec<u64> {
+    let end = snapshot.end.expect("an end").time_ns;
+    let still = snapshot.allocations.iter().filter(|a| a.time_ns <= end);
+    let all = still.chain(&snapshot.freed_after_end);
+    let mut bytes: Vec<u64> = all
+        .filter(|a| a.kind == Block && a.domain() == Some(domain))
+        .map(|a| {
+            let functions = snapshot.functions(a);
+            assert!(functions.iter().any(|f| f == "request"), "{functions:?}");
+            a.bytes
+        })
+        .collect();
+    bytes.sort_unstable();
+    bytes
+}
+
+#[track_caller]
+fn expect_left(outcome: &Outcome, domain: &str, expected: &[u64]) -> Snapshot {
+    outcome.expect_success();
+    assert_eq!(outcome.our_lines(), [""; 0], "{}", outcome.everything());
+    let snapshot = outcome.symbolized();
+    assert_eq!(left(&snapshot, domain), expected, "{}", outcome.everything());
+    assert_eq!(
+        snapshot.losses.unknown_blocks, 0,
+        "a free of a block that was not reported"
+    );
+    snapshot
+}
+
+#[test]
+fn a_page_of_vllm_leaked_per_request_is_named() {
+    for python in interpreters() {
+        let outcome = adapted(&python.command, "vllm").run();
+        let snapshot = expect_left(&outcome, "vLLM", &[3000; LEAKED]);
+        assert_eq!(snapshot.counted(Block).total_count, 35, "the others were seen too");
+    }
+}
+
+#[test]
+fn a_page_of_sglang_leaked_per_request_is_named() {
+    let mut expected = vec![128; LEAKED];
+    expected.extend([16 * 128; LEAKED]);
+    for behaviour in ["sglang", "sglang_cuda"] {
+        expect_left(&run(behaviour), "SGLang", &expected);
+    }
+}
+
+#[test]
+fn a_block_of_a_pool_of_rmm_leaked_per_request_is_named() {
+    expect_left(&run("rmm"), "RMM", &[500; LEAKED]);
+}
+
+#[test]
+fn the_adaptor_for_rmm_in_cpp_names_the_line_that_leaks() {
+    let include = format!("-I{}", sources().join("victims/adapters/include").display());
+    let victim = executable("rmm_pool", &["-std=c++17", &include], &[fake_driver()]);
+    let outcome = program(victim).arg("requests").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.symbolized();
+    snapshot.expect_live(Block, LEAKED, LEAKED as u64 * 500);
+    assert_eq!(snapshot.counted(Block).total_count, 3 * LEAKED as u64);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
+    for block in snapshot.of_kind(Block) {
+        assert_eq!(block.domain(), Some("my pool"));
+    }
+    let report = Command::new(culeak())
+        .arg("report")
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("the command runs");
+    let text = String::from_utf8_lossy(&report.stdout);
+    let site = "  2.4 KiB  in 5 blocks  request  rmm_pool.cpp:";
+    assert!(text.contains(site), "the header's own function is not the site\n{text}");
+}
+
+#[test]
+fn a_block_of_a_pool_of_cupy_leaked_per_request_is_named() {
+    for python in interpreters() {
+        let outcome = adapted(&python.command, "cupy").run();
+        let mut expected = vec![500; LEAKED];
+        expected.push(501);
+        let snapshot = expect_left(&outcome, "CuPy", &expected);
+        // Blocks without a pool are allocations of CUDA, and not reported twice.
+        let mut device: Vec<u64> = snapshot.of_kind(Device).iter().map(|a| a.bytes).collect();
+        device.extend(
+            snapshot
+                .freed_after_end
+                .iter()
+                .filter(|a| a.kind == Device)
+                .map(|a| a.bytes),
+        );
+        device.sort_unstable();
+        assert_eq!(device, [12345, 23456, 1 << 20]);
+    }
+}
+
+#[test]
+fn a_value_of_onnx_runtime_leaked_per_request_is_named() {
+    expect_left(&run("onnxruntime"), "ONNX Runtime", &[500; LEAKED]);
+}
+
+#[test]
+fn a_block_of_a_pluggable_allocator_leaked_per_request_is_named() {
+    let allocator = library("pluggable", "libpluggable.so", &[], &[fake_driver()]);
+    let name = allocator.file_name().expect("a name").to_string_lossy().into_owned();
+    let profile = adapted(&interpreters()[0].command, "torch").env("PLUGGABLE", &allocator);
+    let snapshot = expect_left(&profile.run(), &name, &[500; LEAKED]);
+    let phases: Vec<&str> = snapshot.phases.iter().map(|phase| phase.name.as_str()).collect();
+    assert_eq!(phases, ["MemPool 0.1"]);
+}
+
+#[test]
+fn the_environment_switches_adapters_on_too() {
+    for value in ["1", "cupy,vllm"] {
+        let profile = adapted(&interpreters()[0].command, "vllm");
+        expect_left(&profile.env("CULEAK_ADAPTERS", value).run(), "vLLM", &[3000; LEAKED]);
+    }
+    for value in ["0", "cupy"] {
+        let profile = adapted(&interpreters()[0].command, "vllm");
+        let outcome = profile.env("CULEAK_ADAPTERS", value).run();
+        outcome.expect_success();
+        for snapshot in &outcome.snapshots {
+            snapshot.expect_live(Block, 0, 0);
+        }
+    }
+}
+
+#[test]
+fn without_culeak_the_adapters_replace_nothing() {
+    let outcome = adapted(&interpreters()[0].command, "vllm").arg("count").bare().run();
+    outcome.expect_success();
+    let replaced = outcome.stdout.split(' ').next();
+    assert_eq!(replaced, Some("0"), "{}", outcome.stdout);
+}
+
+#[test]
+fn an_adapter_that_fails_says_so_once_and_the_framework_goes_on() {
+    let outcome = run("breaks");
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(outcome.stdout, "served 5 0\n");
+    let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("adapter")).collect();
+    let expected = "culeak: the adapter for vLLM has stopped, and its blocks are not reported: ZeroDivisionError: division by zero";
+    assert_eq!(lines, [expected], "{}", outcome.everything());
+    for snapshot in &outcome.snapshots {
+        snapshot.expect_live(Block, 0, 0);
+    }
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_replaces_nothing() {
+    let outcome = run("changed");
+    outcome.expect_success().expect_same_output_as_bare();
+    let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("adapter")).collect();
+    assert_eq!(lines.len(), 1, "{}", outcome.everything());
+    assert!(
+        lines[0].starts_with("culeak: the adapter for vllm does not fit vllm 0.33.0 and stays off: AttributeError"),
+        "{}",
+        lines[0]
+    );
+}
+
+#[test]
+fn an_unknown_adapter_is_an_error_of_the_call() {
+    let outcome = run("unknown");
+    outcome.expect_success();
+    assert_eq!(
+        outcome.stdout,
+        "culeak.adapters has no adapter 'vlm'; there are cupy, onnxruntime, rmm, sglang, torch, vllm\n"
+    );
+}
