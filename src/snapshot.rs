@@ -53,6 +53,9 @@ pub struct Snapshot {
     /// Memory that the kernel driver gave to the process, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub segments: Allocations,
+    /// The same that was live at [`Snapshot::end`] and was given back afterwards, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub segments_freed_after_end: Allocations,
     /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub freed_after_end: Allocations,
@@ -573,7 +576,14 @@ impl Snapshot {
                 "stacks: {addresses} addresses expand to {total} frames; that is more than {INLINED} inlined calls each"
             ));
         }
-        for allocations in [&self.allocations, &self.freed_after_end] {
+        let tables = [
+            &self.allocations,
+            &self.freed_after_end,
+            &self.objects,
+            &self.segments,
+            &self.segments_freed_after_end,
+        ];
+        for allocations in tables {
             for (row, call) in allocations.calls.iter().enumerate() {
                 optional("calls: device", row, call.device, self.devices.len())?;
                 optional("calls: context", row, call.context, self.contexts.len())?;

@@ -131,10 +131,11 @@ impl RawSnapshot {
         if order == Order::OldestFirst {
             allocations.sort();
         }
-        let mut freed_after_end = Allocations::default();
+        let (mut freed_after_end, mut segments_freed_after_end) = (Allocations::default(), Allocations::default());
         if !freed_rows.is_empty() {
             (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
             freed_after_end.sort();
+            segments_freed_after_end = freed_after_end.split_off(|call| call.kind.place() == Place::Segment);
             freed_after_end.split_off(|call| !call.kind.place().is_memory());
         }
         let (mut objects, mut segments) = (Allocations::default(), Allocations::default());
@@ -241,6 +242,7 @@ impl RawSnapshot {
             allocations,
             objects,
             segments,
+            segments_freed_after_end,
             freed_after_end,
             holders: None,
             end,

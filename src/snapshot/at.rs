@@ -146,6 +146,9 @@ impl Snapshot {
             counter.total_count = counter.total_count.saturating_sub(count);
             counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
         }
+        self.segments.retain(|row| row.time_ns <= end.time_ns);
+        let given_back = std::mem::take(&mut self.segments_freed_after_end);
+        self.segments.join(&given_back);
         self.count_rows();
         self.taken.lasted_ns.get_or_insert(self.taken.at_ns);
         self.taken.at_ns = end.time_ns;
@@ -172,6 +175,8 @@ impl Snapshot {
         });
         self.allocations = Allocations::summed(rows);
         self.freed_after_end = Allocations::default();
+        self.segments = Allocations::default();
+        self.segments_freed_after_end = Allocations::default();
         self.count_rows();
         Ok(())
     }

@@ -40,6 +40,9 @@ impl Timeline {
                 state.freed_after_end.retain(|row| !still.contains(&same(row)));
             }
         }
+        // The kernel driver's memory is not in the log.
+        state.segments = Allocations::default();
+        state.segments_freed_after_end = Allocations::default();
         state.failed.retain(|failed| failed.first_ns <= at_ns);
         state.marks.retain(|mark| mark.time_ns <= at_ns);
         let phases = state.phases.partition_point(|phase| phase.begin_ns <= at_ns);

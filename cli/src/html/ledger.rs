@@ -1,6 +1,6 @@
 //! The ledger for the page: the lines of the text report, with numbers for the bars.
 
-use culeak::analysis::ledger::{DeviceLedger, Ledger, Segment, What};
+use culeak::analysis::ledger::{DeviceLedger, Ledger, CacheSegment, What};
 use serde::Serialize;
 
 use crate::escape::Escaped;
@@ -91,7 +91,7 @@ fn device(device: &DeviceLedger, ledger: &Ledger) -> Device {
     }
 }
 
-fn part(segment: &Segment) -> Part {
+fn part(segment: &CacheSegment) -> Part {
     Part {
         bytes: segment.bytes,
         live_bytes: segment.live_bytes,

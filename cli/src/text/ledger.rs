@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
+use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, CacheSegment, What};
 
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
@@ -192,7 +192,7 @@ fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
         cache.owner,
         units::bytes(cache.bytes)
     )?;
-    let size = |segment: &Segment| units::bytes(segment.bytes);
+    let size = |segment: &CacheSegment| units::bytes(segment.bytes);
     let (shown, rest) = cache.segments.split_at(cache.segments.len().min(SEGMENTS_SHOWN));
     let width = shown.iter().map(|segment| size(segment).len()).max().unwrap_or(0);
     for segment in shown {
@@ -208,7 +208,7 @@ fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     if !rest.is_empty() {
-        let sum = |part: fn(&Segment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
+        let sum = |part: fn(&CacheSegment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
         let text = format!(
             "… and {} with {} of {} in use",
             plural(rest.len() as u64, "more segment", "more segments"),

@@ -1,0 +1,432 @@
+//! What the kernel driver gave to the process on a device, line by line.
+//!
+//! ```text
+//! memory from the kernel driver  =  recorded blocks
+//!                                 + rounding to pages, of blocks from cuMemAlloc
+//!                                 + CUDA's pools and arrays, without their blocks
+//!                                 + local memory, code, streams, graphs … and the context itself
+//! ```
+//!
+//! Each segment belongs to one line, by the driver call that took it. Blocks lie in segments, so a line that has blocks contains
+//! the rest of its segments. The sum of all lines is the sum of the segments, which is what the driver counts for the process.
+//!
+//! The pool for local memory is recognized without knowledge of the chip. A context takes it when it is created, or a later call
+//! replaces it. So it is the largest segment of the creation; if the creation has none, it is what `cuCtxSetLimit` took, or the
+//! largest segment that a launch or a load took. The last one is an estimate.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Serialize;
+
+use super::driver_calls::{DriverCall, Purpose};
+use super::pages::{PagedBlock, Pages};
+use super::{Line, What};
+use crate::analysis::site::{CallStack, CallStacks};
+use crate::analysis::tally::Tally;
+use crate::kind::Kind;
+use crate::snapshot::{Allocation, Snapshot};
+
+const MIB: u64 = 1 << 20;
+/// Smaller pools for local memory are part of the context's line: they cannot be told from its other segments.
+const SMALLEST_LOCAL_POOL: u64 = 100 * MIB;
+/// Chunks for the allocations of graphs are multiples of this.
+const GRAPH_CHUNK: u64 = 32 * MIB;
+/// What the first launch of a kernel with `malloc` takes, unless the program changed the limit: 8 MiB, and 2 MiB more.
+const DEVICE_HEAP: u64 = 10 * MIB;
+
+/// A part of a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part<'a> {
+    /// The function of the call site, the binary, or the state of objects.
+    pub name: String,
+    /// File and line of the call site.
+    pub place: Option<String>,
+    /// The exported function of the driver that took the memory.
+    pub call: Option<&'a str>,
+    pub bytes: u64,
+    /// Number of segments, or of blocks that keep pages.
+    pub count: u64,
+    pub exact: bool,
+}
+
+/// The sum that the driver should count for the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessSum {
+    /// Sum of the segments.
+    pub bytes: i128,
+    pub segments: u64,
+    /// What the driver counts; `None` if it was not asked, or does not know the process.
+    pub driver_bytes: Option<u64>,
+    /// `driver_bytes` minus `bytes`.
+    pub difference: Option<i128>,
+    /// Memory of other processes that this one has open. The driver counts it for the exporter while that holds it, and
+    /// for this process afterwards.
+    pub imported: Tally,
+}
+
+/// The process's lines of one device.
+pub(super) struct ProcessSide<'a> {
+    pub lines: Vec<Line<'a>>,
+    pub bytes: i128,
+    pub segments: u64,
+    pub imported: Tally,
+    /// Contexts that exist.
+    pub contexts: u64,
+}
+
+/// Memory that the kernel driver gave, with the call that took it.
+#[derive(Clone, Copy)]
+struct Taken<'s, 'a> {
+    call: DriverCall<'a>,
+    stack: &'s CallStack<'a>,
+    bytes: u64,
+}
+
+/// Whether the snapshot has segments of devices.
+pub(super) fn has_segments(snapshot: &Snapshot) -> bool {
+    snapshot.segments.calls().iter().any(|call| call.kind == Kind::Segment)
+}
+
+impl<'a> ProcessSide<'a> {
+    /// `None`: no segment of this device was recorded.
+    pub fn of(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
+        let (taken, imported) = taken(snapshot, device, stacks);
+        if taken.is_empty() && imported.count == 0 {
+            return None;
+        }
+        let contexts = contexts(snapshot, device);
+        let mut blocks = BlockSums::of(snapshot, device);
+        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs);
+        let mut lines = Vec::new();
+        let mut unrecorded = 0;
+        let mut add = |what, bytes: i128, count, exact, parts| {
+            if bytes != 0 || count > 0 {
+                lines.push(Line {
+                    what,
+                    of: None,
+                    bytes,
+                    count,
+                    exact,
+                    parts,
+                });
+            }
+        };
+
+        let pages = blocks.pages(stacks);
+        unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
+        let rounding = pages.0.bytes() - blocks.linear_bytes;
+        let partly_used = pages.0.kept.values().map(|kept| kept.pages).sum();
+        add(What::Rounding, rounding, partly_used, true, pages.1);
+
+        for (purpose, what, held) in [
+            (Purpose::Pool, What::CudaPools, blocks.pools),
+            (Purpose::Array, What::Arrays, blocks.arrays),
+            (Purpose::Physical, What::Unrecorded, blocks.physical),
+        ] {
+            let (list, bytes) = (sorted.take(purpose), sorted.bytes(purpose));
+            let rest = bytes - held.0;
+            if what == What::Unrecorded || rest < 0 {
+                unrecorded += rest;
+            } else {
+                let count = if what == What::Arrays { held.1 } else { list.len() as u64 };
+                add(what, rest, count, true, by_site(&list));
+            }
+        }
+        let local = std::mem::take(&mut sorted.local);
+        let parts = local.iter().map(|taken| part_of_site(taken)).collect();
+        add(What::LocalMemory, sum(&local), local.len() as u64, !sorted.estimated, parts);
+        let heap = std::mem::take(&mut sorted.heap);
+        add(What::DeviceHeap, sum(&heap), heap.len() as u64, false, by_site(&heap));
+        let mut code = sorted.take(Purpose::Load);
+        code.extend(sorted.take(Purpose::Launch));
+        code.extend(sorted.take(Purpose::GraphLaunch));
+        let is_exact = heap.is_empty() && !sorted.estimated;
+        add(What::Code, sum(&code), code.len() as u64, is_exact, by_binary(&code));
+        for (purpose, what, kind) in [
+            (Purpose::Stream, What::Streams, Kind::Stream),
+            (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
+            (Purpose::GreenContext, What::GreenContexts, Kind::GreenContext),
+        ] {
+            let list = sorted.take(purpose);
+            if !list.is_empty() {
+                add(what, sum(&list), objects(snapshot, device, kind), true, by_site(&list));
+            }
+        }
+        let mut other = sorted.take(Purpose::Other);
+        other.extend(sorted.take(Purpose::Host));
+        add(What::OtherCalls, sum(&other), other.len() as u64, true, by_site(&other));
+        let mut context = sorted.take(Purpose::Context);
+        context.extend(sorted.take(Purpose::Limit));
+        add(What::Context, sum(&context), contexts, true, by_site(&context));
+        add(What::Unrecorded, unrecorded, 0, true, Vec::new());
+        Some(ProcessSide {
+            lines,
+            bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
+            segments: taken.len() as u64,
+            imported,
+            contexts,
+        })
+    }
+}
+
+/// Memory that the kernel driver gave on a device, and memory of other processes that this one has open.
+fn taken<'s, 'a>(
+    snapshot: &'a Snapshot,
+    device: usize,
+    stacks: &'s CallStacks<'a>,
+) -> (Vec<Taken<'s, 'a>>, Tally) {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
+    let (mut taken, mut imported) = (Vec::new(), Tally::default());
+    for segment in snapshot.segments.iter() {
+        if segment.kind != Kind::Segment || segment.device.or(only) != Some(device) {
+            continue;
+        }
+        if segment.api().contains("DUP") {
+            imported.add(segment.bytes);
+            continue;
+        }
+        let stack = stacks.get(segment.stack);
+        let call = *calls.entry(segment.stack).or_insert_with(|| DriverCall::of(stack));
+        taken.push(Taken {
+            call,
+            stack,
+            bytes: segment.bytes,
+        });
+    }
+    (taken, imported)
+}
+
+/// The contexts of a device that exist, at least one. A green context lies in another one.
+fn contexts(snapshot: &Snapshot, device: usize) -> u64 {
+    let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
+    let contexts = snapshot.contexts.iter();
+    let existing = contexts.filter(|context| context.destroyed_ns.is_none() && of_device(&context.device));
+    let green = objects(snapshot, device, Kind::GreenContext);
+    (existing.count() as u64).saturating_sub(green).max(1)
+}
+
+/// The objects of a kind that exist on a device.
+fn objects(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
+    let is_wanted = |row: &Allocation| row.kind == kind && row.device.is_none_or(|of| of == device);
+    snapshot.objects.iter().filter(is_wanted).count() as u64
+}
+
+/// Segments by purpose, and those that only their sizes tell apart.
+struct Sorted<'s, 'a> {
+    by_purpose: BTreeMap<Purpose, Vec<Taken<'s, 'a>>>,
+    sums: BTreeMap<Purpose, i128>,
+    /// The pools for local memory.
+    local: Vec<Taken<'s, 'a>>,
+    heap: Vec<Taken<'s, 'a>>,
+    /// A pool for local memory is known by its size alone.
+    estimated: bool,
+}
+
+impl<'s, 'a> Sorted<'s, 'a> {
+    fn new(all: &[Taken<'s, 'a>], contexts: u64, has_graphs: bool) -> Sorted<'s, 'a> {
+        let mut sorted = Sorted {
+            by_purpose: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            local: Vec::new(),
+            heap: Vec::new(),
+            estimated: false,
+        };
+        for taken in all {
+            let purpose = match taken.call.purpose {
+                Purpose::GraphLaunch if has_graphs && taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 => Purpose::Pool,
+                purpose => purpose,
+            };
+            sorted.by_purpose.entry(purpose).or_default().push(*taken);
+        }
+        sorted.find_local_memory(contexts as usize);
+        sorted.find_heap(contexts as usize);
+        for (purpose, list) in &sorted.by_purpose {
+            sorted.sums.insert(*purpose, sum(list));
+        }
+        sorted
+    }
+
+    fn find_local_memory(&mut self, contexts: usize) {
+        self.take_largest(&[Purpose::Context], contexts, SMALLEST_LOCAL_POOL);
+        if self.local.is_empty() && !self.by_purpose.contains_key(&Purpose::Context) {
+            return;
+        }
+        self.take_largest(&[Purpose::Limit], contexts, 0);
+        let known = self.local.len();
+        let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch];
+        self.take_largest(&later, contexts, SMALLEST_LOCAL_POOL);
+        self.estimated = self.local.len() > known;
+    }
+
+    /// Moves the largest segments of these purposes to local memory, until there is one for each context.
+    fn take_largest(&mut self, purposes: &[Purpose], contexts: usize, least: u64) {
+        let mut found: Vec<(u64, Purpose, usize)> = Vec::new();
+        for (&purpose, list) in self.by_purpose.iter().filter(|(of, _)| purposes.contains(of)) {
+            let sizes = list.iter().enumerate().map(|(nth, taken)| (taken.bytes, purpose, nth));
+            found.extend(sizes.filter(|(bytes, ..)| *bytes >= least));
+        }
+        found.sort_unstable_by_key(|&(bytes, purpose, nth)| (Reverse(bytes), purpose, nth));
+        found.truncate(contexts.saturating_sub(self.local.len()));
+        // From behind, so numbers stay valid.
+        found.sort_unstable_by_key(|&(_, purpose, nth)| (purpose, Reverse(nth)));
+        for (_, purpose, nth) in found {
+            if let Some(list) = self.by_purpose.get_mut(&purpose) {
+                self.local.push(list.remove(nth));
+            }
+        }
+        self.local.sort_by_key(|taken| Reverse(taken.bytes));
+    }
+
+    fn find_heap(&mut self, contexts: usize) {
+        for purpose in [Purpose::Launch, Purpose::GraphLaunch] {
+            let Some(list) = self.by_purpose.get_mut(&purpose) else {
+                continue;
+            };
+            list.retain(|taken| {
+                let is_heap = taken.bytes == DEVICE_HEAP && self.heap.len() < contexts;
+                self.heap.extend(is_heap.then_some(*taken));
+                !is_heap
+            });
+        }
+    }
+
+    /// The sum of the segments of a purpose, before they were taken.
+    fn bytes(&self, purpose: Purpose) -> i128 {
+        self.sums.get(&purpose).copied().unwrap_or(0)
+    }
+
+    fn take(&mut self, purpose: Purpose) -> Vec<Taken<'s, 'a>> {
+        self.by_purpose.remove(&purpose).unwrap_or_default()
+    }
+}
+
+fn sum(list: &[Taken]) -> i128 {
+    list.iter().map(|taken| i128::from(taken.bytes)).sum()
+}
+
+/// The recorded blocks of a device, by the calls that made them.
+#[derive(Default)]
+struct BlockSums {
+    linear: Vec<PagedBlock>,
+    linear_bytes: i128,
+    /// The stacks of linear blocks, by their numbers.
+    linear_stacks: Vec<Option<usize>>,
+    /// Bytes and number.
+    pools: (i128, u64),
+    arrays: (i128, u64),
+    physical: (i128, u64),
+    has_graphs: bool,
+}
+
+impl BlockSums {
+    fn of(snapshot: &Snapshot, device: usize) -> BlockSums {
+        let mut sums = BlockSums {
+            has_graphs: snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph),
+            ..BlockSums::default()
+        };
+        for block in snapshot.allocations.iter().filter(|block| block.device == Some(device)) {
+            let sum = match block.kind {
+                Kind::Device | Kind::Pitched => {
+                    sums.linear_bytes += i128::from(block.bytes);
+                    sums.linear.push(PagedBlock {
+                        address: block.address,
+                        bytes: block.bytes,
+                        time_ns: block.time_ns,
+                        number: sums.linear_stacks.len(),
+                    });
+                    sums.linear_stacks.push(block.stack);
+                    continue;
+                }
+                Kind::Async | Kind::Graph => &mut sums.pools,
+                Kind::Array | Kind::Mipmapped => &mut sums.arrays,
+                Kind::Physical => &mut sums.physical,
+                _ => continue,
+            };
+            *sum = (sum.0 + i128::from(block.bytes), sum.1 + 1);
+            sums.has_graphs |= block.kind == Kind::Graph;
+        }
+        sums
+    }
+
+    /// The pages of linear blocks, and the call sites whose blocks keep pages that are not full.
+    fn pages<'a>(&mut self, stacks: &CallStacks<'a>) -> (Pages, Vec<Part<'a>>) {
+        let pages = Pages::of(&mut self.linear);
+        let mut parts = Parts::default();
+        for (&number, kept) in &pages.kept {
+            let (name, place) = site_of(stacks.get(self.linear_stacks[number]));
+            parts.add(name, place, None, kept.free_bytes, true);
+        }
+        (pages, parts.finish())
+    }
+}
+
+/// Sums by name, place and driver call.
+#[derive(Default)]
+struct Parts<'a>(BTreeMap<(String, Option<String>, Option<&'a str>), (Tally, bool)>);
+
+impl<'a> Parts<'a> {
+    fn add(&mut self, name: String, place: Option<String>, call: Option<&'a str>, bytes: u64, exact: bool) {
+        let part = self.0.entry((name, place, call)).or_insert((Tally::default(), exact));
+        part.0.add(bytes);
+    }
+
+    /// Largest first.
+    fn finish(self) -> Vec<Part<'a>> {
+        let parts = self.0.into_iter().map(|((name, place, call), (tally, exact))| Part {
+            name,
+            place,
+            call,
+            bytes: tally.bytes,
+            count: tally.count,
+            exact,
+        });
+        let mut parts: Vec<Part> = parts.collect();
+        parts.sort_by_key(|part| Reverse(part.bytes));
+        parts
+    }
+}
+
+fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+    let mut parts = Parts::default();
+    for taken in list {
+        let (name, place) = site_of(taken.stack);
+        parts.add(name, place, taken.call.function, taken.bytes, true);
+    }
+    parts.finish()
+}
+
+/// A segment may contain code of several binaries: it counts for the first one.
+fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+    let binaries: HashSet<&str> = list.iter().map(|taken| taken.call.binary).collect();
+    let mut parts = Parts::default();
+    for taken in list {
+        let name = match taken.call.binary {
+            "" => "an unknown binary".to_owned(),
+            binary => binary.to_owned(),
+        };
+        parts.add(name, None, None, taken.bytes, binaries.len() == 1);
+    }
+    parts.finish()
+}
+
+fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
+    let (name, place) = site_of(taken.stack);
+    Part {
+        name,
+        place,
+        call: taken.call.function,
+        bytes: taken.bytes,
+        count: 1,
+        exact: true,
+    }
+}
+
+/// Function and place of a stack's call site.
+fn site_of(stack: &CallStack) -> (String, Option<String>) {
+    stack
+        .python_line()
+        .or_else(|| stack.site())
+        .map_or_else(|| ("(no stack)".to_owned(), None), |site| (site.name(), site.short_place()))
+}
