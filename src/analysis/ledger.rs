@@ -114,6 +114,9 @@ pub struct Line<'a> {
     pub count: u64,
     /// Whether the bytes are counted, not estimated.
     pub exact: bool,
+    /// Objects that were destroyed, of a line of objects: the driver keeps their memory for reuse.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destroyed: Option<u64>,
     /// Largest first; empty for lines without further parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part<'a>>,
@@ -127,6 +130,7 @@ impl<'a> Line<'a> {
             bytes,
             count,
             exact,
+            destroyed: None,
             parts: Vec::new(),
         }
     }

@@ -75,6 +75,15 @@ pub(super) struct ProcessSide<'a> {
     pub contexts: u64,
 }
 
+fn add<'a>(lines: &mut Vec<Line<'a>>, what: What, bytes: i128, count: u64, exact: bool, parts: Vec<Part<'a>>) {
+    if bytes != 0 || count > 0 {
+        lines.push(Line {
+            parts,
+            ..Line::new(what, None, bytes, count, exact)
+        });
+    }
+}
+
 /// Memory that the kernel driver gave, with the call that took it.
 #[derive(Clone, Copy)]
 struct Taken<'s, 'a> {
@@ -100,24 +109,11 @@ impl<'a> ProcessSide<'a> {
         let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs);
         let mut lines = Vec::new();
         let mut unrecorded = 0;
-        let mut add = |what, bytes: i128, count, exact, parts| {
-            if bytes != 0 || count > 0 {
-                lines.push(Line {
-                    what,
-                    of: None,
-                    bytes,
-                    count,
-                    exact,
-                    parts,
-                });
-            }
-        };
-
         let pages = blocks.pages(stacks);
         unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
         let rounding = pages.0.bytes() - blocks.linear_bytes;
         let partly_used = pages.0.kept.values().map(|kept| kept.pages).sum();
-        add(What::Rounding, rounding, partly_used, true, pages.1);
+        add(&mut lines, What::Rounding, rounding, partly_used, true, pages.1);
 
         for (purpose, what, held) in [
             (Purpose::Pool, What::CudaPools, blocks.pools),
@@ -130,19 +126,19 @@ impl<'a> ProcessSide<'a> {
                 unrecorded += rest;
             } else {
                 let count = if what == What::Arrays { held.1 } else { list.len() as u64 };
-                add(what, rest, count, true, by_site(&list));
+                add(&mut lines, what, rest, count, true, by_site(&list));
             }
         }
         let local = std::mem::take(&mut sorted.local);
         let parts = local.iter().map(|taken| part_of_site(taken)).collect();
-        add(What::LocalMemory, sum(&local), local.len() as u64, !sorted.estimated, parts);
+        add(&mut lines, What::LocalMemory, sum(&local), local.len() as u64, !sorted.estimated, parts);
         let heap = std::mem::take(&mut sorted.heap);
-        add(What::DeviceHeap, sum(&heap), heap.len() as u64, false, by_site(&heap));
+        add(&mut lines, What::DeviceHeap, sum(&heap), heap.len() as u64, false, by_site(&heap));
         let mut code = sorted.take(Purpose::Load);
         code.extend(sorted.take(Purpose::Launch));
         code.extend(sorted.take(Purpose::GraphLaunch));
         let is_exact = heap.is_empty() && !sorted.estimated;
-        add(What::Code, sum(&code), code.len() as u64, is_exact, by_binary(&code));
+        add(&mut lines, What::Code, sum(&code), code.len() as u64, is_exact, by_binary(&code));
         for (purpose, what, kind) in [
             (Purpose::Stream, What::Streams, Kind::Stream),
             (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
@@ -150,16 +146,22 @@ impl<'a> ProcessSide<'a> {
         ] {
             let list = sorted.take(purpose);
             if !list.is_empty() {
-                add(what, sum(&list), objects(snapshot, device, kind), true, by_site(&list));
+                lines.push(Line {
+                    destroyed: Some(destroyed(snapshot, device, kind)),
+                    parts: by_site(&list),
+                    ..Line::new(what, None, sum(&list), objects(snapshot, device, kind), true)
+                });
             }
         }
         let mut other = sorted.take(Purpose::Other);
         other.extend(sorted.take(Purpose::Host));
-        add(What::OtherCalls, sum(&other), other.len() as u64, true, by_site(&other));
+        add(&mut lines, What::OtherCalls, sum(&other), other.len() as u64, true, by_site(&other));
         let mut context = sorted.take(Purpose::Context);
         context.extend(sorted.take(Purpose::Limit));
-        add(What::Context, sum(&context), contexts, true, by_site(&context));
-        add(What::Unrecorded, unrecorded, 0, true, Vec::new());
+        if !context.is_empty() {
+            add(&mut lines, What::Context, sum(&context), contexts, true, by_site(&context));
+        }
+        add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
         Some(ProcessSide {
             lines,
             bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
@@ -211,6 +213,13 @@ fn contexts(snapshot: &Snapshot, device: usize) -> u64 {
 fn objects(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
     let is_wanted = |row: &Allocation| row.kind == kind && row.device.is_none_or(|of| of == device);
     snapshot.objects.iter().filter(is_wanted).count() as u64
+}
+
+/// The objects of a kind that were destroyed on a device.
+fn destroyed(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
+    let counters = snapshot.object_counters.iter();
+    let counters = counters.filter(|of| of.kind == kind && of.device.is_none_or(|of| of == device));
+    counters.fold(0, |sum, counter| sum.saturating_add(counter.freed_count))
 }
 
 /// Segments by purpose, and those that only their sizes tell apart.
@@ -430,3 +439,6 @@ fn site_of(stack: &CallStack) -> (String, Option<String>) {
         .or_else(|| stack.site())
         .map_or_else(|| ("(no stack)".to_owned(), None), |site| (site.name(), site.short_place()))
 }
+
+#[cfg(test)]
+mod tests;

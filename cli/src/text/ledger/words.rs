@@ -1,0 +1,166 @@
+//! The sentences of the ledger: what each line is, whom it is for, and what gives the memory back.
+
+use culeak::analysis::ledger::{DeviceLedger, HostLine, Ledger, Line, Mode, Part, ProcessSum, What, WhatOnHost};
+
+use super::{large, plural, units};
+use crate::escape::Escaped;
+use crate::text::parts::short_name;
+
+/// A line of a device.
+pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
+    let of = Escaped(line.of.unwrap_or_default());
+    let blocks = plural(line.count, "block", "blocks");
+    let pieces = plural(line.count, "piece", "pieces");
+    let text = match line.what {
+        What::Blocks => match line.of {
+            Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
+            Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
+            _ => format!("{} of {of}", plural(line.count, "live block", "live blocks")),
+        },
+        What::Cached => {
+            let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
+            let broken = cache
+                .filter(|cache| cache.free_bytes > 0)
+                .map_or(String::new(), |cache| {
+                    format!(
+                        ", {:.0} % fragmented: the largest free run is {}",
+                        cache.fragmentation * 100.0,
+                        units::bytes(cache.largest_free_run)
+                    )
+                });
+            format!("cached by {of}{broken}")
+        }
+        What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
+        What::Library => format!("{of}, in {blocks}"),
+        What::Program => format!("allocated by the program itself, in {blocks}"),
+        What::Rounding => format!(
+            "free in {} of 2 MiB that smaller blocks keep",
+            plural(line.count, "page", "pages")
+        ),
+        What::CudaPools => format!("held by CUDA's pools without a live block, of {}", plural(line.count, "chunk", "chunks")),
+        What::Arrays => format!("rounding of {}", plural(line.count, "array", "arrays")),
+        What::LocalMemory => format!("local memory and stacks of kernels{}", remedy(line)),
+        What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
+        What::Code => format!("code, globals and constants of kernels, in {pieces}"),
+        What::Streams => kept(line, "stream", "streams"),
+        What::GraphExecs => kept(line, "executable graph", "executable graphs"),
+        What::GreenContexts => kept(line, "green context", "green contexts"),
+        What::OtherCalls => format!("taken in other driver calls, in {pieces}"),
+        What::Context if device.process.is_some() => {
+            format!("{} itself", plural(line.count, "context", "contexts"))
+        }
+        What::Context => {
+            let why = ledger.segments_missing.map_or(String::new(), |why| format!("; not divided: {why}"));
+            format!("context and modules of this process{why}")
+        }
+        What::Unrecorded if line.bytes < 0 => "recorded blocks whose memory from the driver was not recorded".to_owned(),
+        What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        What::OtherProcesses => plural(line.count, "other process", "other processes"),
+        What::DriverContexts => format!("the driver's own, for {}", plural(line.count, "context", "contexts")),
+        What::DriverDevice => "the driver's own, for the device".to_owned(),
+        What::PageTables => "page tables of pinned host memory".to_owned(),
+    };
+    if line.exact { text } else { text + " (estimated)" }
+}
+
+/// Objects, and what the driver keeps of destroyed ones.
+fn kept(line: &Line, one: &str, many: &str) -> String {
+    let existing = plural(line.count, one, many);
+    let each = u64::try_from(line.bytes).unwrap_or(0).checked_div(line.count).unwrap_or(0);
+    match (line.count, line.destroyed.unwrap_or(0)) {
+        (0, 0) => format!("taken for {many}"),
+        (0, destroyed) => format!("kept by the driver for reuse, of {}", plural(destroyed, &format!("destroyed {one}"), &format!("destroyed {many}"))),
+        (1, 0) => existing,
+        (_, 0) => format!("{existing}, {} each on average", units::bytes(each)),
+        (_, destroyed) => format!("{existing}, and what the driver keeps of {} destroyed for reuse", units::count(destroyed)),
+    }
+}
+
+/// What gives local memory back.
+fn remedy(line: &Line) -> &'static str {
+    let taken_in = |prefix: &str| line.parts.iter().any(|part| part.call.is_some_and(|call| call.starts_with(prefix)));
+    if taken_in("cuCtxSetLimit") {
+        "; a smaller CU_LIMIT_STACK_SIZE gives it back"
+    } else if taken_in("cuLaunch") || taken_in("cuGraphLaunch") {
+        "; cuCtxSetLimit(CU_LIMIT_STACK_SIZE) gives back what large frames of kernels took, not what assert and printf need"
+    } else if taken_in("cuModule") || taken_in("cuLibrary") || taken_in("cuKernel") {
+        "; kept until the context is destroyed"
+    } else {
+        "; a smaller CU_LIMIT_STACK_SIZE reduces it"
+    }
+}
+
+/// The parts of a line, with their sizes.
+pub fn details(line: &Line) -> Vec<(u64, String)> {
+    let of = |part: &Part| {
+        let name = Escaped(&short_name(&part.name)).to_string();
+        let place = part.place.as_ref().map_or(String::new(), |place| format!("  {}", Escaped(place)));
+        let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
+        let text = match line.what {
+            What::Rounding => format!("kept by blocks of {name}{place}"),
+            What::Code => name,
+            _ => format!("{call}{name}{place}"),
+        };
+        let estimated = if part.exact || !line.exact { "" } else { " (estimated)" };
+        (part.bytes, text + estimated)
+    };
+    line.parts.iter().map(of).collect()
+}
+
+/// The sum of the process's lines, compared with the driver's figure.
+pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
+    let Some(difference) = process.difference else {
+        return match device.driver {
+            Some(_) => "this process; the driver does not know this process id".to_owned(),
+            None => "this process".to_owned(),
+        };
+    };
+    let imported = i128::from(process.imported.bytes);
+    match difference {
+        0 => "this process, as the driver counts it (difference 0 B)".to_owned(),
+        1.. if difference == imported => format!(
+            "this process; the driver counts {} more, for memory that its exporter has freed",
+            large(difference)
+        ),
+        1.. => format!("this process; the driver counts {} more", large(difference)),
+        _ => format!("this process; the driver counts {} less", large(-difference)),
+    }
+}
+
+/// What no line explains.
+pub fn rest(rest: i128, device: &DeviceLedger) -> &'static str {
+    let knows_process = device.driver.is_some_and(|driver| driver.knows_process);
+    match (rest < 0, knows_process, device.process.is_some()) {
+        (true, ..) => "unexplained: more memory is recorded than the driver reports",
+        (false, true, _) if device.had_managed => "managed memory on this device, and unexplained",
+        (false, true, _) => "unexplained",
+        (false, false, true) => "unexplained, other processes included: the driver does not know this process id",
+        (false, false, false) => {
+            "unexplained, contexts and other processes included: the driver does not know this process id"
+        }
+    }
+}
+
+/// A line of host memory.
+pub fn on_host(line: &HostLine) -> String {
+    let size = units::bytes(line.bytes);
+    match line.what {
+        WhatOnHost::PinnedCache => format!(
+            "{size} of it in PyTorch's pinned cache, in {}, rounded up to powers of two; the part in use is not recorded",
+            plural(line.count, "block", "blocks")
+        ),
+        WhatOnHost::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
+        WhatOnHost::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),
+    }
+}
+
+/// How PyTorch's allocator works.
+pub fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Caching => "caching allocator, every tensor recorded",
+        Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
+        Mode::NoTensorEvents => "caching allocator that reported no tensors; its segments are listed as a pool",
+        Mode::Ordered => "cudaMallocAsync backend: every tensor is a CUDA allocation",
+        Mode::Uncached => "caching off: every tensor is a CUDA allocation",
+    }
+}

@@ -1,0 +1,507 @@
+//! The figures were measured on one H200 with driver 580.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::analysis::groups::Groups;
+use crate::analysis::ledger::{DeviceLedger, Ledger};
+use crate::sample::{FrameText, GIB, MAIN, PYTHON, RUNTIME, Sample};
+use crate::snapshot::{Call, Context, Counter, DeviceUsage, OtherProcesses, Usage};
+
+const KIB: u64 = 1 << 10;
+const CUDA: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
+const INSIDE: FrameText = ("", "", CUDA);
+const KERNEL: FrameText = ("at::native::fill_kernel_cuda", "", "/v/torch/lib/libtorch_cuda.so");
+const STEP: FrameText = ("step", "/home/me/train.py:212", PYTHON);
+/// The driver's own memory for one context, and for the device.
+const OWN: u64 = 8 * MIB + 832 * KIB;
+
+fn put(sample: &mut Sample, objects: bool, kind: Kind, bytes: u64, stack: usize) {
+    let call = Call {
+        kind,
+        domain: None,
+        api: "NV_ESC_RM_ALLOC".to_owned(),
+        device: Some(0),
+        context: None,
+        stream: None,
+        pool: None,
+        thread: 0,
+        references: 0,
+        mappings: 0,
+    };
+    let table = match objects {
+        true => &mut sample.0.objects,
+        false => &mut sample.0.segments,
+    };
+    table.push(Allocation {
+        address: table.len() as u64 + 1,
+        bytes,
+        requested: bytes,
+        time_ns: 1 + table.len() as u64,
+        stack: Some(stack),
+        call: &call,
+    });
+}
+
+/// Adds segments that this function of the driver took, called from these frames.
+fn takes(sample: &mut Sample, function: &str, callers: &[FrameText], sizes: &[u64]) {
+    let mut frames = vec![INSIDE, INSIDE, (function, "", CUDA)];
+    frames.extend(callers);
+    let stack = sample.stack(&frames);
+    for &bytes in sizes {
+        put(sample, false, Kind::Segment, bytes, stack);
+    }
+}
+
+/// The segments of a context, without the pool for local memory.
+fn context(sample: &mut Sample, pool: Option<u64>) {
+    let mut sizes = vec![6 * MIB];
+    sizes.extend([2 * MIB; 14]);
+    sizes.push(70 * MIB);
+    sizes.extend(pool);
+    takes(sample, "cuDevicePrimaryCtxRetain", &[RUNTIME, MAIN], &sizes);
+}
+
+fn objects_of(sample: &mut Sample, kind: Kind, live: u64, destroyed: u64) {
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    for _ in 0..live {
+        put(sample, true, kind, 0, stack);
+    }
+    sample.0.object_counters.push(Counter {
+        device: Some(0),
+        kind,
+        live_bytes: 0,
+        live_count: live,
+        peak_bytes: 0,
+        peak_ns: 0,
+        total_bytes: 0,
+        total_count: live + destroyed,
+        freed_count: destroyed,
+        failed_count: 0,
+    });
+}
+
+fn uses(sample: &mut Sample, used: u64, process: Option<u64>, others: Option<OtherProcesses>) {
+    sample.0.usage = Some(Usage {
+        source: "NVML 580".to_owned(),
+        devices: vec![DeviceUsage {
+            device: 0,
+            total_bytes: 140 * GIB,
+            used_bytes: used,
+            reserved_bytes: 615 * MIB,
+            process_bytes: process,
+            others,
+        }],
+        missing: None,
+    });
+}
+
+fn ledger<R>(sample: &Sample, check: impl FnOnce(&DeviceLedger) -> R) -> R {
+    let stacks = CallStacks::of(&sample.0);
+    check(&Ledger::of(&sample.0, &stacks, &Groups::of(&sample.0, &stacks)).devices[0])
+}
+
+/// What, bytes and count of each line, and whether it is exact.
+fn lines(sample: &Sample) -> Vec<(What, u64, u64, bool)> {
+    ledger(sample, |device| {
+        let lines = device.lines.iter();
+        lines
+            .map(|line| {
+                let bytes = u64::try_from(line.bytes).expect("not negative");
+                (line.what, bytes, line.count, line.exact)
+            })
+            .collect()
+    })
+}
+
+#[test]
+fn a_process_that_allocates_nothing_has_a_context_and_the_pool_for_local_memory() {
+    let mut sample = Sample::new().running();
+    context(&mut sample, Some(414 * MIB));
+    uses(&mut sample, 518 * MIB + OWN, Some(518 * MIB), Some(OtherProcesses { bytes: 0, count: 0 }));
+    assert_eq!(
+        lines(&sample),
+        [
+            (What::LocalMemory, 414 * MIB, 1, true),
+            (What::Context, 104 * MIB, 1, true),
+            (What::OtherProcesses, 0, 0, true),
+            (What::DriverContexts, 5 * MIB + 576 * KIB, 1, false),
+            (What::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
+        ]
+    );
+    ledger(&sample, |device| {
+        let process = device.process.as_ref().expect("recorded");
+        assert_eq!((process.bytes, process.segments), (i128::from(518 * MIB), 17));
+        assert_eq!(process.difference, Some(0));
+        assert_eq!(device.unexplained, Some(0));
+    });
+}
+
+#[test]
+fn a_stack_limit_replaces_the_pool_for_local_memory() {
+    for pool in [150, 216, 17046] {
+        let mut sample = Sample::new();
+        context(&mut sample, None);
+        takes(&mut sample, "cuCtxSetLimit", &[RUNTIME, MAIN], &[pool * MIB]);
+        assert_eq!(
+            lines(&sample),
+            [
+                (What::LocalMemory, pool * MIB, 1, true),
+                (What::Context, 104 * MIB, 1, true)
+            ]
+        );
+    }
+}
+
+#[test]
+fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
+    let mut sample = Sample::new();
+    context(&mut sample, None);
+    let launch = [RUNTIME, KERNEL, STEP];
+    takes(&mut sample, "cuLaunchKernel", &launch, &[4374 * MIB, 2 * MIB, 10 * MIB]);
+    assert_eq!(
+        lines(&sample),
+        [
+            (What::LocalMemory, 4374 * MIB, 1, false),
+            (What::DeviceHeap, 10 * MIB, 1, false),
+            (What::Code, 2 * MIB, 1, false),
+            (What::Context, 104 * MIB, 1, true),
+        ]
+    );
+    ledger(&sample, |device| {
+        let [local] = &device.lines[0].parts[..] else { panic!("{:?}", device.lines[0]) };
+        assert_eq!((local.name.as_str(), local.place.as_deref()), ("step", Some("train.py:212")));
+        assert_eq!(local.call, Some("cuLaunchKernel"));
+        let [code] = &device.lines[2].parts[..] else { panic!("{:?}", device.lines[2]) };
+        assert_eq!((code.name.as_str(), code.bytes), ("libtorch_cuda.so", 2 * MIB));
+    });
+}
+
+#[test]
+fn globals_of_a_module_are_no_local_memory_while_the_context_has_its_own() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(414 * MIB));
+    takes(&mut sample, "cuModuleLoadData", &[RUNTIME, MAIN], &[600 * MIB]);
+    let of = |what| lines(&sample).into_iter().find(|line| line.0 == what);
+    assert_eq!(of(What::LocalMemory), Some((What::LocalMemory, 414 * MIB, 1, true)));
+    assert_eq!(of(What::Code), Some((What::Code, 600 * MIB, 1, true)));
+}
+
+#[test]
+fn each_context_has_a_pool_for_local_memory() {
+    let mut sample = Sample::new();
+    sample.0.contexts.push(Context {
+        handle: 0x6666_0000,
+        device: Some(0),
+        primary: false,
+        first_seen_ns: 2,
+        destroyed_ns: None,
+    });
+    context(&mut sample, Some(414 * MIB));
+    context(&mut sample, Some(414 * MIB));
+    assert_eq!(
+        lines(&sample),
+        [
+            (What::LocalMemory, 828 * MIB, 2, true),
+            (What::Context, 208 * MIB, 2, true)
+        ]
+    );
+}
+
+#[test]
+fn a_pool_that_is_too_small_to_recognize_stays_in_the_line_of_the_context() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(20 * MIB));
+    assert_eq!(lines(&sample), [(What::Context, 124 * MIB, 1, true)]);
+}
+
+#[test]
+fn executable_graphs_and_streams_have_lines_with_what_is_kept() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(414 * MIB));
+    takes(&mut sample, "cuGraphInstantiateWithFlags", &[RUNTIME, MAIN], &[2 * MIB; 110]);
+    takes(&mut sample, "cuStreamCreateWithPriority", &[RUNTIME, MAIN], &[2 * MIB; 273]);
+    takes(&mut sample, "cuGreenCtxCreate", &[RUNTIME, MAIN], &[4 * MIB; 27]);
+    objects_of(&mut sample, Kind::GraphExec, 1000, 0);
+    objects_of(&mut sample, Kind::Stream, 0, 1000);
+    assert_eq!(
+        lines(&sample)[1..4],
+        [
+            (What::Streams, 546 * MIB, 0, true),
+            (What::GraphExecs, 220 * MIB, 1000, true),
+            (What::GreenContexts, 108 * MIB, 0, true),
+        ]
+    );
+    ledger(&sample, |device| {
+        let destroyed: Vec<_> = device.lines[1..4].iter().map(|line| line.destroyed).collect();
+        assert_eq!(destroyed, [Some(1000), Some(0), Some(0)]);
+    });
+}
+
+/// The driver's suballocation, as measured: blocks up to 1 MiB share pages, larger ones have pages of their own.
+struct Allocator {
+    live: BTreeMap<u64, u64>,
+    /// Free units of 512 bytes of each shared page.
+    shared: Vec<(u64, Vec<bool>)>,
+    own: BTreeMap<u64, u64>,
+    next: u64,
+}
+
+impl Allocator {
+    fn allocate(&mut self, bytes: u64) -> u64 {
+        let pages = bytes.div_ceil(2 * MIB);
+        let fresh = |next: &mut u64| {
+            let address = *next;
+            *next += 64 * MIB;
+            address
+        };
+        let address = if bytes > MIB {
+            let address = fresh(&mut self.next);
+            self.own.insert(address, pages * 2 * MIB);
+            address
+        } else {
+            let units = bytes.div_ceil(512) as usize;
+            let fits = |page: &(u64, Vec<bool>)| {
+                let mut run = 0;
+                page.1.iter().position(|used| {
+                    run = if *used { 0 } else { run + 1 };
+                    run == units
+                })
+            };
+            let found = self.shared.iter().enumerate().find_map(|(nth, page)| Some((nth, fits(page)?)));
+            let (nth, last) = found.unwrap_or_else(|| {
+                let address = fresh(&mut self.next);
+                self.shared.push((address, vec![false; 4096]));
+                (self.shared.len() - 1, units - 1)
+            });
+            let first = last + 1 - units;
+            self.shared[nth].1[first..=last].fill(true);
+            self.shared[nth].0 + first as u64 * 512
+        };
+        self.live.insert(address, bytes);
+        address
+    }
+
+    fn free(&mut self, address: u64) {
+        let Some(bytes) = self.live.remove(&address) else { return };
+        if self.own.remove(&address).is_none() {
+            let page = address / (2 * MIB) * 2 * MIB;
+            let nth = self.shared.iter().position(|(at, _)| *at == page).expect("a page");
+            let first = ((address - page) / 512) as usize;
+            self.shared[nth].1[first..first + bytes.div_ceil(512) as usize].fill(false);
+            if !self.shared[nth].1.contains(&true) {
+                self.shared.swap_remove(nth);
+            }
+        }
+    }
+}
+
+#[test]
+fn after_24_000_random_allocations_and_frees_the_rounding_is_exact() {
+    let mut allocator = Allocator {
+        live: BTreeMap::new(),
+        shared: Vec::new(),
+        own: BTreeMap::new(),
+        next: 0x7f00_0000_0000,
+    };
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut next = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut addresses = Vec::new();
+    for _ in 0..24_000 {
+        if addresses.len() > 300 || !addresses.is_empty() && next(2) == 0 {
+            let nth = next(addresses.len() as u64) as usize;
+            allocator.free(addresses.swap_remove(nth));
+        } else {
+            let most = if next(8) == 0 { 8 * MIB } else { 600 * KIB };
+            addresses.push(allocator.allocate(1 + next(most)));
+        }
+    }
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    for (&address, &bytes) in &allocator.live {
+        sample.holds(Kind::Device, "cudaMalloc", bytes, 1, stack);
+        sample.0.allocations.change_last(|row, _| row.address = address);
+    }
+    let own: Vec<u64> = allocator.own.values().copied().collect();
+    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &own);
+    takes(&mut sample, "cuMemAllocPitch_v2", &[RUNTIME, MAIN], &vec![2 * MIB; allocator.shared.len()]);
+    let asked: u64 = allocator.live.values().sum();
+    let taken = own.iter().sum::<u64>() + 2 * MIB * allocator.shared.len() as u64;
+    ledger(&sample, |device| {
+        let [program, rounding] = &device.lines[..] else { panic!("{:?}", device.lines) };
+        assert_eq!((program.what, program.bytes), (What::Program, i128::from(asked)));
+        assert_eq!((rounding.what, rounding.bytes), (What::Rounding, i128::from(taken - asked)));
+        let kept: u64 = rounding.parts.iter().map(|part| part.bytes).sum();
+        assert_eq!(i128::from(kept), rounding.bytes, "each free byte has a block that keeps it");
+        assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(taken));
+    });
+}
+
+#[test]
+fn pools_hold_chunks_beyond_their_blocks() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(414 * MIB));
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Async, "cudaMallocAsync", 1, 100, stack);
+    takes(&mut sample, "cuMemAllocFromPoolAsync_ptsz", &[RUNTIME, MAIN], &[32 * MIB; 100]);
+    assert_eq!(
+        lines(&sample)[..2],
+        [
+            (What::Program, 100, 100, true),
+            (What::CudaPools, 3200 * MIB - 100, 100, true)
+        ]
+    );
+}
+
+#[test]
+fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(414 * MIB));
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Graph, "cudaGraphLaunch", 3 * MIB, 1, stack);
+    takes(&mut sample, "cuGraphLaunch", &[RUNTIME, MAIN], &[32 * MIB, 2 * MIB]);
+    assert_eq!(
+        lines(&sample)[..4],
+        [
+            (What::Program, 3 * MIB, 1, true),
+            (What::CudaPools, 29 * MIB, 1, true),
+            (What::LocalMemory, 414 * MIB, 1, true),
+            (What::Code, 2 * MIB, 1, true),
+        ]
+    );
+}
+
+/// 613.7 MiB beyond the tensors of a PyTorch process: 104 + 504 + 4 + 1.7 MiB.
+#[test]
+fn what_pytorch_takes_beyond_its_tensors_is_divided() {
+    let mut sample = Sample::new().running();
+    context(&mut sample, None);
+    let launch = [RUNTIME, KERNEL, STEP];
+    takes(&mut sample, "cuLaunchKernel", &launch, &[504 * MIB, 2 * MIB]);
+    let cublas = ("", "", "/v/libcublasLt.so.13");
+    takes(&mut sample, "cuLibraryGetModule", &[cublas, STEP], &[2 * MIB]);
+    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &[2 * MIB]);
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", 300 * KIB, 1, stack);
+    sample.0.allocations.change_last(|row, _| row.address = 0x7f00_0000_0000);
+    let process = 614 * MIB;
+    uses(&mut sample, process + OWN + MIB, Some(process), Some(OtherProcesses { bytes: 0, count: 0 }));
+    assert_eq!(
+        lines(&sample)[..5],
+        [
+            (What::Program, 300 * KIB, 1, true),
+            (What::Rounding, 2 * MIB - 300 * KIB, 1, true),
+            (What::LocalMemory, 504 * MIB, 1, false),
+            (What::Code, 4 * MIB, 2, false),
+            (What::Context, 104 * MIB, 1, true),
+        ]
+    );
+    ledger(&sample, |device| {
+        let code: Vec<_> = device.lines[3].parts.iter().map(|part| part.name.as_str()).collect();
+        assert_eq!(code, ["libcublasLt.so.13", "libtorch_cuda.so"]);
+        assert_eq!(device.process.as_ref().and_then(|process| process.difference), Some(0));
+        assert_eq!(device.unexplained, Some(i128::from(MIB)));
+    });
+}
+
+#[test]
+fn the_drivers_own_memory_includes_that_for_other_processes_and_page_tables() {
+    let mut sample = Sample::new().running();
+    context(&mut sample, Some(414 * MIB));
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::HostPinned, "cudaMallocHost", 3 * GIB, 1, stack);
+    let others = OtherProcesses { bytes: 518 * MIB, count: 1 };
+    // 14.375 MiB beside two processes, and the page tables.
+    let used = 2 * 518 * MIB + 14 * MIB + 384 * KIB + 6 * MIB;
+    uses(&mut sample, used, Some(518 * MIB), Some(others));
+    assert_eq!(
+        lines(&sample)[2..],
+        [
+            (What::OtherProcesses, 518 * MIB, 1, true),
+            (What::DriverContexts, 11 * MIB + 128 * KIB, 2, false),
+            (What::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
+            (What::PageTables, 6 * MIB, 3, false),
+        ]
+    );
+    ledger(&sample, |device| assert_eq!(device.unexplained, Some(0)));
+}
+
+#[test]
+fn estimates_never_exceed_what_is_used() {
+    let mut sample = Sample::new().running();
+    context(&mut sample, Some(414 * MIB));
+    uses(&mut sample, 519 * MIB, None, None);
+    ledger(&sample, |device| {
+        assert_eq!(device.unexplained, Some(0));
+        assert_eq!(device.process.as_ref().and_then(|process| process.difference), None);
+        assert_eq!(device.lines.last().map(|line| (line.what, line.bytes)), Some((What::DriverContexts, i128::from(MIB))));
+    });
+}
+
+#[test]
+fn memory_of_another_process_is_beside_the_sum() {
+    let mut sample = Sample::new().running();
+    context(&mut sample, Some(414 * MIB));
+    takes(&mut sample, "cuIpcOpenMemHandle_v2", &[RUNTIME, MAIN], &[300 * MIB]);
+    sample.0.segments.change_last(|_, call| call.api = "NV_ESC_RM_DUP_OBJECT".to_owned());
+    uses(&mut sample, 818 * MIB + OWN, Some(818 * MIB), None);
+    ledger(&sample, |device| {
+        let process = device.process.as_ref().expect("recorded");
+        assert_eq!((process.bytes, process.imported.bytes), (i128::from(518 * MIB), 300 * MIB));
+        assert_eq!(process.difference, Some(i128::from(300 * MIB)));
+    });
+}
+
+#[test]
+fn memory_without_a_recorded_block_has_a_line() {
+    let mut sample = Sample::new();
+    context(&mut sample, Some(414 * MIB));
+    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &[4 * MIB]);
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Physical, "cuMemCreate", 20 * MIB, 1, stack);
+    ledger(&sample, |device| {
+        let last = device.lines.last().expect("lines");
+        assert_eq!((last.what, last.bytes), (What::Unrecorded, -i128::from(16 * MIB)));
+        assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(522 * MIB));
+    });
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_lines_of_the_process_add_up_to_its_segments(
+        segments in proptest::collection::vec((0..9usize, any::<u64>(), any::<bool>()), 1..40),
+        blocks in proptest::collection::vec((1..=23u8, prop_oneof![0..1u64 << 24, any::<u64>()], any::<u64>()), 0..20),
+    ) {
+        let functions = ["cuCtxCreate_v4", "cuCtxSetLimit", "cuMemAlloc_v2", "cuMemCreate", "cuMemAllocAsync", "cuLaunchKernel",
+            "cuGraphLaunch", "cuArrayCreate_v2", "", ];
+        let mut sample = Sample::new();
+        for &(function, bytes, coarse) in &segments {
+            let bytes = if coarse { bytes % 64 * 32 * MIB } else { bytes };
+            takes(&mut sample, functions[function], &[RUNTIME, MAIN], &[bytes]);
+        }
+        let stack = sample.stack(&[RUNTIME, MAIN]);
+        for (kind, address, bytes) in blocks {
+            let kind = Kind::from_number(kind).expect("a kind");
+            sample.holds(kind, "any", 0, 1, stack);
+            sample.0.allocations.change_last(|row, call| {
+                (row.address, row.bytes) = (address, bytes);
+                call.device = Some(0);
+            });
+        }
+        ledger(&sample, |device| {
+            let sum: i128 = device.lines.iter().filter(|line| line.what.is_of_process()).map(|line| line.bytes).sum();
+            prop_assert_eq!(sum, device.process.as_ref().expect("recorded").bytes);
+            prop_assert_eq!(device.known, sum);
+            Ok(())
+        })?;
+    }
+}
