@@ -65,7 +65,7 @@ pub struct Ledger<'a> {
     /// Why the driver's figures are missing for at least one device.
     pub missing: Option<String>,
     /// Why the recording does not show what the kernel driver gave to the process; `None` if it does.
-    pub segments_missing: Option<&'static str>,
+    pub segments_missing: Option<String>,
     /// The observed modes of PyTorch's allocator.
     pub pytorch: Vec<Mode>,
 }
@@ -251,15 +251,21 @@ fn missing(snapshot: &Snapshot) -> String {
 }
 
 /// Why the recording lacks what the kernel driver gave.
-fn segments_missing(snapshot: &Snapshot) -> Option<&'static str> {
+fn segments_missing(snapshot: &Snapshot) -> Option<String> {
     if process::has_segments(snapshot) || snapshot.devices.is_empty() {
         return None;
     }
-    Some(match snapshot.taken.point {
+    if let Some(why) = &snapshot.losses.segments_ended {
+        return Some(format!("what the kernel driver gave is not known, since {why}"));
+    }
+    let why = match snapshot.taken.point {
         _ if snapshot.taken.by == BY_PYTORCH => "PyTorch's snapshot covers its own allocator only",
-        Some(Point::Mark(_) | Point::Time(_)) => "the event log does not have it",
-        _ => "the recording does not have it: it is older, or its recorder could not observe the kernel driver",
-    })
+        Some(Point::Mark(_) | Point::Time(_)) => "the event log lacks what the kernel driver gave",
+        _ => {
+            "the recording lacks what the kernel driver gave; it is older, or its recorder could not observe that driver"
+        }
+    };
+    Some(why.to_owned())
 }
 
 fn device_ledger<'a>(
@@ -275,17 +281,20 @@ fn device_ledger<'a>(
     let usage = snapshot.usage.as_ref().and_then(usage);
     let driver_bytes = usage.as_ref().and_then(|usage| usage.process_bytes);
     let side = ProcessSide::of(snapshot, device, stacks);
-    let mut contexts = None;
+    let mut own = None;
     let mut process = None;
     match side {
         Some(side) => {
             lines.extend(side.lines);
-            contexts = Some(side.contexts);
+            own = Some((side.contexts, side.channels));
             process = Some(ProcessSum {
                 bytes: side.bytes,
                 segments: side.segments,
+                peak_bytes: side.peak.0,
+                peak_ns: side.peak.1,
                 driver_bytes,
                 difference: driver_bytes.map(|bytes| i128::from(bytes) - side.bytes),
+                lost_segments: snapshot.losses.lost_segments,
                 imported: side.imported,
             });
         }
@@ -298,8 +307,9 @@ fn device_ledger<'a>(
     if let Some(usage) = &usage {
         lines.extend(driver::other_processes(usage));
         let rest = i128::from(usage.used_bytes) - sum(&lines);
-        if let Some(contexts) = contexts {
-            lines.extend(driver::own_lines(usage, contexts, pinned(groups, device), rest));
+        if let Some((contexts, channels)) = own {
+            let pinned = pinned(groups, device);
+            lines.extend(driver::own_lines(usage, contexts, channels, pinned, rest));
         }
     }
     let known = sum(&lines);
@@ -316,7 +326,8 @@ fn device_ledger<'a>(
         known,
         unexplained: usage.as_ref().map(|usage| i128::from(usage.used_bytes) - known),
         had_managed: managed.count > 0
-            || counters.any(|of| of.kind == Kind::Managed && of.device.is_none_or(|of| of == device) && of.total_count > 0),
+            || counters
+                .any(|of| of.kind == Kind::Managed && of.device.is_none_or(|of| of == device) && of.total_count > 0),
         managed,
         outside: spread.outside(device),
         caches: spread.take_caches(device),

@@ -146,7 +146,7 @@ impl RawSnapshot {
         let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
         if segments_ended {
             // Frees were no longer observed either.
-            segments = Allocations::default();
+            (segments, segments_freed_after_end) = Default::default();
         }
 
         let mut requests = Vec::new();

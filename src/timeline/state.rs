@@ -4,7 +4,7 @@ use foldhash::HashMap;
 
 use super::live::{Block, Classes};
 use super::{Op, Timeline, UNIT, Unknown};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot};
@@ -43,6 +43,7 @@ impl Timeline {
         // The kernel driver's memory is not in the log.
         state.segments = Allocations::default();
         state.segments_freed_after_end = Allocations::default();
+        state.object_counters.retain(|counter| counter.kind.place() != Place::Segment);
         state.failed.retain(|failed| failed.first_ns <= at_ns);
         state.marks.retain(|mark| mark.time_ns <= at_ns);
         let phases = state.phases.partition_point(|phase| phase.begin_ns <= at_ns);

@@ -6,7 +6,6 @@ use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, 
 
 mod words;
 
-
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
 use crate::escape::Escaped;

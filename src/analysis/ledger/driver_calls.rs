@@ -137,7 +137,10 @@ mod tests {
         let step = ("step", "/home/me/train.py:3", PYTHON);
         call_of(&[INSIDE, INSIDE, launch, hook, RUNTIME, kernel, step], |call| {
             assert_eq!(call.purpose, Purpose::Launch);
-            assert_eq!((call.function, call.binary), (Some("cuLaunchKernel"), "libtorch_cuda.so"));
+            assert_eq!(
+                (call.function, call.binary),
+                (Some("cuLaunchKernel"), "libtorch_cuda.so")
+            );
         });
     }
 

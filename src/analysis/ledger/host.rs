@@ -36,7 +36,11 @@ pub(super) fn lines(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -
     let cache = Tally::total(pools.map(|group| group.tally()));
     let (mut contexts, mut other) = (Tally::default(), Tally::default());
     let mut purposes: HashMap<Option<usize>, Purpose> = HashMap::new();
-    for segment in snapshot.segments.iter().filter(|segment| segment.kind == Kind::HostSegment) {
+    for segment in snapshot
+        .segments
+        .iter()
+        .filter(|segment| segment.kind == Kind::HostSegment)
+    {
         let purpose = purposes
             .entry(segment.stack)
             .or_insert_with(|| DriverCall::of(stacks.get(segment.stack)).purpose);

@@ -142,10 +142,7 @@ mod tests {
         let pages = Pages::of(&mut blocks);
         assert_eq!(pages.count, 1 + 2 + 2);
         let kept = |free_bytes| Kept { free_bytes, pages: 1 };
-        assert_eq!(
-            pages.kept,
-            BTreeMap::from([(1, kept(2 * MIB - 1024)), (2, kept(MIB))])
-        );
+        assert_eq!(pages.kept, BTreeMap::from([(1, kept(2 * MIB - 1024)), (2, kept(MIB))]));
     }
 
     /// An allocator as measured: blocks up to 1 MiB share pages, larger ones have their own.

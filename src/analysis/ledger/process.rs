@@ -56,12 +56,17 @@ pub struct ProcessSum {
     /// Sum of the segments.
     pub bytes: i128,
     pub segments: u64,
+    /// The largest sum since the recording began, and when it was reached.
+    pub peak_bytes: u64,
+    pub peak_ns: u64,
     /// What the driver counts; `None` if it was not asked, or does not know the process.
     pub driver_bytes: Option<u64>,
     /// `driver_bytes` minus `bytes`.
     pub difference: Option<i128>,
+    /// Segments that the recording lacks, on all devices.
+    pub lost_segments: u64,
     /// Memory of other processes that this one has open. The driver counts it for the exporter while that holds it, and
-    /// for this process afterwards.
+    /// for this process afterwards. Bytes are 0 where the size is not known.
     pub imported: Tally,
 }
 
@@ -70,9 +75,13 @@ pub(super) struct ProcessSide<'a> {
     pub lines: Vec<Line<'a>>,
     pub bytes: i128,
     pub segments: u64,
+    /// Bytes and time.
+    pub peak: (u64, u64),
     pub imported: Tally,
     /// Contexts that exist.
     pub contexts: u64,
+    /// Their channels; `None` if the recording has none.
+    pub channels: Option<u64>,
 }
 
 fn add<'a>(lines: &mut Vec<Line<'a>>, what: What, bytes: i128, count: u64, exact: bool, parts: Vec<Part<'a>>) {
@@ -92,16 +101,28 @@ struct Taken<'s, 'a> {
     bytes: u64,
 }
 
-/// Whether the snapshot has segments of devices.
+/// Whether segments of devices were recorded.
 pub(super) fn has_segments(snapshot: &Snapshot) -> bool {
-    snapshot.segments.calls().iter().any(|call| call.kind == Kind::Segment)
+    let mut calls = snapshot.segments.calls().iter();
+    let mut counters = snapshot.object_counters.iter();
+    calls.any(|call| call.kind == Kind::Segment)
+        || counters.any(|counter| counter.kind == Kind::Segment && counter.total_count > 0)
+}
+
+/// The largest sum of the segments of a device, and its time.
+fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let counters = snapshot.object_counters.iter();
+    let of_device = counters.filter(|of| of.kind == Kind::Segment && of.device.or(only) == Some(device));
+    of_device.map(|of| (of.peak_bytes, of.peak_ns)).max().unwrap_or_default()
 }
 
 impl<'a> ProcessSide<'a> {
     /// `None`: no segment of this device was recorded.
     pub fn of(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
         let (taken, imported) = taken(snapshot, device, stacks);
-        if taken.is_empty() && imported.count == 0 {
+        let peak = peak(snapshot, device);
+        if taken.is_empty() && imported.count == 0 && peak.0 == 0 {
             return None;
         }
         let contexts = contexts(snapshot, device);
@@ -125,20 +146,45 @@ impl<'a> ProcessSide<'a> {
             if what == What::Unrecorded || rest < 0 {
                 unrecorded += rest;
             } else {
-                let count = if what == What::Arrays { held.1 } else { list.len() as u64 };
+                let count = if what == What::Arrays {
+                    held.1
+                } else {
+                    list.len() as u64
+                };
                 add(&mut lines, what, rest, count, true, by_site(&list));
             }
         }
         let local = std::mem::take(&mut sorted.local);
         let parts = local.iter().map(|taken| part_of_site(taken)).collect();
-        add(&mut lines, What::LocalMemory, sum(&local), local.len() as u64, !sorted.estimated, parts);
+        add(
+            &mut lines,
+            What::LocalMemory,
+            sum(&local),
+            local.len() as u64,
+            !sorted.estimated,
+            parts,
+        );
         let heap = std::mem::take(&mut sorted.heap);
-        add(&mut lines, What::DeviceHeap, sum(&heap), heap.len() as u64, false, by_site(&heap));
+        add(
+            &mut lines,
+            What::DeviceHeap,
+            sum(&heap),
+            heap.len() as u64,
+            false,
+            by_site(&heap),
+        );
         let mut code = sorted.take(Purpose::Load);
         code.extend(sorted.take(Purpose::Launch));
         code.extend(sorted.take(Purpose::GraphLaunch));
         let is_exact = heap.is_empty() && !sorted.estimated;
-        add(&mut lines, What::Code, sum(&code), code.len() as u64, is_exact, by_binary(&code));
+        add(
+            &mut lines,
+            What::Code,
+            sum(&code),
+            code.len() as u64,
+            is_exact,
+            by_binary(&code),
+        );
         for (purpose, what, kind) in [
             (Purpose::Stream, What::Streams, Kind::Stream),
             (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
@@ -155,29 +201,41 @@ impl<'a> ProcessSide<'a> {
         }
         let mut other = sorted.take(Purpose::Other);
         other.extend(sorted.take(Purpose::Host));
-        add(&mut lines, What::OtherCalls, sum(&other), other.len() as u64, true, by_site(&other));
+        add(
+            &mut lines,
+            What::OtherCalls,
+            sum(&other),
+            other.len() as u64,
+            true,
+            by_site(&other),
+        );
         let mut context = sorted.take(Purpose::Context);
         context.extend(sorted.take(Purpose::Limit));
         if !context.is_empty() {
-            add(&mut lines, What::Context, sum(&context), contexts, true, by_site(&context));
+            add(
+                &mut lines,
+                What::Context,
+                sum(&context),
+                contexts,
+                true,
+                by_site(&context),
+            );
         }
         add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
         Some(ProcessSide {
             lines,
             bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
             segments: taken.len() as u64,
+            peak,
             imported,
             contexts,
+            channels: channels(snapshot, device),
         })
     }
 }
 
 /// Memory that the kernel driver gave on a device, and memory of other processes that this one has open.
-fn taken<'s, 'a>(
-    snapshot: &'a Snapshot,
-    device: usize,
-    stacks: &'s CallStacks<'a>,
-) -> (Vec<Taken<'s, 'a>>, Tally) {
+fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'a>) -> (Vec<Taken<'s, 'a>>, Tally) {
     let only = (snapshot.devices.len() == 1).then_some(0);
     let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
     let (mut taken, mut imported) = (Vec::new(), Tally::default());
@@ -185,8 +243,9 @@ fn taken<'s, 'a>(
         if segment.kind != Kind::Segment || segment.device.or(only) != Some(device) {
             continue;
         }
-        if segment.api().contains("DUP") {
-            imported.add(segment.bytes);
+        // A duplicate takes no bytes while its original does.
+        if segment.bytes == 0 {
+            imported.count += u64::from(segment.requested == 0);
             continue;
         }
         let stack = stacks.get(segment.stack);
@@ -197,7 +256,19 @@ fn taken<'s, 'a>(
             bytes: segment.bytes,
         });
     }
+    if imported.count > 0 {
+        let opened = snapshot.allocations.iter();
+        let opened = opened.filter(|row| row.device == Some(device) && matches!(row.kind, Kind::Ipc | Kind::Imported));
+        imported.bytes = opened.fold(0, |sum, row| sum.saturating_add(row.requested));
+    }
     (taken, imported)
+}
+
+/// The channels on a device.
+fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
+    let is_channel = |row: &Allocation| row.kind == Kind::Channel && row.device.is_none_or(|of| of == device);
+    let channels = snapshot.segments.iter().filter(is_channel).count() as u64;
+    (channels > 0).then_some(channels)
 }
 
 /// The contexts of a device that exist, at least one. A green context lies in another one.
@@ -244,7 +315,9 @@ impl<'s, 'a> Sorted<'s, 'a> {
         };
         for taken in all {
             let purpose = match taken.call.purpose {
-                Purpose::GraphLaunch if has_graphs && taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 => Purpose::Pool,
+                Purpose::GraphLaunch if has_graphs && taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 => {
+                    Purpose::Pool
+                }
                 purpose => purpose,
             };
             sorted.by_purpose.entry(purpose).or_default().push(*taken);
@@ -434,10 +507,10 @@ fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
 
 /// Function and place of a stack's call site.
 fn site_of(stack: &CallStack) -> (String, Option<String>) {
-    stack
-        .python_line()
-        .or_else(|| stack.site())
-        .map_or_else(|| ("(no stack)".to_owned(), None), |site| (site.name(), site.short_place()))
+    stack.python_line().or_else(|| stack.site()).map_or_else(
+        || ("(no stack)".to_owned(), None),
+        |site| (site.name(), site.short_place()),
+    )
 }
 
 #[cfg(test)]

@@ -33,52 +33,73 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
         What::Library => format!("{of}, in {blocks}"),
         What::Program => format!("allocated by the program itself, in {blocks}"),
-        What::Rounding => format!(
-            "free in {} of 2 MiB that smaller blocks keep",
-            plural(line.count, "page", "pages")
+        What::Rounding => format!("free in {} of 2 MiB that blocks keep", plural(line.count, "page", "pages")),
+        What::CudaPools => format!(
+            "held by CUDA's pools beyond live blocks, in {}",
+            plural(line.count, "chunk", "chunks")
         ),
-        What::CudaPools => format!("held by CUDA's pools without a live block, of {}", plural(line.count, "chunk", "chunks")),
         What::Arrays => format!("rounding of {}", plural(line.count, "array", "arrays")),
-        What::LocalMemory => format!("local memory and stacks of kernels{}", remedy(line)),
+        What::LocalMemory => "local memory and stacks of kernels".to_owned(),
         What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
         What::Code => format!("code, globals and constants of kernels, in {pieces}"),
         What::Streams => kept(line, "stream", "streams"),
         What::GraphExecs => kept(line, "executable graph", "executable graphs"),
         What::GreenContexts => kept(line, "green context", "green contexts"),
         What::OtherCalls => format!("taken in other driver calls, in {pieces}"),
-        What::Context if device.process.is_some() => {
-            format!("{} itself", plural(line.count, "context", "contexts"))
-        }
+        What::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
+        What::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
         What::Context => {
-            let why = ledger.segments_missing.map_or(String::new(), |why| format!("; not divided: {why}"));
+            let why = ledger.segments_missing.as_ref();
+            let why = why.map_or(String::new(), |why| format!("; not divided: {}", Escaped(why)));
             format!("context and modules of this process{why}")
         }
-        What::Unrecorded if line.bytes < 0 => "recorded blocks whose memory from the driver was not recorded".to_owned(),
+        What::Unrecorded if line.bytes < 0 => {
+            "recorded blocks whose memory from the driver was not recorded".to_owned()
+        }
         What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
         What::OtherProcesses => plural(line.count, "other process", "other processes"),
         What::DriverContexts => format!("the driver's own, for {}", plural(line.count, "context", "contexts")),
         What::DriverDevice => "the driver's own, for the device".to_owned(),
         What::PageTables => "page tables of pinned host memory".to_owned(),
     };
-    if line.exact { text } else { text + " (estimated)" }
+    let estimated = if line.exact { "" } else { " (estimated)" };
+    let only = match &line.parts[..] {
+        [only] => format!(": {}", part(line, only)),
+        _ => String::new(),
+    };
+    let remedy = if line.what == What::LocalMemory { remedy(line) } else { "" };
+    format!("{text}{estimated}{only}{remedy}")
 }
 
 /// Objects, and what the driver keeps of destroyed ones.
 fn kept(line: &Line, one: &str, many: &str) -> String {
     let existing = plural(line.count, one, many);
-    let each = u64::try_from(line.bytes).unwrap_or(0).checked_div(line.count).unwrap_or(0);
+    let each = u64::try_from(line.bytes)
+        .unwrap_or(0)
+        .checked_div(line.count)
+        .unwrap_or(0);
     match (line.count, line.destroyed.unwrap_or(0)) {
         (0, 0) => format!("taken for {many}"),
-        (0, destroyed) => format!("kept by the driver for reuse, of {}", plural(destroyed, &format!("destroyed {one}"), &format!("destroyed {many}"))),
+        (0, destroyed) => format!(
+            "kept by the driver for reuse, of {}",
+            plural(destroyed, &format!("destroyed {one}"), &format!("destroyed {many}"))
+        ),
         (1, 0) => existing,
         (_, 0) => format!("{existing}, {} each on average", units::bytes(each)),
-        (_, destroyed) => format!("{existing}, and what the driver keeps of {} destroyed for reuse", units::count(destroyed)),
+        (_, destroyed) => format!(
+            "{existing}, and what the driver keeps of {} destroyed for reuse",
+            units::count(destroyed)
+        ),
     }
 }
 
 /// What gives local memory back.
 fn remedy(line: &Line) -> &'static str {
-    let taken_in = |prefix: &str| line.parts.iter().any(|part| part.call.is_some_and(|call| call.starts_with(prefix)));
+    let taken_in = |prefix: &str| {
+        line.parts
+            .iter()
+            .any(|part| part.call.is_some_and(|call| call.starts_with(prefix)))
+    };
     if taken_in("cuCtxSetLimit") {
         "; a smaller CU_LIMIT_STACK_SIZE gives it back"
     } else if taken_in("cuLaunch") || taken_in("cuGraphLaunch") {
@@ -90,39 +111,56 @@ fn remedy(line: &Line) -> &'static str {
     }
 }
 
-/// The parts of a line, with their sizes.
+/// The parts of a line with several, with their sizes.
 pub fn details(line: &Line) -> Vec<(u64, String)> {
-    let of = |part: &Part| {
-        let name = Escaped(&short_name(&part.name)).to_string();
-        let place = part.place.as_ref().map_or(String::new(), |place| format!("  {}", Escaped(place)));
-        let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
-        let text = match line.what {
-            What::Rounding => format!("kept by blocks of {name}{place}"),
-            What::Code => name,
-            _ => format!("{call}{name}{place}"),
-        };
-        let estimated = if part.exact || !line.exact { "" } else { " (estimated)" };
-        (part.bytes, text + estimated)
+    let several = line.parts.iter().filter(|_| line.parts.len() > 1);
+    several.map(|of| (of.bytes, part(line, of))).collect()
+}
+
+fn part(line: &Line, part: &Part) -> String {
+    let name = Escaped(&short_name(&part.name)).to_string();
+    let place = part.place.as_ref().map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
+    let text = match line.what {
+        What::Rounding => format!("blocks of {name}{place}"),
+        What::Code => name,
+        _ => format!("{call}{name}{place}"),
     };
-    line.parts.iter().map(of).collect()
+    let estimated = if part.exact || !line.exact { "" } else { " (estimated)" };
+    text + estimated
 }
 
 /// The sum of the process's lines, compared with the driver's figure.
 pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
+    let peak = match process.peak_bytes {
+        peak if i128::from(peak) > process.bytes => format!("; peak {}", units::bytes(peak)),
+        _ => String::new(),
+    };
+    compared(process, device) + &peak
+}
+
+fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {
     let Some(difference) = process.difference else {
         return match device.driver {
             Some(_) => "this process; the driver does not know this process id".to_owned(),
             None => "this process".to_owned(),
         };
     };
-    let imported = i128::from(process.imported.bytes);
+    let more = large(difference);
+    let imported = process.imported;
     match difference {
         0 => "this process, as the driver counts it (difference 0 B)".to_owned(),
-        1.. if difference == imported => format!(
-            "this process; the driver counts {} more, for memory that its exporter has freed",
-            large(difference)
-        ),
-        1.. => format!("this process; the driver counts {} more", large(difference)),
+        1.. if imported.count > 0 && difference == i128::from(imported.bytes) => {
+            format!("this process; the driver counts {more} more, for memory that its exporter has freed")
+        }
+        1.. if imported.count > 0 => {
+            format!("this process; the driver counts {more} more, perhaps for memory that its exporter has freed")
+        }
+        1.. if process.lost_segments > 0 => {
+            let lost = plural(process.lost_segments, "piece of memory was", "pieces of memory were");
+            format!("this process; the driver counts {more} more, and {lost} not recorded")
+        }
+        1.. => format!("this process; the driver counts {more} more"),
         _ => format!("this process; the driver counts {} less", large(-difference)),
     }
 }

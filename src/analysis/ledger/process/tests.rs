@@ -8,95 +8,14 @@ use super::*;
 use crate::analysis::groups::Groups;
 use crate::analysis::ledger::{DeviceLedger, Ledger};
 use crate::sample::{FrameText, GIB, MAIN, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{Call, Context, Counter, DeviceUsage, OtherProcesses, Usage};
+use crate::snapshot::{Context, OtherProcesses};
 
 const KIB: u64 = 1 << 10;
-const CUDA: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
-const INSIDE: FrameText = ("", "", CUDA);
 const KERNEL: FrameText = ("at::native::fill_kernel_cuda", "", "/v/torch/lib/libtorch_cuda.so");
 const STEP: FrameText = ("step", "/home/me/train.py:212", PYTHON);
 /// The driver's own memory for one context, and for the device.
 const OWN: u64 = 8 * MIB + 832 * KIB;
-
-fn put(sample: &mut Sample, objects: bool, kind: Kind, bytes: u64, stack: usize) {
-    let call = Call {
-        kind,
-        domain: None,
-        api: "NV_ESC_RM_ALLOC".to_owned(),
-        device: Some(0),
-        context: None,
-        stream: None,
-        pool: None,
-        thread: 0,
-        references: 0,
-        mappings: 0,
-    };
-    let table = match objects {
-        true => &mut sample.0.objects,
-        false => &mut sample.0.segments,
-    };
-    table.push(Allocation {
-        address: table.len() as u64 + 1,
-        bytes,
-        requested: bytes,
-        time_ns: 1 + table.len() as u64,
-        stack: Some(stack),
-        call: &call,
-    });
-}
-
-/// Adds segments that this function of the driver took, called from these frames.
-fn takes(sample: &mut Sample, function: &str, callers: &[FrameText], sizes: &[u64]) {
-    let mut frames = vec![INSIDE, INSIDE, (function, "", CUDA)];
-    frames.extend(callers);
-    let stack = sample.stack(&frames);
-    for &bytes in sizes {
-        put(sample, false, Kind::Segment, bytes, stack);
-    }
-}
-
-/// The segments of a context, without the pool for local memory.
-fn context(sample: &mut Sample, pool: Option<u64>) {
-    let mut sizes = vec![6 * MIB];
-    sizes.extend([2 * MIB; 14]);
-    sizes.push(70 * MIB);
-    sizes.extend(pool);
-    takes(sample, "cuDevicePrimaryCtxRetain", &[RUNTIME, MAIN], &sizes);
-}
-
-fn objects_of(sample: &mut Sample, kind: Kind, live: u64, destroyed: u64) {
-    let stack = sample.stack(&[RUNTIME, MAIN]);
-    for _ in 0..live {
-        put(sample, true, kind, 0, stack);
-    }
-    sample.0.object_counters.push(Counter {
-        device: Some(0),
-        kind,
-        live_bytes: 0,
-        live_count: live,
-        peak_bytes: 0,
-        peak_ns: 0,
-        total_bytes: 0,
-        total_count: live + destroyed,
-        freed_count: destroyed,
-        failed_count: 0,
-    });
-}
-
-fn uses(sample: &mut Sample, used: u64, process: Option<u64>, others: Option<OtherProcesses>) {
-    sample.0.usage = Some(Usage {
-        source: "NVML 580".to_owned(),
-        devices: vec![DeviceUsage {
-            device: 0,
-            total_bytes: 140 * GIB,
-            used_bytes: used,
-            reserved_bytes: 615 * MIB,
-            process_bytes: process,
-            others,
-        }],
-        missing: None,
-    });
-}
+const ALONE: Option<OtherProcesses> = Some(OtherProcesses { bytes: 0, count: 0 });
 
 fn ledger<R>(sample: &Sample, check: impl FnOnce(&DeviceLedger) -> R) -> R {
     let stacks = CallStacks::of(&sample.0);
@@ -119,8 +38,8 @@ fn lines(sample: &Sample) -> Vec<(What, u64, u64, bool)> {
 #[test]
 fn a_process_that_allocates_nothing_has_a_context_and_the_pool_for_local_memory() {
     let mut sample = Sample::new().running();
-    context(&mut sample, Some(414 * MIB));
-    uses(&mut sample, 518 * MIB + OWN, Some(518 * MIB), Some(OtherProcesses { bytes: 0, count: 0 }));
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.uses(518 * MIB + OWN, Some(518 * MIB), ALONE);
     assert_eq!(
         lines(&sample),
         [
@@ -143,8 +62,8 @@ fn a_process_that_allocates_nothing_has_a_context_and_the_pool_for_local_memory(
 fn a_stack_limit_replaces_the_pool_for_local_memory() {
     for pool in [150, 216, 17046] {
         let mut sample = Sample::new();
-        context(&mut sample, None);
-        takes(&mut sample, "cuCtxSetLimit", &[RUNTIME, MAIN], &[pool * MIB]);
+        sample.takes_context(MAIN, None);
+        sample.takes("cuCtxSetLimit", &[RUNTIME, MAIN], &[pool * MIB]);
         assert_eq!(
             lines(&sample),
             [
@@ -158,9 +77,9 @@ fn a_stack_limit_replaces_the_pool_for_local_memory() {
 #[test]
 fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
     let mut sample = Sample::new();
-    context(&mut sample, None);
+    sample.takes_context(MAIN, None);
     let launch = [RUNTIME, KERNEL, STEP];
-    takes(&mut sample, "cuLaunchKernel", &launch, &[4374 * MIB, 2 * MIB, 10 * MIB]);
+    sample.takes("cuLaunchKernel", &launch, &[4374 * MIB, 2 * MIB, 10 * MIB]);
     assert_eq!(
         lines(&sample),
         [
@@ -171,10 +90,17 @@ fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
         ]
     );
     ledger(&sample, |device| {
-        let [local] = &device.lines[0].parts[..] else { panic!("{:?}", device.lines[0]) };
-        assert_eq!((local.name.as_str(), local.place.as_deref()), ("step", Some("train.py:212")));
+        let [local] = &device.lines[0].parts[..] else {
+            panic!("{:?}", device.lines[0])
+        };
+        assert_eq!(
+            (local.name.as_str(), local.place.as_deref()),
+            ("step", Some("train.py:212"))
+        );
         assert_eq!(local.call, Some("cuLaunchKernel"));
-        let [code] = &device.lines[2].parts[..] else { panic!("{:?}", device.lines[2]) };
+        let [code] = &device.lines[2].parts[..] else {
+            panic!("{:?}", device.lines[2])
+        };
         assert_eq!((code.name.as_str(), code.bytes), ("libtorch_cuda.so", 2 * MIB));
     });
 }
@@ -182,8 +108,8 @@ fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
 #[test]
 fn globals_of_a_module_are_no_local_memory_while_the_context_has_its_own() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(414 * MIB));
-    takes(&mut sample, "cuModuleLoadData", &[RUNTIME, MAIN], &[600 * MIB]);
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuModuleLoadData", &[RUNTIME, MAIN], &[600 * MIB]);
     let of = |what| lines(&sample).into_iter().find(|line| line.0 == what);
     assert_eq!(of(What::LocalMemory), Some((What::LocalMemory, 414 * MIB, 1, true)));
     assert_eq!(of(What::Code), Some((What::Code, 600 * MIB, 1, true)));
@@ -199,8 +125,8 @@ fn each_context_has_a_pool_for_local_memory() {
         first_seen_ns: 2,
         destroyed_ns: None,
     });
-    context(&mut sample, Some(414 * MIB));
-    context(&mut sample, Some(414 * MIB));
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes_context(MAIN, Some(414 * MIB));
     assert_eq!(
         lines(&sample),
         [
@@ -213,19 +139,20 @@ fn each_context_has_a_pool_for_local_memory() {
 #[test]
 fn a_pool_that_is_too_small_to_recognize_stays_in_the_line_of_the_context() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(20 * MIB));
+    sample.takes_context(MAIN, Some(20 * MIB));
     assert_eq!(lines(&sample), [(What::Context, 124 * MIB, 1, true)]);
 }
 
 #[test]
 fn executable_graphs_and_streams_have_lines_with_what_is_kept() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(414 * MIB));
-    takes(&mut sample, "cuGraphInstantiateWithFlags", &[RUNTIME, MAIN], &[2 * MIB; 110]);
-    takes(&mut sample, "cuStreamCreateWithPriority", &[RUNTIME, MAIN], &[2 * MIB; 273]);
-    takes(&mut sample, "cuGreenCtxCreate", &[RUNTIME, MAIN], &[4 * MIB; 27]);
-    objects_of(&mut sample, Kind::GraphExec, 1000, 0);
-    objects_of(&mut sample, Kind::Stream, 0, 1000);
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuGraphInstantiateWithFlags", &[RUNTIME, MAIN], &[2 * MIB; 110]);
+    sample.takes("cuStreamCreateWithPriority", &[RUNTIME, MAIN], &[2 * MIB; 273]);
+    sample.takes("cuGreenCtxCreate", &[RUNTIME, MAIN], &[4 * MIB; 27]);
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.has_objects(Kind::GraphExec, 1000, 0, stack);
+    sample.has_objects(Kind::Stream, 0, 1000, stack);
     assert_eq!(
         lines(&sample)[1..4],
         [
@@ -270,7 +197,11 @@ impl Allocator {
                     run == units
                 })
             };
-            let found = self.shared.iter().enumerate().find_map(|(nth, page)| Some((nth, fits(page)?)));
+            let found = self
+                .shared
+                .iter()
+                .enumerate()
+                .find_map(|(nth, page)| Some((nth, fits(page)?)));
             let (nth, last) = found.unwrap_or_else(|| {
                 let address = fresh(&mut self.next);
                 self.shared.push((address, vec![false; 4096]));
@@ -285,7 +216,9 @@ impl Allocator {
     }
 
     fn free(&mut self, address: u64) {
-        let Some(bytes) = self.live.remove(&address) else { return };
+        let Some(bytes) = self.live.remove(&address) else {
+            return;
+        };
         if self.own.remove(&address).is_none() {
             let page = address / (2 * MIB) * 2 * MIB;
             let nth = self.shared.iter().position(|(at, _)| *at == page).expect("a page");
@@ -330,16 +263,29 @@ fn after_24_000_random_allocations_and_frees_the_rounding_is_exact() {
         sample.0.allocations.change_last(|row, _| row.address = address);
     }
     let own: Vec<u64> = allocator.own.values().copied().collect();
-    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &own);
-    takes(&mut sample, "cuMemAllocPitch_v2", &[RUNTIME, MAIN], &vec![2 * MIB; allocator.shared.len()]);
+    sample.takes("cuMemAlloc_v2", &[RUNTIME, MAIN], &own);
+    sample.takes(
+        "cuMemAllocPitch_v2",
+        &[RUNTIME, MAIN],
+        &vec![2 * MIB; allocator.shared.len()],
+    );
     let asked: u64 = allocator.live.values().sum();
     let taken = own.iter().sum::<u64>() + 2 * MIB * allocator.shared.len() as u64;
     ledger(&sample, |device| {
-        let [program, rounding] = &device.lines[..] else { panic!("{:?}", device.lines) };
+        let [program, rounding] = &device.lines[..] else {
+            panic!("{:?}", device.lines)
+        };
         assert_eq!((program.what, program.bytes), (What::Program, i128::from(asked)));
-        assert_eq!((rounding.what, rounding.bytes), (What::Rounding, i128::from(taken - asked)));
+        assert_eq!(
+            (rounding.what, rounding.bytes),
+            (What::Rounding, i128::from(taken - asked))
+        );
         let kept: u64 = rounding.parts.iter().map(|part| part.bytes).sum();
-        assert_eq!(i128::from(kept), rounding.bytes, "each free byte has a block that keeps it");
+        assert_eq!(
+            i128::from(kept),
+            rounding.bytes,
+            "each free byte has a block that keeps it"
+        );
         assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(taken));
     });
 }
@@ -347,10 +293,10 @@ fn after_24_000_random_allocations_and_frees_the_rounding_is_exact() {
 #[test]
 fn pools_hold_chunks_beyond_their_blocks() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(414 * MIB));
+    sample.takes_context(MAIN, Some(414 * MIB));
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::Async, "cudaMallocAsync", 1, 100, stack);
-    takes(&mut sample, "cuMemAllocFromPoolAsync_ptsz", &[RUNTIME, MAIN], &[32 * MIB; 100]);
+    sample.takes("cuMemAllocFromPoolAsync_ptsz", &[RUNTIME, MAIN], &[32 * MIB; 100]);
     assert_eq!(
         lines(&sample)[..2],
         [
@@ -363,10 +309,10 @@ fn pools_hold_chunks_beyond_their_blocks() {
 #[test]
 fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(414 * MIB));
+    sample.takes_context(MAIN, Some(414 * MIB));
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::Graph, "cudaGraphLaunch", 3 * MIB, 1, stack);
-    takes(&mut sample, "cuGraphLaunch", &[RUNTIME, MAIN], &[32 * MIB, 2 * MIB]);
+    sample.takes("cuGraphLaunch", &[RUNTIME, MAIN], &[32 * MIB, 2 * MIB]);
     assert_eq!(
         lines(&sample)[..4],
         [
@@ -382,17 +328,20 @@ fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
 #[test]
 fn what_pytorch_takes_beyond_its_tensors_is_divided() {
     let mut sample = Sample::new().running();
-    context(&mut sample, None);
+    sample.takes_context(MAIN, None);
     let launch = [RUNTIME, KERNEL, STEP];
-    takes(&mut sample, "cuLaunchKernel", &launch, &[504 * MIB, 2 * MIB]);
+    sample.takes("cuLaunchKernel", &launch, &[504 * MIB, 2 * MIB]);
     let cublas = ("", "", "/v/libcublasLt.so.13");
-    takes(&mut sample, "cuLibraryGetModule", &[cublas, STEP], &[2 * MIB]);
-    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &[2 * MIB]);
+    sample.takes("cuLibraryGetModule", &[cublas, STEP], &[2 * MIB]);
+    sample.takes("cuMemAlloc_v2", &[RUNTIME, MAIN], &[2 * MIB]);
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::Device, "cudaMalloc", 300 * KIB, 1, stack);
-    sample.0.allocations.change_last(|row, _| row.address = 0x7f00_0000_0000);
+    sample
+        .0
+        .allocations
+        .change_last(|row, _| row.address = 0x7f00_0000_0000);
     let process = 614 * MIB;
-    uses(&mut sample, process + OWN + MIB, Some(process), Some(OtherProcesses { bytes: 0, count: 0 }));
+    sample.uses(process + OWN + MIB, Some(process), ALONE);
     assert_eq!(
         lines(&sample)[..5],
         [
@@ -414,13 +363,16 @@ fn what_pytorch_takes_beyond_its_tensors_is_divided() {
 #[test]
 fn the_drivers_own_memory_includes_that_for_other_processes_and_page_tables() {
     let mut sample = Sample::new().running();
-    context(&mut sample, Some(414 * MIB));
+    sample.takes_context(MAIN, Some(414 * MIB));
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::HostPinned, "cudaMallocHost", 3 * GIB, 1, stack);
-    let others = OtherProcesses { bytes: 518 * MIB, count: 1 };
+    let others = OtherProcesses {
+        bytes: 518 * MIB,
+        count: 1,
+    };
     // 14.375 MiB beside two processes, and the page tables.
     let used = 2 * 518 * MIB + 14 * MIB + 384 * KIB + 6 * MIB;
-    uses(&mut sample, used, Some(518 * MIB), Some(others));
+    sample.uses(used, Some(518 * MIB), Some(others));
     assert_eq!(
         lines(&sample)[2..],
         [
@@ -436,34 +388,72 @@ fn the_drivers_own_memory_includes_that_for_other_processes_and_page_tables() {
 #[test]
 fn estimates_never_exceed_what_is_used() {
     let mut sample = Sample::new().running();
-    context(&mut sample, Some(414 * MIB));
-    uses(&mut sample, 519 * MIB, None, None);
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.uses(519 * MIB, None, None);
     ledger(&sample, |device| {
         assert_eq!(device.unexplained, Some(0));
         assert_eq!(device.process.as_ref().and_then(|process| process.difference), None);
-        assert_eq!(device.lines.last().map(|line| (line.what, line.bytes)), Some((What::DriverContexts, i128::from(MIB))));
+        assert_eq!(
+            device.lines.last().map(|line| (line.what, line.bytes)),
+            Some((What::DriverContexts, i128::from(MIB)))
+        );
     });
 }
 
 #[test]
 fn memory_of_another_process_is_beside_the_sum() {
     let mut sample = Sample::new().running();
-    context(&mut sample, Some(414 * MIB));
-    takes(&mut sample, "cuIpcOpenMemHandle_v2", &[RUNTIME, MAIN], &[300 * MIB]);
-    sample.0.segments.change_last(|_, call| call.api = "NV_ESC_RM_DUP_OBJECT".to_owned());
-    uses(&mut sample, 818 * MIB + OWN, Some(818 * MIB), None);
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Ipc, "cudaIpcOpenMemHandle", 300 * MIB, 1, stack);
+    sample.0.allocations.change_last(|_, call| call.device = Some(0));
+    sample.takes("cuIpcOpenMemHandle_v2", &[RUNTIME, MAIN], &[0]);
+    sample.uses(818 * MIB + OWN, Some(818 * MIB), ALONE);
     ledger(&sample, |device| {
         let process = device.process.as_ref().expect("recorded");
-        assert_eq!((process.bytes, process.imported.bytes), (i128::from(518 * MIB), 300 * MIB));
+        let imported = Tally {
+            bytes: 300 * MIB,
+            count: 1,
+        };
+        assert_eq!((process.bytes, process.imported), (i128::from(518 * MIB), imported));
         assert_eq!(process.difference, Some(i128::from(300 * MIB)));
     });
 }
 
 #[test]
+fn a_duplicate_within_the_process_counts_once() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuMemExportToShareableHandle", &[RUNTIME, MAIN], &[20 * MIB]);
+    sample.0.segments.change_last(|row, _| row.bytes = 0);
+    ledger(&sample, |device| {
+        let process = device.process.as_ref().expect("recorded");
+        assert_eq!(
+            (process.bytes, process.imported),
+            (i128::from(518 * MIB), Tally::default())
+        );
+    });
+}
+
+#[test]
+fn channels_are_counted_where_they_are_recorded() {
+    for (channels, own) in [(4, 7 * MIB + 832 * KIB), (128, 15 * MIB + 576 * KIB)] {
+        let mut sample = Sample::new().running();
+        sample.takes_context(MAIN, Some(414 * MIB));
+        let stack = sample.stack(&[RUNTIME, MAIN]);
+        sample.adds(Kind::Channel, &vec![0; channels], stack);
+        sample.uses(518 * MIB + own, Some(518 * MIB), ALONE);
+        ledger(&sample, |device| {
+            assert_eq!(device.unexplained, Some(0), "{channels} channels")
+        });
+    }
+}
+
+#[test]
 fn memory_without_a_recorded_block_has_a_line() {
     let mut sample = Sample::new();
-    context(&mut sample, Some(414 * MIB));
-    takes(&mut sample, "cuMemAlloc_v2", &[RUNTIME, MAIN], &[4 * MIB]);
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuMemAlloc_v2", &[RUNTIME, MAIN], &[4 * MIB]);
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::Physical, "cuMemCreate", 20 * MIB, 1, stack);
     ledger(&sample, |device| {
@@ -486,7 +476,7 @@ proptest! {
         let mut sample = Sample::new();
         for &(function, bytes, coarse) in &segments {
             let bytes = if coarse { bytes % 64 * 32 * MIB } else { bytes };
-            takes(&mut sample, functions[function], &[RUNTIME, MAIN], &[bytes]);
+            sample.takes(functions[function], &[RUNTIME, MAIN], &[bytes]);
         }
         let stack = sample.stack(&[RUNTIME, MAIN]);
         for (kind, address, bytes) in blocks {
