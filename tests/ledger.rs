@@ -8,9 +8,9 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::segments::{victim, with_kernel};
 use crate::support::process::Started;
 use crate::support::profile::folder;
-use crate::segments::{victim, with_kernel};
 use crate::support::{Profile, culeak, library, profile};
 
 const MIB: i64 = 1 << 20;
@@ -196,7 +196,11 @@ fn line<'j>(ledger: &'j Value, what: &str) -> &'j Value {
 fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
     let outcome = victim("everything").run();
     let printed = outcome.stdout.lines().find_map(|line| line.strip_prefix("KERNEL "));
-    let own: i64 = printed.and_then(|sums| sums.split(' ').next()).expect("a sum").parse().expect("bytes");
+    let own: i64 = printed
+        .and_then(|sums| sums.split(' ').next())
+        .expect("a sum")
+        .parse()
+        .expect("bytes");
     let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
     let recording = recording.to_str().expect("a plain path");
     let ledger = json(&mut with_nvml(&["report", recording, "--json"]))["ledger"].take();
@@ -223,13 +227,22 @@ fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
     let local = &line(&ledger, "local_memory")["parts"][0];
     assert_eq!(local["call"], "cuDevicePrimaryCtxRetain");
     let streams = line(&ledger, "streams");
-    assert_eq!((&streams["count"], &streams["destroyed"]), (&Value::from(3), &Value::from(1)));
+    assert_eq!(
+        (&streams["count"], &streams["destroyed"]),
+        (&Value::from(3), &Value::from(1))
+    );
     assert_eq!(line(&ledger, "rounding")["parts"][0]["name"], "leak");
     let lines = ledger["devices"][0]["lines"].as_array().expect("lines").iter();
     assert!(lines.into_iter().all(|line| line["exact"] == true), "{ledger:#}");
-    let text = Command::new(culeak()).args(["report", recording]).output().expect("the CLI starts");
+    let text = Command::new(culeak())
+        .args(["report", recording])
+        .output()
+        .expect("the CLI starts");
     let text = String::from_utf8(text.stdout).expect("text");
-    assert!(text.contains("the context itself: cuDevicePrimaryCtxRetain in "), "{text}");
+    assert!(
+        text.contains("the context itself: cuDevicePrimaryCtxRetain in "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -263,7 +276,12 @@ fn the_sum_of_a_running_process_is_the_drivers_figure_and_nothing_is_unexplained
 fn blocks_after_thousands_of_allocations_and_frees_lie_in_pages_with_no_byte_left_over() {
     let outcome = victim("linear").run();
     let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
-    let ledger = json(&mut with_nvml(&["report", recording.to_str().expect("a plain path"), "--json"]))["ledger"].take();
+    let ledger = json(&mut with_nvml(&[
+        "report",
+        recording.to_str().expect("a plain path"),
+        "--json",
+    ]))["ledger"]
+        .take();
     let named: Vec<_> = lines(&ledger).into_iter().map(|(what, _)| what).collect();
     assert_eq!(named, ["program", "rounding", "local_memory", "context"], "{ledger:#}");
     let sum: i64 = lines(&ledger).iter().map(|(_, bytes)| bytes).sum();

@@ -177,7 +177,8 @@ impl Snapshot {
         self.freed_after_end = Allocations::default();
         self.segments = Allocations::default();
         self.segments_freed_after_end = Allocations::default();
-        self.object_counters.retain(|counter| counter.kind.place() != crate::kind::Place::Segment);
+        self.object_counters
+            .retain(|counter| counter.kind.place() != crate::kind::Place::Segment);
         self.count_rows();
         Ok(())
     }

@@ -43,7 +43,9 @@ impl Timeline {
         // The kernel driver's memory is not in the log.
         state.segments = Allocations::default();
         state.segments_freed_after_end = Allocations::default();
-        state.object_counters.retain(|counter| counter.kind.place() != Place::Segment);
+        state
+            .object_counters
+            .retain(|counter| counter.kind.place() != Place::Segment);
         state.failed.retain(|failed| failed.first_ns <= at_ns);
         state.marks.retain(|mark| mark.time_ns <= at_ns);
         let phases = state.phases.partition_point(|phase| phase.begin_ns <= at_ns);

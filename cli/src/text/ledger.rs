@@ -35,8 +35,9 @@ pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
 
 /// The devices with any entry.
 pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
-    let is_known =
-        |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    let is_known = |device: &&DeviceLedger| {
+        device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0 || device.process.is_some()
+    };
     ledger.devices.iter().filter(is_known)
 }
 

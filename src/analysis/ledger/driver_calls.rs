@@ -53,6 +53,8 @@ const PURPOSES: &[(&str, Purpose)] = &[
     ("cuGraphInstantiate", Purpose::GraphExec),
     ("cuGraphExec", Purpose::GraphExec),
     ("cuGraphUpload", Purpose::GraphExec),
+    ("cuGraphAdd", Purpose::Load),
+    ("cuGraphKernelNode", Purpose::Load),
     ("cuGraphLaunch", Purpose::GraphLaunch),
     ("cuMemAllocAsync", Purpose::Pool),
     ("cuMemAllocFromPoolAsync", Purpose::Pool),

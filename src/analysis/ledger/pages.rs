@@ -21,10 +21,10 @@ const SHIFT: u32 = PAGE.trailing_zeros();
 pub struct PagedBlock {
     pub address: u64,
     pub bytes: u64,
-    pub time_ns: u64,
-    /// Any number of the caller's.
-    pub number: usize,
+    /// The block's row in its table, which is in order of age.
+    pub number: u32,
 }
+const _: () = assert!(size_of::<PagedBlock>() == 24, "there may be ten million");
 
 /// What a block keeps besides itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,14 +38,14 @@ pub struct Pages {
     /// Pages that blocks touch.
     pub count: u64,
     /// Free memory in pages, by the number of the block that keeps it.
-    pub kept: BTreeMap<usize, Kept>,
+    pub kept: BTreeMap<u32, Kept>,
 }
 
 /// The page of the last block so far.
 struct LastPage {
     number: u64,
     free: u64,
-    keeper: (u64, usize),
+    keeper: u32,
 }
 
 impl Pages {
@@ -61,7 +61,7 @@ impl Pages {
                 continue;
             }
             reached = end;
-            let keeper = (block.time_ns, block.number);
+            let keeper = block.number;
             let (first_page, last_page) = (start >> SHIFT, (end - 1) >> SHIFT);
             let in_first = if first_page == last_page {
                 end - start
@@ -105,7 +105,7 @@ impl Pages {
         let Some(page) = page else { return };
         self.count += 1;
         if page.free > 0 {
-            let kept = self.kept.entry(page.keeper.1).or_default();
+            let kept = self.kept.entry(page.keeper).or_default();
             kept.free_bytes = kept.free_bytes.saturating_add(page.free);
             kept.pages += 1;
         }
@@ -122,13 +122,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn block(number: usize, address: u64, bytes: u64) -> PagedBlock {
-        PagedBlock {
-            address,
-            bytes,
-            time_ns: number as u64,
-            number,
-        }
+    fn block(number: u32, address: u64, bytes: u64) -> PagedBlock {
+        PagedBlock { address, bytes, number }
     }
 
     #[test]
@@ -175,7 +170,7 @@ mod tests {
             .flat_map(|(at, bytes)| at / PAGE..=(at + bytes - 1) / PAGE)
             .collect();
         let mut blocks: Vec<_> = (live.iter().enumerate())
-            .map(|(number, (&at, &bytes))| block(number, at, bytes))
+            .map(|(number, (&at, &bytes))| block(number as u32, at, bytes))
             .collect();
         let pages = Pages::of(&mut blocks);
         assert_eq!(pages.count, touched.len() as u64);
@@ -192,7 +187,7 @@ mod tests {
         fn hostile_blocks_are_counted_once(blocks in proptest::collection::vec(
             (prop_oneof![0..8 * PAGE, any::<u64>()], prop_oneof![0..3 * PAGE, any::<u64>()]), 0..20))
         {
-            let mut blocks: Vec<_> = blocks.iter().enumerate().map(|(nth, &(at, bytes))| block(nth, at, bytes)).collect();
+            let mut blocks: Vec<_> = blocks.iter().enumerate().map(|(nth, &(at, bytes))| block(nth as u32, at, bytes)).collect();
             let pages = Pages::of(&mut blocks);
             let free: u128 = pages.kept.values().map(|kept| u128::from(kept.free_bytes)).sum();
             prop_assert!(u128::from(pages.count) * u128::from(PAGE) >= free);

@@ -12,7 +12,7 @@
 //!
 //! The pool for local memory is recognized without knowledge of the chip. A context takes it when it is created, or a later call
 //! replaces it. So it is the largest segment of the creation; if the creation has none, it is what `cuCtxSetLimit` took, or the
-//! largest segment that a launch or a load took. The last one is an estimate.
+//! largest segment that a launch, a load or a call of unknown purpose took. The last one is an estimate.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -114,7 +114,10 @@ fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
     let only = (snapshot.devices.len() == 1).then_some(0);
     let counters = snapshot.object_counters.iter();
     let of_device = counters.filter(|of| of.kind == Kind::Segment && of.device.or(only) == Some(device));
-    of_device.map(|of| (of.peak_bytes, of.peak_ns)).max().unwrap_or_default()
+    of_device
+        .map(|of| (of.peak_bytes, of.peak_ns))
+        .max()
+        .unwrap_or_default()
 }
 
 impl<'a> ProcessSide<'a> {
@@ -130,7 +133,7 @@ impl<'a> ProcessSide<'a> {
         let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs);
         let mut lines = Vec::new();
         let mut unrecorded = 0;
-        let pages = blocks.pages(stacks);
+        let pages = blocks.pages(snapshot, stacks);
         unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
         let rounding = pages.0.bytes() - blocks.linear_bytes;
         let partly_used = pages.0.kept.values().map(|kept| kept.pages).sum();
@@ -275,7 +278,8 @@ fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
 fn contexts(snapshot: &Snapshot, device: usize) -> u64 {
     let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
     let contexts = snapshot.contexts.iter();
-    let existing = contexts.filter(|context| context.destroyed_ns.is_none() && of_device(&context.device));
+    let exists = |destroyed: Option<u64>| destroyed.is_none_or(|time_ns| time_ns > snapshot.taken.at_ns);
+    let existing = contexts.filter(|context| exists(context.destroyed_ns) && of_device(&context.device));
     let green = objects(snapshot, device, Kind::GreenContext);
     (existing.count() as u64).saturating_sub(green).max(1)
 }
@@ -337,7 +341,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         }
         self.take_largest(&[Purpose::Limit], contexts, 0);
         let known = self.local.len();
-        let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch];
+        let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch, Purpose::Other];
         self.take_largest(&later, contexts, SMALLEST_LOCAL_POOL);
         self.estimated = self.local.len() > known;
     }
@@ -393,8 +397,6 @@ fn sum(list: &[Taken]) -> i128 {
 struct BlockSums {
     linear: Vec<PagedBlock>,
     linear_bytes: i128,
-    /// The stacks of linear blocks, by their numbers.
-    linear_stacks: Vec<Option<usize>>,
     /// Bytes and number.
     pools: (i128, u64),
     arrays: (i128, u64),
@@ -408,17 +410,16 @@ impl BlockSums {
             has_graphs: snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph),
             ..BlockSums::default()
         };
-        for block in snapshot.allocations.iter().filter(|block| block.device == Some(device)) {
+        let blocks = snapshot.allocations.iter().enumerate();
+        for (row, block) in blocks.filter(|(_, block)| block.device == Some(device)) {
             let sum = match block.kind {
                 Kind::Device | Kind::Pitched => {
                     sums.linear_bytes += i128::from(block.bytes);
                     sums.linear.push(PagedBlock {
                         address: block.address,
                         bytes: block.bytes,
-                        time_ns: block.time_ns,
-                        number: sums.linear_stacks.len(),
+                        number: row as u32,
                     });
-                    sums.linear_stacks.push(block.stack);
                     continue;
                 }
                 Kind::Async | Kind::Graph => &mut sums.pools,
@@ -433,11 +434,11 @@ impl BlockSums {
     }
 
     /// The pages of linear blocks, and the call sites whose blocks keep pages that are not full.
-    fn pages<'a>(&mut self, stacks: &CallStacks<'a>) -> (Pages, Vec<Part<'a>>) {
+    fn pages<'a>(&mut self, snapshot: &Snapshot, stacks: &CallStacks<'a>) -> (Pages, Vec<Part<'a>>) {
         let pages = Pages::of(&mut self.linear);
         let mut parts = Parts::default();
         for (&number, kept) in &pages.kept {
-            let (name, place) = site_of(stacks.get(self.linear_stacks[number]));
+            let (name, place) = site_of(stacks.get(snapshot.allocations.at(number as usize).stack));
             parts.add(name, place, None, kept.free_bytes, true);
         }
         (pages, parts.finish())

@@ -33,7 +33,10 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
         What::Library => format!("{of}, in {blocks}"),
         What::Program => format!("allocated by the program itself, in {blocks}"),
-        What::Rounding => format!("free in {} of 2 MiB that blocks keep", plural(line.count, "page", "pages")),
+        What::Rounding => format!(
+            "free in {} of 2 MiB that blocks keep",
+            plural(line.count, "page", "pages")
+        ),
         What::CudaPools => format!(
             "held by CUDA's pools beyond live blocks, in {}",
             plural(line.count, "chunk", "chunks")
@@ -67,7 +70,11 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         [only] => format!(": {}", part(line, only)),
         _ => String::new(),
     };
-    let remedy = if line.what == What::LocalMemory { remedy(line) } else { "" };
+    let remedy = if line.what == What::LocalMemory {
+        remedy(line)
+    } else {
+        ""
+    };
     format!("{text}{estimated}{only}{remedy}")
 }
 
@@ -119,7 +126,10 @@ pub fn details(line: &Line) -> Vec<(u64, String)> {
 
 fn part(line: &Line, part: &Part) -> String {
     let name = Escaped(&short_name(&part.name)).to_string();
-    let place = part.place.as_ref().map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let place = part
+        .place
+        .as_ref()
+        .map_or(String::new(), |place| format!("  {}", Escaped(place)));
     let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
     let text = match line.what {
         What::Rounding => format!("blocks of {name}{place}"),

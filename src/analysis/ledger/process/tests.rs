@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::analysis::groups::Groups;
 use crate::analysis::ledger::{DeviceLedger, Ledger};
+use crate::point::Point;
 use crate::sample::{FrameText, GIB, MAIN, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{Context, OtherProcesses};
+use crate::snapshot::{Context, End, EndOf, OtherProcesses};
 
 const KIB: u64 = 1 << 10;
 const KERNEL: FrameText = ("at::native::fill_kernel_cuda", "", "/v/torch/lib/libtorch_cuda.so");
@@ -447,6 +448,47 @@ fn channels_are_counted_where_they_are_recorded() {
             assert_eq!(device.unexplained, Some(0), "{channels} channels")
         });
     }
+}
+
+#[test]
+fn a_script_that_ended_has_the_segments_of_its_end_and_no_ledger_at_other_times() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let snapshot = &mut sample.0;
+    snapshot.segments_freed_after_end = std::mem::take(&mut snapshot.segments);
+    snapshot.end = Some(End {
+        of: EndOf::Script,
+        time_ns: 50_000_000_000,
+    });
+    // Taken by an exit handler.
+    sample.takes("cuStreamCreate", &[RUNTIME, MAIN], &[2 * MIB]);
+    sample.0.segments.change_last(|row, _| row.time_ns = 55_000_000_000);
+    let at = |point| Sample(sample.0.at(&point).expect("a point"));
+    assert_eq!(lines(&at(Point::Exit)), [(What::Streams, 2 * MIB, 0, true)]);
+    assert_eq!(
+        lines(&at(Point::End)),
+        [
+            (What::LocalMemory, 414 * MIB, 1, true),
+            (What::Context, 104 * MIB, 1, true)
+        ]
+    );
+    assert!(at(Point::Peak).0.segments.is_empty());
+}
+
+#[test]
+fn the_largest_sum_is_known_after_everything_was_given_back() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.0.segments = Default::default();
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.has_objects(Kind::Stream, 0, 1, stack);
+    let counter = sample.0.object_counters.last_mut().expect("a counter");
+    (counter.kind, counter.peak_bytes, counter.peak_ns) = (Kind::Segment, 518 * MIB, 7);
+    ledger(&sample, |device| {
+        let process = device.process.as_ref().expect("recorded");
+        assert_eq!((process.bytes, process.peak_bytes, process.peak_ns), (0, 518 * MIB, 7));
+        assert!(device.lines.is_empty());
+    });
 }
 
 #[test]
