@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 
+use culeak::kind::Kind;
 use serde_json::Value;
 
 use crate::segments::{victim, with_kernel};
@@ -223,6 +224,11 @@ fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
     );
     assert_eq!(ledger["devices"][0]["process"]["bytes"], own);
     assert_eq!(ledger["devices"][0]["known"], own);
+    let process = &ledger["devices"][0]["process"];
+    let at_peak = process["at_peak"].as_array().expect("parts").iter();
+    let at_peak: i64 = at_peak.map(|part| part["bytes"].as_i64().expect("bytes")).sum();
+    assert_eq!(process["peak_bytes"], at_peak, "{process:#}");
+    assert!(at_peak > own, "a block and a module were given back: {process:#}");
     assert_eq!(ledger["segments_missing"], Value::Null);
     let local = &line(&ledger, "local_memory")["parts"][0];
     assert_eq!(local["call"], "cuDevicePrimaryCtxRetain");
@@ -286,4 +292,19 @@ fn blocks_after_thousands_of_allocations_and_frees_lie_in_pages_with_no_byte_lef
     assert_eq!(named, ["program", "rounding", "local_memory", "context"], "{ledger:#}");
     let sum: i64 = lines(&ledger).iter().map(|(_, bytes)| bytes).sum();
     assert_eq!(ledger["devices"][0]["process"]["bytes"], sum);
+}
+
+#[test]
+fn memory_that_was_given_back_is_known_by_the_stack_that_took_it() {
+    let outcome = victim("everything").run();
+    let snapshot = outcome.only_snapshot();
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
+    let taken = sum(&mut snapshot.segment_totals.iter().map(|total| total.bytes));
+    let counter = snapshot
+        .object_counters
+        .iter()
+        .find(|counter| counter.kind == Kind::Segment);
+    assert_eq!(Some(taken), counter.map(|counter| counter.total_bytes));
+    let live = sum(&mut (snapshot.segments.iter().filter(|row| row.kind == Kind::Segment)).map(|row| row.bytes));
+    assert_eq!(taken - live, 8 << 20, "the large block and the module");
 }

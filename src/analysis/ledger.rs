@@ -46,11 +46,12 @@ mod process;
 
 pub use caches::{Cache, CacheSegment};
 use caches::{Holder, Spread};
+pub use driver_calls::Purpose;
 pub use host::{HostLine, WhatOnHost};
 pub use modes::Mode;
 use modes::pytorch_modes;
 use process::ProcessSide;
-pub use process::{Part, ProcessSum};
+pub use process::{AtPeakOfProcess, Part, ProcessSum};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger<'a> {
@@ -292,6 +293,7 @@ fn device_ledger<'a>(
                 segments: side.segments,
                 peak_bytes: side.peak.0,
                 peak_ns: side.peak.1,
+                at_peak: side.at_peak,
                 driver_bytes,
                 difference: driver_bytes.map(|bytes| i128::from(bytes) - side.bytes),
                 lost_segments: snapshot.losses.lost_segments,

@@ -188,15 +188,25 @@ impl RawSnapshot {
             .into_iter()
             .partition(|counter| counter.kind.place().is_memory());
         let totals = match totals {
-            Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
+            Totals::Wanted => {
+                let is_memory = |kind: Kind| kind.place().is_memory();
+                self.totals(&device_numbers, &mut stacks, is_memory, allocations.iter())?
+            }
             Totals::LeftOut => Vec::new(),
         };
+        let (mut segment_totals, mut segments_at_peaks) = (Vec::new(), Vec::new());
+        if order == Order::OldestFirst && !segments_ended {
+            let of_device = |kind: Kind| kind == Kind::Segment;
+            segment_totals = self.totals(&device_numbers, &mut stacks, of_device, segments.iter())?;
+            segment_totals.retain(|total| of_device(total.kind));
+            segments_at_peaks = self.at_peaks(&device_numbers, &mut stacks, of_device)?;
+        }
         let mut named_sites = Vec::with_capacity(sites.len());
         for key in sites {
             let device = key.slot.checked_sub(1).and_then(|row| device_numbers.get(&row.into()));
             named_sites.push(self.site(key, stacks.of(key.stack)?, device.copied()));
         }
-        let at_peaks = self.at_peaks(&device_numbers, &mut stacks)?;
+        let at_peaks = self.at_peaks(&device_numbers, &mut stacks, |kind| kind.place().is_memory())?;
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
@@ -243,6 +253,8 @@ impl RawSnapshot {
             objects,
             segments,
             segments_freed_after_end,
+            segment_totals,
+            segments_at_peaks,
             freed_after_end,
             holders: None,
             end,

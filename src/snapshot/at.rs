@@ -177,6 +177,8 @@ impl Snapshot {
         self.freed_after_end = Allocations::default();
         self.segments = Allocations::default();
         self.segments_freed_after_end = Allocations::default();
+        self.segment_totals.clear();
+        self.segments_at_peaks.clear();
         self.object_counters
             .retain(|counter| counter.kind.place() != crate::kind::Place::Segment);
         self.count_rows();

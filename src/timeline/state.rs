@@ -43,6 +43,8 @@ impl Timeline {
         // The kernel driver's memory is not in the log.
         state.segments = Allocations::default();
         state.segments_freed_after_end = Allocations::default();
+        state.segment_totals.clear();
+        state.segments_at_peaks.clear();
         state
             .object_counters
             .retain(|counter| counter.kind.place() != Place::Segment);

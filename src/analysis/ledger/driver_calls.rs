@@ -12,10 +12,13 @@
 //!
 //! A call through a private table of the driver has no exported function; then the caller alone is known.
 
+use serde::Serialize;
+
 use crate::analysis::site::{CallStack, Frame, Role};
 
 /// What a driver call takes memory for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// A context.
     Context,

@@ -12,7 +12,8 @@
 //!
 //! The pool for local memory is recognized without knowledge of the chip. A context takes it when it is created, or a later call
 //! replaces it. So it is the largest segment of the creation; if the creation has none, it is what `cuCtxSetLimit` took, or the
-//! largest segment that a launch, a load or a call of unknown purpose took. The last one is an estimate.
+//! largest segment that a launch, a load or a call of unknown purpose took. The last one is an estimate, unless the sums by stack
+//! show that the context gave its pool back, and only one segment can have replaced it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -48,6 +49,17 @@ pub struct Part<'a> {
     /// Number of segments, or of blocks that keep pages.
     pub count: u64,
     pub exact: bool,
+    /// Bytes of the pool for local memory that this one replaced, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced_bytes: Option<u64>,
+}
+
+/// The segments of one purpose when the process had most of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AtPeakOfProcess {
+    pub purpose: Purpose,
+    pub bytes: u64,
+    pub count: u64,
 }
 
 /// The sum that the driver should count for the process.
@@ -59,6 +71,8 @@ pub struct ProcessSum {
     /// The largest sum since the recording began, and when it was reached.
     pub peak_bytes: u64,
     pub peak_ns: u64,
+    /// By purpose, largest first; empty if it is not known.
+    pub at_peak: Vec<AtPeakOfProcess>,
     /// What the driver counts; `None` if it was not asked, or does not know the process.
     pub driver_bytes: Option<u64>,
     /// `driver_bytes` minus `bytes`.
@@ -77,6 +91,7 @@ pub(super) struct ProcessSide<'a> {
     pub segments: u64,
     /// Bytes and time.
     pub peak: (u64, u64),
+    pub at_peak: Vec<AtPeakOfProcess>,
     pub imported: Tally,
     /// Contexts that exist.
     pub contexts: u64,
@@ -130,7 +145,8 @@ impl<'a> ProcessSide<'a> {
         }
         let contexts = contexts(snapshot, device);
         let mut blocks = BlockSums::of(snapshot, device);
-        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs);
+        let given_back = GivenBack::of(snapshot, device, stacks);
+        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, &given_back);
         let mut lines = Vec::new();
         let mut unrecorded = 0;
         let pages = blocks.pages(snapshot, stacks);
@@ -158,7 +174,12 @@ impl<'a> ProcessSide<'a> {
             }
         }
         let local = std::mem::take(&mut sorted.local);
-        let parts = local.iter().map(|taken| part_of_site(taken)).collect();
+        let mut parts: Vec<Part> = local.iter().map(|taken| part_of_site(taken)).collect();
+        if let ([part], [taken]) = (&mut parts[..], &local[..])
+            && taken.call.purpose != Purpose::Context
+        {
+            part.replaced_bytes = given_back.replaced(part.bytes);
+        }
         add(
             &mut lines,
             What::LocalMemory,
@@ -230,6 +251,7 @@ impl<'a> ProcessSide<'a> {
             bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
             segments: taken.len() as u64,
             peak,
+            at_peak: at_peak(snapshot, device, stacks),
             imported,
             contexts,
             channels: channels(snapshot, device),
@@ -297,6 +319,74 @@ fn destroyed(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
     counters.fold(0, |sum, counter| sum.saturating_add(counter.freed_count))
 }
 
+/// The pools for local memory that were given back, as far as sums by stack show them.
+#[derive(Default)]
+struct GivenBack {
+    /// Pools that contexts took when they were created.
+    pools_of_contexts: usize,
+    /// Their sizes, and those of pools that later calls took and gave back; not known if a limit was set.
+    sizes: Option<Vec<u64>>,
+}
+
+impl GivenBack {
+    fn of(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> GivenBack {
+        let mut live: HashMap<Option<usize>, Tally> = HashMap::new();
+        for segment in snapshot.segments.iter().filter(|segment| segment.kind == Kind::Segment) {
+            live.entry(segment.stack).or_default().add(segment.bytes);
+        }
+        let (mut pools_of_contexts, mut sizes, mut has_limits) = (0, Vec::new(), false);
+        for total in snapshot
+            .segment_totals
+            .iter()
+            .filter(|total| total.device.is_none_or(|of| of == device))
+        {
+            let left = live.get(&total.stack).copied().unwrap_or_default();
+            let count = total.count.saturating_sub(left.count);
+            let size = total.bytes.saturating_sub(left.bytes).checked_div(count).unwrap_or(0);
+            let purpose = DriverCall::of(stacks.get(total.stack)).purpose;
+            has_limits |= purpose == Purpose::Limit;
+            let is_call = matches!(
+                purpose,
+                Purpose::Context | Purpose::Load | Purpose::Launch | Purpose::GraphLaunch | Purpose::Other
+            );
+            if is_call && size >= SMALLEST_LOCAL_POOL {
+                sizes.push(size);
+                pools_of_contexts += if purpose == Purpose::Context { count as usize } else { 0 };
+            }
+        }
+        GivenBack {
+            pools_of_contexts,
+            sizes: (!has_limits).then_some(sizes),
+        }
+    }
+
+    /// The size of the pool that one of this size replaced: later pools are larger.
+    fn replaced(&self, bytes: u64) -> Option<u64> {
+        let smaller = self.sizes.as_ref()?.iter().filter(|&&size| size < bytes);
+        smaller.max().copied().filter(|_| self.pools_of_contexts == 1)
+    }
+}
+
+/// The segments of a device at the peak of their sum.
+fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPeakOfProcess> {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let mut sums: BTreeMap<Purpose, Tally> = BTreeMap::new();
+    let rows = snapshot.segments_at_peaks.iter();
+    for row in rows.filter(|row| row.device.or(only) == Some(device)) {
+        let purpose = DriverCall::of(stacks.get(row.stack)).purpose;
+        sums.entry(purpose).or_default().join(Tally {
+            bytes: row.bytes,
+            count: row.count,
+        });
+    }
+    let sums = sums
+        .into_iter()
+        .map(|(purpose, Tally { bytes, count })| AtPeakOfProcess { purpose, bytes, count });
+    let mut sums: Vec<_> = sums.collect();
+    sums.sort_by_key(|sum| Reverse(sum.bytes));
+    sums
+}
+
 /// Segments by purpose, and those that only their sizes tell apart.
 struct Sorted<'s, 'a> {
     by_purpose: BTreeMap<Purpose, Vec<Taken<'s, 'a>>>,
@@ -309,7 +399,7 @@ struct Sorted<'s, 'a> {
 }
 
 impl<'s, 'a> Sorted<'s, 'a> {
-    fn new(all: &[Taken<'s, 'a>], contexts: u64, has_graphs: bool) -> Sorted<'s, 'a> {
+    fn new(all: &[Taken<'s, 'a>], contexts: u64, has_graphs: bool, given_back: &GivenBack) -> Sorted<'s, 'a> {
         let mut sorted = Sorted {
             by_purpose: BTreeMap::new(),
             sums: BTreeMap::new(),
@@ -326,7 +416,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
             };
             sorted.by_purpose.entry(purpose).or_default().push(*taken);
         }
-        sorted.find_local_memory(contexts as usize);
+        sorted.find_local_memory(contexts as usize, given_back);
         sorted.find_heap(contexts as usize);
         for (purpose, list) in &sorted.by_purpose {
             sorted.sums.insert(*purpose, sum(list));
@@ -334,7 +424,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         sorted
     }
 
-    fn find_local_memory(&mut self, contexts: usize) {
+    fn find_local_memory(&mut self, contexts: usize, given_back: &GivenBack) {
         self.take_largest(&[Purpose::Context], contexts, SMALLEST_LOCAL_POOL);
         if self.local.is_empty() && !self.by_purpose.contains_key(&Purpose::Context) {
             return;
@@ -342,8 +432,16 @@ impl<'s, 'a> Sorted<'s, 'a> {
         self.take_largest(&[Purpose::Limit], contexts, 0);
         let known = self.local.len();
         let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch, Purpose::Other];
+        let is_large = |taken: &&Taken| taken.bytes >= SMALLEST_LOCAL_POOL;
+        let candidates = later
+            .iter()
+            .filter_map(|purpose| self.by_purpose.get(purpose))
+            .flatten();
+        let candidates = candidates.filter(is_large).count();
         self.take_largest(&later, contexts, SMALLEST_LOCAL_POOL);
-        self.estimated = self.local.len() > known;
+        // The context gave its pool back, and nothing else is large enough to have replaced it.
+        let is_certain = given_back.pools_of_contexts == contexts && candidates == contexts - known;
+        self.estimated = self.local.len() > known && !is_certain;
     }
 
     /// Moves the largest segments of these purposes to local memory, until there is one for each context.
@@ -464,6 +562,7 @@ impl<'a> Parts<'a> {
             bytes: tally.bytes,
             count: tally.count,
             exact,
+            replaced_bytes: None,
         });
         let mut parts: Vec<Part> = parts.collect();
         parts.sort_by_key(|part| Reverse(part.bytes));
@@ -503,6 +602,7 @@ fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
         bytes: taken.bytes,
         count: 1,
         exact: true,
+        replaced_bytes: None,
     }
 }
 

@@ -1,10 +1,15 @@
 //! The sentences of the ledger: what each line is, whom it is for, and what gives the memory back.
 
-use culeak::analysis::ledger::{DeviceLedger, HostLine, Ledger, Line, Mode, Part, ProcessSum, What, WhatOnHost};
+use culeak::analysis::ledger::{
+    DeviceLedger, HostLine, Ledger, Line, Mode, Part, ProcessSum, Purpose, What, WhatOnHost,
+};
 
 use super::{large, plural, units};
 use crate::escape::Escaped;
 use crate::text::parts::short_name;
+
+/// Parts of a peak.
+const PURPOSES_SHOWN: usize = 4;
 
 /// A line of a device.
 pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
@@ -131,9 +136,13 @@ fn part(line: &Line, part: &Part) -> String {
         .as_ref()
         .map_or(String::new(), |place| format!("  {}", Escaped(place)));
     let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
-    let text = match line.what {
-        What::Rounding => format!("blocks of {name}{place}"),
-        What::Code => name,
+    let text = match (line.what, part.replaced_bytes) {
+        (What::Rounding, _) => format!("blocks of {name}{place}"),
+        (What::Code, _) => name,
+        (What::LocalMemory, Some(before)) => {
+            let by = units::bytes(part.bytes.saturating_sub(before));
+            format!("enlarged by {by} by {call}{name}{place}")
+        }
         _ => format!("{call}{name}{place}"),
     };
     let estimated = if part.exact || !line.exact { "" } else { " (estimated)" };
@@ -143,10 +152,45 @@ fn part(line: &Line, part: &Part) -> String {
 /// The sum of the process's lines, compared with the driver's figure.
 pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
     let peak = match process.peak_bytes {
-        peak if i128::from(peak) > process.bytes => format!("; peak {}", units::bytes(peak)),
+        peak if i128::from(peak) > process.bytes => {
+            let parts = process
+                .at_peak
+                .iter()
+                .filter(|part| part.bytes > 0)
+                .take(PURPOSES_SHOWN);
+            let parts: Vec<_> = parts
+                .map(|part| format!("{} {}", units::bytes(part.bytes), purpose(part.purpose)))
+                .collect();
+            let parts = if parts.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", parts.join(", "))
+            };
+            format!("; peak {}{parts}", units::bytes(peak))
+        }
         _ => String::new(),
     };
     compared(process, device) + &peak
+}
+
+/// What a driver call takes memory for.
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Context => "contexts",
+        Purpose::Limit => "limits",
+        Purpose::Linear => "blocks",
+        Purpose::Physical => "physical memory",
+        Purpose::Pool => "pools",
+        Purpose::Array => "arrays",
+        Purpose::Load => "loads of code",
+        Purpose::Launch => "launches",
+        Purpose::GraphLaunch => "launches of graphs",
+        Purpose::GraphExec => "executable graphs",
+        Purpose::Stream => "streams",
+        Purpose::GreenContext => "green contexts",
+        Purpose::Host => "host memory",
+        Purpose::Other => "other calls",
+    }
 }
 
 fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {

@@ -9,7 +9,7 @@ use crate::analysis::groups::Groups;
 use crate::analysis::ledger::{DeviceLedger, Ledger};
 use crate::point::Point;
 use crate::sample::{FrameText, GIB, MAIN, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{Context, End, EndOf, OtherProcesses};
+use crate::snapshot::{AtPeak, Context, End, EndOf, OtherProcesses, Total};
 
 const KIB: u64 = 1 << 10;
 const KERNEL: FrameText = ("at::native::fill_kernel_cuda", "", "/v/torch/lib/libtorch_cuda.so");
@@ -103,6 +103,80 @@ fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
             panic!("{:?}", device.lines[2])
         };
         assert_eq!((code.name.as_str(), code.bytes), ("libtorch_cuda.so", 2 * MIB));
+    });
+}
+
+/// Sums by stack as a recording has them: the segments that are live, and this one that was given back.
+fn totals(sample: &mut Sample, given_back: u64, function: &str) {
+    let mut sums: BTreeMap<Option<usize>, Tally> = BTreeMap::new();
+    for segment in &sample.0.segments {
+        sums.entry(segment.stack).or_default().add(segment.bytes);
+    }
+    let is_of = |location: &usize| {
+        let symbols = &sample.0.locations[*location].symbols;
+        symbols.first().is_some_and(|symbol| symbol.function == function)
+    };
+    let stack = sample.0.stacks.iter().position(|stack| stack.frames.iter().any(is_of));
+    sums.entry(stack).or_default().add(given_back);
+    let total = |(stack, tally): (_, Tally)| Total {
+        stack,
+        kind: Kind::Segment,
+        device: Some(0),
+        bytes: tally.bytes,
+        count: tally.count,
+    };
+    sample.0.segment_totals = sums.into_iter().map(total).collect();
+}
+
+#[test]
+fn a_pool_that_the_context_gave_back_says_by_how_much_local_memory_grew() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, None);
+    sample.takes("cuLaunchKernel", &[RUNTIME, KERNEL, STEP], &[504 * MIB, 2 * MIB]);
+    totals(&mut sample, 414 * MIB, "cuDevicePrimaryCtxRetain");
+    assert_eq!(
+        lines(&sample),
+        [
+            (What::LocalMemory, 504 * MIB, 1, true),
+            (What::Code, 2 * MIB, 1, true),
+            (What::Context, 104 * MIB, 1, true),
+        ]
+    );
+    ledger(&sample, |device| {
+        assert_eq!(device.lines[0].parts[0].replaced_bytes, Some(414 * MIB))
+    });
+    // Large globals may be the pool as well.
+    sample.takes("cuModuleLoadData", &[RUNTIME, MAIN], &[300 * MIB]);
+    totals(&mut sample, 414 * MIB, "cuDevicePrimaryCtxRetain");
+    assert_eq!(lines(&sample)[0], (What::LocalMemory, 504 * MIB, 1, false));
+}
+
+#[test]
+fn the_segments_at_the_peak_are_listed_by_purpose() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuMemAlloc_v2", &[RUNTIME, MAIN], &[]);
+    let stacks = sample.0.stacks.len();
+    let at = |stack, bytes, count| AtPeak {
+        stack: Some(stack),
+        kind: Kind::Segment,
+        device: Some(0),
+        domain: None,
+        api: "NV_ESC_RM_ALLOC".to_owned(),
+        bytes,
+        count,
+    };
+    sample.0.segments_at_peaks = vec![at(stacks - 1, 900 * MIB, 3), at(stacks - 2, 518 * MIB, 17)];
+    ledger(&sample, |device| {
+        let at_peak = &device.process.as_ref().expect("recorded").at_peak;
+        let parts: Vec<_> = at_peak
+            .iter()
+            .map(|part| (part.purpose, part.bytes, part.count))
+            .collect();
+        assert_eq!(
+            parts,
+            [(Purpose::Linear, 900 * MIB, 3), (Purpose::Context, 518 * MIB, 17)]
+        );
     });
 }
 
