@@ -9,14 +9,9 @@
 //!
 //! Each segment belongs to one line, by the driver call that took it. Blocks lie in segments, so a line that has blocks contains
 //! the rest of its segments. The sum of all lines is the sum of the segments, which is what the driver counts for the process.
-//!
-//! The pool for local memory is recognized without knowledge of the chip. A context takes it when it is created, or a later call
-//! replaces it. So it is the largest segment of the creation; if the creation has none, it is what `cuCtxSetLimit` took, or the
-//! largest segment that a launch, a load or a call of unknown purpose took. The last one is an estimate, unless the sums by stack
-//! show that the context gave its pool back, and only one segment can have replaced it.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
@@ -28,31 +23,12 @@ use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::{Allocation, Snapshot};
 
-const MIB: u64 = 1 << 20;
-/// Smaller pools for local memory are part of the context's line: they cannot be told from its other segments.
-const SMALLEST_LOCAL_POOL: u64 = 100 * MIB;
-/// Chunks for the allocations of graphs are multiples of this.
-const GRAPH_CHUNK: u64 = 32 * MIB;
-/// What the first launch of a kernel with `malloc` takes, unless the program changed the limit: 8 MiB, and 2 MiB more.
-const DEVICE_HEAP: u64 = 10 * MIB;
+mod parts;
+mod sorted;
 
-/// A part of a line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Part<'a> {
-    /// The function of the call site, the binary, or the state of objects.
-    pub name: String,
-    /// File and line of the call site.
-    pub place: Option<String>,
-    /// The exported function of the driver that took the memory.
-    pub call: Option<&'a str>,
-    pub bytes: u64,
-    /// Number of segments, or of blocks that keep pages.
-    pub count: u64,
-    pub exact: bool,
-    /// Bytes of the pool for local memory that this one replaced, if it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub replaced_bytes: Option<u64>,
-}
+pub use parts::Part;
+use parts::{Parts, by_binary, by_site, part_of_site, site_of};
+use sorted::{GivenBack, Sorted};
 
 /// The segments of one purpose when the process had most of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -319,54 +295,6 @@ fn destroyed(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
     counters.fold(0, |sum, counter| sum.saturating_add(counter.freed_count))
 }
 
-/// The pools for local memory that were given back, as far as sums by stack show them.
-#[derive(Default)]
-struct GivenBack {
-    /// Pools that contexts took when they were created.
-    pools_of_contexts: usize,
-    /// Their sizes, and those of pools that later calls took and gave back; not known if a limit was set.
-    sizes: Option<Vec<u64>>,
-}
-
-impl GivenBack {
-    fn of(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> GivenBack {
-        let mut live: HashMap<Option<usize>, Tally> = HashMap::new();
-        for segment in snapshot.segments.iter().filter(|segment| segment.kind == Kind::Segment) {
-            live.entry(segment.stack).or_default().add(segment.bytes);
-        }
-        let (mut pools_of_contexts, mut sizes, mut has_limits) = (0, Vec::new(), false);
-        for total in snapshot
-            .segment_totals
-            .iter()
-            .filter(|total| total.device.is_none_or(|of| of == device))
-        {
-            let left = live.get(&total.stack).copied().unwrap_or_default();
-            let count = total.count.saturating_sub(left.count);
-            let size = total.bytes.saturating_sub(left.bytes).checked_div(count).unwrap_or(0);
-            let purpose = DriverCall::of(stacks.get(total.stack)).purpose;
-            has_limits |= purpose == Purpose::Limit;
-            let is_call = matches!(
-                purpose,
-                Purpose::Context | Purpose::Load | Purpose::Launch | Purpose::GraphLaunch | Purpose::Other
-            );
-            if is_call && size >= SMALLEST_LOCAL_POOL {
-                sizes.push(size);
-                pools_of_contexts += if purpose == Purpose::Context { count as usize } else { 0 };
-            }
-        }
-        GivenBack {
-            pools_of_contexts,
-            sizes: (!has_limits).then_some(sizes),
-        }
-    }
-
-    /// The size of the pool that one of this size replaced: later pools are larger.
-    fn replaced(&self, bytes: u64) -> Option<u64> {
-        let smaller = self.sizes.as_ref()?.iter().filter(|&&size| size < bytes);
-        smaller.max().copied().filter(|_| self.pools_of_contexts == 1)
-    }
-}
-
 /// The segments of a device at the peak of their sum.
 fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPeakOfProcess> {
     let only = (snapshot.devices.len() == 1).then_some(0);
@@ -385,105 +313,6 @@ fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPea
     let mut sums: Vec<_> = sums.collect();
     sums.sort_by_key(|sum| Reverse(sum.bytes));
     sums
-}
-
-/// Segments by purpose, and those that only their sizes tell apart.
-struct Sorted<'s, 'a> {
-    by_purpose: BTreeMap<Purpose, Vec<Taken<'s, 'a>>>,
-    sums: BTreeMap<Purpose, i128>,
-    /// The pools for local memory.
-    local: Vec<Taken<'s, 'a>>,
-    heap: Vec<Taken<'s, 'a>>,
-    /// A pool for local memory is known by its size alone.
-    estimated: bool,
-}
-
-impl<'s, 'a> Sorted<'s, 'a> {
-    fn new(all: &[Taken<'s, 'a>], contexts: u64, has_graphs: bool, given_back: &GivenBack) -> Sorted<'s, 'a> {
-        let mut sorted = Sorted {
-            by_purpose: BTreeMap::new(),
-            sums: BTreeMap::new(),
-            local: Vec::new(),
-            heap: Vec::new(),
-            estimated: false,
-        };
-        for taken in all {
-            let purpose = match taken.call.purpose {
-                Purpose::GraphLaunch if has_graphs && taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 => {
-                    Purpose::Pool
-                }
-                purpose => purpose,
-            };
-            sorted.by_purpose.entry(purpose).or_default().push(*taken);
-        }
-        sorted.find_local_memory(contexts as usize, given_back);
-        sorted.find_heap(contexts as usize);
-        for (purpose, list) in &sorted.by_purpose {
-            sorted.sums.insert(*purpose, sum(list));
-        }
-        sorted
-    }
-
-    fn find_local_memory(&mut self, contexts: usize, given_back: &GivenBack) {
-        self.take_largest(&[Purpose::Context], contexts, SMALLEST_LOCAL_POOL);
-        if self.local.is_empty() && !self.by_purpose.contains_key(&Purpose::Context) {
-            return;
-        }
-        self.take_largest(&[Purpose::Limit], contexts, 0);
-        let known = self.local.len();
-        let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch, Purpose::Other];
-        let is_large = |taken: &&Taken| taken.bytes >= SMALLEST_LOCAL_POOL;
-        let candidates = later
-            .iter()
-            .filter_map(|purpose| self.by_purpose.get(purpose))
-            .flatten();
-        let candidates = candidates.filter(is_large).count();
-        self.take_largest(&later, contexts, SMALLEST_LOCAL_POOL);
-        // The context gave its pool back, and nothing else is large enough to have replaced it.
-        let is_certain = given_back.pools_of_contexts == contexts && candidates == contexts - known;
-        self.estimated = self.local.len() > known && !is_certain;
-    }
-
-    /// Moves the largest segments of these purposes to local memory, until there is one for each context.
-    fn take_largest(&mut self, purposes: &[Purpose], contexts: usize, least: u64) {
-        let mut found: Vec<(u64, Purpose, usize)> = Vec::new();
-        for (&purpose, list) in self.by_purpose.iter().filter(|(of, _)| purposes.contains(of)) {
-            let sizes = list.iter().enumerate().map(|(nth, taken)| (taken.bytes, purpose, nth));
-            found.extend(sizes.filter(|(bytes, ..)| *bytes >= least));
-        }
-        found.sort_unstable_by_key(|&(bytes, purpose, nth)| (Reverse(bytes), purpose, nth));
-        found.truncate(contexts.saturating_sub(self.local.len()));
-        // From behind, so numbers stay valid.
-        found.sort_unstable_by_key(|&(_, purpose, nth)| (purpose, Reverse(nth)));
-        for (_, purpose, nth) in found {
-            if let Some(list) = self.by_purpose.get_mut(&purpose) {
-                self.local.push(list.remove(nth));
-            }
-        }
-        self.local.sort_by_key(|taken| Reverse(taken.bytes));
-    }
-
-    fn find_heap(&mut self, contexts: usize) {
-        for purpose in [Purpose::Launch, Purpose::GraphLaunch] {
-            let Some(list) = self.by_purpose.get_mut(&purpose) else {
-                continue;
-            };
-            list.retain(|taken| {
-                let is_heap = taken.bytes == DEVICE_HEAP && self.heap.len() < contexts;
-                self.heap.extend(is_heap.then_some(*taken));
-                !is_heap
-            });
-        }
-    }
-
-    /// The sum of the segments of a purpose, before they were taken.
-    fn bytes(&self, purpose: Purpose) -> i128 {
-        self.sums.get(&purpose).copied().unwrap_or(0)
-    }
-
-    fn take(&mut self, purpose: Purpose) -> Vec<Taken<'s, 'a>> {
-        self.by_purpose.remove(&purpose).unwrap_or_default()
-    }
 }
 
 fn sum(list: &[Taken]) -> i128 {
@@ -541,77 +370,6 @@ impl BlockSums {
         }
         (pages, parts.finish())
     }
-}
-
-/// Sums by name, place and driver call.
-#[derive(Default)]
-struct Parts<'a>(BTreeMap<(String, Option<String>, Option<&'a str>), (Tally, bool)>);
-
-impl<'a> Parts<'a> {
-    fn add(&mut self, name: String, place: Option<String>, call: Option<&'a str>, bytes: u64, exact: bool) {
-        let part = self.0.entry((name, place, call)).or_insert((Tally::default(), exact));
-        part.0.add(bytes);
-    }
-
-    /// Largest first.
-    fn finish(self) -> Vec<Part<'a>> {
-        let parts = self.0.into_iter().map(|((name, place, call), (tally, exact))| Part {
-            name,
-            place,
-            call,
-            bytes: tally.bytes,
-            count: tally.count,
-            exact,
-            replaced_bytes: None,
-        });
-        let mut parts: Vec<Part> = parts.collect();
-        parts.sort_by_key(|part| Reverse(part.bytes));
-        parts
-    }
-}
-
-fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
-    let mut parts = Parts::default();
-    for taken in list {
-        let (name, place) = site_of(taken.stack);
-        parts.add(name, place, taken.call.function, taken.bytes, true);
-    }
-    parts.finish()
-}
-
-/// A segment may contain code of several binaries: it counts for the first one.
-fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
-    let binaries: HashSet<&str> = list.iter().map(|taken| taken.call.binary).collect();
-    let mut parts = Parts::default();
-    for taken in list {
-        let name = match taken.call.binary {
-            "" => "an unknown binary".to_owned(),
-            binary => binary.to_owned(),
-        };
-        parts.add(name, None, None, taken.bytes, binaries.len() == 1);
-    }
-    parts.finish()
-}
-
-fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
-    let (name, place) = site_of(taken.stack);
-    Part {
-        name,
-        place,
-        call: taken.call.function,
-        bytes: taken.bytes,
-        count: 1,
-        exact: true,
-        replaced_bytes: None,
-    }
-}
-
-/// Function and place of a stack's call site.
-fn site_of(stack: &CallStack) -> (String, Option<String>) {
-    stack.python_line().or_else(|| stack.site()).map_or_else(
-        || ("(no stack)".to_owned(), None),
-        |site| (site.name(), site.short_place()),
-    )
 }
 
 #[cfg(test)]
