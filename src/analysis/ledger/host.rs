@@ -22,7 +22,7 @@ pub struct HostLine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhatOnHost {
-    /// The cache of a framework for pinned memory, which rounds sizes up. Included in the tally of its kind.
+    /// PyTorch's cache of pinned memory, which rounds sizes up. Included in the tally of its kind.
     PinnedCache,
     /// What the driver pinned for contexts. In no tally of a kind.
     DriverContexts,
@@ -32,7 +32,7 @@ pub enum WhatOnHost {
 
 /// The lines with any bytes.
 pub(super) fn lines(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Vec<HostLine> {
-    let pools = of_place(groups, Place::Host).filter(|group| stacks.get(group.stack).allocator.is_some());
+    let pools = of_place(groups, Place::Host).filter(|group| stacks.get(group.stack).allocator == Some("PyTorch"));
     let cache = Tally::total(pools.map(|group| group.tally()));
     let (mut contexts, mut other) = (Tally::default(), Tally::default());
     let mut purposes: HashMap<Option<usize>, Purpose> = HashMap::new();
