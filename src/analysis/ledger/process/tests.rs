@@ -490,3 +490,28 @@ proptest! {
         })?;
     }
 }
+
+#[test]
+fn segments_of_unknown_stacks_and_devices_are_refused() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let valid = sample.0;
+    assert_eq!(valid.validate(), Ok(()));
+    let mut unknown_stack = valid.clone();
+    unknown_stack.segments.change_last(|row, _| row.stack = Some(99));
+    let mut unknown_device = valid.clone();
+    unknown_device.segments.change_last(|_, call| call.device = Some(99));
+    let mut at_end = valid.clone();
+    at_end.segments_freed_after_end = unknown_stack.segments.clone();
+    let mut totals = valid;
+    totals.segment_totals.push(Total {
+        stack: Some(99),
+        kind: Kind::Segment,
+        device: None,
+        bytes: 1,
+        count: 1,
+    });
+    for snapshot in [unknown_stack, unknown_device, at_end, totals] {
+        assert!(snapshot.validate().is_err());
+    }
+}
