@@ -59,6 +59,15 @@ pub struct Snapshot {
     /// Memory that the kernel driver gave to the process, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub segments: Allocations,
+    /// The same that was live at [`Snapshot::end`] and was given back afterwards, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub segments_freed_after_end: Allocations,
+    /// All memory on devices that the kernel driver gave at each stack since the recording began, largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segment_totals: Vec<Total>,
+    /// The part that the process had when it had most of a device, largest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub segments_at_peaks: Vec<AtPeak>,
     /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub freed_after_end: Allocations,
@@ -589,6 +598,7 @@ impl Snapshot {
             &self.objects,
             &self.objects_freed_after_end,
             &self.segments,
+            &self.segments_freed_after_end,
         ];
         for allocations in tables {
             for (row, call) in allocations.calls.iter().enumerate() {
@@ -615,7 +625,7 @@ impl Snapshot {
         for (row, c) in self.counters.iter().chain(&self.object_counters).enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
         }
-        for (row, a) in self.at_peaks.iter().enumerate() {
+        for (row, a) in self.at_peaks.iter().chain(&self.segments_at_peaks).enumerate() {
             optional("at_peaks: device", row, a.device, self.devices.len())?;
             optional("at_peaks: stack", row, a.stack, self.stacks.len())?;
         }
@@ -623,7 +633,7 @@ impl Snapshot {
             within("phases: thread", row, phase.thread, self.threads.len())?;
             optional("phases: parent", row, phase.parent, row)?;
         }
-        for (row, t) in self.totals.iter().enumerate() {
+        for (row, t) in self.totals.iter().chain(&self.segment_totals).enumerate() {
             optional("totals: device", row, t.device, self.devices.len())?;
             optional("totals: stack", row, t.stack, self.stacks.len())?;
         }

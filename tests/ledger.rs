@@ -6,17 +6,23 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Command;
 
+use culeak::kind::Kind;
 use serde_json::Value;
 
+use crate::segments::{victim, with_kernel};
 use crate::support::process::Started;
 use crate::support::profile::folder;
-use crate::support::{culeak, library, profile};
+use crate::support::{Profile, culeak, library, profile};
 
 const MIB: i64 = 1 << 20;
 
 /// A process that holds 4096 bytes until its stdin closes.
 fn waiting(folder: &Path) -> Started {
-    let mut running = profile("endings").arg("waits").start_in(folder);
+    waits(profile("endings").arg("waits"), folder)
+}
+
+fn waits(profile: Profile, folder: &Path) -> Started {
+    let mut running = profile.start_in(folder);
     let mut line = String::new();
     BufReader::new(running.stdout())
         .read_line(&mut line)
@@ -178,4 +184,127 @@ fn the_ledger_of_a_finished_process_lists_the_records_only() {
             .is_some_and(|why| why.contains("the process has ended")),
         "{ledger}"
     );
+}
+
+/// The line of the only device with these words.
+fn line<'j>(ledger: &'j Value, what: &str) -> &'j Value {
+    let lines = ledger["devices"][0]["lines"].as_array().expect("lines").iter();
+    let mut found = lines.filter(|line| line["what"] == what);
+    found.next().unwrap_or_else(|| panic!("no line {what} in {ledger:#}"))
+}
+
+#[test]
+fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
+    let outcome = victim("everything").run();
+    let printed = outcome.stdout.lines().find_map(|line| line.strip_prefix("KERNEL "));
+    let own: i64 = printed
+        .and_then(|sums| sums.split(' ').next())
+        .expect("a sum")
+        .parse()
+        .expect("bytes");
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let recording = recording.to_str().expect("a plain path");
+    let ledger = json(&mut with_nvml(&["report", recording, "--json"]))["ledger"].take();
+    let linear = 2 * (600 << 10);
+    // The two blocks lie in one page or in two.
+    let rounding = line(&ledger, "rounding")["bytes"].as_i64().expect("bytes");
+    assert!([2 * MIB, 4 * MIB].contains(&(rounding + linear)), "{ledger:#}");
+    assert_eq!(
+        lines(&ledger),
+        [
+            ("program", linear + 1000),
+            ("rounding", rounding),
+            ("cuda_pools", 32 * MIB - 1000),
+            ("local_memory", 414 * MIB),
+            ("streams", 4 * MIB),
+            ("graph_execs", 2 * MIB),
+            ("context", 104 * MIB),
+        ],
+        "{ledger:#}"
+    );
+    assert_eq!(ledger["devices"][0]["process"]["bytes"], own);
+    assert_eq!(ledger["devices"][0]["known"], own);
+    let process = &ledger["devices"][0]["process"];
+    let at_peak = process["at_peak"].as_array().expect("parts").iter();
+    let at_peak: i64 = at_peak.map(|part| part["bytes"].as_i64().expect("bytes")).sum();
+    assert_eq!(process["peak_bytes"], at_peak, "{process:#}");
+    assert!(at_peak > own, "a block and a module were given back: {process:#}");
+    assert_eq!(ledger["segments_missing"], Value::Null);
+    let local = &line(&ledger, "local_memory")["parts"][0];
+    assert_eq!(local["call"], "cuDevicePrimaryCtxRetain");
+    let streams = line(&ledger, "streams");
+    assert_eq!(
+        (&streams["count"], &streams["destroyed"]),
+        (&Value::from(3), &Value::from(1))
+    );
+    assert_eq!(line(&ledger, "rounding")["parts"][0]["name"], "leak");
+    let lines = ledger["devices"][0]["lines"].as_array().expect("lines").iter();
+    assert!(lines.into_iter().all(|line| line["exact"] == true), "{ledger:#}");
+    let text = Command::new(culeak())
+        .args(["report", recording])
+        .output()
+        .expect("the CLI starts");
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(
+        text.contains("the context itself: cuDevicePrimaryCtxRetain in "),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_sum_of_a_running_process_is_the_drivers_figure_and_nothing_is_unexplained() {
+    let folder = folder();
+    let running = waits(with_kernel(profile("endings").arg("waits")), folder.path());
+    let pid = running.child.id().to_string();
+    let mut report = with_nvml(&["report", &pid, "--json"]);
+    let own = 14 * MIB + 384 * 1024;
+    report.env("NVML_USED", (620 * MIB + own).to_string());
+    report.env("NVML_PID", &pid).env("NVML_OWN", (520 * MIB).to_string());
+    let ledger = json(&mut report)["ledger"].take();
+    assert_eq!(
+        lines(&ledger),
+        [
+            ("program", 4096),
+            ("rounding", 2 * MIB - 4096),
+            ("local_memory", 414 * MIB),
+            ("context", 104 * MIB),
+            ("other_processes", 100 * MIB),
+            ("driver_contexts", 11 * MIB + 128 * 1024),
+            ("driver_device", 3 * MIB + 256 * 1024),
+        ]
+    );
+    assert_eq!(ledger["devices"][0]["process"]["difference"], 0);
+    assert_eq!(ledger["devices"][0]["unexplained"], 0);
+    running.finish();
+}
+
+#[test]
+fn blocks_after_thousands_of_allocations_and_frees_lie_in_pages_with_no_byte_left_over() {
+    let outcome = victim("linear").run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let ledger = json(&mut with_nvml(&[
+        "report",
+        recording.to_str().expect("a plain path"),
+        "--json",
+    ]))["ledger"]
+        .take();
+    let named: Vec<_> = lines(&ledger).into_iter().map(|(what, _)| what).collect();
+    assert_eq!(named, ["program", "rounding", "local_memory", "context"], "{ledger:#}");
+    let sum: i64 = lines(&ledger).iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(ledger["devices"][0]["process"]["bytes"], sum);
+}
+
+#[test]
+fn memory_that_was_given_back_is_known_by_the_stack_that_took_it() {
+    let outcome = victim("everything").run();
+    let snapshot = outcome.only_snapshot();
+    let sum = |bytes: &mut dyn Iterator<Item = u64>| bytes.sum::<u64>();
+    let taken = sum(&mut snapshot.segment_totals.iter().map(|total| total.bytes));
+    let counter = snapshot
+        .object_counters
+        .iter()
+        .find(|counter| counter.kind == Kind::Segment);
+    assert_eq!(Some(taken), counter.map(|counter| counter.total_bytes));
+    let live = sum(&mut (snapshot.segments.iter().filter(|row| row.kind == Kind::Segment)).map(|row| row.bytes));
+    assert_eq!(taken - live, 8 << 20, "the large block and the module");
 }

@@ -16,9 +16,13 @@ use crate::support::{Lookup, Outcome, Preload, Profile, library, profile};
 const MIB: u64 = 1 << 20;
 
 /// A behaviour of `victims/segments.c`.
-fn victim(behaviour: &str) -> Profile {
-    profile("segments")
-        .args(behaviour)
+pub fn victim(behaviour: &str) -> Profile {
+    with_kernel(profile("segments").args(behaviour))
+}
+
+/// With the kernel driver's side.
+pub fn with_kernel(profile: Profile) -> Profile {
+    profile
         .env("CULEAK_FAKE_KERNEL", "1")
         .env("CULEAK_TEST_MAJOR", "1")
         .with_preload(Preload::AfterCuleak, kernel())

@@ -5,20 +5,23 @@
 //!                         + the rest of their caching allocators' memory, by framework
 //!                         + memory of CUDA libraries, by library
 //!                         + the program's own allocations
-//!                         + this process's context and modules      what the driver counts for the process, minus the above
+//!                         + what the kernel driver gave beyond these    rounding, pools, local memory, code, streams,
+//!                                                                      graphs, the context: see `process`
+//!                         = this process
 //!                         + other processes
-//!                         + unexplained                             the remainder, which may be negative
+//!                         + the driver's own                            by context and device, and page tables: see `driver`
+//!                         + unexplained                                 the remainder, which may be negative
 //! ```
 //!
-//! The sum is exact by construction, because [`DeviceLedger::unexplained`] is the remainder. The lines above the
-//! context come from records. The others need the driver's figures ([`Usage`]); without these, the ledger contains the
-//! records' side and the reason. Blocks lie within records, so their bytes are subtracted from the enclosing record and
+//! The sum is exact by construction, because [`DeviceLedger::unexplained`] is the remainder. The lines of the process come
+//! from the recording alone. The others need the driver's figures ([`Usage`]); without these, the ledger contains the process's
+//! side and the reason. If the recording has no segments, one line stands for all that the driver counts for the process beyond its
+//! blocks. Blocks lie within records, so their bytes are subtracted from the enclosing record and
 //! never counted twice. This holds for damaged files too: overlaps are cut, and blocks outside all recorded memory are
 //! counted separately.
 //!
 //! Host memory and managed memory have separate totals: managed memory migrates, and its location cannot be observed
-//! from outside. Deliberately absent: the slack of the driver's own pools. Only the process itself could query it. The
-//! driver counts it for the process, so it is part of the line of the context.
+//! from outside. The driver counts it for no process, so what lies on the device is part of the remainder.
 
 use std::collections::BTreeMap;
 
@@ -28,17 +31,27 @@ use crate::analysis::framework::Watched;
 use crate::analysis::groups::{Group, Groups};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
-use crate::kind::Place;
+use crate::kind::{Kind, Place};
+use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{BY_PYTORCH, DeviceUsage, ProcessState, Snapshot, Usage};
+use crate::snapshot::{BY_PYTORCH, ProcessState, Snapshot, Usage};
 
+mod caches;
+mod driver;
+mod driver_calls;
+mod host;
 mod modes;
-mod segments;
+mod pages;
+mod process;
 
+pub use caches::{Cache, CacheSegment};
+use caches::{Holder, Spread};
+pub use driver_calls::Purpose;
+pub use host::{HostLine, WhatOnHost};
 pub use modes::Mode;
 use modes::pytorch_modes;
-pub use segments::{Cache, Segment};
-use segments::{Holder, Spread};
+use process::ProcessSide;
+pub use process::{AtPeakOfProcess, Part, ProcessSum};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger<'a> {
@@ -46,10 +59,14 @@ pub struct Ledger<'a> {
     pub devices: Vec<DeviceLedger<'a>>,
     /// Memory that is in no device's sum, by kind: pinned, registered, host-physical.
     pub host: BTreeMap<&'static str, Tally>,
+    /// What is known of host memory beyond its kinds.
+    pub host_lines: Vec<HostLine>,
     /// The library that supplied the driver's figures.
     pub source: Option<&'a str>,
     /// Why the driver's figures are missing for at least one device.
     pub missing: Option<String>,
+    /// Why the recording does not show what the kernel driver gave to the process; `None` if it does.
+    pub segments_missing: Option<String>,
     /// The observed modes of PyTorch's allocator.
     pub pytorch: Vec<Mode>,
 }
@@ -63,10 +80,14 @@ pub struct DeviceLedger<'a> {
     pub driver: Option<DriverSide>,
     /// In the order of [`What`], then by bytes, largest first.
     pub lines: Vec<Line<'a>>,
+    /// The sum of the lines of this process, if what the kernel driver gave to it was recorded.
+    pub process: Option<ProcessSum>,
     /// Sum of the lines.
     pub known: i128,
     /// The bytes that the driver reports as used, minus `known`.
     pub unexplained: Option<i128>,
+    /// Managed memory was requested on this device, so the remainder includes the part of it that lies there.
+    pub had_managed: bool,
     /// Managed memory requested on this device, wherever it is now. In no sum.
     pub managed: Tally,
     /// Blocks outside all memory recorded for this device. In no sum.
@@ -90,8 +111,30 @@ pub struct Line<'a> {
     /// The framework or library that the line is about.
     pub of: Option<&'a str>,
     pub bytes: i128,
-    /// Number of blocks, records or processes; 0 if they cannot be counted.
+    /// Number of blocks, records, pages, segments, objects, contexts or processes; 0 if they cannot be counted.
     pub count: u64,
+    /// Whether the bytes are counted, not estimated.
+    pub exact: bool,
+    /// Objects that were destroyed, of a line of objects: the driver keeps their memory for reuse.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destroyed: Option<u64>,
+    /// Largest first; empty for lines without further parts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<Part<'a>>,
+}
+
+impl<'a> Line<'a> {
+    fn new(what: What, of: Option<&'a str>, bytes: i128, count: u64, exact: bool) -> Line<'a> {
+        Line {
+            what,
+            of,
+            bytes,
+            count,
+            exact,
+            destroyed: None,
+            parts: Vec::new(),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -105,17 +148,53 @@ pub enum What {
     Pool,
     Library,
     Program,
+    /// Pages that blocks from `cuMemAlloc` touch, without the blocks. Parts: call sites whose blocks keep the pages.
+    Rounding,
+    /// Chunks of CUDA's memory pools, without live blocks. Parts: call sites that took the chunks.
+    CudaPools,
+    /// Memory of arrays beyond their elements.
+    Arrays,
+    /// Pools for local memory and stacks of kernels. Parts: the call sites that took or enlarged them.
+    LocalMemory,
+    /// The heap of `malloc` in kernels.
+    DeviceHeap,
+    /// Code, globals and constants of modules. Parts: binaries.
+    Code,
+    /// Memory taken for streams, existing and destroyed ones.
+    Streams,
+    GraphExecs,
+    GreenContexts,
+    /// Memory taken in other driver calls.
+    OtherCalls,
+    /// The contexts; without segments, all that the driver counts for the process beyond records.
     Context,
+    /// Memory taken for blocks that were not recorded; negative: blocks whose memory was not.
+    Unrecorded,
     OtherProcesses,
+    /// The driver's own memory for each context.
+    DriverContexts,
+    /// The driver's own memory for the device.
+    DriverDevice,
+    /// Page tables of pinned memory.
+    PageTables,
+}
+
+impl What {
+    /// Whether the driver counts the memory for this process.
+    pub fn is_of_process(self) -> bool {
+        self < What::OtherProcesses
+    }
 }
 
 impl<'a> Ledger<'a> {
-    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, groups: &Groups<'a>) -> Ledger<'a> {
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, groups: &Groups<'a>) -> Ledger<'a> {
         if snapshot.allocations.is_summed() {
             return Ledger {
                 devices: Vec::new(),
                 host: BTreeMap::new(),
+                host_lines: Vec::new(),
                 source: None,
+                segments_missing: None,
                 missing: Some("a peak is recorded by stack, without the addresses that a ledger needs".to_owned()),
                 pytorch: Vec::new(),
             };
@@ -127,7 +206,7 @@ impl<'a> Ledger<'a> {
         order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
         let devices: Vec<_> = order
             .into_iter()
-            .map(|device| device_ledger(snapshot, device, &mut spread, groups))
+            .map(|device| device_ledger(snapshot, device, &mut spread, stacks, groups))
             .collect();
         let mut host: BTreeMap<&'static str, Tally> = BTreeMap::new();
         for group in of_place(groups, Place::Host) {
@@ -136,6 +215,8 @@ impl<'a> Ledger<'a> {
         let complete = devices.iter().all(|device| device.driver.is_some());
         Ledger {
             host,
+            host_lines: host::lines(snapshot, stacks, groups),
+            segments_missing: segments_missing(snapshot),
             source: snapshot
                 .usage
                 .as_ref()
@@ -170,30 +251,85 @@ fn missing(snapshot: &Snapshot) -> String {
     reported.unwrap_or_else(|| otherwise.to_owned())
 }
 
+/// Why the recording lacks what the kernel driver gave.
+fn segments_missing(snapshot: &Snapshot) -> Option<String> {
+    if process::has_segments(snapshot) || snapshot.devices.is_empty() {
+        return None;
+    }
+    if let Some(why) = &snapshot.losses.segments_ended {
+        return Some(format!("what the kernel driver gave is not known, since {why}"));
+    }
+    let why = match snapshot.taken.point {
+        _ if snapshot.taken.by == BY_PYTORCH => "PyTorch's snapshot covers its own allocator only",
+        Some(Point::Mark(_) | Point::Time(_)) => "the event log lacks what the kernel driver gave",
+        _ => {
+            "the recording lacks what the kernel driver gave; it is older, or its recorder could not observe that driver"
+        }
+    };
+    Some(why.to_owned())
+}
+
 fn device_ledger<'a>(
     snapshot: &'a Snapshot,
     device: usize,
     spread: &mut Spread<'a>,
+    stacks: &CallStacks<'a>,
     groups: &Groups,
 ) -> DeviceLedger<'a> {
     let mut lines = record_lines(spread, device, &groups.watched);
     let records = sum(&lines);
     let usage = |usage: &Usage| usage.devices.iter().find(|usage| usage.device == device).cloned();
     let usage = snapshot.usage.as_ref().and_then(usage);
+    let driver_bytes = usage.as_ref().and_then(|usage| usage.process_bytes);
+    let side = ProcessSide::of(snapshot, device, stacks);
+    let mut own = None;
+    let mut process = None;
+    match side {
+        Some(side) => {
+            lines.extend(side.lines);
+            own = Some((side.contexts, side.channels));
+            process = Some(ProcessSum {
+                bytes: side.bytes,
+                segments: side.segments,
+                peak_bytes: side.peak.0,
+                peak_ns: side.peak.1,
+                at_peak: side.at_peak,
+                driver_bytes,
+                difference: driver_bytes.map(|bytes| i128::from(bytes) - side.bytes),
+                lost_segments: snapshot.losses.lost_segments,
+                imported: side.imported,
+            });
+        }
+        // If records exceed the driver's figure, the remainder becomes negative.
+        None => lines.extend(driver_bytes.map(|bytes| {
+            let bytes = (i128::from(bytes) - records).max(0);
+            Line::new(What::Context, None, bytes, 0, true)
+        })),
+    }
     if let Some(usage) = &usage {
-        lines.extend(driver_lines(usage, records));
+        lines.extend(driver::other_processes(usage));
+        let rest = i128::from(usage.used_bytes) - sum(&lines);
+        if let Some((contexts, channels)) = own {
+            let pinned = pinned(groups, device);
+            lines.extend(driver::own_lines(usage, contexts, channels, pinned, rest));
+        }
     }
     let known = sum(&lines);
     let managed = of_place(groups, Place::Managed).filter(|group| group.call.device == Some(device));
     let managed = Tally::total(managed.map(|group| group.tally()));
+    let mut counters = snapshot.counters.iter();
     let shown = &snapshot.devices[device];
     DeviceLedger {
         ordinal: shown.ordinal,
         name: &shown.name,
         uuid: &shown.uuid,
         lines,
+        process,
         known,
         unexplained: usage.as_ref().map(|usage| i128::from(usage.used_bytes) - known),
+        had_managed: managed.count > 0
+            || counters
+                .any(|of| of.kind == Kind::Managed && of.device.is_none_or(|of| of == device) && of.total_count > 0),
         managed,
         outside: spread.outside(device),
         caches: spread.take_caches(device),
@@ -206,16 +342,18 @@ fn device_ledger<'a>(
     }
 }
 
+/// Pinned host memory that contexts of a device map.
+fn pinned(groups: &Groups, device: usize) -> u128 {
+    let of_device = |group: &&Group| group.call.device.is_none_or(|of| of == device);
+    let groups = of_place(groups, Place::Host).filter(of_device);
+    groups.fold(0, |sum, group| sum.saturating_add(group.bytes))
+}
+
 /// The lines that come from records: blocks by framework, then their holders without the blocks.
 fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Vec<Line<'a>> {
     let mut lines: BTreeMap<(What, Option<&'a str>), Line<'a>> = BTreeMap::new();
     let mut add = |what, of, bytes: i128, count| {
-        let line = lines.entry((what, of)).or_insert(Line {
-            what,
-            of,
-            bytes: 0,
-            count: 0,
-        });
+        let line = lines.entry((what, of)).or_insert(Line::new(what, of, 0, 0, true));
         line.bytes += bytes;
         line.count += count;
     };
@@ -234,29 +372,6 @@ fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Ve
     }
     let mut lines: Vec<_> = lines.into_values().collect();
     lines.sort_by_key(|line| (line.what, std::cmp::Reverse(line.bytes)));
-    lines
-}
-
-/// The lines that come from the driver.
-fn driver_lines(usage: &DeviceUsage, records: i128) -> Vec<Line<'static>> {
-    let mut lines = Vec::new();
-    if let Some(process) = usage.process_bytes {
-        lines.push(Line {
-            what: What::Context,
-            of: None,
-            // If records exceed the driver's figure, the remainder becomes negative.
-            bytes: (i128::from(process) - records).max(0),
-            count: 0,
-        });
-    }
-    if let Some(others) = usage.others {
-        lines.push(Line {
-            what: What::OtherProcesses,
-            of: None,
-            bytes: others.bytes.into(),
-            count: others.count,
-        });
-    }
     lines
 }
 

@@ -131,11 +131,13 @@ impl RawSnapshot {
         if order == Order::OldestFirst {
             allocations.sort();
         }
-        let (mut freed_after_end, mut objects_freed_after_end) = (Allocations::default(), Allocations::default());
+        let mut freed_after_end = Allocations::default();
+        let (mut objects_freed_after_end, mut segments_freed_after_end) = (Allocations::default(), Allocations::default());
         if !freed_rows.is_empty() {
             (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
             freed_after_end.sort();
             objects_freed_after_end = freed_after_end.split_off(|call| call.kind.place() == Place::Object);
+            segments_freed_after_end = freed_after_end.split_off(|call| call.kind.place() == Place::Segment);
             freed_after_end.split_off(|call| !call.kind.place().is_memory());
         }
         let (mut objects, mut segments) = (Allocations::default(), Allocations::default());
@@ -146,7 +148,7 @@ impl RawSnapshot {
         let segments_ended = self.loss(Loss::SegmentsEnded) != 0;
         if segments_ended {
             // Frees were no longer observed either.
-            segments = Allocations::default();
+            (segments, segments_freed_after_end) = Default::default();
         }
 
         let mut requests = Vec::new();
@@ -188,15 +190,25 @@ impl RawSnapshot {
             .into_iter()
             .partition(|counter| counter.kind.place().is_memory());
         let totals = match totals {
-            Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
+            Totals::Wanted => {
+                let is_memory = |kind: Kind| kind.place().is_memory();
+                self.totals(&device_numbers, &mut stacks, is_memory, allocations.iter())?
+            }
             Totals::LeftOut => Vec::new(),
         };
+        let (mut segment_totals, mut segments_at_peaks) = (Vec::new(), Vec::new());
+        if order == Order::OldestFirst && !segments_ended {
+            let of_device = |kind: Kind| kind == Kind::Segment;
+            segment_totals = self.totals(&device_numbers, &mut stacks, of_device, segments.iter())?;
+            segment_totals.retain(|total| of_device(total.kind));
+            segments_at_peaks = self.at_peaks(&device_numbers, &mut stacks, of_device)?;
+        }
         let mut named_sites = Vec::with_capacity(sites.len());
         for key in sites {
             let device = key.slot.checked_sub(1).and_then(|row| device_numbers.get(&row.into()));
             named_sites.push(self.site(key, stacks.of(key.stack)?, device.copied()));
         }
-        let at_peaks = self.at_peaks(&device_numbers, &mut stacks)?;
+        let at_peaks = self.at_peaks(&device_numbers, &mut stacks, |kind| kind.place().is_memory())?;
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
@@ -246,6 +258,9 @@ impl RawSnapshot {
             objects_known: order == Order::OldestFirst,
             objects_freed_after_end,
             segments,
+            segments_freed_after_end,
+            segment_totals,
+            segments_at_peaks,
             freed_after_end,
             holders: None,
             end,

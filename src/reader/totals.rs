@@ -17,6 +17,7 @@ impl RawSnapshot {
         &self,
         devices: &Renumbered,
         stacks: &mut Stacks,
+        wanted: fn(Kind) -> bool,
         live: impl Iterator<Item = Allocation<'a>>,
     ) -> Result<Vec<Total>, ReadError> {
         let rows = self.section(Section::Totals).rows::<TotalRow>();
@@ -27,7 +28,7 @@ impl RawSnapshot {
                 bytes: row.bytes,
                 count: row.count,
             };
-            let kind = Kind::from_number(of.kind).filter(|kind| kind.place().is_memory());
+            let kind = Kind::from_number(of.kind).filter(|&kind| wanted(kind));
             let (Some(kind), true) = (kind, tally.count > 0) else {
                 continue;
             };
@@ -58,7 +59,12 @@ impl RawSnapshot {
     }
 
     /// What was live at the peaks, largest first.
-    pub fn at_peaks(&self, devices: &Renumbered, stacks: &mut Stacks) -> Result<Vec<AtPeak>, ReadError> {
+    pub fn at_peaks(
+        &self,
+        devices: &Renumbered,
+        stacks: &mut Stacks,
+        wanted: fn(Kind) -> bool,
+    ) -> Result<Vec<AtPeak>, ReadError> {
         let peaks = self.section(Section::Peaks);
         // Live bytes and counts wrap: a shard may free what another one allocated.
         let mut sums: foldhash::HashMap<TotalKey, (u64, u32)> = foldhash::HashMap::default();
@@ -66,7 +72,7 @@ impl RawSnapshot {
             let Some(key) = row.key_plus_one.checked_sub(1).map(TotalKey::from_word) else {
                 continue;
             };
-            let Some(kind) = Kind::from_number(key.kind).filter(|kind| kind.place().is_memory()) else {
+            let Some(kind) = Kind::from_number(key.kind).filter(|&kind| wanted(kind)) else {
                 continue;
             };
             let of_sum = CounterKey {

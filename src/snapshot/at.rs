@@ -169,6 +169,9 @@ impl Snapshot {
         self.objects.retain(|row| row.time_ns <= end.time_ns);
         let destroyed = std::mem::take(&mut self.objects_freed_after_end);
         self.objects.join(&destroyed);
+        self.segments.retain(|row| row.time_ns <= end.time_ns);
+        let given_back = std::mem::take(&mut self.segments_freed_after_end);
+        self.segments.join(&given_back);
         self.count_rows();
         self.taken.lasted_ns.get_or_insert(self.taken.at_ns);
         self.taken.at_ns = end.time_ns;
@@ -196,6 +199,12 @@ impl Snapshot {
         self.allocations = Allocations::summed(rows);
         self.freed_after_end = Allocations::default();
         self.forget_objects();
+        self.segments = Allocations::default();
+        self.segments_freed_after_end = Allocations::default();
+        self.segment_totals.clear();
+        self.segments_at_peaks.clear();
+        self.object_counters
+            .retain(|counter| counter.kind.place() != Place::Segment);
         self.count_rows();
         Ok(())
     }

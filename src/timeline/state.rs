@@ -4,7 +4,7 @@ use foldhash::HashMap;
 
 use super::live::{Block, Classes};
 use super::{Op, Timeline, UNIT, Unknown};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot};
@@ -42,6 +42,11 @@ impl Timeline {
         }
         state.objects = self.objects_at(snapshot, &mut state.threads, at_ns);
         state.objects_freed_after_end = Allocations::default();
+        // The kernel driver's memory is not in the log.
+        state.segments = Allocations::default();
+        state.segments_freed_after_end = Allocations::default();
+        state.segment_totals.clear();
+        state.segments_at_peaks.clear();
         // Only their last values are known.
         state.object_counters.clear();
         state.failed.retain(|failed| failed.first_ns <= at_ns);

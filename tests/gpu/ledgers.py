@@ -8,6 +8,8 @@ from harness import HERE, claim, expect, expect_equal, Missing, site, tail
 
 MIB = 1 << 20
 PROGRAM = HERE / "victims" / "fw_ledger.py"
+ARRAYS = HERE / "victims" / "fw_ledger_arrays.py"
+DRIVER = HERE / "victims" / "ledger_driver.py"
 
 
 def report_of(t, what):
@@ -36,6 +38,26 @@ def expect_line(row, label):
     expect_equal(got, site(label), f"the call site of {row.get('label', 'the request')}: {frame}")
 
 
+def expect_explained(device):
+    """The driver's figure for the process is the sum of its lines, and next to nothing is unexplained."""
+    shown = json.dumps({k: device[k] for k in ("driver", "process", "lines", "unexplained")}, indent=1)
+    expect(device["process"] is not None, f"what the kernel driver gave was not recorded\n{shown}")
+    expect_equal(device["process"]["difference"], 0, f"the driver's figure minus the sum of the lines\n{shown}")
+    limit = max(MIB, device["driver"]["used_bytes"] // 1000)
+    expect(abs(device["unexplained"]) <= limit, f"{device['unexplained'] / MIB:.1f} MiB unexplained\n{shown}")
+    expect("unrecorded" not in lines(device), f"memory without a recorded block\n{shown}")
+
+
+def explained(t, watched):
+    """The lines of the only device of a running program, after these checks."""
+    ledger = report_of(t, watched.pid)["ledger"]
+    device = next(device for device in ledger["devices"] if device["lines"])
+    if device["driver"] is None or not device["driver"]["knows_process"]:
+        raise Missing(f"the driver's figure for the process: {ledger['missing'] or 'it does not know this process id'}")
+    expect_explained(device)
+    return device, lines(device)
+
+
 # Alone, since concurrent changes by other processes would be unexplained.
 @claim(over=["caching", "expandable"], alone=True)
 def every_byte_that_the_driver_counts_has_a_line(t, mode):
@@ -57,8 +79,9 @@ def every_byte_that_the_driver_counts_has_a_line(t, mode):
     expect_equal(sum(segment["bytes"] for segment in cache["segments"]), stated["reserved"], f"bytes of all segments\n{shown}")
     expect(0 <= cache["fragmentation"] <= 1 and cache["largest_free_run"] > 0, f"fragmentation: {cache}")
     if device["driver"]["knows_process"]:
-        expect(200 * MIB <= sums["context"] <= 2048 * MIB, f"a context of {sums['context'] / MIB:.0f} MiB\n{shown}")
-        expect(abs(device["unexplained"]) <= 64 * MIB, f"{device['unexplained'] / MIB:.1f} MiB unexplained\n{shown}")
+        own = sum(sums.get(what, 0) for what in ("context", "local_memory", "code"))
+        expect(200 * MIB <= own <= 2048 * MIB, f"a context of {own / MIB:.0f} MiB\n{shown}")
+        expect_explained(device)
     expect_line(report["rows"][0], "ledger_leak")
     expect(not any(row["pool"] and "device" in row["kinds"] for row in report["rows"]), f"segments beside their tensors\n{shown}")
 
@@ -88,3 +111,72 @@ def memory_of_cublas_that_is_not_from_pytorch_is_named_after_cublas(t):
     named = {line["of"] for line in device["lines"] if line["what"] == "library"}
     strangers = [row["label"] for row in report["rows"] if "cublas" in json.dumps(row["stacks"][0]["frames"][:4]).lower() and not row["library"] and not row["pool"]]
     expect(not strangers, f"rows through cuBLAS without an owner: {strangers}; libraries with a line: {named}")
+
+
+@claim(alone=True)
+def a_plain_program_is_explained_to_the_byte(t):
+    with Watched(t) as watched:
+        _, sums = explained(t, watched)
+    expect(sums["context"] >= 16 * MIB and sums["local_memory"] >= 16 * MIB, f"context and local memory: {sums}")
+
+
+@claim(over=["jax", "cupy"], alone=True)
+def programs_on_other_frameworks_are_explained_to_the_byte(t, framework):
+    if t.run(t.python, "-c", f"import {framework}", how="bare").code != 0:
+        raise Missing(f"the Python package {framework}")
+    with Watched(t, command=[t.python, ARRAYS, framework]) as watched:
+        explained(t, watched)
+
+
+@claim(alone=True)
+def the_sum_is_the_drivers_figure_after_each_step_of_a_program(t):
+    """Limits, blocks, churn, pools, arrays, streams, graphs and kernels, with the line that each of them changes."""
+    with Watched(t, command=[t.python, DRIVER]) as watched:
+
+        def step(word):
+            watched.send(word)
+            return explained(t, watched)
+
+        _, first = explained(t, watched)
+        expect_equal(set(first) & {"rounding", "streams", "graph_execs", "code", "cuda_pools"}, set(), "lines of a program that did nothing")
+        _, small = step("small_limit")
+        _, large = step("large_limit")
+        _, usual = step("usual_limit")
+        expect(small["local_memory"] < first["local_memory"] < large["local_memory"], f"local memory by stack limit: {small} {first} {large}")
+        expect_equal(usual["local_memory"], first["local_memory"], "local memory with the usual limit again")
+        _, sums = step("blocks")
+        expect(sums["rounding"] > 0, f"rounding of blocks: {sums}")
+        device, sums = step("churn")
+        [rounding] = [line for line in device["lines"] if line["what"] == "rounding"]
+        expect_equal(sum(part["bytes"] for part in rounding["parts"]), sums["rounding"], "free bytes of pages, by the blocks that keep them")
+        _, sums = step("pools")
+        expect(sums["cuda_pools"] > 0, f"the chunk of a pool: {sums}")
+        _, sums = step("arrays")
+        expect("arrays" in sums, f"rounding of arrays: {sums}")
+        device, before = step("streams")
+        [streams] = [line for line in device["lines"] if line["what"] == "streams"]
+        expect_equal((streams["count"], streams["destroyed"]), (200, 0), f"streams: {streams}")
+        device, after = step("fewer_streams")
+        [streams] = [line for line in device["lines"] if line["what"] == "streams"]
+        expect_equal((streams["count"], streams["destroyed"], after["streams"]), (100, 100, before["streams"]), "streams, and what is kept of those destroyed")
+        _, plain = step("plain_kernel")
+        expect(plain["code"] > 0, f"code: {plain}")
+        device, deep = step("deep_kernel")
+        expect(deep["local_memory"] > plain["local_memory"], f"local memory after a kernel with large frames: {deep}")
+        [local] = [line for line in device["lines"] if line["what"] == "local_memory"]
+        expect(local["parts"][0]["call"].startswith("cuLaunchKernel"), f"who enlarged local memory: {local}")
+        device, sums = step("graphs")
+        [executables] = [line for line in device["lines"] if line["what"] == "graph_execs"]
+        expect_equal(executables["count"], 100, f"executable graphs: {executables}")
+        expect(sums["graph_execs"] >= 100 * 100 << 10, f"bytes of executable graphs: {sums}")
+
+
+@claim(alone=True)
+def a_finished_program_has_the_same_ledger_without_the_drivers_figures(t):
+    done = t.run(t.program("rt-static"), "kinds").must(0)
+    code, out, err = t.cli("report", done.recording(done.pid()), "--json")
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    device = next(device for device in json.loads(out)["ledger"]["devices"] if device["process"])
+    expect(device["process"]["peak_bytes"] >= 64 * MIB, f"the process's sum: {device['process']}")
+    own = sum(line["bytes"] for line in device["lines"])
+    expect_equal(own, device["process"]["bytes"], f"the lines of the process\n{json.dumps(device['lines'], indent=1)}")

@@ -21,6 +21,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The innermost frame in a program with the shared runtime.
 pub const RUNTIME: FrameText = ("", "", "/usr/local/cuda/lib64/libcudart.so.13");
 pub const MAIN: FrameText = ("main", "/src/main.cu:12", "/opt/app");
+pub const LIBCUDA: &str = "/usr/lib/x86_64-linux-gnu/libcuda.so.1";
 pub const START: FrameText = ("__libc_start_call_main", "", "/usr/lib/libc.so.6");
 
 pub struct Sample(pub Snapshot);
@@ -190,6 +191,83 @@ impl Sample {
             });
         }
         self.0.objects_known = true;
+        self
+    }
+
+    /// Memory that the kernel driver gave, or objects, from one stack.
+    pub fn adds(&mut self, kind: Kind, sizes: &[u64], stack: usize) -> &mut Sample {
+        self.holds(kind, "NV_ESC_RM_ALLOC", 0, 1, stack);
+        let mut call = self.0.allocations.at(self.0.allocations.len() - 1).call.clone();
+        self.0.allocations.truncate(self.0.allocations.len() - 1);
+        (call.device, call.context) = (Some(0), None);
+        let is_object = kind.place() == culeak::kind::Place::Object;
+        let table = if is_object {
+            &mut self.0.objects
+        } else {
+            &mut self.0.segments
+        };
+        for &bytes in sizes {
+            table.push(Allocation {
+                address: table.len() as u64 + 1,
+                bytes,
+                requested: bytes,
+                time_ns: SECOND + table.len() as u64,
+                stack: Some(stack),
+                call: &call,
+            });
+        }
+        self
+    }
+
+    /// Segments that this function of the driver took, called from these frames.
+    pub fn takes(&mut self, function: &str, callers: &[FrameText], sizes: &[u64]) -> &mut Sample {
+        let mut frames = vec![("", "", LIBCUDA), ("", "", LIBCUDA), (function, "", LIBCUDA)];
+        frames.extend(callers);
+        let stack = self.stack(&frames);
+        self.adds(Kind::Segment, sizes, stack)
+    }
+
+    /// The segments of a context as measured, without or with its pool for local memory.
+    pub fn takes_context(&mut self, caller: FrameText, local: Option<u64>) -> &mut Sample {
+        let mut sizes = vec![6 * MIB];
+        sizes.extend([2 * MIB; 14]);
+        sizes.push(70 * MIB);
+        sizes.extend(local);
+        self.takes("cuDevicePrimaryCtxRetain", &[RUNTIME, caller], &sizes)
+    }
+
+    /// Objects of a kind, and a counter with those that were destroyed.
+    pub fn has_objects(&mut self, kind: Kind, live: usize, destroyed: u64, stack: usize) -> &mut Sample {
+        self.adds(kind, &vec![0; live], stack);
+        self.0.object_counters.push(Counter {
+            device: Some(0),
+            kind,
+            live_bytes: 0,
+            live_count: live as u64,
+            peak_bytes: 0,
+            peak_ns: 0,
+            total_bytes: 0,
+            total_count: live as u64 + destroyed,
+            freed_count: destroyed,
+            failed_count: 0,
+        });
+        self
+    }
+
+    /// The driver's figures.
+    pub fn uses(&mut self, used: u64, process: Option<u64>, others: Option<OtherProcesses>) -> &mut Sample {
+        self.0.usage = Some(Usage {
+            source: "NVML 580.65.06".to_owned(),
+            devices: vec![DeviceUsage {
+                device: 0,
+                total_bytes: 140 * GIB,
+                used_bytes: used,
+                reserved_bytes: 615 * MIB,
+                process_bytes: process,
+                others,
+            }],
+            missing: None,
+        });
         self
     }
 

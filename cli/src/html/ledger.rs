@@ -1,10 +1,11 @@
 //! The ledger for the page: the lines of the text report, with numbers for the bars.
 
-use culeak::analysis::ledger::{DeviceLedger, Ledger, Segment, What};
+use culeak::analysis::ledger::{CacheSegment, DeviceLedger, Ledger, What};
 use serde::Serialize;
 
 use crate::escape::Escaped;
-use crate::text::ledger;
+use crate::text::ledger::{self, EntryOf};
+use crate::text::units;
 
 /// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 200;
@@ -31,6 +32,7 @@ struct Line {
     bytes: i128,
     size: String,
     text: String,
+    details: Vec<String>,
     /// The class that gives the line its colour.
     what: &'static str,
     in_sum: bool,
@@ -67,12 +69,19 @@ pub fn of(ledger: &Ledger) -> Shown {
 }
 
 fn device(device: &DeviceLedger, ledger: &Ledger) -> Device {
-    let lines = ledger::entries(device).into_iter().map(|entry| Line {
+    let lines = ledger::entries(device, ledger).into_iter().map(|entry| Line {
         bytes: entry.bytes,
         size: ledger::large(entry.bytes),
         text: entry.text,
-        what: entry.what.map_or("unexplained", class),
-        in_sum: entry.in_sum,
+        details: (entry.details.iter())
+            .map(|(bytes, text)| format!("{}  {text}", units::bytes(*bytes)))
+            .collect(),
+        what: match entry.of {
+            EntryOf::Line(what) => class(what),
+            EntryOf::Process => "process",
+            EntryOf::Rest | EntryOf::Beside => "unexplained",
+        },
+        in_sum: entry.of.in_sum(),
     });
     let caches = device.caches.iter().filter(|cache| !cache.segments.is_empty());
     Device {
@@ -91,7 +100,7 @@ fn device(device: &DeviceLedger, ledger: &Ledger) -> Device {
     }
 }
 
-fn part(segment: &Segment) -> Part {
+fn part(segment: &CacheSegment) -> Part {
     Part {
         bytes: segment.bytes,
         live_bytes: segment.live_bytes,
@@ -109,6 +118,12 @@ fn class(what: What) -> &'static str {
         What::Library => "library",
         What::Program => "program",
         What::Context => "context",
+        What::Rounding | What::Arrays | What::DeviceHeap | What::OtherCalls | What::Unrecorded => "rounding",
+        What::CudaPools => "pool",
+        What::LocalMemory => "local",
+        What::Code => "code",
+        What::Streams | What::GraphExecs | What::GreenContexts => "objects",
         What::OtherProcesses => "others",
+        What::DriverContexts | What::DriverDevice | What::PageTables => "driver",
     }
 }

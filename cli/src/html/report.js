@@ -80,7 +80,7 @@ function showLedger(ledger, host) {
     });
     const spoken = inSum.map((line) => line.size + " " + line.text).join("; ");
     const lines = device.lines.map((line) =>
-      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text)),
+      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text, line.details.slice(0, 3).map((text) => element("div", { class: "quiet" }, text)))),
     );
     const name = "GPU " + device.ordinal + (device.name ? "  " + device.name : "");
     return element(

@@ -2,7 +2,9 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
+use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, What};
+
+mod words;
 
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
@@ -10,6 +12,8 @@ use crate::escape::Escaped;
 
 /// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 5;
+/// Parts of a line.
+const DETAILS_SHOWN: usize = 3;
 /// Cells of a bar.
 const BAR: u64 = 20;
 
@@ -23,15 +27,17 @@ pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
             .collect();
         rows.push(("host", kinds.join(", ")));
     }
+    rows.extend(ledger.host_lines.iter().map(|line| ("host", words::on_host(line))));
     let modes = ledger.pytorch.iter();
-    rows.extend(modes.map(|mode| ("PyTorch", in_words(*mode).to_owned())));
+    rows.extend(modes.map(|mode| ("PyTorch", words::mode(*mode).to_owned())));
     rows
 }
 
 /// The devices with any entry.
 pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
-    let is_known =
-        |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    let is_known = |device: &&DeviceLedger| {
+        device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0 || device.process.is_some()
+    };
     ledger.devices.iter().filter(is_known)
 }
 
@@ -40,7 +46,7 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     let devices: Vec<_> = known_devices(ledger).collect();
     for device in &devices {
         title(device, ledger, out)?;
-        lines(device, out)?;
+        lines(device, ledger, out)?;
         for cache in &device.caches {
             segments(cache, out)?;
         }
@@ -67,6 +73,7 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
             units::bytes(driver.total_bytes),
             Escaped(ledger.source.unwrap_or("the driver"))
         ),
+        None if device.process.is_some() => format!("{} taken by this process", large(device.known)),
         None => format!("{} recorded", large(device.known)),
     }
 }
@@ -85,100 +92,93 @@ fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Res
 pub struct Entry {
     pub bytes: i128,
     pub text: String,
-    /// `None`: memory that no line explains, or that is in no total.
-    pub what: Option<What>,
-    pub in_sum: bool,
+    pub of: EntryOf,
+    /// The parts of it, with their sizes.
+    pub details: Vec<(u64, String)>,
 }
 
-/// All lines of a device: the owners, the remainder, and memory that is in no total.
-pub fn entries(device: &DeviceLedger) -> Vec<Entry> {
-    let lines = device.lines.iter().filter(|line| line.bytes > 0 || line.count > 0);
-    let mut entries: Vec<Entry> = lines
-        .map(|line| Entry {
-            bytes: line.bytes,
-            text: describe(line, device),
-            what: Some(line.what),
-            in_sum: true,
-        })
-        .collect();
-    let mut add = |bytes, in_sum, text| {
-        entries.push(Entry {
-            bytes,
-            text,
-            what: None,
-            in_sum,
-        });
+/// What an entry is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryOf {
+    Line(What),
+    /// The sum of the lines of this process.
+    Process,
+    /// What no line explains.
+    Rest,
+    /// In no sum.
+    Beside,
+}
+
+impl EntryOf {
+    pub fn in_sum(self) -> bool {
+        matches!(self, EntryOf::Line(_) | EntryOf::Rest)
+    }
+}
+
+/// All lines of a device: the owners, the sum of this process, the remainder, and memory that is in no total.
+pub fn entries(device: &DeviceLedger, ledger: &Ledger) -> Vec<Entry> {
+    let shown = |line: &&Line| line.bytes != 0 || line.count > 0;
+    let (own, others): (Vec<&Line>, Vec<&Line>) =
+        (device.lines.iter().filter(shown)).partition(|line| line.what.is_of_process());
+    let entry = |line: &Line| Entry {
+        bytes: line.bytes,
+        text: words::line(line, device, ledger),
+        of: EntryOf::Line(line.what),
+        details: words::details(line),
     };
-    if let (Some(rest), Some(driver)) = (device.unexplained, device.driver) {
-        let what = match (rest < 0, driver.knows_process) {
-            (true, _) => "unexplained: more memory is recorded than the driver reports",
-            (false, true) => "unexplained",
-            (false, false) => {
-                "unexplained, contexts and other processes included: the driver does not know this process id"
-            }
-        };
-        add(rest, true, what.to_owned());
+    let plain = |bytes, of, text| Entry {
+        bytes,
+        text,
+        of,
+        details: Vec::new(),
+    };
+    let mut entries: Vec<Entry> = own.into_iter().map(entry).collect();
+    if let Some(process) = &device.process {
+        let text = words::process(process, device);
+        entries.push(plain(process.bytes, EntryOf::Process, text));
+    }
+    entries.extend(others.into_iter().map(entry));
+    if let Some(rest) = device.unexplained
+        && device.driver.is_some()
+    {
+        let text = words::rest(rest, device);
+        entries.push(plain(rest, EntryOf::Rest, text.to_owned()));
     }
     if device.managed.count > 0 {
         let text = "managed, on the device or the host; in no sum above";
-        add(device.managed.bytes.into(), false, text.to_owned());
+        entries.push(plain(device.managed.bytes.into(), EntryOf::Beside, text.to_owned()));
     }
     if device.outside.count > 0 {
         let blocks = plural(device.outside.count, "block", "blocks");
         let text = format!("in {blocks} outside all recorded memory; in no sum above");
-        add(device.outside.bytes.into(), false, text);
+        entries.push(plain(device.outside.bytes.into(), EntryOf::Beside, text));
     }
     entries
 }
 
-fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
-    let rows: Vec<_> = entries(device)
+fn lines(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
+    let rows: Vec<_> = entries(device, ledger)
         .into_iter()
         .map(|entry| (large(entry.bytes), entry))
         .collect();
     let width = rows.iter().map(|(size, _)| size.chars().count()).max().unwrap_or(0);
     for (size, entry) in rows {
-        let style = if entry.what.is_none() && entry.in_sum {
-            WARN
-        } else {
-            BOLD
-        };
-        writeln!(out, "  {}  {}", Styled(style, format!("{size:>width$}")), entry.text)?;
+        let style = if entry.of == EntryOf::Rest { WARN } else { BOLD };
+        let sign = if entry.of == EntryOf::Process { "= " } else { "  " };
+        let size = Styled(style, format!("{size:>width$}"));
+        writeln!(out, "{sign}{size}  {}", entry.text)?;
+        let (shown, more) = entry.details.split_at(entry.details.len().min(DETAILS_SHOWN));
+        for (bytes, text) in shown {
+            let text = format!("{}  {text}", units::bytes(*bytes));
+            writeln!(out, "  {:width$}    {}", "", Styled(DIM, text))?;
+        }
+        if !more.is_empty() {
+            let bytes = more.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
+            let text = format!("{}  in {} more", units::bytes(bytes), more.len());
+            writeln!(out, "  {:width$}    {}", "", Styled(DIM, text))?;
+        }
     }
     Ok(())
-}
-
-fn describe(line: &Line, device: &DeviceLedger) -> String {
-    let of = Escaped(line.of.unwrap_or_default());
-    let blocks = plural(line.count, "block", "blocks");
-    match line.what {
-        What::Blocks => match line.of {
-            Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
-            Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
-            _ => format!("{} of {of}", plural(line.count, "live block", "live blocks")),
-        },
-        What::Cached => {
-            let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
-            let broken = cache
-                .filter(|cache| cache.free_bytes > 0)
-                .map_or(String::new(), |cache| {
-                    format!(
-                        ", {:.0} % fragmented: the largest free run is {}",
-                        cache.fragmentation * 100.0,
-                        units::bytes(cache.largest_free_run)
-                    )
-                });
-            format!("cached by {of}{broken}")
-        }
-        What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
-        What::Library => format!("{of}, in {blocks}"),
-        What::Program => format!("allocated by the program itself, in {blocks}"),
-        What::Context if device.managed.count > 0 => {
-            "context and modules of this process, and its managed memory on this device".to_owned()
-        }
-        What::Context => "context and modules of this process".to_owned(),
-        What::OtherProcesses => plural(line.count, "other process", "other processes"),
-    }
 }
 
 fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
@@ -192,7 +192,7 @@ fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
         cache.owner,
         units::bytes(cache.bytes)
     )?;
-    let size = |segment: &Segment| units::bytes(segment.bytes);
+    let size = |segment: &CacheSegment| units::bytes(segment.bytes);
     let (shown, rest) = cache.segments.split_at(cache.segments.len().min(SEGMENTS_SHOWN));
     let width = shown.iter().map(|segment| size(segment).len()).max().unwrap_or(0);
     for segment in shown {
@@ -208,7 +208,7 @@ fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     if !rest.is_empty() {
-        let sum = |part: fn(&Segment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
+        let sum = |part: fn(&CacheSegment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
         let text = format!(
             "… and {} with {} of {} in use",
             plural(rest.len() as u64, "more segment", "more segments"),
@@ -238,16 +238,6 @@ fn bar(live: u64, bytes: u64) -> String {
 pub fn large(bytes: i128) -> String {
     let size = units::bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
     if bytes < 0 { format!("-{size}") } else { size }
-}
-
-fn in_words(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Caching => "caching allocator, every tensor recorded",
-        Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
-        Mode::NoTensorEvents => "caching allocator that reported no tensors; its segments are listed as a pool",
-        Mode::Ordered => "cudaMallocAsync backend: every tensor is a CUDA allocation",
-        Mode::Uncached => "caching off: every tensor is a CUDA allocation",
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
-use crate::snapshot::OtherProcesses;
+use crate::snapshot::{DeviceUsage, OtherProcesses};
 
 const CACHING: FrameText = (
     "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",

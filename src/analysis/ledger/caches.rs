@@ -50,11 +50,11 @@ pub struct Cache<'a> {
     /// The fraction of the free memory outside its largest run, 0 to 1; 0 if nothing is free.
     pub fragmentation: f64,
     /// Largest first.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<CacheSegment>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Segment {
+pub struct CacheSegment {
     pub address: u64,
     pub bytes: u64,
     pub live_bytes: u64,
@@ -110,8 +110,8 @@ impl Range<'_> {
         end - start
     }
 
-    fn segment(&self) -> Segment {
-        Segment {
+    fn segment(&self) -> CacheSegment {
+        CacheSegment {
             address: self.start,
             bytes: self.end - self.start,
             live_bytes: self.live,
@@ -140,7 +140,7 @@ pub(super) struct Spread<'a> {
     outside: BTreeMap<usize, Tally>,
     /// Pools that contain blocks of unknown address, so the use of their segments is not known.
     scattered: BTreeSet<(usize, &'a str)>,
-    caches: BTreeMap<(usize, &'a str), Vec<Segment>>,
+    caches: BTreeMap<(usize, &'a str), Vec<CacheSegment>>,
 }
 
 impl<'a> Spread<'a> {
@@ -375,9 +375,9 @@ fn ranges<'a>(
     ranges
 }
 
-fn cache(owner: &str, mut segments: Vec<Segment>) -> Cache<'_> {
+fn cache(owner: &str, mut segments: Vec<CacheSegment>) -> Cache<'_> {
     segments.sort_by_key(|segment| (std::cmp::Reverse(segment.bytes), segment.address));
-    let sum = |part: fn(&Segment) -> u64| segments.iter().map(part).fold(0, u64::saturating_add);
+    let sum = |part: fn(&CacheSegment) -> u64| segments.iter().map(part).fold(0, u64::saturating_add);
     let (bytes, live_bytes) = (sum(|segment| segment.bytes), sum(|segment| segment.live_bytes));
     let free_bytes = bytes - live_bytes.min(bytes);
     let largest_free_run = segments

@@ -1,0 +1,258 @@
+//! The sentences of the ledger: what each line is, whom it is for, and what gives the memory back.
+
+use culeak::analysis::ledger::{
+    DeviceLedger, HostLine, Ledger, Line, Mode, Part, ProcessSum, Purpose, What, WhatOnHost,
+};
+
+use super::{large, plural, units};
+use crate::escape::Escaped;
+use crate::text::parts::short_name;
+
+/// Parts of a peak.
+const PURPOSES_SHOWN: usize = 4;
+
+/// A line of a device.
+pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
+    let of = Escaped(line.of.unwrap_or_default());
+    let blocks = plural(line.count, "block", "blocks");
+    let pieces = plural(line.count, "piece", "pieces");
+    let text = match line.what {
+        What::Blocks => match line.of {
+            Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
+            Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
+            _ => format!("{} of {of}", plural(line.count, "live block", "live blocks")),
+        },
+        What::Cached => {
+            let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
+            let broken = cache
+                .filter(|cache| cache.free_bytes > 0)
+                .map_or(String::new(), |cache| {
+                    format!(
+                        ", {:.0} % fragmented: the largest free run is {}",
+                        cache.fragmentation * 100.0,
+                        units::bytes(cache.largest_free_run)
+                    )
+                });
+            format!("cached by {of}{broken}")
+        }
+        What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
+        What::Library => format!("{of}, in {blocks}"),
+        What::Program => format!("allocated by the program itself, in {blocks}"),
+        What::Rounding => format!(
+            "free in {} of 2 MiB that blocks keep",
+            plural(line.count, "page", "pages")
+        ),
+        What::CudaPools => format!(
+            "held by CUDA's pools beyond live blocks, in {}",
+            plural(line.count, "chunk", "chunks")
+        ),
+        What::Arrays => format!("rounding of {}", plural(line.count, "array", "arrays")),
+        What::LocalMemory => "local memory and stacks of kernels".to_owned(),
+        What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
+        What::Code => format!("code, globals and constants of kernels, in {pieces}"),
+        What::Streams => kept(line, "stream", "streams"),
+        What::GraphExecs => kept(line, "executable graph", "executable graphs"),
+        What::GreenContexts => kept(line, "green context", "green contexts"),
+        What::OtherCalls => format!("taken in other driver calls, in {pieces}"),
+        What::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
+        What::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
+        What::Context => {
+            let why = ledger.segments_missing.as_ref();
+            let why = why.map_or(String::new(), |why| format!("; not divided: {}", Escaped(why)));
+            format!("context and modules of this process{why}")
+        }
+        What::Unrecorded if line.bytes < 0 => {
+            "recorded blocks whose memory from the driver was not recorded".to_owned()
+        }
+        What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        What::OtherProcesses => plural(line.count, "other process", "other processes"),
+        What::DriverContexts => format!("the driver's own, for {}", plural(line.count, "context", "contexts")),
+        What::DriverDevice => "the driver's own, for the device".to_owned(),
+        What::PageTables => "page tables of pinned host memory".to_owned(),
+    };
+    let estimated = if line.exact { "" } else { " (estimated)" };
+    let only = match &line.parts[..] {
+        [only] => format!(": {}", part(line, only)),
+        _ => String::new(),
+    };
+    let remedy = if line.what == What::LocalMemory {
+        remedy(line)
+    } else {
+        ""
+    };
+    format!("{text}{estimated}{only}{remedy}")
+}
+
+/// Objects, and what the driver keeps of destroyed ones.
+fn kept(line: &Line, one: &str, many: &str) -> String {
+    let existing = plural(line.count, one, many);
+    let each = u64::try_from(line.bytes)
+        .unwrap_or(0)
+        .checked_div(line.count)
+        .unwrap_or(0);
+    match (line.count, line.destroyed.unwrap_or(0)) {
+        (0, 0) => format!("taken for {many}"),
+        (0, destroyed) => format!(
+            "kept by the driver for reuse, of {}",
+            plural(destroyed, &format!("destroyed {one}"), &format!("destroyed {many}"))
+        ),
+        (1, 0) => existing,
+        (_, 0) => format!("{existing}, {} each on average", units::bytes(each)),
+        (_, destroyed) => format!(
+            "{existing}, and what the driver keeps of {} destroyed for reuse",
+            units::count(destroyed)
+        ),
+    }
+}
+
+/// What gives local memory back.
+fn remedy(line: &Line) -> &'static str {
+    let taken_in = |prefix: &str| {
+        line.parts
+            .iter()
+            .any(|part| part.call.is_some_and(|call| call.starts_with(prefix)))
+    };
+    if taken_in("cuCtxSetLimit") {
+        "; a smaller CU_LIMIT_STACK_SIZE gives it back"
+    } else if taken_in("cuLaunch") || taken_in("cuGraphLaunch") {
+        "; cuCtxSetLimit(CU_LIMIT_STACK_SIZE) gives back what large frames of kernels took, not what assert and printf need"
+    } else if taken_in("cuModule") || taken_in("cuLibrary") || taken_in("cuKernel") {
+        "; kept until the context is destroyed"
+    } else {
+        "; a smaller CU_LIMIT_STACK_SIZE reduces it"
+    }
+}
+
+/// The parts of a line with several, with their sizes.
+pub fn details(line: &Line) -> Vec<(u64, String)> {
+    let several = line.parts.iter().filter(|_| line.parts.len() > 1);
+    several.map(|of| (of.bytes, part(line, of))).collect()
+}
+
+fn part(line: &Line, part: &Part) -> String {
+    let name = Escaped(&short_name(&part.name)).to_string();
+    let place = part
+        .place
+        .as_ref()
+        .map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
+    let text = match (line.what, part.replaced_bytes) {
+        (What::Rounding, _) => format!("blocks of {name}{place}"),
+        (What::Code, _) => name,
+        (What::LocalMemory, Some(before)) => {
+            let by = units::bytes(part.bytes.saturating_sub(before));
+            format!("enlarged by {by} by {call}{name}{place}")
+        }
+        _ => format!("{call}{name}{place}"),
+    };
+    let estimated = if part.exact || !line.exact { "" } else { " (estimated)" };
+    text + estimated
+}
+
+/// The sum of the process's lines, compared with the driver's figure.
+pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
+    let peak = match process.peak_bytes {
+        peak if i128::from(peak) > process.bytes => {
+            let parts = process
+                .at_peak
+                .iter()
+                .filter(|part| part.bytes > 0)
+                .take(PURPOSES_SHOWN);
+            let parts: Vec<_> = parts
+                .map(|part| format!("{} {}", units::bytes(part.bytes), purpose(part.purpose)))
+                .collect();
+            let parts = if parts.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", parts.join(", "))
+            };
+            format!("; peak {}{parts}", units::bytes(peak))
+        }
+        _ => String::new(),
+    };
+    compared(process, device) + &peak
+}
+
+/// What a driver call takes memory for.
+fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Context => "contexts",
+        Purpose::Limit => "limits",
+        Purpose::Linear => "blocks",
+        Purpose::Physical => "physical memory",
+        Purpose::Pool => "pools",
+        Purpose::Array => "arrays",
+        Purpose::Load => "loads of code",
+        Purpose::Launch => "launches",
+        Purpose::GraphLaunch => "launches of graphs",
+        Purpose::GraphExec => "executable graphs",
+        Purpose::Stream => "streams",
+        Purpose::GreenContext => "green contexts",
+        Purpose::Host => "host memory",
+        Purpose::Other => "other calls",
+    }
+}
+
+fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {
+    let Some(difference) = process.difference else {
+        return match device.driver {
+            Some(_) => "this process; the driver does not know this process id".to_owned(),
+            None => "this process".to_owned(),
+        };
+    };
+    let more = large(difference);
+    let imported = process.imported;
+    match difference {
+        0 => "this process, as the driver counts it (difference 0 B)".to_owned(),
+        1.. if imported.count > 0 && difference == i128::from(imported.bytes) => {
+            format!("this process; the driver counts {more} more, for memory that its exporter has freed")
+        }
+        1.. if imported.count > 0 => {
+            format!("this process; the driver counts {more} more, perhaps for memory that its exporter has freed")
+        }
+        1.. if process.lost_segments > 0 => {
+            let lost = plural(process.lost_segments, "piece of memory was", "pieces of memory were");
+            format!("this process; the driver counts {more} more, and {lost} not recorded")
+        }
+        1.. => format!("this process; the driver counts {more} more"),
+        _ => format!("this process; the driver counts {} less", large(-difference)),
+    }
+}
+
+/// What no line explains.
+pub fn rest(rest: i128, device: &DeviceLedger) -> &'static str {
+    let knows_process = device.driver.is_some_and(|driver| driver.knows_process);
+    match (rest < 0, knows_process, device.process.is_some()) {
+        (true, ..) => "unexplained: more memory is recorded than the driver reports",
+        (false, true, _) if device.had_managed => "managed memory on this device, and unexplained",
+        (false, true, _) => "unexplained",
+        (false, false, true) => "unexplained, other processes included: the driver does not know this process id",
+        (false, false, false) => {
+            "unexplained, contexts and other processes included: the driver does not know this process id"
+        }
+    }
+}
+
+/// A line of host memory.
+pub fn on_host(line: &HostLine) -> String {
+    let size = units::bytes(line.bytes);
+    match line.what {
+        WhatOnHost::PinnedCache => format!(
+            "{size} of it in PyTorch's pinned cache, in {}, rounded up to powers of two; the part in use is not recorded",
+            plural(line.count, "block", "blocks")
+        ),
+        WhatOnHost::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
+        WhatOnHost::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),
+    }
+}
+
+/// How PyTorch's allocator works.
+pub fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Caching => "caching allocator, every tensor recorded",
+        Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
+        Mode::NoTensorEvents => "caching allocator that reported no tensors; its segments are listed as a pool",
+        Mode::Ordered => "cudaMallocAsync backend: every tensor is a CUDA allocation",
+        Mode::Uncached => "caching off: every tensor is a CUDA allocation",
+    }
+}

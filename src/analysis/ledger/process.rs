@@ -1,0 +1,376 @@
+//! What the kernel driver gave to the process on a device, line by line.
+//!
+//! ```text
+//! memory from the kernel driver  =  recorded blocks
+//!                                 + rounding to pages, of blocks from cuMemAlloc
+//!                                 + CUDA's pools and arrays, without their blocks
+//!                                 + local memory, code, streams, graphs … and the context itself
+//! ```
+//!
+//! Each segment belongs to one line, by the driver call that took it. Blocks lie in segments, so a line that has blocks contains
+//! the rest of its segments. The sum of all lines is the sum of the segments, which is what the driver counts for the process.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use super::driver_calls::{DriverCall, Purpose};
+use super::pages::{PagedBlock, Pages};
+use super::{Line, What};
+use crate::analysis::site::{CallStack, CallStacks};
+use crate::analysis::tally::Tally;
+use crate::kind::Kind;
+use crate::snapshot::{Allocation, Snapshot};
+
+mod parts;
+mod sorted;
+
+pub use parts::Part;
+use parts::{Parts, by_binary, by_site, part_of_site, site_of};
+use sorted::{GivenBack, Sorted};
+
+/// The segments of one purpose when the process had most of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AtPeakOfProcess {
+    pub purpose: Purpose,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// The sum that the driver should count for the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ProcessSum {
+    /// Sum of the segments.
+    pub bytes: i128,
+    pub segments: u64,
+    /// The largest sum since the recording began, and when it was reached.
+    pub peak_bytes: u64,
+    pub peak_ns: u64,
+    /// By purpose, largest first; empty if it is not known.
+    pub at_peak: Vec<AtPeakOfProcess>,
+    /// What the driver counts; `None` if it was not asked, or does not know the process.
+    pub driver_bytes: Option<u64>,
+    /// `driver_bytes` minus `bytes`.
+    pub difference: Option<i128>,
+    /// Segments that the recording lacks, on all devices.
+    pub lost_segments: u64,
+    /// Memory of other processes that this one has open. The driver counts it for the exporter while that holds it, and
+    /// for this process afterwards. Bytes are 0 where the size is not known.
+    pub imported: Tally,
+}
+
+/// The process's lines of one device.
+pub(super) struct ProcessSide<'a> {
+    pub lines: Vec<Line<'a>>,
+    pub bytes: i128,
+    pub segments: u64,
+    /// Bytes and time.
+    pub peak: (u64, u64),
+    pub at_peak: Vec<AtPeakOfProcess>,
+    pub imported: Tally,
+    /// Contexts that exist.
+    pub contexts: u64,
+    /// Their channels; `None` if the recording has none.
+    pub channels: Option<u64>,
+}
+
+fn add<'a>(lines: &mut Vec<Line<'a>>, what: What, bytes: i128, count: u64, exact: bool, parts: Vec<Part<'a>>) {
+    if bytes != 0 || count > 0 {
+        lines.push(Line {
+            parts,
+            ..Line::new(what, None, bytes, count, exact)
+        });
+    }
+}
+
+/// Memory that the kernel driver gave, with the call that took it.
+#[derive(Clone, Copy)]
+struct Taken<'s, 'a> {
+    call: DriverCall<'a>,
+    stack: &'s CallStack<'a>,
+    bytes: u64,
+}
+
+/// Whether segments of devices were recorded.
+pub(super) fn has_segments(snapshot: &Snapshot) -> bool {
+    let mut calls = snapshot.segments.calls().iter();
+    let mut counters = snapshot.object_counters.iter();
+    calls.any(|call| call.kind == Kind::Segment)
+        || counters.any(|counter| counter.kind == Kind::Segment && counter.total_count > 0)
+}
+
+/// The largest sum of the segments of a device, and its time.
+fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let counters = snapshot.object_counters.iter();
+    let of_device = counters.filter(|of| of.kind == Kind::Segment && of.device.or(only) == Some(device));
+    of_device
+        .map(|of| (of.peak_bytes, of.peak_ns))
+        .max()
+        .unwrap_or_default()
+}
+
+impl<'a> ProcessSide<'a> {
+    /// `None`: no segment of this device was recorded.
+    pub fn of(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
+        let (taken, imported) = taken(snapshot, device, stacks);
+        let peak = peak(snapshot, device);
+        if taken.is_empty() && imported.count == 0 && peak.0 == 0 {
+            return None;
+        }
+        let contexts = contexts(snapshot, device);
+        let mut blocks = BlockSums::of(snapshot, device);
+        let given_back = GivenBack::of(snapshot, device, stacks);
+        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, &given_back);
+        let mut lines = Vec::new();
+        let mut unrecorded = 0;
+        let pages = blocks.pages(snapshot, stacks);
+        unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
+        let rounding = pages.0.bytes() - blocks.linear_bytes;
+        let partly_used = pages.0.kept.values().map(|kept| kept.pages).sum();
+        add(&mut lines, What::Rounding, rounding, partly_used, true, pages.1);
+
+        for (purpose, what, held) in [
+            (Purpose::Pool, What::CudaPools, blocks.pools),
+            (Purpose::Array, What::Arrays, blocks.arrays),
+            (Purpose::Physical, What::Unrecorded, blocks.physical),
+        ] {
+            let (list, bytes) = (sorted.take(purpose), sorted.bytes(purpose));
+            let rest = bytes - held.0;
+            if what == What::Unrecorded || rest < 0 {
+                unrecorded += rest;
+            } else {
+                let count = if what == What::Arrays {
+                    held.1
+                } else {
+                    list.len() as u64
+                };
+                add(&mut lines, what, rest, count, true, by_site(&list));
+            }
+        }
+        let local = std::mem::take(&mut sorted.local);
+        let mut parts: Vec<Part> = local.iter().map(|taken| part_of_site(taken)).collect();
+        if let ([part], [taken]) = (&mut parts[..], &local[..])
+            && taken.call.purpose != Purpose::Context
+        {
+            part.replaced_bytes = given_back.replaced(part.bytes);
+        }
+        add(
+            &mut lines,
+            What::LocalMemory,
+            sum(&local),
+            local.len() as u64,
+            !sorted.estimated,
+            parts,
+        );
+        let heap = std::mem::take(&mut sorted.heap);
+        add(
+            &mut lines,
+            What::DeviceHeap,
+            sum(&heap),
+            heap.len() as u64,
+            false,
+            by_site(&heap),
+        );
+        let mut code = sorted.take(Purpose::Load);
+        code.extend(sorted.take(Purpose::Launch));
+        code.extend(sorted.take(Purpose::GraphLaunch));
+        let is_exact = heap.is_empty() && !sorted.estimated;
+        add(
+            &mut lines,
+            What::Code,
+            sum(&code),
+            code.len() as u64,
+            is_exact,
+            by_binary(&code),
+        );
+        for (purpose, what, kind) in [
+            (Purpose::Stream, What::Streams, Kind::Stream),
+            (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
+            (Purpose::GreenContext, What::GreenContexts, Kind::GreenContext),
+        ] {
+            let list = sorted.take(purpose);
+            if !list.is_empty() {
+                lines.push(Line {
+                    destroyed: Some(destroyed(snapshot, device, kind)),
+                    parts: by_site(&list),
+                    ..Line::new(what, None, sum(&list), objects(snapshot, device, kind), true)
+                });
+            }
+        }
+        let mut other = sorted.take(Purpose::Other);
+        other.extend(sorted.take(Purpose::Host));
+        add(
+            &mut lines,
+            What::OtherCalls,
+            sum(&other),
+            other.len() as u64,
+            true,
+            by_site(&other),
+        );
+        let mut context = sorted.take(Purpose::Context);
+        context.extend(sorted.take(Purpose::Limit));
+        if !context.is_empty() {
+            add(
+                &mut lines,
+                What::Context,
+                sum(&context),
+                contexts,
+                true,
+                by_site(&context),
+            );
+        }
+        add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
+        Some(ProcessSide {
+            lines,
+            bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
+            segments: taken.len() as u64,
+            peak,
+            at_peak: at_peak(snapshot, device, stacks),
+            imported,
+            contexts,
+            channels: channels(snapshot, device),
+        })
+    }
+}
+
+/// Memory that the kernel driver gave on a device, and memory of other processes that this one has open.
+fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'a>) -> (Vec<Taken<'s, 'a>>, Tally) {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
+    let (mut taken, mut imported) = (Vec::new(), Tally::default());
+    for segment in snapshot.segments.iter() {
+        if segment.kind != Kind::Segment || segment.device.or(only) != Some(device) {
+            continue;
+        }
+        // A duplicate takes no bytes while its original does.
+        if segment.bytes == 0 {
+            imported.count += u64::from(segment.requested == 0);
+            continue;
+        }
+        let stack = stacks.get(segment.stack);
+        let call = *calls.entry(segment.stack).or_insert_with(|| DriverCall::of(stack));
+        taken.push(Taken {
+            call,
+            stack,
+            bytes: segment.bytes,
+        });
+    }
+    if imported.count > 0 {
+        let opened = snapshot.allocations.iter();
+        let opened = opened.filter(|row| row.device == Some(device) && matches!(row.kind, Kind::Ipc | Kind::Imported));
+        imported.bytes = opened.fold(0, |sum, row| sum.saturating_add(row.requested));
+    }
+    (taken, imported)
+}
+
+/// The channels on a device.
+fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
+    let is_channel = |row: &Allocation| row.kind == Kind::Channel && row.device.is_none_or(|of| of == device);
+    let channels = snapshot.segments.iter().filter(is_channel).count() as u64;
+    (channels > 0).then_some(channels)
+}
+
+/// The contexts of a device that exist, at least one. A green context lies in another one.
+fn contexts(snapshot: &Snapshot, device: usize) -> u64 {
+    let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
+    let contexts = snapshot.contexts.iter();
+    let exists = |destroyed: Option<u64>| destroyed.is_none_or(|time_ns| time_ns > snapshot.taken.at_ns);
+    let existing = contexts.filter(|context| exists(context.destroyed_ns) && of_device(&context.device));
+    let green = objects(snapshot, device, Kind::GreenContext);
+    (existing.count() as u64).saturating_sub(green).max(1)
+}
+
+/// The objects of a kind that exist on a device.
+fn objects(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
+    let is_wanted = |row: &Allocation| row.kind == kind && row.device.is_none_or(|of| of == device);
+    snapshot.objects.iter().filter(is_wanted).count() as u64
+}
+
+/// The objects of a kind that were destroyed on a device.
+fn destroyed(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
+    let counters = snapshot.object_counters.iter();
+    let counters = counters.filter(|of| of.kind == kind && of.device.is_none_or(|of| of == device));
+    counters.fold(0, |sum, counter| sum.saturating_add(counter.freed_count))
+}
+
+/// The segments of a device at the peak of their sum.
+fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPeakOfProcess> {
+    let only = (snapshot.devices.len() == 1).then_some(0);
+    let mut sums: BTreeMap<Purpose, Tally> = BTreeMap::new();
+    let rows = snapshot.segments_at_peaks.iter();
+    for row in rows.filter(|row| row.device.or(only) == Some(device)) {
+        let purpose = DriverCall::of(stacks.get(row.stack)).purpose;
+        sums.entry(purpose).or_default().join(Tally {
+            bytes: row.bytes,
+            count: row.count,
+        });
+    }
+    let sums = sums
+        .into_iter()
+        .map(|(purpose, Tally { bytes, count })| AtPeakOfProcess { purpose, bytes, count });
+    let mut sums: Vec<_> = sums.collect();
+    sums.sort_by_key(|sum| Reverse(sum.bytes));
+    sums
+}
+
+fn sum(list: &[Taken]) -> i128 {
+    list.iter().map(|taken| i128::from(taken.bytes)).sum()
+}
+
+/// The recorded blocks of a device, by the calls that made them.
+#[derive(Default)]
+struct BlockSums {
+    linear: Vec<PagedBlock>,
+    linear_bytes: i128,
+    /// Bytes and number.
+    pools: (i128, u64),
+    arrays: (i128, u64),
+    physical: (i128, u64),
+    has_graphs: bool,
+}
+
+impl BlockSums {
+    fn of(snapshot: &Snapshot, device: usize) -> BlockSums {
+        let mut sums = BlockSums {
+            has_graphs: snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph),
+            ..BlockSums::default()
+        };
+        let blocks = snapshot.allocations.iter().enumerate();
+        for (row, block) in blocks.filter(|(_, block)| block.device == Some(device)) {
+            let sum = match block.kind {
+                Kind::Device | Kind::Pitched => {
+                    sums.linear_bytes += i128::from(block.bytes);
+                    sums.linear.push(PagedBlock {
+                        address: block.address,
+                        bytes: block.bytes,
+                        number: row as u32,
+                    });
+                    continue;
+                }
+                Kind::Async | Kind::Graph => &mut sums.pools,
+                Kind::Array | Kind::Mipmapped => &mut sums.arrays,
+                Kind::Physical => &mut sums.physical,
+                _ => continue,
+            };
+            *sum = (sum.0 + i128::from(block.bytes), sum.1 + 1);
+            sums.has_graphs |= block.kind == Kind::Graph;
+        }
+        sums
+    }
+
+    /// The pages of linear blocks, and the call sites whose blocks keep pages that are not full.
+    fn pages<'a>(&mut self, snapshot: &Snapshot, stacks: &CallStacks<'a>) -> (Pages, Vec<Part<'a>>) {
+        let pages = Pages::of(&mut self.linear);
+        let mut parts = Parts::default();
+        for (&number, kept) in &pages.kept {
+            let (name, place) = site_of(stacks.get(snapshot.allocations.at(number as usize).stack));
+            parts.add(name, place, None, kept.free_bytes, true);
+        }
+        (pages, parts.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! The parts of a line: call sites, or binaries.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+
+use super::Taken;
+use crate::analysis::site::CallStack;
+use crate::analysis::tally::Tally;
+
+/// A part of a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Part<'a> {
+    /// The function of the call site, the binary, or the state of objects.
+    pub name: String,
+    /// File and line of the call site.
+    pub place: Option<String>,
+    /// The exported function of the driver that took the memory.
+    pub call: Option<&'a str>,
+    pub bytes: u64,
+    /// Number of segments, or of blocks that keep pages.
+    pub count: u64,
+    pub exact: bool,
+    /// Bytes of the pool for local memory that this one replaced, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced_bytes: Option<u64>,
+}
+
+/// Sums by name, place and driver call.
+#[derive(Default)]
+pub(super) struct Parts<'a>(BTreeMap<PartKey<'a>, (Tally, bool)>);
+
+/// Name, place and driver call.
+type PartKey<'a> = (String, Option<String>, Option<&'a str>);
+
+impl<'a> Parts<'a> {
+    pub fn add(&mut self, name: String, place: Option<String>, call: Option<&'a str>, bytes: u64, exact: bool) {
+        let part = self.0.entry((name, place, call)).or_insert((Tally::default(), exact));
+        part.0.add(bytes);
+    }
+
+    /// Largest first.
+    pub fn finish(self) -> Vec<Part<'a>> {
+        let parts = self.0.into_iter().map(|((name, place, call), (tally, exact))| Part {
+            name,
+            place,
+            call,
+            bytes: tally.bytes,
+            count: tally.count,
+            exact,
+            replaced_bytes: None,
+        });
+        let mut parts: Vec<Part> = parts.collect();
+        parts.sort_by_key(|part| Reverse(part.bytes));
+        parts
+    }
+}
+
+pub(super) fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+    let mut parts = Parts::default();
+    for taken in list {
+        let (name, place) = site_of(taken.stack);
+        parts.add(name, place, taken.call.function, taken.bytes, true);
+    }
+    parts.finish()
+}
+
+/// A segment may contain code of several binaries: it counts for the first one.
+pub(super) fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+    let binaries: HashSet<&str> = list.iter().map(|taken| taken.call.binary).collect();
+    let mut parts = Parts::default();
+    for taken in list {
+        let name = match taken.call.binary {
+            "" => "an unknown binary".to_owned(),
+            binary => binary.to_owned(),
+        };
+        parts.add(name, None, None, taken.bytes, binaries.len() == 1);
+    }
+    parts.finish()
+}
+
+pub(super) fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
+    let (name, place) = site_of(taken.stack);
+    Part {
+        name,
+        place,
+        call: taken.call.function,
+        bytes: taken.bytes,
+        count: 1,
+        exact: true,
+        replaced_bytes: None,
+    }
+}
+
+/// Function and place of a stack's call site.
+pub(super) fn site_of(stack: &CallStack) -> (String, Option<String>) {
+    stack.python_line().or_else(|| stack.site()).map_or_else(
+        || ("(no stack)".to_owned(), None),
+        |site| (site.name(), site.short_place()),
+    )
+}
