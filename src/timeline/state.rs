@@ -4,7 +4,7 @@ use foldhash::HashMap;
 
 use super::live::{Block, Classes};
 use super::{Op, Timeline, UNIT, Unknown};
-use crate::kind::{Kind, Place};
+use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot};

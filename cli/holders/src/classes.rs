@@ -12,16 +12,17 @@
 //! Being held in one copy and being garbage that the second look did not change are final. The other classes hold only if no
 //! further copy contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
+mod copying;
 mod limits;
 
 use std::collections::HashSet;
-use std::fs;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use culeak::snapshot::{Class, Holders, Search};
 use foldhash::fast::FixedState;
 
+use copying::copied;
 use limits::{threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
@@ -108,6 +109,7 @@ pub fn search(
     let mut limits: Vec<String> = Vec::new();
     let mut changed = Vec::new();
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
+    let mut is_freed = vec![false; blocks.len()];
     let mut left_out = 0;
     // A block is lost if it is so in each copy, so the copy in which the fewest threads ran decides.
     let mut running = usize::MAX;
@@ -131,8 +133,9 @@ pub fn search(
             search.copied_bytes = copy.copied_bytes();
         }
         search.paused_ns += nanoseconds(copied.paused);
-        let is_done =
-            |(block, answer): (usize, &Option<Answer>)| is_final(answer) && changed.binary_search(&block).is_err();
+        let is_done = |(block, answer): (usize, &Option<Answer>)| {
+            !is_open(answer, changed.binary_search(&block).is_ok(), is_freed[block])
+        };
         let done: Vec<bool> = best.iter().enumerate().map(is_done).collect();
         let mut searched = match examine(&copy, &index, &done, is_consistent, deadline) {
             Err(error) if search.copies > 1 => {
@@ -149,6 +152,9 @@ pub fn search(
             best[*block].is_none_or(|known| answer < known || answer == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
+        if better.iter().any(|block| searched.found[*block].class != Class::Lost) {
+            searched.complete();
+        }
         let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();
         let explained_before = explained(&best);
         for block in &better {
@@ -185,13 +191,11 @@ pub fn search(
         if is_done || is_consistent || Instant::now() > deadline {
             break;
         }
-        if let Some(still_live) = options.still_live.as_ref().filter(|_| !all_final) {
-            let is_live = still_live.0(blocks);
-            if best
-                .iter()
-                .zip(is_live)
-                .all(|(answer, is_live)| is_final(answer) || !is_live)
-            {
+        if let Some(still_live) = &options.still_live {
+            is_freed = still_live.0(blocks).iter().map(|is_live| !is_live).collect();
+            let may_change =
+                |block: usize| is_open(&best[block], changed.binary_search(&block).is_ok(), is_freed[block]);
+            if !(0..blocks.len()).any(may_change) {
                 break;
             }
         }
@@ -220,60 +224,18 @@ fn answer(found: &Found) -> Answer {
     (found.class, found.class == Class::Cycle && found.possibly)
 }
 
+/// Whether a further copy may say more about a block.
+fn is_open(answer: &Option<Answer>, has_changed: bool, is_freed: bool) -> bool {
+    !is_freed && (has_changed || !is_final(answer))
+}
+
 /// No other copy can contradict these.
 fn is_final(answer: &Option<Answer>) -> bool {
     matches!(answer, Some((Class::Held, _) | (Class::Cycle, false)))
 }
 
-/// Copies the memory, and says whether all of it is of the same instant.
-fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<'s>, bool), Error> {
-    let began = Instant::now();
-    let made = |copy, is_paused| Stopped {
-        copy,
-        copied: began.elapsed(),
-        paused: if is_paused { began.elapsed() } else { Duration::ZERO },
-    };
-    if options.pause && source.is_running() {
-        source
-            .pause(true)
-            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
-        let copy = Copy::take(source, &options.excluded);
-        let _ = source.pause(false);
-        return Ok((made(copy?, true), true));
-    }
-    let before = activity(source);
-    let copy = Copy::take(source, &options.excluded)?;
-    let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
-    Ok((made(copy, false), is_consistent))
-}
-
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// The time that the threads of a live process have run, and their number; `None` if one runs, or if this is not known. If
-/// it is the same before and after a copy, the copy is consistent.
-fn activity(source: &dyn Source) -> Option<(usize, u64)> {
-    let mut sum = (0, 0);
-    for thread in fs::read_dir(format!("/proc/{}/task", source.pid()?)).ok()? {
-        let folder = thread.ok()?.path();
-        let status = fs::read_to_string(folder.join("stat")).ok()?;
-        // The state follows the name, which may contain anything.
-        let state = status.rsplit_once(") ")?.1.chars().next()?;
-        if state == 'R' {
-            return None;
-        }
-        sum.0 += 1;
-        sum.1 += time_run(&fs::read_to_string(folder.join("schedstat")).ok()?)?;
-    }
-    Some(sum)
-}
-
-/// The nanoseconds that a thread has run, of its `schedstat`. A kernel without these statistics writes zeros, although each
-/// thread has run for a while.
-fn time_run(times: &str) -> Option<u64> {
-    let time = times.split_whitespace().next()?.parse().ok()?;
-    (time > 0).then_some(time)
 }
 
 /// Searches one copy. `done`: blocks that need no further answer, by index.
@@ -407,7 +369,7 @@ fn examine<'c, 's>(
         .collect();
     let stopped = walk.stopped();
     let Walk { graph, torn, apart, .. } = walk;
-    let mut searched = Searched {
+    let searched = Searched {
         left_out: apart.left_out,
         copy,
         modules,
@@ -420,11 +382,17 @@ fn examine<'c, 's>(
         torn,
         stopped,
     };
-    variables::split(&mut searched);
-    let stale = Stale::find(&mut searched);
-    stale.mend(&mut searched);
-    searched.stale = stale;
     Ok(searched)
+}
+
+impl Searched<'_, '_> {
+    /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
+    fn complete(&mut self) {
+        variables::split(self);
+        let stale = Stale::find(self);
+        stale.mend(self);
+        self.stale = stale;
+    }
 }
 
 /// The nodes of garbage that these objects lead to.
@@ -583,9 +551,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
-        assert_eq!(time_run("0 0 0\n"), None);
-        assert_eq!(time_run("1234 5 6\n"), Some(1234));
+    fn a_block_that_was_freed_needs_no_further_copy_although_its_path_changed() {
+        let held = Some((Class::Held, false));
+        assert!(is_open(&held, true, false) && !is_open(&held, true, true) && !is_open(&held, false, false));
+        assert!(is_open(&None, false, false) && !is_open(&None, false, true));
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! of every block.
 
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::Error;
 use crate::source::{Region, Source, Thread};
@@ -35,18 +35,18 @@ const LONGEST: u64 = 1 << 30;
 
 /// Copied pages.
 pub struct Copy<'a> {
-    regions: Rc<[Region]>,
+    regions: Arc<[Region]>,
     source: &'a dyn Source,
     pages: Pages,
     /// Where pages that are unknown here are found.
     older: Option<&'a Copy<'a>>,
     /// What was copied at once.
-    runs: Rc<[Range<u64>]>,
+    runs: Arc<[Range<u64>]>,
     /// The size of that.
     bytes: u64,
     /// Never copied.
-    excluded: Rc<[Range<u64>]>,
-    threads: Rc<[Thread]>,
+    excluded: Arc<[Range<u64>]>,
+    threads: Arc<[Thread]>,
 }
 
 impl<'a> Copy<'a> {
@@ -110,14 +110,14 @@ impl<'a> Copy<'a> {
             pages.enter(&wanted, &missing);
         }
         Copy {
-            regions: Rc::clone(&older.regions),
+            regions: Arc::clone(&older.regions),
             source: older.source,
             pages,
             older: Some(older),
-            runs: Rc::clone(&older.runs),
+            runs: Arc::clone(&older.runs),
             bytes: older.bytes,
-            excluded: Rc::clone(&older.excluded),
-            threads: Rc::clone(&older.threads),
+            excluded: Arc::clone(&older.excluded),
+            threads: Arc::clone(&older.threads),
         }
     }
 
@@ -265,8 +265,12 @@ impl<'a> Copy<'a> {
             region.is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded))
         };
         let read =
-            |buffer: &mut [u8]| readable && self.source.read(std::slice::from_ref(&page), buffer) == buffer.len();
-        Place::Here(self.pages.add(start, read))
+            |range: Range<u64>, buffer: &mut [u8]| readable && self.source.read(&[range], buffer) == buffer.len();
+        let around = match region {
+            Some(region) if readable && self.older.is_none() => selection::around(region, &page, &self.excluded),
+            _ => page,
+        };
+        Place::Here(self.pages.add(start, &around, read))
     }
 
     /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Copy::granules`].
@@ -276,6 +280,19 @@ impl<'a> Copy<'a> {
             return older.granule(address);
         }
         let page = self.pages.place(self.pages.number(address))?;
+        Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
+    }
+
+    /// Starts to load this address and what follows it into the processor's cache, if it was copied at once. Returns its
+    /// granule, as [`Copy::granule`].
+    #[inline]
+    pub(crate) fn prefetch(&self, address: u64) -> Option<usize> {
+        if self.older.is_some() {
+            return None;
+        }
+        let number = self.pages.number(address);
+        let page = self.pages.place(number)?;
+        self.pages.prefetch(number, address % PAGE);
         Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
     }
 
@@ -306,6 +323,11 @@ impl<'a> Copy<'a> {
         self.runs.to_vec()
     }
 
+    /// As [`Copy::runs`], in pieces of similar size, for several threads.
+    pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
+        pieces(self.runs.iter().cloned())
+    }
+
     /// The threads when the memory was copied.
     pub fn threads(&self) -> &[Thread] {
         &self.threads
@@ -319,6 +341,39 @@ impl<'a> Copy<'a> {
     pub(crate) fn apart(&self) -> apart::Apart {
         apart::Apart::find(self.source, &self.regions, &self.excluded, apart::MOST)
     }
+}
+
+/// Starts to load this memory into the processor's cache. The address need not be valid.
+#[inline]
+pub(crate) fn prefetch<T>(place: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, which does nothing if the address is not valid.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch(place.cast(), std::arch::x86_64::_MM_HINT_T0);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// Divides ranges of whole pages into pieces of similar size, in the same order.
+pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Vec<Range<u64>>> {
+    const BYTES: u64 = 2 << 20;
+    let (mut pieces, mut last, mut room) = (Vec::new(), Vec::new(), BYTES);
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + room);
+            last.push(start..end);
+            room -= end - start;
+            start = end;
+            if room == 0 {
+                pieces.push(std::mem::take(&mut last));
+                room = BYTES;
+            }
+        }
+    }
+    pieces.push(last);
+    pieces
 }
 
 /// Which copy has a page.

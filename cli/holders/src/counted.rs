@@ -27,9 +27,11 @@ use crate::classes::Searched;
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase};
 use crate::native::counts::{self, Count};
+use crate::native::pages::Bits;
 use crate::native::{Chunk, ClassId, Heap};
+use crate::parallel;
 use crate::python::TypeId;
-use crate::walk::{Kind, kind_of};
+use crate::walk::{Kind, kind_of_class};
 
 /// What owns a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -170,17 +172,14 @@ impl Find<'_, '_, '_> {
     fn class(&mut self, start: u64) -> Option<(ClassId, Kind)> {
         let native = &mut self.searched.native;
         let class = native.class_id(self.searched.copy, start)?;
-        let kind = *(self.kinds.entry(class)).or_insert_with(|| kind_of(native.class_name(class)));
+        let kind = *(self.kinds.entry(class)).or_insert_with(|| kind_of_class(native, class));
         Some((class, kind))
     }
 
     /// The objects with a count, and the memory that one of these owns.
     fn find_counts(&mut self) {
         let mut nodes = Vec::new();
-        for node in self.searched.graph.nodes() {
-            if self.searched.graph.kind(node) != NodeKind::Native || self.searched.graph.phase(node) == Phase::None {
-                continue;
-            }
+        for node in self.of_counted_classes() {
             let start = self.searched.graph.address(node);
             let Some((_, kind)) = self.class(start) else { continue };
             let owned = match kind {
@@ -210,6 +209,54 @@ impl Find<'_, '_, '_> {
         }
     }
 
+    /// Native nodes that were reached and may be of a class whose objects have a count.
+    fn of_counted_classes(&self) -> Vec<NodeId> {
+        let Searched {
+            copy, native, graph, ..
+        } = &*self.searched;
+        let has_count = |class: &ClassId| {
+            let kind = kind_of_class(native, *class);
+            let is_tensor = matches!(
+                kind,
+                Kind::TensorMeta | Kind::Tensor | Kind::PlainTensor | Kind::Storage
+            );
+            is_tensor || kind.is_node()
+        };
+        let classes: HashSet<ClassId, FixedState> = native.class_ids().filter(has_count).collect();
+        let is_counted = |node: &NodeId| {
+            graph.kind(*node) == NodeKind::Native
+                && graph.phase(*node) != Phase::None
+                && match native.known_class_id(copy, graph.address(*node)) {
+                    Some(Some(class)) => classes.contains(&class),
+                    Some(None) => false,
+                    None => true,
+                }
+        };
+        parallel::flat_map(&graph.pieces(), |piece| {
+            piece.clone().map(NodeId).filter(is_counted).collect()
+        })
+    }
+
+    /// The nodes that have a reference to one with a count.
+    fn sources(&self) -> Vec<NodeId> {
+        let graph = &self.searched.graph;
+        let mut counted = Bits::new(graph.len());
+        self.counts.keys().for_each(|node| {
+            counted.set(node.0 as usize);
+        });
+        let late: HashSet<NodeId, FixedState> = (graph.late_targets().iter())
+            .filter(|(_, to)| counted.get(to.0 as usize))
+            .map(|(from, _)| *from)
+            .collect();
+        let refers = |from: &NodeId| {
+            let mut targets = graph.targets(*from).iter();
+            targets.any(|to| counted.get(to.0 as usize)) || late.contains(from)
+        };
+        parallel::flat_map(&graph.pieces(), |piece| {
+            piece.clone().map(NodeId).filter(refers).collect()
+        })
+    }
+
     /// The memory without a class that a `std::vector` here has (first, end, limit), and how much of it is in use.
     fn vector(&mut self, place: u64) -> Option<(Chunk, u64)> {
         let [first, end, limit] = [0, 8, 16].map(|offset| self.copy().word(place.wrapping_add(offset)));
@@ -229,7 +276,7 @@ impl Find<'_, '_, '_> {
                 late.entry(*from).or_default().push(*to);
             }
         }
-        for from in self.searched.graph.nodes() {
+        for from in self.sources() {
             let graph = &self.searched.graph;
             let counts = &self.counts;
             let mut targets: Vec<NodeId> = (graph.targets(from).iter())

@@ -22,7 +22,8 @@ use foldhash::fast::FixedState;
 use crate::budget::{Budget, Stop};
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
-use crate::native::Native;
+use crate::native::pages::Kind;
+use crate::native::{Chunk, Native};
 use crate::python::{Count, Python, Reference, Sort};
 use crate::walk::Walk;
 
@@ -114,13 +115,18 @@ impl Unreached {
                 tracked.push(address);
             }
         });
-        native.each_chunk(copy, &mut |chunk| {
+        // Nearly all objects are reached, which several threads find out.
+        let may_be_new = |chunk: &Chunk| {
+            let mut places = python.places_of_tracked(copy, chunk.start, chunk.bytes);
+            places.any(|address| !is_reached(address))
+        };
+        for chunk in native.chunks_where(copy, &[Kind::Glibc, Kind::Pool], may_be_new) {
             if let Some(address) = python.tracked_in(copy, chunk.start, chunk.bytes)
                 && !is_reached(address)
             {
                 tracked.push(address);
             }
-        });
+        }
         for address in tracked {
             unreached.add(copy, python, address);
         }

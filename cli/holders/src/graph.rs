@@ -16,7 +16,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use crate::copy::Copy;
+use crate::copy::{Copy, prefetch};
 use crate::native::NativeRoot;
 use crate::python::PythonRoot;
 
@@ -262,9 +262,23 @@ impl Graph {
         }
     }
 
+    /// Starts to load what [`Graph::find`] reads of this granule into the processor's cache.
+    #[inline]
+    pub(crate) fn prefetch(&self, granule: usize) {
+        prefetch(self.by_granule.as_ptr().wrapping_add(granule));
+    }
+
     /// The numbers of all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
         (1..self.nodes.len() as u32).map(NodeId)
+    }
+
+    /// As [`Graph::nodes`], in pieces for several threads.
+    pub(crate) fn pieces(&self) -> Vec<std::ops::Range<u32>> {
+        const NODES: usize = 1 << 14;
+        let count = self.nodes.len() as u32;
+        let pieces = (1..count).step_by(NODES);
+        pieces.map(|first| first..count.min(first + NODES as u32)).collect()
     }
 
     /// One more than the largest number of a node.

@@ -24,6 +24,7 @@
 //! * [`python`]: objects of CPython and the references between them
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
+//! * `parallel`: work that several threads share
 //! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
@@ -53,6 +54,7 @@ pub mod garbage;
 pub mod graph;
 pub mod modules;
 pub mod native;
+mod parallel;
 pub mod paths;
 pub mod python;
 mod records;

@@ -17,6 +17,7 @@ use culeak::analysis::words;
 use crate::copy::selection::{is_anonymous, is_recorder};
 use crate::copy::{Copy, PAGE};
 use crate::modules::{Module, Modules};
+use crate::parallel;
 
 use coroutines::Coroutine;
 use driver::Driver;
@@ -200,7 +201,7 @@ impl Native {
             .filter_map(NativeRoot::range)
             .collect();
         native.root_ranges.sort_by_key(|range| range.start);
-        native.driver = Driver::find(copy, modules, &mut native);
+        native.driver = Driver::find(copy, modules, &native);
         native.note_limits(modules);
         native
     }
@@ -213,8 +214,26 @@ impl Native {
     #[inline]
     pub fn chunk(&self, copy: &Copy, address: u64) -> Option<Chunk> {
         let Some(granule) = copy.granule(address) else {
-            return self.absent(copy, address);
+            let chunk = self.absent(copy, address)?;
+            // Of the chunks of jemalloc and tcmalloc, the driver has none.
+            let is_driver = |start| copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
+            return (chunk.heap == Heap::Other || !is_driver(chunk.start)).then_some(chunk);
         };
+        let chunk = self.present(copy, granule, address)?;
+        (!self.driver.owns(granule)).then_some(chunk)
+    }
+
+    /// As [`Native::chunk`], those of the CUDA driver included.
+    fn chunk_of_any(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        match copy.granule(address) {
+            Some(granule) => self.present(copy, granule, address),
+            None => self.absent(copy, address),
+        }
+    }
+
+    /// The chunk with an address whose page exists.
+    #[inline]
+    fn present(&self, copy: &Copy, granule: usize, address: u64) -> Option<Chunk> {
         let chunk = match self.pages.kind(granule) {
             Kind::None => return None,
             Kind::Extent => self.piece(copy, address)?,
@@ -234,9 +253,6 @@ impl Native {
             }
             Kind::Unknown => self.window(copy, address)?,
         };
-        if self.driver.owns(granule) {
-            return None;
-        }
         match self.coroutines.is_empty() {
             true => Some(chunk),
             false => self.outside_stacks(chunk, address),
@@ -249,8 +265,7 @@ impl Native {
             return Some(piece);
         }
         let start = self.pages.start_of_absent(address)?;
-        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
-        (!is_driver).then(|| Chunk {
+        Some(Chunk {
             start,
             bytes: glibc::usable(copy, start),
             heap: Heap::Glibc,
@@ -359,6 +374,38 @@ impl Native {
 
     /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.
     pub fn each_chunk(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
+        self.each_of_others(copy, see);
+        for kind in [Kind::Glibc, Kind::Pool] {
+            self.each_in(copy, &copy.runs(), kind, see);
+        }
+    }
+
+    /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
+    /// Python's allocator, only those in pages of these kinds.
+    pub fn chunks_where(&self, copy: &Copy, kinds: &[Kind], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
+        let mut found = Vec::new();
+        self.each_of_others(copy, &mut |chunk| {
+            if is_wanted(&chunk) {
+                found.push(chunk);
+            }
+        });
+        let pieces = copy.pieces();
+        for kind in kinds {
+            found.extend(parallel::flat_map(&pieces, |piece| {
+                let mut found = Vec::new();
+                self.each_in(copy, piece, *kind, &mut |chunk| {
+                    if is_wanted(&chunk) {
+                        found.push(chunk);
+                    }
+                });
+                found
+            }));
+        }
+        found
+    }
+
+    /// Those whose first page does not exist, and those of jemalloc and tcmalloc.
+    fn each_of_others(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
         for start in self.pages.absent_starts(copy) {
             let bytes = glibc::usable(copy, start);
             let heap = Heap::Glibc;
@@ -370,17 +417,19 @@ impl Native {
                 see(Chunk { start, bytes, heap });
             }
         });
-        for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
-            self.pages.each_start(copy, kind, &mut |start, granule| {
-                if !self.driver.owns(granule) {
-                    let bytes = match heap {
-                        Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
-                        _ => glibc::usable(copy, start),
-                    };
-                    see(Chunk { start, bytes, heap });
-                }
-            });
-        }
+    }
+
+    /// Those in pages of this kind in these ranges.
+    fn each_in(&self, copy: &Copy, ranges: &[Range<u64>], kind: Kind, see: &mut dyn FnMut(Chunk)) {
+        self.pages.each_start_in(copy, ranges, kind, &mut |start, granule| {
+            if !self.driver.owns(granule) {
+                let (bytes, heap) = match kind {
+                    Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
+                    _ => (glibc::usable(copy, start), Heap::Glibc),
+                };
+                see(Chunk { start, bytes, heap });
+            }
+        });
     }
 
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
@@ -393,14 +442,14 @@ impl Native {
     /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
     pub fn is_driver(&self, copy: &Copy, address: u64) -> bool {
         copy.granule(address)
-            .is_some_and(|granule| self.driver.may_own(granule))
+            .is_some_and(|granule| self.driver.may_own(copy, self, granule))
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
     /// object behind a shared pointer's counts.
     pub fn class(&mut self, copy: &Copy, chunk: u64) -> Option<&str> {
         let class = self.class_id(copy, chunk)?;
-        Some(self.class_name(class))
+        Some(self.class_name(class)).filter(|name| !name.is_empty())
     }
 
     /// As above. Equal classes have equal numbers.
@@ -409,8 +458,24 @@ impl Native {
         self.classes.chunk(copy, chunk)
     }
 
+    /// As [`Native::class_id`], of chunks that were asked for before; `None` if this one was not.
+    pub fn known_class_id(&self, copy: &Copy, chunk: u64) -> Option<Option<ClassId>> {
+        self.classes.known(copy, chunk)
+    }
+
+    /// All classes that were found.
+    pub fn class_ids(&self) -> impl Iterator<Item = ClassId> + use<> {
+        self.classes.all()
+    }
+
+    /// Empty if it cannot be demangled.
     pub fn class_name(&self, class: ClassId) -> &str {
         self.classes.name(class)
+    }
+
+    /// It contains all identifiers of the name.
+    pub fn mangled_class_name(&self, class: ClassId) -> &str {
+        self.classes.mangled_name(class)
     }
 
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.

@@ -19,6 +19,7 @@ use foldhash::fast::FixedState;
 use crate::copy::{Copy, PAGE};
 use crate::graph::{BlockEdge, NodeKind, Root};
 use crate::native::{Chunk, Heap};
+use crate::parallel;
 use crate::walk::{Pointer, Walk};
 
 /// Larger chunks are tables.
@@ -135,31 +136,36 @@ fn is_data_pointer(copy: &Copy, place: u64) -> bool {
 fn form(walk: &Walk) -> Option<Form> {
     let copy = walk.copy;
     let mut forms: HashMap<Form, Votes, FixedState> = HashMap::default();
-    for run in copy.runs() {
-        for page in run.step_by(PAGE as usize) {
-            let Some(words) = copy.page(page) else { continue };
-            for (word, place) in words.iter().zip((page..).step_by(8)) {
-                let Some((block, false)) = walk.index.find(*word) else {
-                    continue;
-                };
-                if !walk.index.is_of_torch(block) {
-                    continue;
-                }
-                let Some(chunk) = walk.native.around(copy, place) else {
-                    continue;
-                };
-                if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Window {
-                    continue;
-                }
-                let offset = place - chunk.start;
-                let votes = forms.entry((chunk.bytes, offset)).or_default();
-                votes.blocks.insert(block);
-                votes.members += 1;
-                if let Some(size) = size_beside(walk, chunk, place, block) {
-                    votes.with_size += 1;
-                    votes.linked += usize::from(is_linked(walk, chunk, offset, size));
-                }
-            }
+    let index = walk.index;
+    let words = parallel::flat_map(&copy.pieces(), |piece| {
+        let mut found = Vec::new();
+        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
+            let words = copy.page(page).into_iter().flatten();
+            found.extend(
+                words
+                    .zip((page..).step_by(8))
+                    .filter_map(|(word, place)| match index.find(*word) {
+                        Some((block, false)) if index.is_of_torch(block) => Some((block, place)),
+                        _ => None,
+                    }),
+            );
+        }
+        found
+    });
+    for (block, place) in words {
+        let Some(chunk) = walk.native.around(copy, place) else {
+            continue;
+        };
+        if chunk.bytes > LARGEST || chunk.heap == Heap::Python || chunk.heap == Heap::Window {
+            continue;
+        }
+        let offset = place - chunk.start;
+        let votes = forms.entry((chunk.bytes, offset)).or_default();
+        votes.blocks.insert(block);
+        votes.members += 1;
+        if let Some(size) = size_beside(walk, chunk, place, block) {
+            votes.with_size += 1;
+            votes.linked += usize::from(is_linked(walk, chunk, offset, size));
         }
     }
     let all = (0..walk.index.len())

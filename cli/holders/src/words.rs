@@ -6,6 +6,7 @@ use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
+use crate::parallel;
 
 /// Addresses that are kept for one target.
 const KEPT: usize = 256;
@@ -33,26 +34,31 @@ impl Words {
         let object_bytes = (to | 1).checked_sub(from).map_or(0, |bytes| bytes + 1);
         let is_near =
             |value: u64| (value.wrapping_sub(blocks.start) < block_bytes) | (value.wrapping_sub(from) < object_bytes);
-        for run in copy.runs() {
-            for page in run.step_by(PAGE as usize) {
+        let is_object = |value: u64| value >= from && value <= to | 1 && words.to_objects.contains_key(&(value & !1));
+        let found = parallel::flat_map(&copy.pieces(), |piece| {
+            let mut found = Vec::new();
+            for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
                 let Some(content) = copy.page(page) else { continue };
                 // Few pages have such words. Without a branch for each word, this is as fast as memory is read.
                 if !content.iter().fold(false, |any, value| any | is_near(*value)) {
                     continue;
                 }
                 for (place, value) in content.iter().enumerate() {
-                    let address = page + 8 * place as u64;
-                    if let Some((block, _)) = index.find(*value)
-                        && wanted[block]
-                    {
-                        keep(words.to_blocks.entry(block).or_default(), address);
-                    } else if *value >= from
-                        && *value <= to | 1
-                        && let Some(known) = words.to_objects.get_mut(&(*value & !1))
-                    {
-                        keep(known, address);
+                    let block = index
+                        .find(*value)
+                        .map(|(block, _)| block)
+                        .filter(|block| wanted[*block]);
+                    if block.is_some() || is_object(*value) {
+                        found.push((page + 8 * place as u64, *value, block));
                     }
                 }
+            }
+            found
+        });
+        for (address, value, block) in found {
+            match block {
+                Some(block) => keep(words.to_blocks.entry(block).or_default(), address),
+                None => keep(words.to_objects.entry(value & !1).or_default(), address),
             }
         }
         words

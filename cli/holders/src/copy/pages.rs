@@ -8,10 +8,12 @@
 //! Addresses that nothing is mapped near have a page table in which every page is absent, so words that are not pointers
 //! cost no memory and no search for their region.
 
-use std::cell::Cell;
 use std::io;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use culeak::system::anonymous;
 
@@ -31,20 +33,26 @@ const TABLES: usize = 1 << 18;
 const HUGE_PAGE: usize = 2 << 20;
 
 /// In place of a page table: all pages are unknown.
-static ALL_UNKNOWN: [u32; TABLE] = [UNKNOWN; TABLE];
+static ALL_UNKNOWN: [AtomicU32; TABLE] = [const { AtomicU32::new(UNKNOWN) }; TABLE];
 /// In place of a page table: all pages are absent.
-static ALL_ABSENT: OnceLock<Box<[u32]>> = OnceLock::new();
+static ALL_ABSENT: OnceLock<Box<[AtomicU32]>> = OnceLock::new();
 
-/// Pages by address. Used by one thread.
+/// Pages by address. Several threads may read, and add pages.
 pub struct Pages {
     /// Pointers to `TABLE` numbers each. The two placeholders are never written.
-    directory: Box<[Cell<*mut u32>]>,
-    /// The page tables that belong to this value.
-    tables: Cell<Vec<*mut u32>>,
+    directory: Box<[AtomicPtr<AtomicU32>]>,
     mapping: Mapping,
     copied: u32,
-    next: Cell<u32>,
+    added: Mutex<Added>,
     end: u32,
+}
+
+/// What was added singly, or on the way.
+struct Added {
+    /// The page tables that belong to this value; made by `Box::into_raw`.
+    tables: Vec<AtomicPtr<AtomicU32>>,
+    /// The number of the next page.
+    next: u32,
 }
 
 /// Anonymous memory, unmapped in the end.
@@ -54,6 +62,12 @@ struct Mapping {
     /// The first page; aligned as a huge page.
     start: *mut u8,
 }
+
+// SAFETY: the memory belongs to the value alone. A page is written before its number is stored, by one thread, and is only read
+// from then on.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
@@ -66,9 +80,10 @@ impl Drop for Mapping {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        for table in self.tables.take() {
+        let added = self.added.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for table in added.tables.drain(..) {
             // SAFETY: made by `Box::into_raw` in `own_table`, once each, and used by this value only.
-            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(table, TABLE)) });
+            drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(table.into_inner(), TABLE)) });
         }
     }
 }
@@ -117,11 +132,13 @@ impl Pages {
     fn over(mapping: Mapping, copied: u32, end: u32) -> Pages {
         let absent = all_absent();
         Pages {
-            directory: vec![Cell::new(absent); TABLES].into(),
-            tables: Cell::default(),
+            directory: (0..TABLES).map(|_| AtomicPtr::new(absent)).collect(),
             mapping,
             copied,
-            next: Cell::new(FIRST + copied),
+            added: Mutex::new(Added {
+                tables: Vec::new(),
+                next: FIRST + copied,
+            }),
             end,
         }
     }
@@ -130,9 +147,9 @@ impl Pages {
     pub fn may_have(&mut self, range: &Range<u64>) {
         let last = (range.end.saturating_sub(1) >> 30).min(TABLES as u64 - 1);
         for entry in range.start >> 30..=last {
-            let entry = &self.directory[entry as usize];
-            if entry.get() == all_absent() {
-                entry.set(all_unknown());
+            let entry = self.directory[entry as usize].get_mut();
+            if *entry == all_absent() {
+                *entry = all_unknown();
             }
         }
     }
@@ -150,15 +167,16 @@ impl Pages {
     /// Enters the pages of these ranges, which were copied in this order, except for the missing ones, whose positions are
     /// in ascending order. Returns the ranges without those.
     pub fn enter(&mut self, ranges: &[Range<u64>], missing: &[u32]) -> Vec<Range<u64>> {
+        let mut added = self.lock();
         let mut runs: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
         let mut missing = missing.iter().copied().peekable();
         let mut place = 0;
         for range in ranges {
             for page in range.clone().step_by(PAGE as usize) {
                 if missing.next_if_eq(&place).is_some() {
-                    self.set(page, ABSENT);
+                    self.set(&mut added, page, ABSENT);
                 } else {
-                    self.set(page, FIRST + place);
+                    self.set(&mut added, page, FIRST + place);
                     match runs.last_mut() {
                         Some(last) if last.end == page => last.end += PAGE,
                         _ => runs.push(page..page + PAGE),
@@ -170,42 +188,63 @@ impl Pages {
         runs
     }
 
-    /// Adds a page if `read` fills its memory; it is absent otherwise. Returns its number.
-    pub(super) fn add(&self, page: u64, read: impl FnOnce(&mut [u8]) -> bool) -> u32 {
-        let number = self.next.get();
-        let mut added = ABSENT;
-        if number < self.end {
-            // SAFETY: inside the mapping; no other reference exists, since no page has this number yet.
-            let memory = unsafe { std::slice::from_raw_parts_mut(self.pointer(number), PAGE as usize) };
-            if read(memory) {
-                added = number;
-                self.next.set(number + 1);
+    /// Adds consecutive pages of which none is known, or just this one, which is among them, if `read` fills their memory. A
+    /// page that cannot be read is absent. Returns its number.
+    pub(super) fn add(&self, page: u64, around: &Range<u64>, read: impl Fn(Range<u64>, &mut [u8]) -> bool) -> u32 {
+        let mut added = self.lock();
+        // Another thread may have added it.
+        let number = self.number(page);
+        if number != UNKNOWN {
+            return number;
+        }
+        for range in [around.clone(), page..page + PAGE] {
+            let count = ((range.end - range.start) / PAGE) as u32;
+            let pages = || range.clone().step_by(PAGE as usize);
+            if count > self.end - added.next || pages().any(|page| self.number(page) != UNKNOWN) {
+                continue;
+            }
+            // SAFETY: inside the mapping; no other reference exists, since no page has these numbers yet and the lock is held.
+            let memory =
+                unsafe { std::slice::from_raw_parts_mut(self.pointer(added.next), count as usize * PAGE as usize) };
+            if read(range.clone(), memory) {
+                for page in pages() {
+                    let number = added.next;
+                    added.next += 1;
+                    self.set(&mut added, page, number);
+                }
+                return self.number(page);
             }
         }
-        self.set(page, added);
-        added
+        self.set(&mut added, page, ABSENT);
+        ABSENT
     }
 
-    fn set(&self, address: u64, number: u32) {
+    fn lock(&self) -> MutexGuard<'_, Added> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, added: &mut Added, address: u64, number: u32) {
         let Some(entry) = self.directory.get((address >> 30) as usize) else {
             return;
         };
-        let table = self.own_table(entry);
-        // SAFETY: a table has `TABLE` numbers, and no reference to one is kept.
-        unsafe { table.add((address / PAGE) as usize % TABLE).write(number) };
+        let table = self.own_table(added, entry);
+        // SAFETY: a table has `TABLE` numbers.
+        let place = unsafe { &*table.add((address / PAGE) as usize % TABLE) };
+        // Release: pairs with the Acquire in `number`, so the page's memory is visible once it has a number.
+        place.store(number, Release);
     }
 
-    /// The page table of an entry, in place of a placeholder.
-    fn own_table(&self, entry: &Cell<*mut u32>) -> *mut u32 {
-        let table = entry.get();
+    /// The page table of an entry, in place of a placeholder. Tables are made under the lock.
+    fn own_table(&self, added: &mut Added, entry: &AtomicPtr<AtomicU32>) -> *mut AtomicU32 {
+        let table = entry.load(Relaxed);
         if table != all_unknown() && table != all_absent() {
             return table;
         }
-        let table = Box::into_raw(vec![UNKNOWN; TABLE].into_boxed_slice()).cast();
-        entry.set(table);
-        let mut tables = self.tables.take();
-        tables.push(table);
-        self.tables.set(tables);
+        let numbers: Box<[AtomicU32]> = (0..TABLE).map(|_| AtomicU32::new(UNKNOWN)).collect();
+        let table: *mut AtomicU32 = Box::into_raw(numbers).cast();
+        // Release: pairs with the Acquire in `number`, so the table's numbers are visible with the table.
+        entry.store(table, Release);
+        added.tables.push(AtomicPtr::new(table));
         table
     }
 
@@ -213,8 +252,14 @@ impl Pages {
     #[inline]
     pub(super) fn number(&self, address: u64) -> u32 {
         match self.directory.get((address >> 30) as usize) {
-            // SAFETY: every entry points to `TABLE` numbers.
-            Some(table) => unsafe { table.get().add((address / PAGE) as usize % TABLE).read() },
+            Some(table) => {
+                // Acquire: pairs with the Release in `own_table`.
+                let table = table.load(Acquire);
+                // SAFETY: every entry points to `TABLE` numbers.
+                let place = unsafe { &*table.add((address / PAGE) as usize % TABLE) };
+                // Acquire: pairs with the Release in `set`.
+                place.load(Acquire)
+            }
             None => ABSENT,
         }
     }
@@ -240,6 +285,12 @@ impl Pages {
         unsafe { self.pointer(number).add(offset as usize).cast::<u64>().read_unaligned() }
     }
 
+    /// Starts to load the word at this offset of a page into the processor's cache.
+    #[inline]
+    pub(super) fn prefetch(&self, number: u32, offset: u64) {
+        super::prefetch(self.pointer(number).wrapping_add(offset as usize));
+    }
+
     /// The words of a page.
     pub(super) fn words(&self, number: u32) -> &[u64; 512] {
         // SAFETY: as above; the page is aligned and is not written again.
@@ -263,12 +314,12 @@ impl Pages {
     }
 }
 
-fn all_unknown() -> *mut u32 {
+fn all_unknown() -> *mut AtomicU32 {
     ALL_UNKNOWN.as_ptr().cast_mut()
 }
 
-fn all_absent() -> *mut u32 {
-    let table = ALL_ABSENT.get_or_init(|| vec![ABSENT; TABLE].into_boxed_slice());
+fn all_absent() -> *mut AtomicU32 {
+    let table = ALL_ABSENT.get_or_init(|| (0..TABLE).map(|_| AtomicU32::new(ABSENT)).collect());
     table.as_ptr().cast_mut()
 }
 

@@ -176,6 +176,19 @@ pub fn became_present(source: &dyn Source, region: &Region, page: &Range<u64>, e
     is_private && !is_excluded(page, excluded) && !source.present(page.clone()).is_empty()
 }
 
+/// The pages that are read with this one, because the next ones that are needed are often beside it: names and virtual tables
+/// of a file. Pages of code are read one by one: few are needed, and the process may never have loaded them.
+pub fn around(region: &Region, page: &Range<u64>, excluded: &[Range<u64>]) -> Range<u64> {
+    const BYTES: u64 = 8 * PAGE;
+    let start = (page.start & !(BYTES - 1)).max(region.range.start);
+    let end = (start - start % BYTES + BYTES).min(region.range.end);
+    let is_read_only = region.name.starts_with('/') && !region.writable && !region.executable;
+    match is_read_only && without(&(start..end), excluded) == [start..end] {
+        true => start..end,
+        false => page.clone(),
+    }
+}
+
 fn is_excluded(page: &Range<u64>, excluded: &[Range<u64>]) -> bool {
     let next = excluded.partition_point(|range| range.end <= page.start);
     excluded.get(next).is_some_and(|range| range.contains(&page.start))
@@ -195,5 +208,28 @@ mod tests {
         );
         assert_eq!(without(&(10..90), &[0..20, 80..100]), [20..80]);
         assert_eq!(without(&(10..90), &[0..100]), []);
+    }
+
+    #[test]
+    fn only_pages_of_read_only_data_are_read_with_those_beside_them() {
+        let region = Region {
+            range: 3 * PAGE..100 * PAGE,
+            readable: true,
+            writable: false,
+            executable: false,
+            shared: false,
+            offset: 0,
+            name: "/lib/libm.so".to_owned(),
+        };
+        let page = |number: u64| number * PAGE..(number + 1) * PAGE;
+        assert_eq!(around(&region, &page(12), &[]), 8 * PAGE..16 * PAGE);
+        assert_eq!(around(&region, &page(4), &[]), 3 * PAGE..8 * PAGE);
+        assert_eq!(around(&region, &page(99), &[]), 96 * PAGE..100 * PAGE);
+        assert_eq!(around(&region, &page(12), &[page(14)]), page(12));
+        let code = Region {
+            executable: true,
+            ..region.clone()
+        };
+        assert_eq!(around(&code, &page(12), &[]), page(12));
     }
 }

@@ -14,6 +14,12 @@
 //!
 //! The algorithm is that of Lengauer and Tarjan with path compression, O(edges × log nodes), without recursion.
 
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::parallel;
+
 /// A graph whose nodes are numbered from 0.
 pub trait Links {
     fn nodes(&self) -> usize;
@@ -64,6 +70,9 @@ impl Tree {
 /// References back and forth between old and new nodes need one pass each. A graph that needs more is looked at as a whole.
 const PASSES: usize = 16;
 
+/// Nodes that a thread looks at in a row.
+const PIECE: u32 = 1 << 14;
+
 const NONE: u32 = u32::MAX;
 
 fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
@@ -72,7 +81,7 @@ fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
 
 /// The nodes between the entries and the weighted nodes, each after its dominator. Nodes that are not reachable from an
 /// entry are left out.
-pub fn dominators(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Tree {
+pub fn dominators(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]) -> Tree {
     let relevant = relevant(graph, entries, weights);
     let order = Order::find(graph, entries, &relevant);
     let parents = order.dominators();
@@ -142,7 +151,7 @@ fn spans(tree: &[Dominated]) -> Vec<(u32, u32)> {
 ///
 /// The graph has no links back, and making them costs more than this: nodes are marked in passes, forward and backward in
 /// turn. Breadth-first numbers rise along most paths, so that few passes are needed.
-fn relevant(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<bool> {
+fn relevant(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]) -> Vec<bool> {
     let count = graph.nodes();
     let mut marked = vec![false; count];
     for &(node, _) in weights {
@@ -156,27 +165,45 @@ fn relevant(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<
             *entry = true;
         }
     }
-    let reaches = |marked: &[bool], node: u32| {
-        graph.leads_to(node, |target| {
-            let target = target as usize;
-            target < count && marked[target] && !is_entry[target]
-        })
-    };
-    for pass in 0..PASSES {
-        let mut changed = false;
-        let mut see = |node: usize| {
-            if !marked[node] && reaches(&marked, node as u32) {
-                marked[node] = true;
-                changed = true;
-            }
+    let bits = |is_set: &dyn Fn(usize) -> bool| -> Vec<AtomicU64> {
+        let word = |first: usize| {
+            (first..count.min(first + 64)).fold(0, |word, node| word | u64::from(is_set(node)) << (node % 64))
         };
-        if pass % 2 == 0 {
-            (0..count).rev().for_each(&mut see);
-        } else {
-            (0..count).for_each(&mut see);
+        (0..count)
+            .step_by(64)
+            .map(|first| AtomicU64::new(word(first)))
+            .collect()
+    };
+    let is_set = |bits: &[AtomicU64], node: u32| {
+        let word = bits.get(node as usize / 64).map_or(0, |word| word.load(Relaxed));
+        word >> (node % 64) & 1 != 0
+    };
+    // Marked nodes, and those of them that are no entries. Marks are only set, so their order does not matter in the end.
+    let all = bits(&|node| marked[node]);
+    let wanted = bits(&|node| marked[node] && !is_entry[node]);
+    let see = |node: u32| {
+        let is_new = !is_set(&all, node) && graph.leads_to(node, |target| is_set(&wanted, target));
+        if is_new {
+            let (word, bit) = (node as usize / 64, 1 << (node % 64));
+            all[word].fetch_or(bit, Relaxed);
+            if !is_entry[node as usize] {
+                wanted[word].fetch_or(bit, Relaxed);
+            }
         }
-        if !changed {
-            return marked;
+        is_new
+    };
+    let mut pieces: Vec<Range<u32>> = (0..count as u32)
+        .step_by(PIECE as usize)
+        .map(|first| first..(count as u32).min(first + PIECE))
+        .collect();
+    for pass in 0..PASSES {
+        pieces.reverse();
+        let changed = parallel::map(&pieces, |piece| match pass % 2 == 0 {
+            true => piece.clone().rev().fold(false, |changed, node| changed | see(node)),
+            false => piece.clone().fold(false, |changed, node| changed | see(node)),
+        });
+        if !changed.contains(&true) {
+            return (0..count as u32).map(|node| is_set(&all, node)).collect();
         }
     }
     vec![true; count]

@@ -20,8 +20,9 @@ use super::glibc::usable;
 use super::pages::Kind;
 use super::roots::{RED_ZONE, Stack};
 use super::{Native, NativeRoot};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Copy, PAGE, pieces};
 use crate::modules::Modules;
+use crate::parallel;
 
 /// Bytes of a `ucontext_t`, and what is where in it.
 const CONTEXT: u64 = 968;
@@ -85,6 +86,11 @@ impl Context {
 
 /// The contexts in these words of memory.
 fn each(copy: &Copy, range: Range<u64>, see: &mut dyn FnMut(Context)) {
+    each_in(copy, range.clone(), &range, see);
+}
+
+/// Those in `whole` that have the pointer by which they are recognised in this part of it.
+fn each_in(copy: &Copy, range: Range<u64>, whole: &Range<u64>, see: &mut dyn FnMut(Context)) {
     let mut page = range.start & !(PAGE - 1);
     while page < range.end {
         if let Some(words) = copy.page(page) {
@@ -94,7 +100,7 @@ fn each(copy: &Copy, range: Range<u64>, see: &mut dyn FnMut(Context)) {
             for (word, at) in words.get(places).into_iter().flatten().zip((first..).step_by(8)) {
                 if *word == at + (FLOATS_HERE - FLOATS)
                     && let Some(start) = at.checked_sub(FLOATS)
-                    && range.start <= start
+                    && whole.start <= start
                     && let Some(context) = context(copy, start)
                 {
                     see(context);
@@ -177,20 +183,34 @@ impl Native {
     }
 
     fn contexts(&self, copy: &Copy, modules: &Modules) -> Vec<Context> {
-        let mut found = Vec::new();
-        let mut see = |context| found.push(context);
-        for range in modules.all().iter().flat_map(|module| &module.globals) {
-            each(copy, range.clone(), &mut see);
-        }
-        for frames in self.stacks.iter().filter_map(|stack| stack.frames.clone()) {
-            each(copy, frames, &mut see);
-        }
-        self.pages.each_start(copy, Kind::Glibc, &mut |start, _| {
-            let bytes = usable(copy, start);
-            if bytes >= CONTEXT {
-                ends(copy, start..start.saturating_add(bytes), &mut see);
-            }
+        let globals = modules.all().iter().flat_map(|module| &module.globals).cloned();
+        let frames = self.stacks.iter().filter_map(|stack| stack.frames.clone());
+        let parts: Vec<(Range<u64>, Range<u64>)> = globals
+            .chain(frames)
+            .flat_map(|range| {
+                let parts = pieces(self.pages.present(range.clone())).into_iter().flatten();
+                parts.map(move |part| (part, range.clone())).collect::<Vec<_>>()
+            })
+            .collect();
+        let mut found = parallel::flat_map(&parts, |(part, whole)| {
+            let mut found = Vec::new();
+            let part = part.start.max(whole.start)..part.end.min(whole.end);
+            each_in(copy, part, whole, &mut |context| found.push(context));
+            found
         });
+        found.extend(parallel::flat_map(&copy.pieces(), |piece| {
+            let mut found = Vec::new();
+            self.pages.each_start_in(copy, piece, Kind::Glibc, &mut |start, _| {
+                let bytes = usable(copy, start);
+                if bytes >= CONTEXT {
+                    ends(copy, start..start.saturating_add(bytes), &mut |context| {
+                        found.push(context)
+                    });
+                }
+            });
+            found
+        }));
+        let mut see = |context| found.push(context);
         for region in copy.regions() {
             if region.writable && !region.shared && self.pages.kind_at(copy, region.range.start) == Kind::Unknown {
                 ends(copy, region.range.clone(), &mut see);

@@ -17,15 +17,19 @@
 //! What can be reached from the driver's static memory is no criterion: its larger tables contain what was in the memory
 //! before, so they lead to most of the program's objects.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::sync::OnceLock;
 
+use foldhash::fast::FixedState;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
-use crate::copy::{Copy, PAGE};
-use crate::modules::Modules;
+use crate::copy::{Copy, PAGE, pieces};
+use crate::modules::{Module, Modules};
+use crate::parallel;
 
-use super::pages::Bits;
+use super::pages::{Bits, Kind};
 use super::{Chunk, Heap, Native};
 
 mod records;
@@ -88,8 +92,10 @@ pub struct Driver {
     /// Objects to which handles lead. As the records, they are no chunks for the walk.
     marked: Bits,
     records: Bits,
-    /// What its static memory leads to.
-    reached: Bits,
+    /// Its static memory.
+    statics: Vec<Range<u64>>,
+    /// What that leads to; found when it is first asked for, because few searches need it.
+    reached: OnceLock<Bits>,
 }
 
 impl Driver {
@@ -99,32 +105,35 @@ impl Driver {
     }
 
     /// Whether the memory is the driver's if nothing of the program leads to it.
-    pub fn may_own(&self, granule: usize) -> bool {
-        self.owns(granule) || self.reached.get(granule)
+    pub fn may_own(&self, copy: &Copy, native: &Native, granule: usize) -> bool {
+        let reached = || reached(copy, &self.statics, native).unwrap_or_default();
+        self.owns(granule) || self.reached.get_or_init(reached).get(granule)
     }
 
-    /// Finds marked memory, and what the static memory leads to.
-    pub fn find(copy: &Copy, modules: &Modules, native: &mut Native) -> Driver {
+    /// Finds marked memory.
+    pub fn find(copy: &Copy, modules: &Modules, native: &Native) -> Driver {
         let mut driver = Driver {
             marked: Bits::new(copy.granules()),
             records: Bits::new(copy.granules()),
-            reached: Bits::new(copy.granules()),
+            statics: Vec::new(),
+            reached: OnceLock::new(),
         };
         let Some(files) = Files::find(copy, modules) else {
             return Driver::default();
         };
-        let mut marked = Vec::new();
-        native.each_chunk(copy, &mut |chunk| {
-            if chunk.heap != Heap::Python && is_marked(copy, &files, chunk) {
-                marked.push(chunk);
-            }
-        });
-        for chunk in marked {
-            if !is_of_program(copy, native, chunk.start) {
+        let mut program = OfProgram::default();
+        for chunk in native.chunks_where(copy, &[Kind::Glibc], |chunk| is_marked(copy, &files, *chunk)) {
+            if !program.has(copy, native, chunk.start) {
                 set(copy, native, &mut driver.marked, chunk);
             }
         }
-        driver.reached = reached(copy, modules, native).unwrap_or_default();
+        let is_driver = |module: &&Module| Role::of(&module.path) == Role::Driver;
+        let statics = modules
+            .all()
+            .iter()
+            .filter(is_driver)
+            .flat_map(|module| &module.globals);
+        driver.statics = statics.cloned().collect();
         driver
     }
 
@@ -142,7 +151,7 @@ impl Driver {
     }
 
     /// Finds the records of blocks, given their addresses.
-    pub fn find_records(&mut self, copy: &Copy, native: &mut Native, blocks: &[u64]) {
+    pub fn find_records(&mut self, copy: &Copy, native: &Native, blocks: &[u64]) {
         records::find(self, copy, native, blocks);
     }
 }
@@ -256,35 +265,20 @@ fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
 }
 
 /// What the driver's static memory leads to; `None` if that is more than the driver can own.
-fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> {
+fn reached(copy: &Copy, statics: &[Range<u64>], native: &Native) -> Option<Bits> {
     const MOST: u64 = 64 << 20;
     let mut found = Bits::new(copy.granules());
-    let of_driver = modules
-        .all()
-        .iter()
-        .filter(|module| Role::of(&module.path) == Role::Driver);
-    let mut open: Vec<Range<u64>> = of_driver.flat_map(|module| module.globals.iter().cloned()).collect();
+    let mut open = statics.to_vec();
     let mut bytes = 0;
-    while let Some(range) = open.pop() {
-        let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
-        for part in present {
-            for place in (part.start.max(range.start)..part.end).step_by(8) {
-                let word = copy.word(place);
-                if word < PAGE {
-                    continue;
-                }
-                let Some(chunk) = native.chunk(copy, word) else {
-                    continue;
-                };
-                let is_known = copy.granule(chunk.start).is_some_and(|granule| found.get(granule));
-                if is_known && chunk.heap != Heap::Window
-                    || chunk.heap == Heap::Python
-                    || is_python_object(copy, chunk.start)
-                    || is_of_program(copy, native, chunk.start)
-                    || !set(copy, native, &mut found, chunk)
-                {
-                    continue;
-                }
+    while !open.is_empty() {
+        let present = open.iter().flat_map(|range| {
+            let parts = native.pages.present(range.clone());
+            parts.map(|part| part.start.max(range.start)..part.end)
+        });
+        let targets = parallel::flat_map(&pieces(present), |piece| new_targets(copy, native, &found, piece));
+        open.clear();
+        for chunk in targets {
+            if set(copy, native, &mut found, chunk) {
                 bytes += chunk.bytes;
                 open.push(chunk.start..chunk.start + chunk.bytes);
             }
@@ -296,11 +290,45 @@ fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> 
     Some(found)
 }
 
-/// An object of a class that a file other than the driver's defines.
-fn is_of_program(copy: &Copy, native: &mut Native, start: u64) -> bool {
-    native
-        .classes
-        .is_of(copy, start, |region| Role::of(&region.name) != Role::Driver)
+/// The chunks that these words lead to and that are not known, without objects of Python and of the program's classes.
+fn new_targets(copy: &Copy, native: &Native, known: &Bits, ranges: &[Range<u64>]) -> Vec<Chunk> {
+    let mut program = OfProgram::default();
+    let mut seen: HashSet<u64, FixedState> = HashSet::default();
+    let mut found = Vec::new();
+    for place in ranges.iter().flat_map(|range| range.clone().step_by(8)) {
+        let word = copy.word(place);
+        if word < PAGE {
+            continue;
+        }
+        let Some(chunk) = native.chunk_of_any(copy, word) else {
+            continue;
+        };
+        let is_known = copy.granule(chunk.start).is_some_and(|granule| known.get(granule));
+        if is_known && chunk.heap != Heap::Window
+            || chunk.heap == Heap::Python
+            || !seen.insert(chunk.start)
+            || is_python_object(copy, chunk.start)
+            || program.has(copy, native, chunk.start)
+        {
+            continue;
+        }
+        found.push(chunk);
+    }
+    found
+}
+
+/// Objects of a class that a file other than the driver's defines, by their virtual tables.
+#[derive(Default)]
+struct OfProgram {
+    known: HashMap<u64, bool, FixedState>,
+}
+
+impl OfProgram {
+    fn has(&mut self, copy: &Copy, native: &Native, start: u64) -> bool {
+        native.classes.is_of(copy, start, &mut self.known, |region| {
+            Role::of(&region.name) != Role::Driver
+        })
+    }
 }
 
 /// Python's objects refer to their type, types to theirs, and the type of all types to itself.
@@ -308,7 +336,10 @@ fn is_python_object(copy: &Copy, start: u64) -> bool {
     // Objects begin after the header for the collector and attributes, if they have these.
     [0, 16, 32].into_iter().any(|before| {
         let of = copy.word(start + before + 8);
+        if !of.is_multiple_of(8) || !copy.has(of) {
+            return false;
+        }
         let of_type = copy.word(of.wrapping_add(8));
-        of_type > PAGE && of.is_multiple_of(8) && copy.word(of_type.wrapping_add(8)) == of_type
+        of_type > PAGE && copy.has(of_type) && copy.word(of_type.wrapping_add(8)) == of_type
     })
 }

@@ -206,10 +206,13 @@ fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
         firsts.entry(description(entry)).or_insert((address, entry));
     });
     let extent = |(description_at, (address, entry)): (u64, (u64, u64))| {
+        // Where the table is none, most of these are other addresses.
+        if !copy.has(description_at) {
+            return None;
+        }
         let range = range_of(copy, description_at);
         let last = || description(tree.entry(copy, &SHAPE, range.end - PAGE));
-        let is_extent =
-            copy.has(description_at) && range.start == address && range.end > range.start && last() == description_at;
+        let is_extent = range.start == address && range.end > range.start && last() == description_at;
         is_extent.then_some(Extent {
             description: description_at,
             range,

@@ -253,7 +253,12 @@ impl Pages {
 
     /// All starts in pages of this kind, by address.
     pub fn each_start(&self, copy: &Copy, of: Kind, see: &mut dyn FnMut(u64, usize)) {
-        for page in self.addresses(0..u64::MAX) {
+        self.each_start_in(copy, &self.runs, of, see);
+    }
+
+    /// As above, in these present ranges, whole pages.
+    pub fn each_start_in(&self, copy: &Copy, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
+        for page in ranges.iter().flat_map(|range| range.clone().step_by(PAGE as usize)) {
             let Some(first) = copy.granule(page) else { continue };
             if self.kind(first) != of {
                 continue;

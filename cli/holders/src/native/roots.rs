@@ -12,8 +12,9 @@
 
 use std::ops::Range;
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Copy, PAGE, pieces};
 use crate::modules::Modules;
+use crate::parallel;
 use crate::source::{Region, Thread};
 use crate::walk::without;
 
@@ -70,16 +71,17 @@ fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Opt
 
 /// All struct pthreads in anonymous memory whose owner is not known.
 fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
-    let mut found = Vec::new();
-    for range in memory {
-        for page in pages.addresses(range.clone()) {
+    let present = memory.iter().flat_map(|range| pages.present(range.clone()));
+    parallel::flat_map(&pieces(present), |piece| {
+        let mut found = Vec::new();
+        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
             let words = copy.page(page);
             let refers_to_itself = |at: &u64| words.is_some_and(|words| words[(at - page) as usize / 8] == *at);
             let places = (page..page + PAGE).step_by(64).filter(refers_to_itself);
             found.extend(places.filter(|at| is_descriptor(copy, *at)));
         }
-    }
-    found
+        found
+    })
 }
 
 /// The static thread-local memory and the struct pthread of a thread.

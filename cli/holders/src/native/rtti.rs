@@ -11,6 +11,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use foldhash::fast::FixedState;
 
@@ -22,51 +23,70 @@ use crate::source::Region;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClassId(u32);
 
+struct Name {
+    mangled: String,
+    /// Empty if the name cannot be demangled. Few names are needed.
+    plain: OnceLock<String>,
+}
+
 #[derive(Default)]
 pub struct Classes {
     /// Memory of mapped files, by address.
     files: Vec<Range<u64>>,
+    /// The part of it where virtual tables may be.
+    tables: Vec<Range<u64>>,
     by_table: HashMap<u64, Option<ClassId>, FixedState>,
-    /// By table: what [`Classes::is_of`] found.
-    is_of: HashMap<u64, bool, FixedState>,
+    /// By the mangled name, or the name of a class that only the name of another one mentions.
     by_name: HashMap<String, ClassId, FixedState>,
-    names: Vec<String>,
+    names: Vec<Name>,
     /// By class: that of a control block of a shared pointer, with the object's offset in it.
     shared: Vec<Option<(u64, ClassId)>>,
 }
 
 impl Classes {
     pub fn new(copy: &Copy) -> Classes {
-        let mut files: Vec<Range<u64>> = Vec::new();
+        let (mut files, mut tables): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();
         for region in copy.regions() {
             if !region.name.starts_with('/') || !region.readable || region.shared {
                 continue;
             }
-            match files.last_mut() {
-                Some(last) if last.end == region.range.start => last.end = region.range.end,
-                _ => files.push(region.range.clone()),
+            join(&mut files, &region.range);
+            if !region.executable || region.range.end <= FIXED {
+                join(&mut tables, &region.range);
             }
         }
         Classes {
             files,
+            tables,
             ..Classes::default()
         }
     }
 
+    /// Empty if it cannot be demangled.
     pub fn name(&self, of: ClassId) -> &str {
-        &self.names[of.0 as usize]
+        let name = &self.names[of.0 as usize];
+        name.plain.get_or_init(|| demangled(&name.mangled).unwrap_or_default())
+    }
+
+    /// It contains all identifiers of the name.
+    pub fn mangled_name(&self, of: ClassId) -> &str {
+        &self.names[of.0 as usize].mangled
     }
 
     fn in_file(&self, address: u64) -> bool {
-        let place = self.files.partition_point(|range| range.end <= address);
-        self.files.get(place).is_some_and(|range| range.start <= address)
+        contain(&self.files, address)
+    }
+
+    /// Whether a virtual table may be here.
+    fn may_be_table(&self, table: u64) -> bool {
+        table >= 0x1000 && table.is_multiple_of(8) && contain(&self.tables, table)
     }
 
     /// The class of the object that starts here.
     #[inline]
     pub fn object(&mut self, copy: &Copy, address: u64) -> Option<ClassId> {
         let table = copy.word(address);
-        if table < 0x1000 || !table.is_multiple_of(8) || !self.in_file(table) {
+        if !self.may_be_table(table) {
             return None;
         }
         if let Some(known) = self.by_table.get(&table) {
@@ -77,18 +97,19 @@ impl Classes {
         found
     }
 
-    /// Whether an object of a class starts here whose virtual table is in a wanted file. Always called with the same function.
-    pub fn is_of(&mut self, copy: &Copy, address: u64, is_wanted: impl Fn(&Region) -> bool) -> bool {
+    /// The virtual table of the object that starts here, if its file is wanted. What was found before is in `known`.
+    pub fn is_of(
+        &self,
+        copy: &Copy,
+        address: u64,
+        known: &mut HashMap<u64, bool, FixedState>,
+        is_wanted: impl Fn(&Region) -> bool,
+    ) -> bool {
         let table = copy.word(address);
-        if table < 0x1000 || !table.is_multiple_of(8) || !self.in_file(table) {
-            return false;
-        }
-        if let Some(known) = self.is_of.get(&table) {
-            return *known;
-        }
-        let found = copy.region(table).is_some_and(is_wanted) && self.object(copy, address).is_some();
-        self.is_of.insert(table, found);
-        found
+        self.may_be_table(table)
+            && *known
+                .entry(table)
+                .or_insert_with(|| copy.region(table).is_some_and(is_wanted) && self.read(copy, table).is_some())
     }
 
     /// As [`Classes::object`]. For the control block of a shared pointer that contains its object: the object's class.
@@ -101,25 +122,59 @@ impl Classes {
         }
     }
 
-    fn intern(&mut self, name: String) -> ClassId {
-        if let Some(known) = self.by_name.get(&name) {
+    /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
+    pub fn known(&self, copy: &Copy, start: u64) -> Option<Option<ClassId>> {
+        let object = |address: u64| {
+            let table = copy.word(address);
+            match self.may_be_table(table) {
+                true => self.by_table.get(&table).copied(),
+                false => Some(None),
+            }
+        };
+        let Some(class) = object(start)? else {
+            return Some(None);
+        };
+        match self.shared[class.0 as usize] {
+            None => Some(Some(class)),
+            Some((offset, declared)) => Some(Some(object(start + offset)?.unwrap_or(declared))),
+        }
+    }
+
+    /// All classes that were found.
+    pub fn all(&self) -> impl Iterator<Item = ClassId> + use<> {
+        (0..self.names.len() as u32).map(ClassId)
+    }
+
+    fn intern(&mut self, mangled: String) -> ClassId {
+        if let Some(known) = self.by_name.get(&mangled) {
             return *known;
         }
-        let id = ClassId(self.names.len() as u32);
-        self.names.push(name.clone());
-        self.by_name.insert(name.clone(), id);
-        self.shared.push(None);
-        let contained = CONTROL_BLOCKS
-            .iter()
-            .find_map(|(prefix, offset)| Some((*offset, first_argument(name.strip_prefix(prefix)?)?)));
-        if let Some((offset, declared)) = contained {
-            // A name that contains another is longer, so this ends.
-            let declared = self.intern(declared.to_owned());
-            self.shared[id.0 as usize] = Some((offset, declared));
+        let is_control_block = CONTROL_BLOCKS.iter().any(|(part, ..)| mangled.contains(part));
+        let id = self.add(mangled, OnceLock::new());
+        if is_control_block {
+            let name = self.name(id);
+            let contained = CONTROL_BLOCKS
+                .iter()
+                .find_map(|(_, prefix, offset)| Some((*offset, first_argument(name.strip_prefix(prefix)?)?)));
+            if let Some((offset, declared)) = contained {
+                let declared = declared.to_owned();
+                let known = self.by_name.get(&declared).copied();
+                let declared = known.unwrap_or_else(|| self.add(declared.clone(), OnceLock::from(declared)));
+                self.shared[id.0 as usize] = Some((offset, declared));
+            }
         }
         id
     }
 
+    fn add(&mut self, mangled: String, plain: OnceLock<String>) -> ClassId {
+        let id = ClassId(self.names.len() as u32);
+        self.by_name.insert(mangled.clone(), id);
+        self.names.push(Name { mangled, plain });
+        self.shared.push(None);
+        id
+    }
+
+    /// The mangled name of the class with this virtual table.
     fn read(&self, copy: &Copy, table: u64) -> Option<String> {
         if copy.word(table - 16) != 0 {
             return None;
@@ -129,7 +184,7 @@ impl Classes {
         if !kind.starts_with("N10__cxxabiv1") {
             return None;
         }
-        demangled(&self.mangled(copy, info)?)
+        self.mangled(copy, info)
     }
 
     fn checked(&self, address: u64) -> Option<u64> {
@@ -150,10 +205,29 @@ impl Classes {
     }
 }
 
-/// Control blocks of shared pointers that contain their object, and at which offset.
-const CONTROL_BLOCKS: [(&str, u64); 2] = [
-    ("std::_Sp_counted_ptr_inplace<", 16),
-    ("std::__1::__shared_ptr_emplace<", 24),
+/// Files that are not loaded below this address are relocated, so their virtual tables, which contain addresses, are not
+/// among their code.
+const FIXED: u64 = 1 << 32;
+
+/// Appends a range, or extends the last one.
+fn join(ranges: &mut Vec<Range<u64>>, next: &Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next.clone()),
+    }
+}
+
+#[inline]
+fn contain(ranges: &[Range<u64>], address: u64) -> bool {
+    let place = ranges.partition_point(|range| range.end <= address);
+    ranges.get(place).is_some_and(|range| range.start <= address)
+}
+
+/// Control blocks of shared pointers that contain their object: a part of the mangled name, the name, and at which offset the
+/// object is.
+const CONTROL_BLOCKS: [(&str, &str, u64); 2] = [
+    ("_Sp_counted_ptr_inplace", "std::_Sp_counted_ptr_inplace<", 16),
+    ("__shared_ptr_emplace", "std::__1::__shared_ptr_emplace<", 24),
 ];
 
 /// `Foo<int, 3>` of `Foo<int, 3>, std::allocator<void>, …`.

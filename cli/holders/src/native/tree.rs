@@ -16,6 +16,7 @@ use foldhash::fast::FixedState;
 use super::pages::Pages;
 use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
+use crate::parallel;
 
 /// Bits of an address that the tables distinguish.
 const ADDRESS_BITS: u32 = 48;
@@ -59,11 +60,12 @@ pub fn find(copy: &Copy, modules: &Modules, pages: &Pages, memory: &[Range<u64>]
     tops.sort_unstable();
     let all = modules.all().iter().flat_map(|module| &module.globals);
     let large = all.filter(|globals| globals.end - globals.start >= shape.root_bytes());
-    large
-        .filter_map(|globals| {
-            let root = find_root(copy, pages, globals, &tops, shape)?;
+    let large: Vec<&Range<u64>> = large.collect();
+    let roots = find_roots(copy, pages, &large, &tops, shape);
+    (large.into_iter().zip(roots))
+        .filter_map(|(globals, root)| {
             Some(Tree {
-                root,
+                root: root?,
                 globals: globals.clone(),
                 tops: tops.clone(),
             })
@@ -71,20 +73,57 @@ pub fn find(copy: &Copy, modules: &Modules, pages: &Pages, memory: &[Range<u64>]
         .collect()
 }
 
-fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], shape: &Shape) -> Option<u64> {
+/// Words of static memory that are tried as pointers to a leaf.
+const MOST: usize = 100_000;
+
+/// The table in each of these ranges, if it has one.
+fn find_roots(copy: &Copy, pages: &Pages, ranges: &[&Range<u64>], tops: &[u64], shape: &Shape) -> Vec<Option<u64>> {
+    /// Pages that a thread looks at in a row.
+    const PIECE: usize = 64;
+    // An allocator writes its root, so that is not in memory that became read-only once the loader had written it.
+    let is_writable = |page: &u64| copy.region(*page).is_some_and(|region| region.writable);
+    let mut pieces: Vec<(usize, Vec<u64>)> = Vec::new();
+    for (number, range) in ranges.iter().enumerate() {
+        let present: Vec<u64> = pages
+            .addresses((*range).clone())
+            .into_iter()
+            .filter(is_writable)
+            .collect();
+        pieces.extend(present.chunks(PIECE).map(|piece| (number, piece.to_vec())));
+    }
+    let tried = parallel::map(&pieces, |(number, piece)| {
+        find_root(copy, pages, ranges[*number], piece, tops, shape)
+    });
+    let mut roots = vec![None; ranges.len()];
+    let mut sums = vec![0; ranges.len()];
+    for ((number, _), (tried, root)) in pieces.iter().zip(tried) {
+        // In the order of the addresses, up to the limit.
+        if roots[*number].is_none() {
+            sums[*number] += tried;
+            roots[*number] = root.filter(|_| sums[*number] <= MOST);
+        }
+    }
+    roots
+}
+
+/// The table that one of these pages leads to, and the number of words that were tried.
+fn find_root(
+    copy: &Copy,
+    pages: &Pages,
+    globals: &Range<u64>,
+    piece: &[u64],
+    tops: &[u64],
+    shape: &Shape,
+) -> (usize, Option<u64>) {
     /// Leaves begin at multiples of this.
     const ALIGNMENT: u64 = 64;
-    /// Words of static memory that are tried as pointers to a leaf.
-    const MOST: usize = 100_000;
     let mut tried = 0;
     // By leaf and place: many words have the same value.
     let mut known: HashMap<(u64, u64), bool, FixedState> = HashMap::default();
     let mut writable = Writable::default();
     let last_root = globals.end.saturating_sub(shape.root_bytes());
-    // An allocator writes its root, so that is not in memory that became read-only once the loader had written it.
-    let is_writable = |page: &u64| copy.region(*page).is_some_and(|region| region.writable);
-    for page in pages.addresses(globals.clone()).into_iter().filter(is_writable) {
-        let words = copy.page(page)?;
+    for page in piece.iter().copied() {
+        let Some(words) = copy.page(page) else { continue };
         for (leaf, at) in words.iter().zip((page..).step_by(8)) {
             if *leaf < PAGE || !leaf.is_multiple_of(ALIGNMENT) {
                 continue;
@@ -99,17 +138,17 @@ fn find_root(copy: &Copy, pages: &Pages, globals: &Range<u64>, tops: &[u64], sha
             }
             tried += 1;
             if tried > MOST {
-                return None;
+                return (tried, None);
             }
             for (top, root) in roots {
                 let is_table = || is_table(copy, pages, *leaf, top, shape);
                 if *known.entry((*leaf, top)).or_insert_with(is_table) {
-                    return Some(root);
+                    return (tried, Some(root));
                 }
             }
         }
     }
-    None
+    (tried, None)
 }
 
 /// The regions that were asked for last, with whether they are writable: words that follow each other point to a few regions.
@@ -241,8 +280,8 @@ mod tests {
             let copy = Copy::take(&process, &[]).unwrap();
             let start = root.as_ptr() as u64;
             let globals = start..start + SHAPE.root_bytes();
-            let found = find_root(&copy, &Pages::new(&copy), &globals, &[TOP], &SHAPE);
-            assert_eq!(found, is_found.then_some(start), "{entries:?}");
+            let found = find_roots(&copy, &Pages::new(&copy), &[&globals], &[TOP], &SHAPE);
+            assert_eq!(found, [is_found.then_some(start)], "{entries:?}");
         }
     }
 }

@@ -85,10 +85,10 @@ impl Python {
         }
     }
 
-    /// The tracked object in a chunk, if it contains one.
-    pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
+    /// The places in a chunk where an object with the collector's header in front of it may be.
+    pub fn places_of_tracked(&self, copy: &Copy, start: u64, bytes: u64) -> impl Iterator<Item = u64> {
         // A dictionary and weak references may lie in front of the header.
-        [HEADER, HEADER + 16].into_iter().find_map(|before| {
+        [HEADER, HEADER + 16].into_iter().filter_map(move |before| {
             if bytes < before + 16 || !is_address(start) {
                 return None;
             }
@@ -97,9 +97,16 @@ impl Python {
                 return None;
             }
             let (next, previous) = (copy.word(address - HEADER) & !FLAGS, copy.word(address - 8) & !FLAGS);
-            if !is_address(next) || !is_address(previous) || !copy.has(next) || !copy.has(previous) {
-                return None;
-            }
+            let are_links = is_address(next) && is_address(previous) && copy.has(next) && copy.has(previous);
+            are_links.then_some(address)
+        })
+    }
+
+    /// The tracked object in a chunk, if it contains one.
+    pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
+        let places: Vec<u64> = self.places_of_tracked(copy, start, bytes).collect();
+        places.into_iter().find_map(|address| {
+            let before = address - start;
             let of = self.types.get(copy, &self.offsets, copy.word(address + OBJECT_TYPE))?;
             let info = &self.types[of];
             let fits = info.is_tracked && info.header_bytes(self.minor()) == before && before + info.basic <= bytes;

@@ -121,8 +121,8 @@ pub struct Types {
     all: Vec<TypeInfo>,
     /// By address; `None`: it is not a type.
     by_address: HashMap<u64, Option<TypeId>, foldhash::fast::FixedState>,
-    /// The last one that was asked for.
-    last: (u64, Option<TypeId>),
+    /// Those that were asked for last, each at a place that its address decides.
+    recent: Box<[(u64, Option<TypeId>); 256]>,
     /// The interpreter's own types, by address.
     known: HashMap<u64, Known>,
     object_type: u64,
@@ -156,7 +156,7 @@ impl Types {
             minor,
             all: Vec::new(),
             by_address: HashMap::default(),
-            last: (0, None),
+            recent: Box::new([(0, None); 256]),
             known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
             object_type: find("PyBaseObject_Type")?,
             type_type: find("PyType_Type")?,
@@ -165,14 +165,15 @@ impl Types {
 
     #[inline]
     pub fn get(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
-        if self.last.0 == address {
-            return self.last.1;
+        let place = (address >> 4 ^ address >> 12) as usize % self.recent.len();
+        if self.recent[place].0 == address {
+            return self.recent[place].1;
         }
         let found = match self.by_address.get(&address) {
             Some(&found) => found,
             None => self.add(copy, offsets, address),
         };
-        self.last = (address, found);
+        self.recent[place] = (address, found);
         found
     }
 

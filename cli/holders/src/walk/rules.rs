@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::copy::Copy;
-use crate::native::{Chunk, Heap, Native};
+use crate::native::{Chunk, ClassId, Heap, Native};
 use crate::python::{Python, Reference, Sort};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
@@ -43,7 +43,35 @@ impl Kind {
     }
 }
 
-pub fn kind_of(class: &str) -> Kind {
+/// The kind of a class. Most names need not be demangled for it.
+pub fn kind_of_class(native: &Native, class: ClassId) -> Kind {
+    let mangled = native.mangled_class_name(class);
+    match PARTS.iter().any(|part| mangled.contains(part)) {
+        true => kind_of(native.class_name(class)),
+        false => Kind::Named,
+    }
+}
+
+/// The names of all kinds but [`Kind::Named`] contain one of these.
+const PARTS: [&str; 15] = [
+    "StorageImpl",
+    "TensorImpl",
+    "AccumulateGrad",
+    "CopySlices",
+    "PyNode",
+    "AutogradMeta",
+    "DifferentiableViewMeta",
+    "VersionCounter",
+    "_Sp_counted_",
+    "Backward",
+    "GraphRoot",
+    "CppNode",
+    "stream_executor",
+    "tsl",
+    "xla",
+];
+
+fn kind_of(class: &str) -> Kind {
     // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
     const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
     const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
@@ -204,5 +232,33 @@ mod tests {
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
         assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
         assert_eq!(kind_of("torch::autograd::CopySlices"), Kind::WrappingNode);
+    }
+
+    #[test]
+    fn names_of_special_classes_have_a_part_that_the_mangled_name_has_too() {
+        let names = [
+            "c10::StorageImpl",
+            "c10::TensorImpl",
+            "c10::UndefinedTensorImpl",
+            "torch::autograd::AccumulateGrad",
+            "torch::autograd::CopySlices",
+            "torch::autograd::PyNode",
+            "torch::autograd::AutogradMeta",
+            "torch::autograd::DifferentiableViewMeta",
+            "c10::VariableVersion::VersionCounter",
+            "std::_Sp_counted_deleter<A, B>",
+            "std::_Sp_counted_ptr<A>",
+            "std::_Sp_counted_ptr",
+            "torch::autograd::generated::MulBackward0",
+            "torch::autograd::GraphRoot",
+            "torch::autograd::CppNode<A>",
+            "stream_executor::Stream",
+            "tsl::BFCAllocator",
+            "xla::PjRtClient",
+        ];
+        for name in names {
+            assert_ne!(kind_of(name), Kind::Named, "{name}");
+            assert!(PARTS.iter().any(|part| name.contains(part)), "{name}");
+        }
     }
 }

@@ -22,6 +22,7 @@ use super::rules::object_in;
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
 use crate::native::{Chunk, ClassId, Heap, Native};
+use crate::parallel;
 use crate::python::{Python, TypeId};
 
 /// Owners above a block that are looked at.
@@ -205,12 +206,12 @@ fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64)
 }
 
 /// The words of the copy that lead to what is wanted, which is in this span: address, and what `wanted` says of the value.
-fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)>) -> Vec<(u64, Role, u64)> {
+fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)> + Sync) -> Vec<(u64, Role, u64)> {
     let bytes = span.end.saturating_sub(span.start);
     let is_near = |value: u64| value.wrapping_sub(span.start) < bytes;
-    let mut found = Vec::new();
-    for run in copy.runs() {
-        for page in run.step_by(PAGE as usize) {
+    let mut found = parallel::flat_map(&copy.pieces(), |piece| {
+        let mut found = Vec::new();
+        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
             let Some(content) = copy.page(page) else { continue };
             // Without a branch for each word, this is as fast as memory is read.
             if !content.iter().fold(false, |any, value| any | is_near(*value)) {
@@ -225,10 +226,12 @@ fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u6
                 }
             }
             if found.len() >= MOST {
-                return found;
+                break;
             }
         }
-    }
+        found
+    });
+    found.truncate(MOST);
     found
 }
 

@@ -19,10 +19,11 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-use super::{Driver, is_of_program};
-use crate::copy::Copy;
+use super::{Driver, OfProgram};
+use crate::copy::{Copy, PAGE};
 use crate::native::pages::{Bits, Kind};
 use crate::native::{Chunk, Heap, Native};
+use crate::parallel;
 
 /// A chunk that contains the address of a block.
 #[derive(Debug, Clone, Copy)]
@@ -40,7 +41,7 @@ const LARGEST: u64 = 4096;
 /// A block that more chunks mention is not examined.
 const MOST: usize = 256;
 
-pub fn find(driver: &mut Driver, copy: &Copy, native: &mut Native, blocks: &[u64]) {
+pub fn find(driver: &mut Driver, copy: &Copy, native: &Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
     if driver.records.is_empty() || blocks.is_empty() {
@@ -64,33 +65,45 @@ pub fn find(driver: &mut Driver, copy: &Copy, native: &mut Native, blocks: &[u64
 }
 
 /// The chunks that contain the address of each block, by address.
-fn mentions(copy: &Copy, native: &mut Native, blocks: &[u64]) -> ByBlock {
+fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
     let mut found: ByBlock = blocks.iter().map(|block| (*block, Vec::new())).collect();
     let (Some(first), Some(last)) = (blocks.iter().min(), blocks.iter().max()) else {
         return found;
     };
-    for page in native.pages.addresses(0..u64::MAX) {
-        if !matches!(native.pages.kind_at(copy, page), Kind::Glibc | Kind::Extent) {
-            continue;
+    let (pages, span) = (&native.pages, *first..=*last);
+    let words = parallel::flat_map(&copy.pieces(), |piece| {
+        let mut words = Vec::new();
+        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
+            if !matches!(pages.kind_at(copy, page), Kind::Glibc | Kind::Extent) {
+                continue;
+            }
+            let Some(content) = copy.page(page) else { continue };
+            let inside = content
+                .iter()
+                .zip((page..).step_by(8))
+                .filter(|(word, _)| span.contains(word));
+            words.extend(
+                inside
+                    .filter(|(word, _)| found.contains_key(word))
+                    .map(|(word, place)| (*word, place)),
+            );
         }
-        let Some(words) = copy.page(page) else { continue };
-        for (word, place) in words.iter().zip((page..).step_by(8)) {
-            if !(first..=last).contains(&word) {
-                continue;
-            }
-            let Some(of_one) = found.get_mut(word) else { continue };
-            let Some(chunk) = native.around(copy, place) else {
-                continue;
-            };
-            match of_one.last_mut() {
-                Some(known) if known.chunk.start == chunk.start => known.times += 1,
-                _ if chunk.bytes <= LARGEST && !is_of_program(copy, native, chunk.start) => of_one.push(Mention {
-                    chunk,
-                    times: 1,
-                    offset: place - chunk.start,
-                }),
-                _ => {}
-            }
+        words
+    });
+    let mut program = OfProgram::default();
+    for (word, place) in words {
+        let Some(of_one) = found.get_mut(&word) else { continue };
+        let Some(chunk) = native.around(copy, place) else {
+            continue;
+        };
+        match of_one.last_mut() {
+            Some(known) if known.chunk.start == chunk.start => known.times += 1,
+            _ if chunk.bytes <= LARGEST && !program.has(copy, native, chunk.start) => of_one.push(Mention {
+                chunk,
+                times: 1,
+                offset: place - chunk.start,
+            }),
+            _ => {}
         }
     }
     found
@@ -241,29 +254,35 @@ fn owners(
         }
     }
     let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
-    for page in native.pages.addresses(0..u64::MAX) {
-        let Some(words) = copy.page(page) else { continue };
-        for (word, place) in words.iter().zip((page..).step_by(8)) {
-            if word % 16 != 0 || !copy.granule(*word).is_some_and(|granule| starts.get(granule)) {
-                continue;
+    let pointers = parallel::flat_map(&copy.pieces(), |piece| {
+        let mut pointers = Vec::new();
+        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
+            let Some(words) = copy.page(page) else { continue };
+            for (word, place) in words.iter().zip((page..).step_by(8)) {
+                if word % 16 == 0
+                    && copy.granule(*word).is_some_and(|granule| starts.get(granule))
+                    && let Some(component) = components.iter().position(|(own, _)| own.contains(word))
+                {
+                    pointers.push((place, component));
+                }
             }
-            let Some(component) = components.iter().position(|(own, _)| own.contains(word)) else {
-                continue;
-            };
-            let is_driver = match native.around(copy, place) {
-                Some(parent) if components[component].0.contains(&parent.start) => continue,
-                Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
-                    parent.bytes = parent.bytes.min(MOST_BYTES);
-                    driver.has(copy, &parent)
-                        || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
-                }),
-                // A chunk that was freed, or the unused part of a stack.
-                None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
-                None => false,
-            };
-            owners[component].driver |= is_driver;
-            owners[component].other |= !is_driver;
         }
+        pointers
+    });
+    for (place, component) in pointers {
+        let is_driver = match native.around(copy, place) {
+            Some(parent) if components[component].0.contains(&parent.start) => continue,
+            Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
+                parent.bytes = parent.bytes.min(MOST_BYTES);
+                driver.has(copy, &parent)
+                    || targets(copy, native, &parent).any(|target| driver.has_record(copy, &target))
+            }),
+            // A chunk that was freed, or the unused part of a stack.
+            None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
+            None => false,
+        };
+        owners[component].driver |= is_driver;
+        owners[component].other |= !is_driver;
     }
     owners
 }

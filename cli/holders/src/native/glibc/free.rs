@@ -17,6 +17,7 @@ use crate::copy::Copy;
 use crate::modules::{Module, Modules};
 use crate::native::driver::Role;
 use crate::native::pages::{Kind, Pages};
+use crate::parallel;
 
 /// Sizes of the chunk of a thread's cache.
 pub const CACHE_SIZES: [u64; 3] = [0x250, 0x290, 0x300];
@@ -74,11 +75,14 @@ pub fn remove(copy: &Copy, modules: &Modules, pages: &mut Pages, heaps: &Heaps) 
         marks.push(*mark);
     }
     if !marks.is_empty() {
-        let mut freed = Vec::new();
-        pages.each_start(copy, Kind::Glibc, &mut |start, _| {
-            if marks.contains(&copy.word(start + 8)) {
-                freed.push(start);
-            }
+        let freed = parallel::flat_map(&copy.pieces(), |piece| {
+            let mut freed = Vec::new();
+            pages.each_start_in(copy, piece, Kind::Glibc, &mut |start, _| {
+                if marks.contains(&copy.word(start + 8)) {
+                    freed.push(start);
+                }
+            });
+            freed
         });
         for start in freed {
             pages.remove(copy, start);

@@ -1,0 +1,66 @@
+//! Copies the memory of a process, stopped or not.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::copy::Copy;
+use crate::source::Source;
+use crate::{Error, Options, Stopped};
+
+/// Copies the memory, and says whether all of it is of the same instant.
+pub fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<'s>, bool), Error> {
+    let began = Instant::now();
+    let made = |copy, is_paused| Stopped {
+        copy,
+        copied: began.elapsed(),
+        paused: if is_paused { began.elapsed() } else { Duration::ZERO },
+    };
+    if options.pause && source.is_running() {
+        source
+            .pause(true)
+            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
+        let copy = Copy::take(source, &options.excluded);
+        let _ = source.pause(false);
+        return Ok((made(copy?, true), true));
+    }
+    let before = activity(source);
+    let copy = Copy::take(source, &options.excluded)?;
+    let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
+    Ok((made(copy, false), is_consistent))
+}
+
+/// The time that the threads of a live process have run, and their number; `None` if one runs, or if this is not known. If
+/// it is the same before and after a copy, the copy is consistent.
+fn activity(source: &dyn Source) -> Option<(usize, u64)> {
+    let mut sum = (0, 0);
+    for thread in fs::read_dir(format!("/proc/{}/task", source.pid()?)).ok()? {
+        let folder = thread.ok()?.path();
+        let status = fs::read_to_string(folder.join("stat")).ok()?;
+        // The state follows the name, which may contain anything.
+        let state = status.rsplit_once(") ")?.1.chars().next()?;
+        if state == 'R' {
+            return None;
+        }
+        sum.0 += 1;
+        sum.1 += time_run(&fs::read_to_string(folder.join("schedstat")).ok()?)?;
+    }
+    Some(sum)
+}
+
+/// The nanoseconds that a thread has run, of its `schedstat`. A kernel without these statistics writes zeros, although each
+/// thread has run for a while.
+fn time_run(times: &str) -> Option<u64> {
+    let time = times.split_whitespace().next()?.parse().ok()?;
+    (time > 0).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_statistics_does_not_say_that_no_thread_ran() {
+        assert_eq!(time_run("0 0 0\n"), None);
+        assert_eq!(time_run("1234 5 6\n"), Some(1234));
+    }
+}
