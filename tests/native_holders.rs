@@ -65,7 +65,8 @@ enum Known {
     Symbols,
     /// Only the classes.
     Classes,
-    /// The chunks of the allocator are not known: a lost block may be held by heap memory, and the path says so.
+    /// The chunks of the allocator are not known: a lost block may be held by heap memory, or by what lies behind an object that is
+    /// held, and the path says so.
     NoChunks,
 }
 
@@ -79,7 +80,7 @@ fn expect_classes(profile: &Profile, known: Known) {
         let all = text(path);
         let right_root = one.class == Class::Lost || one.roots.contains(&path.root);
         let may_be_heap = known == Known::NoChunks && one.class == Class::Lost;
-        if may_be_heap && path.class == Class::Held && path.root == RootKind::Heap && path.possibly {
+        if may_be_heap && path.class == Class::Held && path.possibly {
             continue;
         }
         if path.class != one.class {

@@ -132,7 +132,8 @@ impl RawSnapshot {
             allocations.sort();
         }
         let mut freed_after_end = Allocations::default();
-        let (mut objects_freed_after_end, mut segments_freed_after_end) = (Allocations::default(), Allocations::default());
+        let (mut objects_freed_after_end, mut segments_freed_after_end) =
+            (Allocations::default(), Allocations::default());
         if !freed_rows.is_empty() {
             (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
             freed_after_end.sort();
