@@ -8,7 +8,7 @@ from harness import Failure, claim, expect, expect_equal, site, tail
 # The driver decides what else an event destroys: each of these is asked for afterwards.
 AFTER = {
     "context_destroyed": ["stream", "event", "module", "library", "graph-object", "graph-exec", "texture", "surface", "linker", "pool"],
-    "primary_reset": ["stream", "event", "module", "library", "graph-object", "graph-exec", "texture", "surface", "linker", "pool", "green-context"],
+    "primary_reset": ["stream", "event", "module", "library", "graph-object", "graph-exec", "texture", "surface", "linker", "pool"],
     "primary_released": ["stream", "event", "module", "library", "graph-object", "graph-exec", "texture", "surface", "linker", "pool"],
     "green_destroyed": ["green-stream"],
     "library_unloaded": ["kernel"],

@@ -157,7 +157,8 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
     });
 }
 
-/// Memory of pools, VMM and graphs, and libraries, do not belong to a context.
+/// Memory of pools, VMM and graphs does not belong to a context, nor do libraries, executable graphs and linkers: the driver
+/// still destroys them without an error when their context is gone.
 fn is_freed_with_context(kind: Kind) -> bool {
     matches!(
         kind,
@@ -174,11 +175,9 @@ fn is_freed_with_context(kind: Kind) -> bool {
             | Kind::Stream
             | Kind::Event
             | Kind::Module
-            | Kind::GraphExec
             | Kind::GreenContext
             | Kind::Texture
             | Kind::Surface
             | Kind::ExternalSemaphore
-            | Kind::Linker
     )
 }

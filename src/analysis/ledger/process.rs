@@ -124,6 +124,22 @@ impl<'a> ProcessSide<'a> {
         let given_back = GivenBack::of(snapshot, device, stacks);
         let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, &given_back);
         let mut lines = Vec::new();
+        let side = |lines| ProcessSide {
+            lines,
+            bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
+            segments: taken.len() as u64,
+            peak,
+            at_peak: at_peak(snapshot, device, stacks),
+            imported,
+            contexts,
+            channels: channels(snapshot, device),
+        };
+        if taken.iter().all(|taken| taken.call.function.is_none()) {
+            let rest = sum(&taken) - blocks.bytes();
+            let what = if rest < 0 { What::Unrecorded } else { What::UnnamedCalls };
+            add(&mut lines, what, rest, taken.len() as u64, true, by_site(&taken));
+            return Some(side(lines));
+        }
         let mut unrecorded = 0;
         let pages = blocks.pages(snapshot, stacks);
         unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
@@ -222,16 +238,7 @@ impl<'a> ProcessSide<'a> {
             );
         }
         add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
-        Some(ProcessSide {
-            lines,
-            bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
-            segments: taken.len() as u64,
-            peak,
-            at_peak: at_peak(snapshot, device, stacks),
-            imported,
-            contexts,
-            channels: channels(snapshot, device),
-        })
+        Some(side(lines))
     }
 }
 
@@ -358,6 +365,10 @@ impl BlockSums {
             sums.has_graphs |= block.kind == Kind::Graph;
         }
         sums
+    }
+
+    fn bytes(&self) -> i128 {
+        self.linear_bytes + self.pools.0 + self.arrays.0 + self.physical.0
     }
 
     /// The pages of linear blocks, and the call sites whose blocks keep pages that are not full.

@@ -9,7 +9,7 @@
 //! stack:       │ unused, stale │ stack pointer ► frames │
 //! ```
 //!
-//! A context is recognised by the pointer to its own floating-point state. Contexts are searched for in static memory, in
+//! A context is recognised by the pointer to its own floating-point state, and by that state. Contexts are searched for in static memory, in
 //! stacks, and at the beginning and the end of chunks and mappings. Deliberately absent: other libraries' coroutines, whose
 //! contexts cannot be recognised, and other machines than x86-64.
 
@@ -31,8 +31,9 @@ const STACK_BYTES: u64 = 32;
 const STACK_POINTER: u64 = 160;
 const PROGRAM_COUNTER: u64 = 168;
 const FLOATS: u64 = 224;
-/// What the pointer at `FLOATS` points to.
+/// What the pointer at `FLOATS` points to: what `fnstenv` writes, and behind it the control register of SSE.
 const FLOATS_HERE: u64 = 424;
+const SSE_CONTROL: u64 = 448;
 
 /// No stack is larger.
 const LARGEST: u64 = 1 << 30;
@@ -57,6 +58,12 @@ fn context(copy: &Copy, at: u64) -> Option<Context> {
     if copy.word(at + FLOATS) != at + FLOATS_HERE {
         return None;
     }
+    // `fnstenv` fills the upper half of its first word with ones, and bit 6 is always set. The bits 16 to 31 of the other
+    // register are reserved.
+    let (control, sse_control) = (copy.half(at + FLOATS_HERE), copy.half(at + SSE_CONTROL));
+    if control & 0xffff_0040 != 0xffff_0040 || sse_control == 0 || sse_control >> 16 != 0 {
+        return None;
+    }
     let pointer = copy.word(at + STACK_POINTER);
     let code = copy.region(copy.word(at + PROGRAM_COUNTER))?;
     let memory = copy.region(pointer.wrapping_sub(1))?;
@@ -75,12 +82,11 @@ impl Context {
         if start >= end || bytes > LARGEST || !(start..=end).contains(&self.pointer) {
             return None;
         }
-        // Static memory may consist of two mappings.
-        let is_writable = |address| {
-            copy.region(address)
-                .is_some_and(|region| region.writable && !region.shared)
-        };
-        (is_writable(start) && is_writable(end - 1)).then_some(start..end)
+        let writable = |address| copy.region(address).filter(|region| region.writable && !region.shared);
+        let (first, last) = (writable(start)?, writable(end - 1)?);
+        // Static memory may consist of two mappings. `getcontext` leaves what it finds there.
+        let is_one = first.range.start == last.range.start || first.range.end == last.range.start;
+        is_one.then_some(start..end)
     }
 }
 

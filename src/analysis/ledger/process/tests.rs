@@ -458,6 +458,22 @@ fn memory_without_a_recorded_block_has_a_line() {
     });
 }
 
+#[test]
+fn where_the_drivers_functions_have_no_names_its_memory_is_not_divided() {
+    let mut sample = Sample::new();
+    sample.takes("", &[RUNTIME, MAIN], &[6 * MIB, 414 * MIB]);
+    sample.takes("", &[RUNTIME, MAIN], &[2 * MIB]);
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, 1, stack);
+    assert_eq!(
+        lines(&sample),
+        [(What::Program, MIB, 1, true), (What::UnnamedCalls, 421 * MIB, 3, true)]
+    );
+    ledger(&sample, |device| {
+        assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(422 * MIB));
+    });
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
