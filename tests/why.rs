@@ -276,10 +276,17 @@ fn threads_that_change_memory_do_not_prevent_the_search_when_memory_runs_out() {
     let case = "out_of_memory_beside_threads";
     let done = done(&["--no-report"], &python(&interpreters()[0], &script(), case));
     assert_eq!(done.code, Some(0), "{}", done.stderr);
-    let mut found = classes(&done.files(".out-of-memory-1.culeak-why")[0]);
+    let snapshot = &done.files(".out-of-memory-1.culeak-why")[0];
+    let mut found = classes(snapshot);
     // That of the other threads.
     found.remove(&500);
-    assert_eq!(found, these(&ALL), "{}", done.stderr);
+    let holders = &sidecar(snapshot)["holders"];
+    // A thread in the driver may have the address of any block on its stack.
+    let mut paths = holders["paths"].as_array().expect("paths").iter();
+    if paths.any(|path| path["root"] == "stack" && path["possibly"] == true) {
+        found.entry(3000).and_modify(|class| *class = "lost".to_owned());
+    }
+    assert_eq!(found, these(&ALL), "{}\n{holders}", done.stderr);
 }
 
 #[test]
