@@ -159,8 +159,8 @@ def the_sum_is_the_drivers_figure_after_each_step_of_a_program(t):
         device, after = step("fewer_streams")
         [streams] = [line for line in device["lines"] if line["what"] == "streams"]
         expect_equal((streams["count"], streams["destroyed"], after["streams"]), (100, 100, before["streams"]), "streams, and what is kept of those destroyed")
-        device, plain = step("plain_kernel")
-        expect(plain.get("code", 0) > 0, f"code: {json.dumps(device)}")
+        # Its code fits into what the context has.
+        _, plain = step("plain_kernel")
         device, deep = step("deep_kernel")
         expect(deep["local_memory"] > plain["local_memory"], f"local memory after a kernel with large frames: {deep}")
         [local] = [line for line in device["lines"] if line["what"] == "local_memory"]

@@ -72,8 +72,14 @@ const PARTS: [&str; 15] = [
 ];
 
 fn kind_of(class: &str) -> Kind {
-    // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
-    const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
+    // Counts of shared pointers whose object is elsewhere, and of tensors' versions. What autograd has yet to visit is held
+    // by its graph, too, and what it has visited stays in the queue's memory.
+    const HOLDS_NOTHING: [&str; 4] = [
+        "VersionCounter",
+        "_Sp_counted_deleter",
+        "_Sp_counted_ptr<",
+        "torch::autograd::ReadyQueue",
+    ];
     const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
     match class {
         "c10::StorageImpl" => Kind::Storage,
@@ -230,6 +236,8 @@ mod tests {
     fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
         assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
+        let queue = "std::_Sp_counted_ptr_inplace<torch::autograd::ReadyQueue, std::allocator<void>, (__gnu_cxx::_Lock_policy)2>";
+        assert_eq!(kind_of(queue), Kind::Leaf);
         assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
         assert_eq!(kind_of("torch::autograd::CopySlices"), Kind::WrappingNode);
     }
