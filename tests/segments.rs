@@ -212,7 +212,15 @@ fn freeing_a_client_or_a_device_frees_what_is_below_it() {
 
 #[test]
 fn duplicated_memory_counts_once_until_its_last_handle_is_freed() {
-    for (freed, live) in [("", 4), (" one", 4), (" one two", 4), (" one two three", 0)] {
+    for (freed, live) in [
+        ("", 4),
+        (" original", 4),
+        (" original copy", 4),
+        (" original copy third", 0),
+        (" copy", 4),
+        (" copy original", 4),
+        (" copy original third", 0),
+    ] {
         let outcome = checked(&format!("duplicates{freed}"));
         let snapshot = outcome.only_snapshot();
         assert_eq!(bytes_of(snapshot, Kind::Segment), (518 + live) * MIB, "freed{freed}");

@@ -267,8 +267,11 @@ impl Recording {
         let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
             self.uncount(&withdrawn, shard, None);
+            // Objects and segments are no memory of the program.
+            let place = withdrawn.entry().map(|entry| entry.attributes.kind.place());
             self.commit(withdrawn, shard);
-            self.add(Loss::ImplicitFrees, 1);
+            let is_counted = !matches!(place, Some(Place::Object | Place::Segment));
+            self.add(Loss::ImplicitFrees, u64::from(is_counted));
         });
     }
 

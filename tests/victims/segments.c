@@ -202,9 +202,12 @@ static void duplicates(void) {
     REQUIRE(duplicate(client, device, 0xc1dfffff, 0x5c000000));
     /* Not memory. */
     REQUIRE(duplicate(client, client, second, its));
-    if (arguments[0]) REQUIRE(!release(client, original));
-    if (arguments[0] && arguments[1]) REQUIRE(!release(second, copy));
-    if (arguments[0] && arguments[1] && arguments[2]) REQUIRE(!release(second, third));
+    /* The arguments name those that are freed, in this order. */
+    for (char **freed = arguments; *freed; freed++) {
+        if (!strcmp(*freed, "original")) REQUIRE(!release(client, original));
+        if (!strcmp(*freed, "copy")) REQUIRE(!release(second, copy));
+        if (!strcmp(*freed, "third")) REQUIRE(!release(second, third));
+    }
 }
 
 static void foreign(void) {

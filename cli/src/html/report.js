@@ -58,7 +58,8 @@ function showObjects(context, stacks, process, host) {
   if (process.object_kinds.length === 0) return;
   const kinds = element("ul", {}, process.object_kinds.map((kind) => element("li", {}, kind)));
   const sites = process.objects.map((of) => element("details", {}, element("summary", {}, of.text), stackList(context, stacks, of.stack)));
-  const more = process.hidden_objects > 0 ? element("p", { class: "quiet" }, "and " + plural(process.hidden_objects, "more call site", "more call sites")) : null;
+  const hidden = process.hidden_objects;
+  const more = hidden > 0 ? [element("p", { class: "quiet" }, "and " + plural(hidden, "more call site", "more call sites"))] : [];
   section(host, "Objects without an address", kinds, sites, more);
 }
 

@@ -142,7 +142,10 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
                     if is_duplicate(&entry) && entry.bytes == 0 && entry.requested > 0 {
                         forget_duplicate();
                     }
-                    pass_on(recording, object.to_word());
+                    // A duplicate's own duplicates are its original's.
+                    if entry.bytes > 0 {
+                        pass_on(recording, object.to_word());
+                    }
                 } else {
                     recording.restore(held, shard);
                 }
@@ -178,7 +181,9 @@ fn record(allocated: &Allocated, at: Registers) {
         Kind::Channel => 0,
         _ => {
             let size = allocated.parameters.checked_add(rm::SIZE_OFFSET);
-            let bytes = size.and_then(read_word).unwrap_or(0);
+            let Some(bytes) = size.and_then(read_word) else {
+                return lost();
+            };
             if !rm::is_plausible(class, bytes) {
                 return implausible(bytes);
             }
@@ -256,9 +261,11 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
     if requested > 0 {
         DUPLICATES.fetch_add(1, Relaxed);
     }
+    // That of a duplicate stays with the original.
+    let of_duplicate = original.filter(|original| is_duplicate(original) && original.bytes == 0 && requested > 0);
     let event = AllocationEvent {
         requested,
-        extra: source.to_word(),
+        extra: of_duplicate.map_or(source.to_word(), |duplicate| duplicate.extra),
         at,
         ..AllocationEvent::new(const { Api::of("NV_ESC_RM_DUP_OBJECT") }, kind, 0)
     };
@@ -333,10 +340,21 @@ fn ended(why: Unknown) {
     running();
 }
 
-fn implausible(bytes: u64) {
+/// In a forked child: what was lost and duplicated is the parent's.
+pub fn forked() {
+    LOST.store(0, Relaxed);
+    DUPLICATES.store(0, Relaxed);
+    IMPLAUSIBLE.store(0, Relaxed);
+}
+
+fn lost() {
     if let Some(recording) = running() {
         recording.add(Loss::Segments, 1);
     }
+}
+
+fn implausible(bytes: u64) {
+    lost();
     if IMPLAUSIBLE.fetch_add(1, Relaxed) + 1 >= TOO_MANY {
         ended(Unknown::Size { bytes });
     }

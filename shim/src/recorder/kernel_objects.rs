@@ -215,7 +215,8 @@ pub fn end_context(before: u16) {
 
 /// In a forked child: the objects are the parent's.
 pub fn forked() {
-    for slot in used() {
+    // Also those that another thread was about to use.
+    for slot in &SLOTS[..(USED.load(Relaxed) + 64).min(CAPACITY)] {
         slot.object.store(0, Relaxed);
     }
     USED.store(0, Relaxed);

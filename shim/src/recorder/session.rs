@@ -182,6 +182,7 @@ extern "C" fn forget_parent() {
     EXITING.store(false, Relaxed);
     current::contexts_changed();
     kernel_objects::forked();
+    crate::effects::segments::forked();
     culeak_walker::forked();
     stacks::forked();
     loader::forked();
