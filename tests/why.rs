@@ -282,9 +282,14 @@ fn threads_that_change_memory_do_not_prevent_the_search_when_memory_runs_out() {
     found.remove(&500);
     let holders = &sidecar(snapshot)["holders"];
     // A thread in the driver may have the address of any block on its stack.
-    let mut paths = holders["paths"].as_array().expect("paths").iter();
-    if paths.any(|path| path["root"] == "stack" && path["possibly"] == true) {
-        found.entry(3000).and_modify(|class| *class = "lost".to_owned());
+    let blocks = holders["blocks"].as_array().expect("blocks");
+    let lost = blocks
+        .iter()
+        .find(|block| block["bytes"] == 3000)
+        .expect("the lost block");
+    let path = &holders["paths"][lost["path"].as_u64().expect("an index") as usize];
+    if path["root"] == "stack" && path["possibly"] == true {
+        found.insert(3000, "lost".to_owned());
     }
     assert_eq!(found, these(&ALL), "{}\n{holders}", done.stderr);
 }

@@ -48,11 +48,11 @@ pub struct RuleArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub max_per_site: Option<u64>,
     /// Allow SIZE of one kind of memory, e.g. pinned=1GiB; repeatable
-    #[arg(long, value_name = "KIND=SIZE", value_parser = KindLimitParser, hide_possible_values = true)]
+    #[arg(long, value_name = "KIND=SIZE", value_parser = KIND_LIMIT, hide_possible_values = true)]
     pub max_kind: Vec<(Kind, u64)>,
     /// Allow N objects of one kind, e.g. stream=64; repeatable. Kinds: stream, event, module, library, graph-object, graph-exec,
     /// context, green-context, pool, texture, surface, external, external-semaphore, multicast, user-object, linker
-    #[arg(long, value_name = "KIND=N", value_parser = ObjectLimitParser, hide_possible_values = true)]
+    #[arg(long, value_name = "KIND=N", value_parser = OBJECT_LIMIT, hide_possible_values = true)]
     pub max_objects: Vec<(Kind, u64)>,
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
@@ -376,34 +376,26 @@ fn parse_object_limit(text: &str) -> Result<(Kind, u64), String> {
     Ok((kind, count))
 }
 
-/// A parser for `KIND=N`; completions offer the kinds.
+/// A parser of limits by kind; completions offer the kinds.
 #[derive(Debug, Clone)]
-struct ObjectLimitParser;
-
-impl TypedValueParser for ObjectLimitParser {
-    type Value = (Kind, u64);
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<(Kind, u64), clap::Error> {
-        let parser = StringValueParser::new().try_map(|text| parse_object_limit(&text));
-        parser.parse_ref(command, argument, value)
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: Kind| PossibleValue::new(format!("{}=", kind.name()));
-        Some(Box::new(Kind::objects().map(value)))
-    }
+struct LimitParser {
+    kinds: fn() -> Vec<Kind>,
+    parse: fn(&str) -> Result<(Kind, u64), String>,
 }
 
-/// A parser for `KIND=SIZE`; completions offer the kinds.
-#[derive(Debug, Clone)]
-struct KindLimitParser;
+/// `KIND=SIZE`.
+const KIND_LIMIT: LimitParser = LimitParser {
+    kinds: || Kind::of_memory().collect(),
+    parse: parse_kind_limit,
+};
 
-impl TypedValueParser for KindLimitParser {
+/// `KIND=N`.
+const OBJECT_LIMIT: LimitParser = LimitParser {
+    kinds: || Kind::objects().collect(),
+    parse: parse_object_limit,
+};
+
+impl TypedValueParser for LimitParser {
     type Value = (Kind, u64);
 
     fn parse_ref(
@@ -412,13 +404,14 @@ impl TypedValueParser for KindLimitParser {
         argument: Option<&clap::Arg>,
         value: &OsStr,
     ) -> Result<(Kind, u64), clap::Error> {
-        let parser = StringValueParser::new().try_map(|text| parse_kind_limit(&text));
+        let parse = self.parse;
+        let parser = StringValueParser::new().try_map(move |text| parse(&text));
         parser.parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let value = |kind: Kind| PossibleValue::new(format!("{}=", kind.name()));
-        Some(Box::new(Kind::of_memory().map(value)))
+        Some(Box::new((self.kinds)().into_iter().map(value)))
     }
 }
 

@@ -206,7 +206,7 @@ fn extents(copy: &Copy, pages: &Pages, tree: &Tree) -> Vec<Extent> {
         firsts.entry(description(entry)).or_insert((address, entry));
     });
     let extent = |(description_at, (address, entry)): (u64, (u64, u64))| {
-        // Where the table is none, most of these are other addresses.
+        // If this is no table of jemalloc, most of these are other addresses.
         if !copy.has(description_at) {
             return None;
         }

@@ -74,7 +74,7 @@ class Domain:
         self._name = name.encode()
         self._alloc, self._free = functions.alloc, functions.free
         self._alloc_pages, self._free_pages = functions.alloc_pages, functions.free_pages
-        # What is recorded and live: a block that was allocated before the adapter started is none.
+        # What is recorded and live: blocks from before the adapter started are not among them.
         self._live: Set[int] = set()
         self._ranges = 0
 
