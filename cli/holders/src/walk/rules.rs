@@ -53,7 +53,7 @@ pub fn kind_of_class(native: &Native, class: ClassId) -> Kind {
 }
 
 /// The names of all kinds but [`Kind::Named`] contain one of these.
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 17] = [
     "StorageImpl",
     "TensorImpl",
     "AccumulateGrad",
@@ -63,6 +63,8 @@ const PARTS: [&str; 15] = [
     "DifferentiableViewMeta",
     "VersionCounter",
     "_Sp_counted_",
+    "ReadyQueue",
+    "ThreadPoolShared",
     "Backward",
     "GraphRoot",
     "CppNode",
@@ -73,12 +75,14 @@ const PARTS: [&str; 15] = [
 
 fn kind_of(class: &str) -> Kind {
     // Counts of shared pointers whose object is elsewhere, and of tensors' versions. What autograd has yet to visit is held
-    // by its graph, too, and what it has visited stays in the queue's memory.
-    const HOLDS_NOTHING: [&str; 4] = [
+    // by its graph, too, and what it has visited stays in the queue's memory. Its pool of threads has weak pointers to tasks,
+    // in a queue whose unused words are not cleared.
+    const HOLDS_NOTHING: [&str; 5] = [
         "VersionCounter",
         "_Sp_counted_deleter",
         "_Sp_counted_ptr<",
         "torch::autograd::ReadyQueue",
+        "torch::autograd::Engine::ThreadPoolShared",
     ];
     const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
     match class {
@@ -236,8 +240,9 @@ mod tests {
     fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
         assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
-        let queue = "std::_Sp_counted_ptr_inplace<torch::autograd::ReadyQueue, std::allocator<void>, (__gnu_cxx::_Lock_policy)2>";
-        assert_eq!(kind_of(queue), Kind::Leaf);
+        // An object within its counts has its own class's name.
+        assert_eq!(kind_of("torch::autograd::ReadyQueue"), Kind::Leaf);
+        assert_eq!(kind_of("torch::autograd::Engine::ThreadPoolShared"), Kind::Leaf);
         assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
         assert_eq!(kind_of("torch::autograd::CopySlices"), Kind::WrappingNode);
     }
@@ -257,6 +262,8 @@ mod tests {
             "std::_Sp_counted_deleter<A, B>",
             "std::_Sp_counted_ptr<A>",
             "std::_Sp_counted_ptr",
+            "torch::autograd::ReadyQueue",
+            "torch::autograd::Engine::ThreadPoolShared",
             "torch::autograd::generated::MulBackward0",
             "torch::autograd::GraphRoot",
             "torch::autograd::CppNode<A>",
