@@ -1,15 +1,22 @@
-"""culeak and compute-sanitizer's leak check: the bytes that each reports as left, and how long each takes. Writes a Markdown table.
+"""culeak beside other tools, as Markdown tables: the bytes that compute-sanitizer's leak check reports as left, and what each tool
+says of programs that forget executable graphs and handles of cuBLAS.
 
 The cost of recording is measured in benches/compare.
 """
 
+import re
+import shutil
 import statistics
+import subprocess
 import sys
 
-from claims import ENDS
+from claims import ENDS, Watched
 from frameworks import UNCACHED
 from harness import HERE, HOST, Failure, Missing
+from long_programs import rows_at
 from pairs import alternating, exclusion, leaked, sanitizer, table
+from stepped import MIB, at_line, ledger, line, place, python, run, symbols
+from stepped import program as built
 
 PAIRS = 5
 
@@ -64,3 +71,72 @@ def compare_one(machine, command, env):
 def sanitize(machine, command, env, options):
     done = machine.run(*sanitizer(*options), *command, env=env, how="bare", fresh=True, timeout=300)
     return leaked(done), done.seconds
+
+
+# ---- what has no address, and memory of libraries ----
+
+
+def beyond_blocks(machine):
+    programs = [
+        ("300 requests, a graph each", lambda: [built(machine, "requests"), "graphs"], "006_requests", graphs("request_graph")),
+        ("16 threads, a cuBLAS handle each", lambda: [built(machine, "handles"), "kept"], "threads_ended", workspaces("handle_created", "handle_used")),
+        ("PyTorch, 16 threads, a product each", lambda: python(machine, "handles"), "threads_ended", workspaces("handle_mm")),
+        ("PyTorch, 20 shapes captured, 20 compiled", lambda: python(machine, "graphs"), "compiled_20", graphs("shapes_instantiated", "shapes_compiled")),
+    ]
+    rows = []
+    for name, command, step, found in programs:
+        try:
+            rows.append([name, *beside(machine, command(), step, found)])
+        except (Failure, Missing) as problem:
+            print(f"{name}: {problem}", file=sys.stderr)
+            rows.append([name, "did not run"] + ["-"] * 5)
+    heads = ["program", "its own count", "culeak: by line", "culeak: process", "compute-sanitizer: leaked", "PyTorch's snapshot", "nvidia-smi: process"]
+    title = "What remains of executable graphs and of handles when the program has done its work, as each tool shows it. compute-sanitizer reports at the end."
+    table(machine.out / "compare-objects.md", title, heads, rows)
+
+
+def beside(machine, command, step, found):
+    done = run(machine, command)
+    device = ledger(machine, done, step)
+    by_line = found(machine, done, step, device)
+    facts = {name: int(value, 16) for _, name, value in done._lines("FACT")}
+    own = next(facts[name] for name in ("forgotten", "handles", "graphs_compiled_20") if name in facts)
+    pytorch = f"{mib(facts['allocated'])} allocated, {mib(facts['reserved'])} reserved" if "reserved" in facts else "-"
+    checked = machine.run(*sanitizer(), *command, how="bare", fresh=True, timeout=300)
+    return [own, by_line, mib(device["process"]["bytes"]), leaked(checked), pytorch, by_nvidia_smi(machine, command)]
+
+
+def mib(size):
+    return f"{size / MIB:.1f} MiB"
+
+
+def graphs(*labels):
+    def found(machine, done, step, device):
+        snapshot = symbols(machine, done, step)
+        counts = [f"{len(at_line(snapshot, 'graph-exec', label))} at {place(label)}" for label in labels]
+        return f"{', '.join(counts)}; {mib(line(device, 'graph_execs')['bytes'])} for executables"
+
+    return found
+
+
+def workspaces(*labels):
+    def found(machine, done, step, device):
+        rows = rows_at(symbols(machine, done, step), *labels)
+        # A tensor lies in a segment of the same line.
+        blocks = [row for row in rows if row["kind"] == "tensor"] or rows
+        return f"{mib(sum(row['bytes'] for row in blocks))} in {len(blocks)} blocks at {', '.join(map(place, labels))}"
+
+    return found
+
+
+def by_nvidia_smi(machine, command):
+    """Its figure of the program, which waits for this after its work."""
+    if not shutil.which("nvidia-smi"):
+        return "not on this machine"
+    with Watched(machine, how="bare", command=command, env={"WAIT": "1"}) as watched:
+        query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]
+        listed = subprocess.run(query, capture_output=True, text=True).stdout
+    found = dict(re.findall(r"(\d+), *(.+)", listed))
+    if str(watched.pid) not in found and len(found) == 1:
+        return next(iter(found.values()))
+    return found.get(str(watched.pid), "does not list it")

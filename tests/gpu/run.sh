@@ -13,8 +13,8 @@
 #   MEMRAY               folder of its unpacked wheel, with what it needs (pip install --target FOLDER memray)
 #   HAMI_CORE            folder with a libvgpu.so in it (Project-HAMi/HAMi-core, built by its build.sh)
 # The last line is `N passed, N failed`; the exit code is 0 if nothing failed. A claim that this machine cannot run counts as
-# failed, unless --allow-missing is given. --compare measures instead (compare.md); the cost of recording is measured by
-# benches/compare/run.sh.
+# failed, unless --allow-missing is given. --compare measures instead (compare.md, compare-objects.md); the cost of recording is
+# measured by benches/compare/run.sh.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -60,6 +60,13 @@ echo "building the victims in $bin" >&2
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
 (build objects "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/objects.c" "$driver" -o "$bin/objects") &
+(build requests "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/requests.c" "$driver" -ldl -o "$bin/requests") &
+(build devices "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/devices.c" "$driver" -ldl -o "$bin/devices") &
+(build handles "$nvcc" -O2 -g "$victims/handles.c" "${libraries[@]}" -cudart static -lcublas "$driver" -ldl -lpthread -o "$bin/handles") &
+for library in cublas cublasLt cufft cusolver cusparse; do
+    build "library-$library" "$nvcc" -O2 -g "-DUSE_$library" "$victims/libraries.c" "${libraries[@]}" -cudart shared "-l$library" "$driver" -ldl \
+        -o "$bin/library-$library" &
+done
 (build embeds "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/embeds.c" "$driver" -ldl -o "$bin/embeds") &
 (build events "${CC:-cc}" -O2 -g -Wall "$victims/events.c" -ldl -pthread -o "$bin/events") &
 for plugin in one:1111 two:2222; do

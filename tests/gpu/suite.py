@@ -17,11 +17,14 @@ import categories
 import claims
 import coexist
 import compare
+import devices
 import ends
 import exports
 import frameworks
 import harness
 import ledgers
+import libraries
+import long_programs
 import objects
 import phases
 import plugin
@@ -30,7 +33,7 @@ import tensors
 import watching
 import why
 
-assert adapters and categories and claims and coexist and ends and exports and frameworks and ledgers and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and categories and claims and coexist and devices and ends and exports and frameworks and ledgers and libraries and long_programs and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():
@@ -38,6 +41,7 @@ def main():
     machine = find_machine(options)
     failed = 0
     if options.compare:
+        compare.beyond_blocks(machine)
         compare.leak_checkers(machine)
     else:
         failed = run_claims(machine, options)
@@ -51,7 +55,7 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for logs, recordings, snapshots and results.json")
     parser.add_argument("--allow-missing", action="store_true", help="list what this machine cannot run instead of failing")
     parser.add_argument("--jobs", type=int, default=6)
-    parser.add_argument("--compare", action="store_true", help="instead, compare with compute-sanitizer's leak check: compare.md")
+    parser.add_argument("--compare", action="store_true", help="instead, compare with other tools: compare.md, compare-objects.md")
     options = parser.parse_args()
     if options.list:
         print(*(c.name for c in harness.claims), sep="\n")

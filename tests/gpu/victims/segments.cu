@@ -1,64 +1,10 @@
 // Programs that make the driver take memory in every known way. At each step they print what NVML says of the process and
 // request a snapshot of that name: the segments in it must be as many bytes.
-#include "victim.h"
+#include "steps.h"
 
 #include <assert.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
-#include <dlfcn.h>
-
-enum { MIB = 1 << 20 };
-
-// ---- what NVML says ----
-
-typedef struct {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned instance, compute_instance;
-} Process;
-
-static void *nvml(const char *name) {
-    static void *library;
-    if (!library) library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    void *found = library ? dlsym(library, name) : NULL;
-    if (!found) unsupported("libnvidia-ml.so.1, which tells what the kernel driver counts");
-    return found;
-}
-
-// Bytes of this process on the first device, or -1. NVML may number processes as another namespace does: then the process must be
-// alone.
-static long long counted(void) {
-    static void *device;
-    if (!device) {
-        OK(((int (*)(void))nvml("nvmlInit_v2"))());
-        CUuuid uuid;
-        CUdevice first;
-        OK(cuInit(0));
-        OK(cuDeviceGet(&first, 0));
-        OK(cuDeviceGetUuid(&uuid, first));
-        char text[64] = "GPU-";
-        for (int i = 0, at = 4; i < 16; i++)
-            at += snprintf(text + at, sizeof text - at, "%02x%s", (unsigned char)uuid.bytes[i], i == 3 || i == 5 || i == 7 || i == 9 ? "-" : "");
-        OK(((int (*)(const char *, void **))nvml("nvmlDeviceGetHandleByUUID"))(text, &device));
-    }
-    Process found[256];
-    unsigned count = 256;
-    OK(((int (*)(void *, unsigned *, Process *))nvml("nvmlDeviceGetComputeRunningProcesses_v3"))(device, &count, found));
-    for (unsigned i = 0; i < count; i++)
-        if (found[i].pid == (unsigned)getpid()) return (long long)found[i].bytes;
-    return count == 0 ? 0 : count == 1 ? (long long)found[0].bytes : -1;
-}
-
-static int steps;
-
-static void step(const char *name) {
-    static void (*snapshot)(const char *);
-    if (!snapshot) snapshot = (void (*)(const char *))dlsym(RTLD_DEFAULT, "culeak_snapshot");
-    char label[64];
-    snprintf(label, sizeof label, "at_%03d_%s", steps++, name);
-    fact(label, (uint64_t)counted());
-    if (snapshot) snapshot(label);
-}
 
 static void start(void) {
     CUcontext context;
