@@ -102,8 +102,13 @@ def beside(machine, command, step, found):
     facts = {name: int(value, 16) for _, name, value in done._lines("FACT")}
     own = next(facts[name] for name in ("forgotten", "handles", "graphs_compiled_20") if name in facts)
     pytorch = f"{mib(facts['allocated'])} allocated, {mib(facts['reserved'])} reserved" if "reserved" in facts else "-"
-    checked = machine.run(*sanitizer(), *command, how="bare", fresh=True, timeout=300)
-    return [own, by_line, mib(device["process"]["bytes"]), leaked(checked), pytorch, by_nvidia_smi(machine, command)]
+    return [own, by_line, mib(device["process"]["bytes"]), by_sanitizer(machine, command), pytorch, by_nvidia_smi(machine, command)]
+
+
+def by_sanitizer(machine, command):
+    if not shutil.which("compute-sanitizer"):
+        return "not on this machine"
+    return leaked(machine.run(*sanitizer(), *command, how="bare", fresh=True, timeout=300))
 
 
 def mib(size):

@@ -40,17 +40,20 @@ def a_library_has_at_each_step_what_nvml_counts(t, library):
 
 @claim(alone=True)
 def libraries_in_one_process_have_after_each_what_nvml_counts(t):
-    done = run_with_figures(t, python(t, "libraries", *ALL), NCCL)
-    expect_figures(t, done)
-    rows = []
-    before = {}
-    for _, name, counted in figures(done):
+    expect_figures(t, run_with_figures(t, python(t, "libraries", *ALL), NCCL))
+
+
+@claim(slow=True)
+def what_each_library_adds_to_a_process_is_in_its_ledger(t):
+    done = run(t, python(t, "libraries", *ALL), NCCL)
+    rows, before = [], {}
+    for _, name, _ in figures(done):
         device = ledger(t, done, name.removeprefix("at_"))
         now = {(entry["what"], entry["of"]): entry["bytes"] for entry in device["lines"]}
         grown = {" ".join(filter(None, key)): now.get(key, 0) - before.get(key, 0) for key in {**before, **now} if now.get(key) != before.get(key)}
-        rows.append(f"{name:12} {counted / MIB:8.1f} MiB  " + ", ".join(f"{key} {value / MIB:+.2f}" for key, value in sorted(grown.items())))
+        rows.append(f"{name:12} {device['process']['bytes'] / MIB:8.1f} MiB  " + ", ".join(f"{key} {value / MIB:+.2f}" for key, value in sorted(grown.items())))
         rows.append(" " * 14 + "code of " + ", ".join(f"{key} {value / MIB:.0f}" for key, value in parts(device, "code").items()))
         before = now
-        expect_equal(device["process"]["bytes"], counted, f"the ledger's sum at {name}\n{shown(device)}")
+        expect("unrecorded" not in {what for what, _ in now}, f"memory without a recorded block at {name}\n{shown(device)}")
     (done.folder / "libraries.txt").write_text("\n".join(rows) + "\n")
     print("\n".join("  " + row for row in rows), flush=True)

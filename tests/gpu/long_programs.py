@@ -7,7 +7,7 @@ import collections
 import json
 import os
 
-from harness import claim, expect, expect_equal, site, tail
+from harness import HOST, claim, expect, expect_equal, site, tail
 from stepped import MIB, at_line, expect_figures, has_line, ledger, line, objects_in, place, program, python, run, run_with_figures, shown, step_of, symbols
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
@@ -87,10 +87,11 @@ def modules_of_many_shapes_are_counted_and_their_code_grows_as_nvml_says(t):
 @claim(slow=True)
 def kernels_that_triton_specialises_are_modules_of_the_line_that_launches_them(t):
     done = long_run(t, "triton")
-    for shapes in (0, 25, 100):
+    expect_equal(done.results(), ["sum 500500 500500"], "what the kernels computed")
+    for shapes in (0, 250, 1000):
         found = at_line(symbols(t, done, f"shapes_{shapes}"), "module", "shape_triton")
         expect_equal(len(found), shapes, f"modules of {place('shape_triton')}\n{done.story()}")
-    first, last = ledger(t, done, "shapes_0"), ledger(t, done, "shapes_100")
+    first, last = ledger(t, done, "shapes_0"), ledger(t, done, "shapes_1000")
     code = [line(device, "code")["bytes"] for device in (first, last)]
     local = [line(device, "local_memory")["bytes"] for device in (first, last)]
     grown = last["process"]["bytes"] - first["process"]["bytes"]
@@ -218,21 +219,21 @@ def expect_equal_threads(snapshot, rows, bytes_of):
         by_thread[row["thread"]] += bytes_of(row)
     listed = sorted(by_thread.values())
     expect_equal(len(by_thread), THREADS, f"threads with such memory; bytes of each: {listed}\n{snapshot.where()}")
-    # The first one may take what all share.
-    expect(listed[0] > 0 and listed[0] == listed[THREADS - 2], f"bytes of each thread: {listed}\n{snapshot.where()}")
+    # The first ones may take what all share.
+    expect(listed[0] > 0 and listed[0] == listed[THREADS // 2], f"bytes of each thread: {listed}\n{snapshot.where()}")
 
 
 @claim(slow=True)
 def the_workspace_of_each_threads_handle_has_its_line(t):
     done = handles(t, "kept")
     snapshot = symbols(t, done, "threads_ended")
-    rows = rows_at(snapshot, "handle_created", "handle_used")
+    rows = [row for row in rows_at(snapshot, "handle_created", "handle_used") if row["kind"] not in HOST]
     expect_equal_threads(snapshot, rows, lambda row: row["bytes"])
     device = ledger(t, done, "threads_ended")
     library = [entry for entry in device["lines"] if entry["what"] == "library" and entry["of"].startswith("cuBLAS")]
     expect_equal(sum(entry["bytes"] for entry in library), sum(row["bytes"] for row in rows), f"memory of cuBLAS in the ledger\n{shown(device)}")
     code, out, err = t.cli("report", step_of(t, done, "threads_ended")[0])
-    expect(code == 0 and place("handle_created") in out or place("handle_used") in out, f"the report\n{tail(out + err, 40)}")
+    expect(code == 0 and (place("handle_created") in out or place("handle_used") in out), f"the report\n{tail(out + err, 40)}")
 
 
 @claim(slow=True)
