@@ -1,4 +1,7 @@
-"""Claims about several devices and several processes: each byte is booked on its device, and in the process that NVML charges."""
+"""Claims about several devices and several processes: each byte is booked on its device, and in the process that NVML charges.
+
+MIG and MPS are absent: they would need other settings of the machine.
+"""
 
 import json
 

@@ -8,7 +8,7 @@ import json
 import os
 
 from harness import HOST, claim, expect, expect_equal, site, tail
-from stepped import MIB, at_line, expect_figures, has_line, ledger, line, objects_in, place, program, python, run, run_with_figures, shown, step_of, symbols
+from stepped import MIB, at_line, count_of, expect_figures, has_line, ledger, line, objects_in, place, program, python, run, run_with_figures, shown, step_of, symbols
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 THREADS = 16
@@ -105,11 +105,9 @@ def kernels_that_triton_specialises_are_modules_of_the_line_that_launches_them(t
 def executables_of_pytorch_are_counted_by_line(t):
     done = long_run(t, "compiled")
     for name in ("start", "captured_10", "captured_20", "compiled_10", "compiled_20"):
-        snapshot = symbols(t, done, name)
-        listed = objects_in(snapshot.data)
         _, data = step_of(t, done, name)
-        count = sum(row["kind"] == "graph-exec" for row in objects(data))
-        expect_equal(count, done.fact(f"graphs_{name}"), f"executables at {name}, and CUDAGraphs of the program; all objects: {listed}\n{done.story()}")
+        count = count_of(data, "graph-exec")
+        expect_equal(count, done.fact(f"graphs_{name}"), f"executables at {name}, and CUDAGraphs of the program; all objects: {objects_in(data)}\n{done.story()}")
     last = symbols(t, done, "compiled_20")
     expect_equal(len(at_line(last, "graph-exec", "shapes_instantiated")), 20, f"executables of {place('shapes_instantiated')}\n{done.story()}")
     by_compile = len(at_line(last, "graph-exec", "shapes_compiled"))
@@ -118,11 +116,6 @@ def executables_of_pytorch_are_counted_by_line(t):
     executables = line(device, "graph_execs")
     expect_equal(executables["count"], done.fact("graphs_compiled_20"), f"executables in the ledger\n{shown(device)}")
     expect(executables["bytes"] > 0, f"bytes of executables\n{shown(device)}")
-
-
-def objects(data):
-    table = data.get("objects", {"calls": [], "columns": [], "rows": []})
-    return [table["calls"][row[table["columns"].index("call")]] for row in table["rows"]]
 
 
 @claim(slow=True)

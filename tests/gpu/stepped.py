@@ -4,6 +4,7 @@ NVML may number processes as another namespace does. Then a figure is known only
 are `alone`, and run such a program again; claims about counts and lines share one run among others.
 """
 
+import collections
 import json
 import os
 import threading
@@ -174,9 +175,17 @@ def on_device(data, ordinal):
     return sum(row["bytes"] for row in segments(data) if row["kind"] == "segment" and row.get("device") in numbers)
 
 
+def kinds_of(data):
+    """The number of live objects of each kind, without symbols."""
+    table = data.get("objects", {"calls": [], "columns": ["call"], "rows": []})
+    call = table["columns"].index("call")
+    return collections.Counter(table["calls"][row[call]]["kind"] for row in table["rows"])
+
+
+def count_of(data, kind):
+    return kinds_of(data)[kind]
+
+
 def objects_in(data):
     """Live objects by kind, in words."""
-    counts = {}
-    for kind in (data["objects"]["calls"][row[data["objects"]["columns"].index("call")]]["kind"] for row in data.get("objects", {}).get("rows", [])):
-        counts[kind] = counts.get(kind, 0) + 1
-    return " ".join(f"{kind}={count}" for kind, count in sorted(counts.items()))
+    return " ".join(f"{kind}={count}" for kind, count in sorted(kinds_of(data).items()))
