@@ -98,6 +98,7 @@ fn memory_opened_from_another_process_counts_for_its_owner() {
     let opener = outcome.recording_of("opener");
     opener.expect_live(Ipc, 1, 0).expect_kinds(&[Ipc]);
     assert_eq!(opener.only(Ipc).references, 1, "opened twice, closed once");
+    assert_eq!(opener.only(Ipc).requested, 4096, "the size of the owner's block");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::{Word, add_reference, frees_in, parameter, read, record, record_output, with_table};
 use crate::recorder::{self, AllocationEvent, TEARDOWN, key};
+use crate::resolve::driver;
 use culeak::cuda_functions::Api;
 use culeak::format::{halves, pack};
 use culeak::kind::Kind;
@@ -18,11 +19,20 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
         let event = AllocationEvent {
             extra: pack(1, 0),
             flags: Attributes::COUNTS,
+            requested: if result == 0 { size_at(address) } else { 0 },
             ..AllocationEvent::new(api, Kind::Ipc, 0)
         };
         record(result, || address, &event);
     }
     result
+}
+
+/// The bytes of the block that begins there; 0 if the driver does not say.
+fn size_at(address: u64) -> u64 {
+    let mut bytes = 0;
+    // SAFETY: the size is a valid out-parameter, and the driver does not write the start if it is null.
+    let result = unsafe { driver::cuMemGetAddressRange_v2(std::ptr::null_mut(), &mut bytes, address) };
+    if result == 0 { bytes as u64 } else { 0 }
 }
 
 pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize
 
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{dl, search};
-use cudarc::driver::sys::{CUcontext, CUdevice, CUgraph, CUgraphNode, CUstream, CUuuid};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUstream, CUuuid};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::lockfree::index::mix;
 
@@ -205,6 +205,7 @@ queries! {
     cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
     // Without an array it writes the number of nodes.
     cuGraphGetNodes = cuGraphGetNodes (graph: CUgraph, nodes: *mut CUgraphNode, count: *mut usize);
+    cuMemGetAddressRange_v2 = cuMemGetAddressRange_v2 (base: *mut CUdeviceptr, size: *mut usize, address: CUdeviceptr);
     // The status is an enum: newer drivers may write values that the binding lacks.
     cuStreamGetCaptureInfo_v2 = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
     cuStreamGetCaptureInfo_v2_ptsz = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
