@@ -12,16 +12,12 @@ from stepped import MIB, at_line, count_of, expect_figures, has_line, ledger, li
 
 NCCL = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 THREADS = 16
+# The others are cases of requests.c.
+PYTHON = {"triton": ["shapes"], "compiled": ["graphs"], "groups": ["groups", "one"]}
 
 
-def commands(t):
-    return {
-        "graphs": [program(t, "requests"), "graphs"],
-        "modules": [program(t, "requests"), "modules"],
-        "triton": python(t, "shapes"),
-        "compiled": python(t, "graphs"),
-        "groups": python(t, "groups", "one"),
-    }
+def command(t, name):
+    return python(t, *PYTHON[name]) if name in PYTHON else [program(t, "requests"), name]
 
 
 # The largest are started first.
@@ -30,11 +26,11 @@ LONG = ["compiled", "groups", "triton", "modules", "graphs"]
 
 @claim(over=LONG, alone=True)
 def a_long_program_has_at_each_step_what_nvml_counts(t, name):
-    expect_figures(t, run_with_figures(t, commands(t)[name], NCCL))
+    expect_figures(t, run_with_figures(t, command(t, name), NCCL))
 
 
 def long_run(t, name):
-    return run(t, commands(t)[name], NCCL)
+    return run(t, command(t, name), NCCL)
 
 
 # ---- a graph for each request ----

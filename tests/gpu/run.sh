@@ -12,6 +12,7 @@
 #   TORCH_MEMORY_SAVER   folder of its unpacked wheel (pip download --no-deps torch_memory_saver)
 #   MEMRAY               folder of its unpacked wheel, with what it needs (pip install --target FOLDER memray)
 #   HAMI_CORE            folder with a libvgpu.so in it (Project-HAMi/HAMi-core, built by its build.sh)
+#   the toolkit's cuBLAS, cuFFT, cuSOLVER and cuSPARSE with their headers; a second GPU
 # The last line is `N passed, N failed`; the exit code is 0 if nothing failed. A claim that this machine cannot run counts as
 # failed, unless --allow-missing is given. --compare measures instead (compare.md, compare-objects.md); the cost of recording is
 # measured by benches/compare/run.sh.

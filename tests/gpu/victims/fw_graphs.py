@@ -43,7 +43,7 @@ def run_compiled(compiled, number):
 
 
 def executables():
-    return sum(isinstance(thing, torch.cuda.CUDAGraph) for thing in gc.get_objects())
+    return sum(issubclass(type(thing), torch.cuda.CUDAGraph) for thing in gc.get_objects())
 
 
 def state(name):
