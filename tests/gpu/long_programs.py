@@ -20,7 +20,6 @@ def command(t, name):
     return python(t, *PYTHON[name]) if name in PYTHON else [program(t, "requests"), name]
 
 
-# The largest are started first.
 LONG = ["compiled", "groups", "triton", "modules", "graphs"]
 
 

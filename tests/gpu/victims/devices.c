@@ -125,20 +125,29 @@ static void start(void) {
     use(0);
 }
 
+// FACT all_NAME: what NVML counts for both processes.
+static void step_of_two(const char *name) {
+    char key[64];
+    snprintf(key, sizeof key, "all_%s", name);
+    fact(key, (uint64_t)counted_in_all(0));
+    step(name);
+}
+
 static void import_it(void) {
     CUipcMemHandle handle;
     CUdeviceptr block;
     char word;
     start();
-    step("importer_context");
+    step_of_two("importer_context");
+    tell(to_exporter, "r", 1);
     hear(to_importer, &handle, sizeof handle);
     OK(cuIpcOpenMemHandle(&block, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)); // site: devices_import
-    step("importer_opened");
+    step_of_two("importer_opened");
     tell(to_exporter, "o", 1);
     hear(to_importer, &word, 1);
-    step("importer_alone");
+    step_of_two("importer_alone");
     OK(cuIpcCloseMemHandle(block));
-    step("importer_closed");
+    step_of_two("importer_closed");
     tell(to_exporter, "c", 1);
     hear(to_importer, &word, 1);
 }
@@ -163,17 +172,18 @@ CASE(shared) {
     CUipcMemHandle handle;
     char word;
     start();
-    step("exporter_context");
+    step_of_two("exporter_context");
+    hear(to_exporter, &word, 1);
     OK(cuMemAlloc(&block, 300 * (size_t)MIB)); // site: devices_export
     OK(cuIpcGetMemHandle(&handle, block));
-    step("exporter_exported");
+    step_of_two("exporter_exported");
     tell(to_importer, &handle, sizeof handle);
     hear(to_exporter, &word, 1);
     OK(cuMemFree(block));
-    step("exporter_freed");
+    step_of_two("exporter_freed");
     tell(to_importer, "f", 1);
     hear(to_exporter, &word, 1);
-    step("exporter_last");
+    step_of_two("exporter_last");
     tell(to_importer, "q", 1);
     if (waitpid(child, &status, 0) != child || status != 0) failed("importer", status, __FILE__, __LINE__);
 }

@@ -40,15 +40,29 @@ static void *nvml_device(int ordinal) {
     return devices[ordinal];
 }
 
+// The processes on a device that NVML lists.
+static unsigned list_processes(int ordinal, CountedProcess *found, unsigned room) {
+    unsigned count = room;
+    OK(((int (*)(void *, unsigned *, CountedProcess *))nvml("nvmlDeviceGetComputeRunningProcesses_v3"))(nvml_device(ordinal), &count, found));
+    return count;
+}
+
 // Bytes of this process on a device, or -1 if NVML lists it by another process id. With ALONE in the environment, the only process
 // that NVML lists is this one.
 static long long counted(int ordinal) {
     CountedProcess found[256];
-    unsigned count = 256;
-    OK(((int (*)(void *, unsigned *, CountedProcess *))nvml("nvmlDeviceGetComputeRunningProcesses_v3"))(nvml_device(ordinal), &count, found));
+    unsigned count = list_processes(ordinal, found, 256);
     for (unsigned i = 0; i < count; i++)
         if (found[i].pid == (unsigned)getpid()) return (long long)found[i].bytes;
     return count == 0 ? 0 : count == 1 && getenv("ALONE") ? (long long)found[0].bytes : -1;
+}
+
+// Bytes of all processes on a device.
+static inline long long counted_in_all(int ordinal) {
+    CountedProcess found[256];
+    long long sum = 0;
+    for (unsigned i = 0, count = list_processes(ordinal, found, 256); i < count; i++) sum += (long long)found[i].bytes;
+    return sum;
 }
 
 static inline void request_snapshot(const char *name) {
