@@ -28,7 +28,9 @@ def code_of_a_library_has_a_line_of_that_library(t, library):
     code = parts(device, "code")
     own = [f"lib{name}" for name in [library, *NEEDS.get(library, [])]]
     named = [name for name in code if any(name.startswith(start) for start in own)]
-    expect(named, f"no code of {library}: {code}\n{shown(device)}\n{done.story()}")
+    # The first kernels of cuSPARSE are small enough for memory that the context has already.
+    taken = [part["bytes"] for part in device["process"]["at_peak"] if part["purpose"] not in ("context", "linear")]
+    expect(named or library == "cusparse" and not taken, f"no code of {library}: {code}\n{shown(device)}\n{done.story()}")
     if library not in IN_PYTORCH:
         expect_equal(sorted(code), sorted(named), f"binaries whose code is on the device, in a program that uses {library} only\n{shown(device)}")
 
