@@ -119,7 +119,14 @@ impl AllocationEvent {
 }
 
 /// Adds what the hook does not know: time, thread, context, device, label, stack.
+#[inline(never)]
 pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
+    entry_inline(recording, event)
+}
+
+/// As [`entry`], for the most frequent event.
+#[inline(always)]
+fn entry_inline(recording: &Recording, event: &AllocationEvent) -> Entry {
     let (context, current) = match event.device {
         Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
         _ => current::context_and_device(recording),
@@ -196,7 +203,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         recording.prepare(shard, key);
-        let entry = entry(recording, event);
+        let entry = entry_inline(recording, event);
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }
@@ -224,7 +231,7 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
         for address in addresses {
             let key = key(event.space, address);
             recording.prepare(shard, key);
-            was_lost |= !recording.allocated_at(shard, key, &entry);
+            was_lost |= !recording.allocated_out_of_line(shard, key, &entry);
         }
         if was_lost {
             messages::loss(recording);

@@ -75,7 +75,8 @@ const fn word(hash: u64, row: u32) -> u64 {
 }
 
 impl Index {
-    fn window(&self, level: usize, hash: u64) -> Option<&[AtomicU64]> {
+    #[inline]
+    fn window(&self, level: usize, hash: u64) -> Option<&[AtomicU64; WINDOW]> {
         // Acquire: pairs with the Release in `add_level`, so the memory is mapped before it is used.
         let base = self.levels[level].load(Acquire);
         if base.is_null() {
@@ -83,7 +84,7 @@ impl Index {
         }
         let window = hash as usize & ((FIRST << level) - 1);
         // SAFETY: the level was mapped with (FIRST << level) windows of WINDOW words, zeroed, and is never unmapped.
-        Some(unsafe { std::slice::from_raw_parts(base.add(window * WINDOW), WINDOW) })
+        Some(unsafe { &*base.add(window * WINDOW).cast() })
     }
 
     fn add_level(&self, level: usize) -> Result<(), Errno> {
@@ -120,7 +121,8 @@ impl Index {
         for word in self.window(level, hash)? {
             // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
             let seen = word.load(Acquire);
-            if seen != 0 && (seen ^ hash) >> 32 == 0 {
+            // The tag first: most words have another one.
+            if (seen ^ hash) >> 32 == 0 && seen != 0 {
                 let row = seen as u32 - 1;
                 if same(row) {
                     return Some(Entry { row, word, seen });

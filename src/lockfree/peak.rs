@@ -89,6 +89,16 @@ impl Word {
         self.0 & AMOUNT
     }
 
+    /// Another amount in this stage and round.
+    fn with(self, amount: u64) -> Word {
+        Word(self.0 & !AMOUNT | amount.min(AMOUNT))
+    }
+
+    /// Whether both words are of one stage and round.
+    fn is_of(self, other: Word) -> bool {
+        (self.0 ^ other.0) >> AMOUNT_BITS == 0
+    }
+
     /// The credit of a local word that is valid in this round and stage.
     fn credit(self, round: u64, stage: Stage) -> u64 {
         if self.round() == round && self.stage() == stage {
@@ -165,11 +175,12 @@ where
             // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
             let local = Word(self.local.word.load(Acquire));
             let central = Word(self.central.word.load(SeqCst));
-            let round = central.round();
+            // Credit of another stage or round is void.
+            let credit = if local.is_of(central) { local.amount() } else { 0 };
             if central.stage() == Stage::Open
-                && let Some(left) = after(local.credit(round, Stage::Open), amount, grows)
+                && let Some(left) = after(credit, amount, grows)
             {
-                if swap(self.local.word, local, Word::new(round, Stage::Open, left)) {
+                if swap(self.local.word, local, central.with(left)) {
                     return false;
                 }
             } else if let Some(peak) = self.change_centrally(central, amount, grows) {

@@ -71,6 +71,9 @@ pub struct Table {
 }
 
 /// The table together with its storage and the caller's shard.
+///
+/// What an allocation and a free call is inlined into them, so that the sizes of the storage's extents are constants there. What
+/// is rare takes `self` by value: a reference would keep it in memory.
 #[derive(Clone, Copy)]
 pub struct TableIn<'a> {
     pub table: &'a Table,
@@ -147,7 +150,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// Prefetches the cache lines that `insert` will write.
-    #[inline]
+    #[inline(always)]
     pub fn prepare(&self, key: Key) {
         self.table.index.prepare(key.hash());
         let (link, _) = halves(self.free_list(0).local.load(Relaxed));
@@ -160,6 +163,7 @@ impl<'a> TableIn<'a> {
     ///
     /// # Errors
     /// Why there is no room: the file or the address space is full.
+    #[inline(always)]
     pub fn insert(&self, key: Key, entry: &Entry) -> Result<u32, Errno> {
         let (number, record) = self.take()?;
         let generation = halves(record.state.load(Relaxed)).1;
@@ -178,7 +182,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// The live record of this key, the state it was found in, and its entry in the index.
-    #[inline]
+    #[inline(always)]
     fn locate(&self, key: Key) -> Option<Located<'a>> {
         let mut found = None;
         let place = self.table.index.find(key.hash(), |number| {
@@ -201,7 +205,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// Withdraws the record of this key, for a free that is about to happen.
-    #[inline]
+    #[inline(always)]
     pub fn withdraw(&self, key: Key) -> Option<Withdrawn<'a>> {
         loop {
             let Located { place, record, state } = self.locate(key)?;
@@ -225,22 +229,33 @@ impl<'a> TableIn<'a> {
         }
     }
 
+    #[inline(never)]
+    fn withdraw_out_of_line(self, key: Key) -> Option<Withdrawn<'a>> {
+        self.withdraw(key)
+    }
+
     /// Removes the index entry of a record that the caller has just withdrawn.
-    #[inline]
+    #[inline(always)]
     fn forget(&self, key: Key, place: crate::lockfree::index::Entry<'a>) {
         if key.space == Space::Physical {
             place.remove();
         } else if !place.clear() {
-            // `place` is stale: meanwhile the record was freed and used for the same key again, with an entry elsewhere.
-            let number = place.row;
-            if let Some(place) = self.table.index.find(key.hash(), |row| row == number) {
-                place.clear();
-            }
+            self.forget_elsewhere(key, place.row);
+        }
+    }
+
+    /// The entry that was found is stale: meanwhile the record was freed and used for the same key again, with an entry
+    /// elsewhere.
+    #[cold]
+    #[inline(never)]
+    fn forget_elsewhere(self, key: Key, number: u32) {
+        if let Some(place) = self.table.index.find(key.hash(), |row| row == number) {
+            place.clear();
         }
     }
 
     /// The free succeeded: the record becomes free.
-    #[inline]
+    #[inline(always)]
     pub fn commit(&self, withdrawn: Withdrawn) {
         self.release(withdrawn.number, withdrawn.generation);
     }
@@ -364,7 +379,7 @@ impl<'a> TableIn<'a> {
                 continue;
             };
             // By key, since the record may have been freed and used again: `wanted` then decides on the new contents.
-            if let Some(withdrawn) = self.withdraw(key) {
+            if let Some(withdrawn) = self.withdraw_out_of_line(key) {
                 if withdrawn.entry().is_some_and(|entry| wanted(&entry)) {
                     each(withdrawn);
                 } else {

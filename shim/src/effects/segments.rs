@@ -90,7 +90,7 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
                 return None;
             }
             let held = recording.and_then(|recording| {
-                let held = recording.withdraw(key, thread_and_shard(recording).1)?;
+                let held = recording.withdraw_out_of_line(key, thread_and_shard(recording).1)?;
                 let entry = held.entry()?;
                 Some((held, entry))
             });
@@ -233,7 +233,7 @@ fn publish(object: Object, parent: Object, event: &AllocationEvent) {
         ..segment_entry(recording, event, device)
     };
     let key = recorder::key(Space::Segment, object.to_word());
-    if recording.allocated_at(shard, key, &entry) {
+    if recording.allocated_out_of_line(shard, key, &entry) {
         kernel_objects::count_segment(parent, true);
     } else {
         recording.add(Loss::Segments, 1);

@@ -217,7 +217,7 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
                 }
                 break;
             };
-            if let Some(withdrawn) = recording.withdraw(key, shard) {
+            if let Some(withdrawn) = recording.withdraw_out_of_line(key, shard) {
                 recording.commit(withdrawn, shard);
             }
             let link = Link::from_word(mapping.pool);

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
+use crate::recorder::thread::THREAD;
 use crate::resolve::driver;
 use cudarc::driver::sys::CUuuid;
 use culeak::lockfree::table::Attributes;
@@ -15,17 +16,36 @@ use culeak::recording::Recording;
 static CHANGES: AtomicU32 = AtomicU32::new(1);
 
 /// The context that a thread saw last.
-struct Seen {
+pub struct Seen {
     changes: Cell<u32>,
     handle: Cell<u64>,
     row: Cell<u16>,
     device: Cell<u8>,
 }
 
-thread_local! {
-    static SEEN: Seen = const {
-        Seen { changes: Cell::new(0), handle: Cell::new(0), row: Cell::new(Attributes::NO_CONTEXT), device: Cell::new(Attributes::NO_DEVICE) }
-    };
+impl Seen {
+    pub const fn nothing() -> Seen {
+        Seen {
+            changes: Cell::new(0),
+            handle: Cell::new(0),
+            row: Cell::new(Attributes::NO_CONTEXT),
+            device: Cell::new(Attributes::NO_DEVICE),
+        }
+    }
+
+    /// Another context than the last one.
+    #[cold]
+    #[inline(never)]
+    fn set(&self, recording: &Recording, handle: u64, changes: u32) {
+        let row = recording.context(handle).unwrap_or_else(|| {
+            let device = ordinal().map_or(Attributes::NO_DEVICE, |ordinal| device_row(recording, ordinal));
+            recording.add_context(handle, device, false)
+        });
+        self.handle.set(handle);
+        self.changes.set(changes);
+        self.row.set(row);
+        self.device.set(recording.context_device(row));
+    }
 }
 
 /// Voids what threads know about their contexts.
@@ -34,7 +54,7 @@ pub fn contexts_changed() {
 }
 
 /// Rows of the calling thread's current context and device.
-#[inline]
+#[inline(always)]
 pub fn context_and_device(recording: &Recording) -> (u16, u8) {
     let mut context = std::ptr::null_mut();
     // SAFETY: a valid out-parameter.
@@ -42,17 +62,11 @@ pub fn context_and_device(recording: &Recording) -> (u16, u8) {
         return (Attributes::NO_CONTEXT, Attributes::NO_DEVICE);
     }
     let handle = context as u64;
-    SEEN.with(|seen| {
+    THREAD.with(|thread| {
+        let seen = &thread.seen;
         let changes = CHANGES.load(Acquire);
         if seen.handle.get() != handle || seen.changes.get() != changes {
-            let row = recording.context(handle).unwrap_or_else(|| {
-                let device = ordinal().map_or(Attributes::NO_DEVICE, |ordinal| device_row(recording, ordinal));
-                recording.add_context(handle, device, false)
-            });
-            seen.handle.set(handle);
-            seen.changes.set(changes);
-            seen.row.set(row);
-            seen.device.set(recording.context_device(row));
+            seen.set(recording, handle, changes);
         }
         (seen.row.get(), seen.device.get())
     })

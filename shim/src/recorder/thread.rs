@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use crate::recorder::call::Call;
+use crate::recorder::current::Seen;
 use culeak::format::NONE;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
@@ -29,6 +30,8 @@ pub struct ThreadState {
     pub calls: Cell<u64>,
     /// The caller's address, which the entry of a hook leaves for the hook's body.
     pub caller: Cell<u64>,
+    /// The context that this thread saw last.
+    pub seen: Seen,
     /// Events of this thread, to choose those whose cost is measured.
     pub events: Cell<u32>,
 }
@@ -45,6 +48,7 @@ thread_local! {
             inside_call: Cell::new(Call::NONE),
             calls: Cell::new(0),
             caller: Cell::new(0),
+            seen: Seen::nothing(),
             events: Cell::new(0),
         }
     };

@@ -83,6 +83,12 @@ impl Packed {
         }
     }
 
+    /// Whether the base is [`Base::Saved`], the highest kind.
+    #[inline(always)]
+    pub fn is_saved(self) -> bool {
+        self.0 >> (PAYLOAD_BITS - 2) >= Base::Saved as u32
+    }
+
     #[inline(always)]
     pub fn offset(self) -> i64 {
         // The kind is shifted out at the top, `ra` and `fp` at the bottom; the second shift extends the sign.

@@ -28,7 +28,7 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
 
 use crate::cursor::{Cursor, load};
-use crate::rule::{Base, Packed};
+use crate::rule::Packed;
 use crate::stack::{self, Bounds};
 use crate::{Registers, TABLE, machine};
 
@@ -242,32 +242,30 @@ impl Path {
     }
 
     /// The first step from `place` on whose words have changed; the last step if none have.
-    #[inline]
+    ///
+    /// Half of a warm walk is spent here, so it is a function of its own: inlined, it would keep its variables in memory.
+    #[inline(never)]
     fn unchanged_until(&self, place: usize, bounds: Bounds) -> usize {
-        let mut steps = self.steps[place..].iter();
-        let mut last = place;
-        let Some(mut step) = steps.next() else { return last };
-        for next in steps {
+        let steps = &self.steps[place..];
+        let pairs = steps.iter().zip(&steps[1..]);
+        let changed = pairs.enumerate().find(|(_, (step, next))| {
             let rule = step.rule;
             // SAFETY: at least a word below the CFA, which is the next frame's stack pointer. That was within this stack when
             // the step was taken, and the top has not changed. Not below the range that was readable then and still is (`low`).
             if machine::code_address(unsafe { load(next.sp - rule.ra() * 8) }) != next.pc {
-                break;
+                return true;
             }
             // SAFETY: as above.
             if rule.fp() != 0 && unsafe { load(next.sp - rule.fp() * 8) } != next.fp {
-                break;
+                return true;
             }
-            if rule.base() == Some(Base::Saved) {
-                let saved = step.fp.wrapping_add(rule.offset() as u64);
-                // SAFETY: a word within the stack.
-                if !bounds.contain_word(saved) || unsafe { load(saved) } != next.sp {
-                    break;
-                }
+            if !rule.is_saved() {
+                return false;
             }
-            last += 1;
-            step = next;
-        }
-        last
+            let saved = step.fp.wrapping_add(rule.offset() as u64);
+            // SAFETY: a word within the stack.
+            !bounds.contain_word(saved) || unsafe { load(saved) } != next.sp
+        });
+        changed.map_or(ROOM - 1, |(index, _)| place + index)
     }
 }

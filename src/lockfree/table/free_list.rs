@@ -66,11 +66,19 @@ impl Note {
 impl<'a> TableIn<'a> {
     /// Takes a free record: one that this shard freed, one of its batch, one that another shard freed, or the first of a new
     /// batch.
+    #[inline(always)]
     pub(super) fn take(&self) -> Result<(u32, &'a Record), Errno> {
+        match self.take_local(self.free_list(0)) {
+            Some(record) => Ok(record),
+            None => self.take_elsewhere(),
+        }
+    }
+
+    #[inline(never)]
+    fn take_elsewhere(self) -> Result<(u32, &'a Record), Errno> {
         let list = self.free_list(0);
         let found = self
-            .take_local(list)
-            .or_else(|| self.take_magazine(list))
+            .take_magazine(list)
             .or_else(|| self.take_fresh(list))
             .or_else(|| (1..SHARDS).find_map(|step| self.take_magazine(self.free_list(step))));
         if let Some(record) = found {
@@ -104,7 +112,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// Takes a record of the owner's local list, which is empty in a shard that threads share.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_local(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
         let mut head = list.local.load(Relaxed);
         while let (link @ 1.., note) = halves(head) {
@@ -186,6 +194,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// Makes a record free, which the caller has withdrawn or could not publish.
+    #[inline(always)]
     pub(super) fn release(&self, number: u32, generation: u32) {
         let Some(record) = self.record(number) else { return };
         let state = State {
@@ -223,7 +232,8 @@ impl<'a> TableIn<'a> {
     }
 
     /// Makes the records from `link` on, which this thread took, a magazine of this shard.
-    fn share(&self, link: u32) {
+    #[inline(never)]
+    fn share(self, link: u32) {
         let Some(record) = link.checked_sub(1).and_then(|number| self.record(number)) else {
             return;
         };

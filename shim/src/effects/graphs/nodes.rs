@@ -354,7 +354,7 @@ fn free_if_older(recording: &Recording, key: Key, shard: u32, before: u64) -> bo
         .table(shard)
         .get(key)
         .is_some_and(|entry| entry.time_ns <= before);
-    if older && let Some(withdrawn) = recording.withdraw(key, shard) {
+    if older && let Some(withdrawn) = recording.withdraw_out_of_line(key, shard) {
         recording.commit(withdrawn, shard);
     }
     older
