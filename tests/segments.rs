@@ -233,6 +233,16 @@ fn duplicated_memory_counts_once_until_its_last_handle_is_freed() {
     }
 }
 
+/// A client's memory is freed with it, but not that of which another client has a handle.
+#[test]
+fn memory_that_is_freed_with_its_parent_belongs_to_its_duplicates() {
+    for (freed, live) in [("", 4), (" copy", 4), (" third", 4), (" copy third", 0)] {
+        let outcome = checked(&format!("duplicates client{freed}"));
+        let bytes = bytes_of(outcome.only_snapshot(), Kind::Segment);
+        assert_eq!(bytes, (518 + live) * MIB, "freed client{freed}");
+    }
+}
+
 #[test]
 fn a_descriptor_that_was_closed_and_reused_is_that_of_its_new_file() {
     let outcome = checked("foreign");

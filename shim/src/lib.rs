@@ -49,10 +49,12 @@ mod resolve;
 mod settings;
 mod stacks;
 
-/// Before the program starts: finds the loader's functions, and other copies of this library in the process.
+/// Before the program starts: finds the loader's functions and other copies of this library in the process, and reads what is
+/// needed before there is a recording.
 extern "C" fn at_start() {
     resolve::dl::ensure();
     hooks::find_next_ioctl();
+    effects::segments::configure();
     let (name, address) = frameworks::client_api::EXPORTED;
     resolve::search::look_for_other_copies(name, address());
 }

@@ -207,6 +207,7 @@ static void duplicates(void) {
         if (!strcmp(*freed, "original")) REQUIRE(!release(client, original));
         if (!strcmp(*freed, "copy")) REQUIRE(!release(second, copy));
         if (!strcmp(*freed, "third")) REQUIRE(!release(second, third));
+        if (!strcmp(*freed, "client")) REQUIRE(!release(client, client));
     }
 }
 

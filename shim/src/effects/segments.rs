@@ -7,6 +7,7 @@
 //! Freeing a client, a device or a group of channels frees what is below it (`recorder::kernel_objects`). A duplicate within
 //! the process takes no bytes until its original is freed; a duplicate of another process's memory takes none.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use crate::recorder::{self, AllocationEvent, current, kernel_objects, segment_entry, thread_and_shard};
@@ -15,6 +16,7 @@ use crate::settings;
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, pack};
 use culeak::kind::{Kind, Place};
+use culeak::lockfree::index::mix;
 use culeak::lockfree::table::{Entry, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak::rm::{self, Allocated, Object, Request, Unknown, class};
@@ -54,8 +56,14 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
 /// So many in a row mean that the layout is another one.
 const TOO_MANY: u32 = 8;
-/// Duplicates that take no bytes because their original does.
-static DUPLICATES: AtomicU32 = AtomicU32::new(0);
+/// How many duplicates take no bytes because their original does, by a hash of the original: the free of memory without
+/// duplicates looks at no other record. Originals that share a number, and duplicates that were freed with their parent, are only
+/// looked for in vain.
+static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
+
+fn duplicates_of(original: u64) -> &'static AtomicU32 {
+    &DUPLICATES[mix(original) as usize % DUPLICATES.len()]
+}
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
     let request = match rm::request(number)? {
@@ -139,12 +147,12 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
                 if is_freed {
                     recording.commit(held, shard);
                     kernel_objects::count_segment(Object::from_word(entry.pool), false);
-                    if is_duplicate(&entry) && entry.bytes == 0 && entry.requested > 0 {
-                        forget_duplicate();
+                    if is_without_bytes(&entry) {
+                        forget_duplicate(entry.extra);
                     }
                     // A duplicate's own duplicates are its original's.
-                    if entry.bytes > 0 {
-                        pass_on(recording, object.to_word());
+                    if entry.bytes > 0 && duplicates_of(object.to_word()).load(Relaxed) > 0 {
+                        pass_on(recording, Some(object.to_word()));
                     }
                 } else {
                     recording.restore(held, shard);
@@ -258,14 +266,15 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
         // An object of another class.
         None => return,
     };
-    if requested > 0 {
-        DUPLICATES.fetch_add(1, Relaxed);
-    }
     // That of a duplicate stays with the original.
-    let of_duplicate = original.filter(|original| is_duplicate(original) && original.bytes == 0 && requested > 0);
+    let of_duplicate = original.filter(is_without_bytes);
+    let extra = of_duplicate.map_or(source.to_word(), |duplicate| duplicate.extra);
+    if requested > 0 {
+        duplicates_of(extra).fetch_add(1, Relaxed);
+    }
     let event = AllocationEvent {
         requested,
-        extra: of_duplicate.map_or(source.to_word(), |duplicate| duplicate.extra),
+        extra,
         at,
         ..AllocationEvent::new(const { Api::of("NV_ESC_RM_DUP_OBJECT") }, kind, 0)
     };
@@ -276,34 +285,54 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
     publish(object, parent, &event);
 }
 
-/// Memory whose original handle was freed belongs to one of its duplicates.
-fn pass_on(recording: &Recording, original: u64) {
-    if DUPLICATES.load(Relaxed) == 0 {
-        return;
-    }
+/// Memory whose original handle was freed belongs to one of its duplicates. `original`: the handle; `None`: the first that is
+/// found not to be live. Returns whether there was a duplicate.
+fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     let (_, shard) = thread_and_shard(recording);
+    let original = Cell::new(original);
     let mut heir = None;
-    let wanted = |entry: &Entry| is_duplicate(entry) && entry.extra == original;
-    recording.change_all(shard, wanted, |key, entry| match heir {
-        None => {
-            forget_duplicate();
-            heir = Some(key.address);
-            Entry {
-                bytes: entry.requested,
-                extra: 0,
-                ..*entry
+    let is_live = |word: u64| {
+        recording
+            .table(shard)
+            .link(recorder::key(Space::Segment, word))
+            .is_some()
+    };
+    let wanted = |entry: &Entry| {
+        is_without_bytes(entry)
+            && match original.get() {
+                Some(original) => entry.extra == original,
+                None => !is_live(entry.extra),
+            }
+    };
+    recording.change_all(shard, wanted, |key, entry| {
+        original.set(Some(entry.extra));
+        forget_duplicate(entry.extra);
+        match heir {
+            None => {
+                heir = Some(key.address);
+                Entry {
+                    bytes: entry.requested,
+                    extra: 0,
+                    ..*entry
+                }
+            }
+            Some(heir) => {
+                duplicates_of(heir).fetch_add(1, Relaxed);
+                Entry { extra: heir, ..*entry }
             }
         }
-        Some(heir) => Entry { extra: heir, ..*entry },
     });
+    heir.is_some()
 }
 
-fn is_duplicate(entry: &Entry) -> bool {
-    entry.attributes.space == Space::Segment && entry.attributes.api == const { Api::of("NV_ESC_RM_DUP_OBJECT").0 }
+/// Whether this is a duplicate of memory that counts for another handle of this process.
+fn is_without_bytes(entry: &Entry) -> bool {
+    let is_duplicate = entry.attributes.api == const { Api::of("NV_ESC_RM_DUP_OBJECT").0 };
+    entry.attributes.space == Space::Segment && is_duplicate && entry.bytes == 0 && entry.requested > 0
 }
 
-fn forget_duplicate() {
-    let _ = DUPLICATES.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+fn forget_duplicate(original: u64) {
+    let _ = duplicates_of(original).fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
 }
 
 /// An object that others are below was freed, and they with it.
@@ -317,6 +346,8 @@ fn freed_parent(object: Object, before: u64) {
                 && entry.time_ns <= before
                 && kernel_objects::is_below(Object::from_word(entry.pool), object)
         });
+        // Each turn finds another original.
+        while DUPLICATES.iter().any(|count| count.load(Relaxed) > 0) && pass_on(recording, None) {}
     }
     kernel_objects::forget(object);
 }
@@ -343,7 +374,7 @@ fn ended(why: Unknown) {
 /// In a forked child: what was lost and duplicated is the parent's.
 pub fn forked() {
     LOST.store(0, Relaxed);
-    DUPLICATES.store(0, Relaxed);
+    DUPLICATES.iter().for_each(|count| count.store(0, Relaxed));
     IMPLAUSIBLE.store(0, Relaxed);
 }
 
@@ -369,20 +400,18 @@ fn is_drivers_file(fd: i32) -> bool {
     let result = unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut status) };
     result == 0
         && status.st_mode & libc::S_IFMT == libc::S_IFCHR
-        && libc::major(status.st_rdev as libc::dev_t) as u32 == major()
+        && libc::major(status.st_rdev as libc::dev_t) as u32 == MAJOR.load(Relaxed)
 }
 
 /// NVIDIA's major number. `CULEAK_TEST_MAJOR` replaces it in tests, where another device takes the place of NVIDIA's.
-fn major() -> u32 {
-    static MAJOR: AtomicU32 = AtomicU32::new(0);
-    let known = MAJOR.load(Relaxed);
-    if known != 0 {
-        return known;
-    }
+static MAJOR: AtomicU32 = AtomicU32::new(rm::MAJOR);
+
+/// Reads the variable; called before the program starts.
+pub fn configure() {
     let text = settings::variable(c"CULEAK_TEST_MAJOR").and_then(|text| std::str::from_utf8(text).ok());
-    let major = text.and_then(|text| text.parse().ok()).unwrap_or(rm::MAJOR);
-    MAJOR.store(major, Relaxed);
-    major
+    if let Some(major) = text.and_then(|text| text.parse().ok()) {
+        MAJOR.store(major, Relaxed);
+    }
 }
 
 /// Words at an address of the program; `None` if they cannot be read.
