@@ -1,10 +1,11 @@
-/* The number of instructions of one allocation and one free, and how many of them are locked: figures that do not depend on
- * the load of the machine. Linked with a driver that does nothing; x86-64 only.
+/* The number of instructions of one allocation and one free of memory, of objects and of segments, of a request at ioctl that is
+ * not recorded, and of a reading of the clock, which is the kernel's code; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
+ * machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
  *
- *   count FRAMES
+ *   CULEAK_TEST_MAJOR=1 count FRAMES
  *
- * A child allocates and frees blocks at the end of a stack of FRAMES frames until everything is warm; then the parent steps
- * through ten allocations and ten frees and prints the means, including this program and the driver. */
+ * The variable makes culeak take /dev/null for NVIDIA's device. A child calls everything at the end of a stack of FRAMES frames
+ * until all is warm; then the parent steps through ten calls of each and prints the means, including this program and the driver. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,27 +14,61 @@
 #include <sys/ptrace.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "segment.h"
 
 typedef uint64_t address;
 int cuInit(unsigned);
 int cuMemAlloc_v2(address *, size_t);
 int cuMemFree_v2(address);
+int cuStreamCreate(address *, unsigned);
+int cuStreamDestroy_v2(address);
+int cuEventCreate(address *, unsigned);
+int cuEventDestroy_v2(address);
 
 enum { ROUNDS = 300, KEPT = 64, COUNTED = 10 };
 static volatile int sink;
+static address kept[KEPT];
+static struct timespec now;
 
 /* Calls from one line each: another line would be another stack. */
-__attribute__((noinline)) static void get(address *block, int mark) {
-    if (mark) __asm__ volatile("int3");
-    cuMemAlloc_v2(block, 512);
-    sink++;
-}
-__attribute__((noinline)) static void give(address block, int mark) {
-    if (mark) __asm__ volatile("int3");
-    cuMemFree_v2(block);
-    sink++;
-}
+#define PAIR(name, get, give)                                           \
+    __attribute__((noinline)) static void get_##name(int i, int mark) {  \
+        if (mark) __asm__ volatile("int3");                              \
+        get;                                                             \
+        sink = i;                                                        \
+    }                                                                    \
+    __attribute__((noinline)) static void give_##name(int i, int mark) { \
+        if (mark) __asm__ volatile("int3");                              \
+        give;                                                            \
+        sink = i;                                                        \
+    }
+PAIR(memory, cuMemAlloc_v2(&kept[i], 512), cuMemFree_v2(kept[i]))
+PAIR(stream, cuStreamCreate(&kept[i], 1), cuStreamDestroy_v2(kept[i]))
+PAIR(event, cuEventCreate(&kept[i], 2), cuEventDestroy_v2(kept[i]))
+PAIR(segment, request(DEVICE, FIRST + i, CLASS_MEMORY, 2 << 20), release(FIRST + i))
+PAIR(clock, clock_gettime(CLOCK_MONOTONIC, &now), clock_gettime(CLOCK_MONOTONIC, &now))
+PAIR(other, ioctl(file, 0x5401, 0), ioctl(file, 0x30000001, 0))
+
+static const struct {
+    const char *names[2];
+    void (*get)(int, int), (*give)(int, int);
+} pairs[] = {
+    {{"allocation", "free"}, get_memory, give_memory},
+    {{"stream", "destruction of a stream"}, get_stream, give_stream},
+    {{"event", "destruction of an event"}, get_event, give_event},
+    {{"segment", "free of a segment"}, get_segment, give_segment},
+    {{"other request", "another one"}, get_other, give_other},
+    {{"clock", "the clock again"}, get_clock, give_clock},
+};
+enum { PAIRS = sizeof pairs / sizeof *pairs };
+
+/* Volatile, or the compiler makes a loop of its own, with other call sites, of the last round. */
+static volatile int last_round = ROUNDS - 1;
+
+static int is_marked(int round, int i) { return round == last_round && (i == COUNTED || i == 2 * COUNTED); }
 
 __attribute__((noinline)) static void deep(int left) {
     if (left > 0) {
@@ -41,12 +76,11 @@ __attribute__((noinline)) static void deep(int left) {
         sink++; /* no tail call */
         return;
     }
-    address blocks[KEPT];
-    for (int round = 0; round < ROUNDS; round++) {
-        int last = round == ROUNDS - 1;
-        for (int i = 0; i < KEPT; i++) get(&blocks[i], last && (i == COUNTED || i == 2 * COUNTED));
-        for (int i = 0; i < KEPT; i++) give(blocks[i], last && (i == COUNTED || i == 2 * COUNTED));
-    }
+    for (int pair = 0; pair < PAIRS; pair++)
+        for (int round = 0; round < ROUNDS; round++) {
+            for (int i = 0; i < KEPT; i++) pairs[pair].get(i, is_marked(round, i));
+            for (int i = 0; i < KEPT; i++) pairs[pair].give(i, is_marked(round, i));
+        }
 }
 
 /* The lock prefix, or an exchange with memory, which is always locked. */
@@ -59,7 +93,7 @@ static int is_locked(const unsigned char *code) {
 }
 
 static void count(pid_t child, const char *what) {
-    long steps = 0, locked = 0;
+    long steps = 0, locked = 0, calls = 0;
     for (int status;;) {
         struct user_regs_struct registers;
         ptrace(PTRACE_GETREGS, child, 0, &registers);
@@ -67,10 +101,12 @@ static void count(pid_t child, const char *what) {
         if (*(unsigned char *)code == 0xcc) break;
         steps++;
         locked += is_locked((unsigned char *)code);
+        calls += (uint16_t)code[0] == 0x050f; /* syscall */
         ptrace(PTRACE_SINGLESTEP, child, 0, 0);
         if (waitpid(child, &status, 0) < 0 || !WIFSTOPPED(status)) exit(1);
     }
-    printf("%s: %.1f instructions, %.1f locked\n", what, (double)steps / COUNTED, (double)locked / COUNTED);
+    const double each = COUNTED;
+    printf("%s: %.1f instructions, %.1f locked, %.1f system calls\n", what, steps / each, locked / each, calls / each);
 }
 
 static void go_on(pid_t child) {
@@ -86,16 +122,19 @@ int main(int arguments, char **argument) {
         ptrace(PTRACE_TRACEME, 0, 0, 0);
         raise(SIGSTOP);
         cuInit(0);
+        open_device();
+        request(DEVICE, FIRST + KEPT, CLASS_MEMORY, 2 << 20);
+        duplicate(FIRST + KEPT + 1, FIRST + KEPT); /* which the free of other memory does not look for */
         deep(frames - 5);
         _exit(0);
     }
     int status;
     waitpid(child, &status, 0);
-    go_on(child);
-    count(child, "allocation");
-    go_on(child); /* past the mark at which it stopped */
-    go_on(child);
-    count(child, "free");
+    for (int i = 0; i < 2 * PAIRS; i++) {
+        go_on(child);
+        count(child, pairs[i / 2].names[i % 2]);
+        go_on(child); /* past the mark at which it stopped */
+    }
     kill(child, SIGKILL);
     return 0;
 }

@@ -1,7 +1,8 @@
 /* What one allocation and one free cost the caller. Linked with a driver that does nothing, so that all of the cost is the
- * recorder's; with -DSTREAM or -DEVENT the same of streams or events, which are objects without an address; with -DMALLOC the same with malloc and free, for comparison with heap profilers; with -DCONTROL calls that do
- * ten locked additions to a thread-local word, which shows how much threads on this machine slow each other down without
- * sharing anything.
+ * recorder's; with -DSTREAM or -DEVENT the same of streams or events, which are objects without an address; with -DSEGMENT of
+ * memory that the kernel driver gives; with -DMALLOC the same with malloc and free, for comparison with heap profilers; with
+ * -DCONTROL calls that do ten locked additions to a thread-local word, which shows how much threads on this machine slow each
+ * other down without sharing anything.
  *
  *   event FRAMES [THREADS]
  *
@@ -43,6 +44,14 @@ int cuEventDestroy_v2(address);
 static void start(void) { cuInit(0); }
 static void get(address *a) { cuEventCreate(a, 2); }
 static void give(address a) { cuEventDestroy_v2(a); }
+#elif defined SEGMENT
+#include "segment.h"
+typedef uint32_t address;
+int cuInit(unsigned);
+static uint32_t objects = FIRST;
+static void start(void) { cuInit(0); open_device(); }
+static void get(address *a) { *a = __atomic_fetch_add(&objects, 1, __ATOMIC_RELAXED); request(DEVICE, *a, CLASS_MEMORY, 2 << 20); }
+static void give(address a) { release(a); }
 #else
 typedef uint64_t address;
 int cuInit(unsigned);

@@ -4,16 +4,17 @@
 # many instructions an event takes.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
-#   benches/event.sh --build FOLDER    only builds `event`, `stream`, `event-object`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
+#   benches/event.sh --build FOLDER    only builds `event`, `stream`, `event-object`, `segment`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
 build() {
     mkdir -p "$1/driver"
-    "${CC:-cc}" -O2 -shared -fPIC -DADDRESSES_PER_THREAD -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$1/driver/libcuda.so.1"
+    "${CC:-cc}" -O2 -shared -fPIC -DADDRESSES_PER_THREAD -DANSWERS_IOCTL -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$1/driver/libcuda.so.1"
     "${CC:-cc}" -O2 -pthread benches/event.c "$1/driver/libcuda.so.1" -o "$1/event"
     "${CC:-cc}" -O2 -pthread -DSTREAM benches/event.c "$1/driver/libcuda.so.1" -o "$1/stream"
     "${CC:-cc}" -O2 -pthread -DEVENT benches/event.c "$1/driver/libcuda.so.1" -o "$1/event-object"
+    "${CC:-cc}" -O2 -pthread -DSEGMENT benches/event.c "$1/driver/libcuda.so.1" -o "$1/segment"
     "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
     "${CC:-cc}" -O2 -pthread -DCONTROL benches/event.c -o "$1/control"
     [ "$(uname -m)" != x86_64 ] || "${CC:-cc}" -O2 benches/count.c "$1/driver/libcuda.so.1" -o "$1/count"
@@ -27,7 +28,7 @@ culeak=$(realpath "${1:-target/release/culeak}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 build "$work"
-export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1
+export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1 CULEAK_TEST_MAJOR=1
 shim=$("$culeak" shim-path)
 
 row() { # row NAME FRAMES THREADS COMMAND…: a line of three figures, or question marks without a result
@@ -41,7 +42,7 @@ for frames in 10 20 40; do
     row "bare" $frames 1 "$work/event"
     row "culeak" $frames 1 env LD_PRELOAD="$shim" "$work/event"
     row "culeak, CULEAK_UNWINDER=libgcc" $frames 1 env LD_PRELOAD="$shim" CULEAK_UNWINDER=libgcc "$work/event"
-    for object in stream event-object; do
+    for object in stream event-object segment; do
         row "$object, bare" $frames 1 "$work/$object"
         row "$object, culeak" $frames 1 env LD_PRELOAD="$shim" "$work/$object"
     done

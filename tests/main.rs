@@ -10,6 +10,7 @@ mod children;
 mod client_api;
 mod coexist;
 mod contexts;
+mod cost;
 mod coverage;
 mod cudart;
 mod details;

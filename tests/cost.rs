@@ -1,0 +1,70 @@
+//! What an event costs, in instructions: a figure that does not depend on the load of the machine, nor much on its processor.
+
+#![cfg(target_arch = "x86_64")]
+
+use std::collections::BTreeMap;
+
+use crate::support::compile::executable;
+use crate::support::{Outcome, Profile, library, program};
+
+/// `benches/count.c`, with a driver that does nothing.
+fn count() -> Profile {
+    let driver = library(
+        "tiny_driver",
+        "libcuda.so.1",
+        &["-O2", "-DADDRESSES_PER_THREAD", "-DANSWERS_IOCTL"],
+        &[],
+    );
+    program(executable("../../benches/count", &["-O2"], &[driver]))
+        .arg("20")
+        .env("CULEAK_TEST_MAJOR", "1")
+        .without_driver()
+}
+
+/// Instructions, locked ones, and system calls, by the name of the call.
+fn counted(outcome: &Outcome) -> BTreeMap<String, [f64; 3]> {
+    outcome.expect_success();
+    let line = |line: &str| {
+        let (name, figures) = line.split_once(": ")?;
+        let mut figures = figures.split(", ").map(|figure| figure.split(' ').next()?.parse().ok());
+        let mut next = || figures.next().flatten();
+        Some((name.to_owned(), [next()?, next()?, next()?]))
+    };
+    outcome.stdout.lines().filter_map(line).collect()
+}
+
+/// The limits of what is more than bare: instructions, locked ones, system calls; and how often the clock is read, whose code is
+/// the kernel's, and which may be a system call.
+///
+/// They are 10 % more instructions than on the day when this was written, with 20 frames. If a change needs more, measure what that
+/// costs (`benches/event.sh`) before you raise a limit.
+const LIMITS: [(&str, [f64; 3], f64); 9] = [
+    ("allocation", [1530.0, 3.0, 0.0], 1.0),
+    ("free", [720.0, 3.0, 0.0], 0.0),
+    ("stream", [1450.0, 1.0, 0.0], 1.0),
+    ("destruction of a stream", [640.0, 1.0, 0.0], 0.0),
+    ("event", [1450.0, 1.0, 0.0], 1.0),
+    ("destruction of an event", [640.0, 1.0, 0.0], 0.0),
+    ("segment", [2300.0, 3.0, 1.0], 1.0),
+    ("free of a segment", [1290.0, 3.0, 1.0], 1.0),
+    ("other request", [12.0, 0.0, 0.0], 0.0),
+];
+
+#[test]
+fn events_take_as_many_instructions_as_they_did() {
+    let (bare, recorded) = (count().bare().run(), count().run());
+    let (bare, recorded) = (counted(&bare), counted(&recorded));
+    for (name, limits, readings) in LIMITS {
+        let more: Vec<f64> = (0..3)
+            .map(|figure| recorded[name][figure] - bare[name][figure] - readings * bare["clock"][figure])
+            .collect();
+        // The figures are means of ten calls; the cost of some calls is measured with two readings of the clock.
+        let fits = more.iter().zip(limits).all(|(more, limit)| *more < limit + 0.5);
+        assert!(
+            fits,
+            "{name}: {more:.1?} more than bare, {limits:?} allowed\n{recorded:#.1?}"
+        );
+        // The recorder was there.
+        assert!(more[0] > 0.0, "{name}: {more:?}");
+    }
+}
