@@ -29,6 +29,7 @@ mod ioctl;
 mod lookup;
 
 use libc::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use ioctl::find_next as find_next_ioctl;
 
@@ -37,6 +38,7 @@ use crate::resolve::{driver, next};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Space};
+use culeak::recording::Recording;
 
 /// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
 const NOT_FOUND: c_int = 500;
@@ -306,6 +308,10 @@ fn space_of(kind: Kind) -> Space {
     }
 }
 
+/// Whether a runtime hook has ever recorded an allocation itself. Usually none has, and a free then looks at no record. Relaxed: a
+/// thread that frees such memory has its address from the thread that allocated it.
+static HAS_BACKED_UP: AtomicBool = AtomicBool::new(false);
+
 /// `address` and `bytes` are evaluated after success only: they read what the call wrote.
 fn labels_allocation(
     api: Api,
@@ -323,6 +329,7 @@ fn labels_allocation(
         if address != 0 {
             // The runtime has just used the driver, so the driver can be asked for the current context.
             driver::is_loaded();
+            HAS_BACKED_UP.store(true, Relaxed);
             let event = AllocationEvent {
                 space: space_of(kind),
                 flags: Attributes::BACKED_UP,
@@ -338,10 +345,11 @@ fn labels_allocation(
 fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
     let mut word = FrameWord::new();
     let label = Label::set(api, &mut word);
-    let ours = recorder::running().is_some_and(|recording| {
+    let is_backed_up = |recording: &Recording| {
         let entry = recording.table(0).get(recorder::key(space, address));
         entry.is_some_and(|entry| entry.attributes.flags & Attributes::BACKED_UP != 0)
-    });
+    };
+    let ours = HAS_BACKED_UP.load(Relaxed) && recorder::running().is_some_and(is_backed_up);
     let held = if ours {
         recorder::withdraw(space, address)
     } else {
