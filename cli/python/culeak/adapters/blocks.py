@@ -8,6 +8,7 @@ import ctypes
 import functools
 import os
 from array import array
+from operator import index
 from typing import Any, Callable, List, Optional, Set, Tuple
 
 from culeak.recorder import Recorder
@@ -16,6 +17,10 @@ from culeak.recorder import Recorder
 NUMBERED = 1 << 56
 RANGE = 1 << 48
 _RANGES = 256
+#: Addresses and numbers are below this.
+_END = NUMBERED + _RANGES * RANGE
+#: No block has as many bytes.
+MOST_BYTES = 1 << 56
 #: Addresses are kept with this bit, so that `culeak why` does not take the adapter for a holder of the blocks.
 MARK = 1 << 60
 
@@ -65,11 +70,17 @@ def forward(domain: str, alloc: int, free: int) -> Optional[Tuple[int, int]]:
 
 
 class Domain:
-    """The blocks of one framework. After a failure it forgets them, and nothing is recorded any more."""
+    """The blocks of one framework. After a failure it forgets them, and nothing is recorded any more.
 
-    def __init__(self, name: str) -> None:
+    Sizes and addresses that no block can have are a ValueError, and nothing of that call is recorded. ``pool_bytes``: the size of
+    the pool that the blocks lie in, if it is known; a call that takes more is an error too."""
+
+    def __init__(self, name: str, pool_bytes: Optional[int] = None) -> None:
+        if pool_bytes is not None and not 0 <= pool_bytes < MOST_BYTES:
+            raise ValueError("{}: a pool of {} bytes; expected 0 to 2**56 - 1".format(name, pool_bytes))
         functions = _Functions.here()
         self.name = name
+        self._most = MOST_BYTES - 1 if pool_bytes is None else pool_bytes
         self.is_on = True
         self._name = name.encode()
         self._alloc, self._free = functions.alloc, functions.free
@@ -84,7 +95,20 @@ class Domain:
         self._ranges += 1
         return start
 
+    def _refuse(self, address: int, size: int, count: int) -> None:
+        what = "a block" if count == 1 else "{:,} blocks".format(count)
+        if not 0 <= address < _END:
+            raise ValueError("{}: {} at {:#x}; expected an address of 0 to 2**57 - 1".format(self.name, what, address))
+        if self._most < MOST_BYTES - 1:
+            limit = "the pool has {:,}".format(self._most)
+        else:
+            limit = "expected 0 to 2**56 - 1"
+        raise ValueError("{}: {} of {:,} bytes at {:#x}; {}".format(self.name, what, size, address, limit))
+
     def alloc(self, address: int, size: int, stream: int = 0) -> None:
+        address, size = index(address), index(size)
+        if not (0 <= size <= self._most and 0 <= address < _END):
+            self._refuse(address, size, 1)
         if self.is_on:
             self._live.add(address | MARK)
             self._alloc(self._name, address, size, stream)
@@ -99,6 +123,11 @@ class Domain:
 
     def alloc_pages(self, addresses: List[int], size: int) -> None:
         """Blocks of ``size`` bytes each, which one call allocated."""
+        size = index(size)
+        if not (size >= 0 and size * len(addresses) <= self._most):
+            self._refuse(addresses[0] if addresses else 0, size, len(addresses))
+        if addresses and not (0 <= min(addresses) and max(addresses) < _END):
+            self._refuse(next(page for page in addresses if not 0 <= page < _END), size, len(addresses))
         if len(addresses) == 1 and addresses[0] >= NUMBERED:
             if self.is_on:
                 self._live.add(addresses[0])
