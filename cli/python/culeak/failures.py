@@ -44,6 +44,23 @@ def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str
     return "\n".join(lines)
 
 
+def objects(test: Test, verdict: Verdict) -> str:
+    """The test left too many objects without an address behind."""
+    over = ["{:,} {}, allowed {:,}".format(found, kind, limit) for kind, (found, limit) in sorted(verdict.over.items())]
+    lines = ["CUDA objects left behind: {}".format("; ".join(over))]
+    blamed = [row for row in verdict.objects if row.to_blame]
+    for row in blamed[:MOST_SITES]:
+        lines += ["", "{:,} {} ({})".format(row.count, row.kind, row.api)]
+        frames = _inner(test, row.frames)
+        lines += [line for frame in frames for line in _frame(test, frame)] or ["    " + row.label]
+    if len(blamed) > MOST_SITES:
+        rest = sum(row.count for row in blamed[MOST_SITES:])
+        lines += ["", "and {:,} more objects at {} more call sites".format(rest, len(blamed) - MOST_SITES)]
+    if verdict.suppressed_objects:
+        lines += ["", "Another {:,} suppressed.".format(verdict.suppressed_objects)]
+    return "\n".join(lines)
+
+
 def one_line(site: Site) -> str:
     """``48 MiB in 12 blocks  fill_cache  cache.py:31``"""
     words = ["{} in {}".format(show_size(site.bytes), show_blocks(site.blocks)), site.label]

@@ -7,11 +7,11 @@ counts the tests whose limits were not checked.
 import os
 import shutil
 import warnings
-from typing import Any, Iterator, List
+from typing import Any, Iterator, List, Tuple
 
 import pytest
 
-from culeak.limits import MARKS, has_limits
+from culeak.limits import MARKS, has_limits, parse_object_limit
 from culeak.sizes import parse_size
 
 
@@ -20,6 +20,14 @@ def pytest_addoption(parser: Any) -> None:
     group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and check the limits in their marks")
     group.addoption(
         "--culeak-max-leaked", metavar="SIZE", type=_size, help="the limit for every test without a mark: fail it if it leaves more than this behind"
+    )
+    group.addoption(
+        "--culeak-max-objects",
+        metavar="KIND=N",
+        type=_object_limit,
+        action="append",
+        default=[],
+        help="the limit for every test without a mark: fail it if it leaves more than N objects of this kind behind, e.g. stream=0; repeatable",
     )
     group.addoption(
         "--culeak-suppressions", metavar="FILE", action="append", default=[], help="ignore allocations that match a rule in this file (leak:PATTERN); repeatable"
@@ -42,6 +50,15 @@ def _size(text: str) -> int:
 
     try:
         return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error))
+
+
+def _object_limit(text: str) -> Tuple[str, int]:
+    import argparse
+
+    try:
+        return parse_object_limit(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error))
 

@@ -84,7 +84,7 @@ class Session:
     # Innermost: allocations by other plugins around a test do not count.
     @pytest.hookimpl(hookwrapper=True, trylast=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        self.limits = limits_of(item, self.config.option.culeak_max_leaked)
+        self.limits = limits_of(item, self.config.option.culeak_max_leaked, tuple(self.config.option.culeak_max_objects))
         self.measured = Measured(self.recorder, item, self.limits)
         outcome: Any = yield
         # A failed test's traceback holds its frames, which hold its memory: that is no leak.
@@ -92,7 +92,7 @@ class Session:
         message = None
         readings = self.measured.readings()
         # Collecting garbage is useful only if memory is left. Memory from before the test does not count, even if this frees it.
-        if not failed and ALL_DEVICES in readings and readings[ALL_DEVICES].left_count:
+        if not failed and ALL_DEVICES in readings and (readings[ALL_DEVICES].left_count or self.limits.objects):
             gc.collect()
             readings = self.measured.readings()
         if ALL_DEVICES in readings:
@@ -132,16 +132,23 @@ class Session:
         verdict = None
         # Blocks of the program's own allocators lie in memory that is counted already, so they are counted but add no bytes.
         could_be_over = limit is not None and (everywhere.left > limit or everywhere.left_count > 0)
-        if everywhere.left_count and (could_be_over or self.config.option.culeak_sites > 0) and not failed:
-            verdict = self.judge.judge(os.getpid(), self.measured.name, limit)
+        wanted = everywhere.left_count and (could_be_over or self.config.option.culeak_sites > 0)
+        # Objects are in no interval, so the command is asked for them in any case.
+        if (wanted or self.limits.objects) and not failed:
+            verdict = self.judge.judge(os.getpid(), self.measured.name, limit, self.limits.objects)
         self._keep(item, readings, verdict)
         test = _test(item)
         peak = self.limits.memory
         if peak is not None and not failed and everywhere.peak > peak:
             return failures.needed(test, everywhere.peak, peak, self._when_exceeded())
+        messages = []
         if limit is not None and verdict is not None and not verdict.passed:
-            return self._leaked(test, verdict, limit)
-        return None
+            messages.append(self._leaked(test, verdict, limit))
+        elif self.limits.objects and verdict is not None and verdict.lost:
+            messages.append(failures.leaked(test, verdict, 0))
+        if verdict is not None and verdict.over:
+            messages.append(failures.objects(test, verdict))
+        return "\n\n".join(messages) or None
 
     def _leaked(self, test: failures.Test, verdict: Verdict, limit: int) -> str:
         if not self.config.option.culeak_why:
@@ -187,6 +194,7 @@ class Session:
             leaked_bytes=None if verdict is None else verdict.bytes,
             suppressed_bytes=None if verdict is None else verdict.suppressed_bytes,
             sites=[site.as_json() for site in sites],
+            objects=None if verdict is None or not self.limits.objects else [row.as_json() for row in verdict.objects],
         )
         item.user_properties += [
             ("culeak_{}".format(name), self.record[name])

@@ -5,8 +5,9 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
+from culeak.limits import ObjectLimits
 from culeak.preload import without_preload
 
 #: Memory of GPUs, both the driver's and the frameworks' blocks in it; not page-locked host memory.
@@ -55,9 +56,29 @@ class Site(NamedTuple):
         return dict(self._asdict(), stacks=stacks)
 
 
+class Objects(NamedTuple):
+    """The objects of one kind that one line of code created."""
+
+    kind: str
+    count: int
+    label: str
+    #: ``server.py:31``, if known.
+    place: Optional[str]
+    #: The function that created most of them.
+    api: str
+    #: Outermost first.
+    frames: List[Frame]
+    #: There are more objects of this kind than allowed.
+    to_blame: bool
+
+    def as_json(self) -> Dict[str, Any]:
+        return dict(self._asdict(), frames=[frame._asdict() for frame in self.frames])
+
+
 class Verdict(NamedTuple):
     """The command's findings."""
 
+    #: On memory alone.
     passed: bool
     bytes: int
     blocks: int
@@ -66,6 +87,11 @@ class Verdict(NamedTuple):
     lost: int
     #: Largest first.
     sites: List[Site]
+    #: Of the kinds that have a limit; those of kinds over their limit first.
+    objects: List[Objects]
+    #: Kinds over their limit: found and allowed.
+    over: Dict[str, Tuple[int, int]]
+    suppressed_objects: int
 
 
 class Judge:
@@ -76,10 +102,11 @@ class Judge:
         self._options = [word for file in suppressions for word in ("--suppressions", file)]
         self._options += [word for kind in KINDS for word in ("--kind", kind)]
 
-    def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None) -> Verdict:
-        """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: no limit."""
+    def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None, objects: ObjectLimits = ()) -> Verdict:
+        """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: no limit. ``objects``: by kind."""
         most = NO_LIMIT if limit is None else limit
         words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
+        words += [word for kind, most in objects for word in ("--max-objects", "{}={}".format(kind, most))]
         result = subprocess.run(
             words + self._options,
             stdout=subprocess.PIPE,
@@ -134,27 +161,46 @@ def site_name(label: str, place: Optional[str]) -> str:
 
 def _verdict(found: Dict[str, Any]) -> Verdict:
     lost = [breach["count"] for breach in found["breaches"] if breach["reason"] == "lost_allocations"]
+    of_objects = [breach for breach in found["breaches"] if breach["reason"] == "objects"]
     return Verdict(
-        passed=found["passed"],
+        passed=len(of_objects) == len(found["breaches"]),
         bytes=found["judged"]["bytes"],
         blocks=found["judged"]["count"],
         suppressed_bytes=found["suppressed"]["bytes"],
         lost=sum(lost),
         sites=sorted((_site(row) for row in found["rows"]), key=lambda site: -site.bytes),
+        objects=[_objects(row) for row in found["objects"]],
+        over={breach["kind"]: (breach["found"], breach["limit"]) for breach in of_objects},
+        suppressed_objects=found["suppressed_objects"],
     )
+
+
+def _objects(row: Dict[str, Any]) -> Objects:
+    return Objects(
+        kind=row["kind"],
+        count=row["count"],
+        label=row["label"],
+        place=_place(row["stack"]),
+        api=row["api"],
+        frames=_frames(row["stack"]["frames"]),
+        to_blame=row["to_blame"],
+    )
+
+
+def _place(stack: Dict[str, Any]) -> Optional[str]:
+    site = None if stack["site"] is None else stack["frames"][stack["site"]]
+    if site is None or site["file"] is None:
+        return None
+    return Path(site["file"]).name + ("" if site["line"] is None else ":{}".format(site["line"]))
 
 
 def _site(row: Dict[str, Any]) -> Site:
     largest = row["stacks"][0] if row["stacks"] else {"frames": [], "site": None}
-    site = None if largest["site"] is None else largest["frames"][largest["site"]]
-    place = None
-    if site is not None and site["file"] is not None:
-        place = Path(site["file"]).name + ("" if site["line"] is None else ":{}".format(site["line"]))
     return Site(
         bytes=row["bytes"],
         blocks=row["count"],
         label=row["label"],
-        place=place,
+        place=_place(largest),
         what=", ".join(sorted(row["kinds"]) + sorted(row["devices"])),
         stacks=[Stack(stack["bytes"], stack["count"], _frames(stack["frames"])) for stack in row["stacks"]],
         stacks_in_all=row["stacks_in_all"],

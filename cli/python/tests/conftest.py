@@ -35,6 +35,16 @@ def free(address):
     assert driver.cuMemFree_v2(address) == 0
 
 
+def stream():
+    handle = ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(handle), 1) == 0
+    return handle
+
+
+def destroy(handle):
+    assert driver.cuStreamDestroy_v2(handle) == 0
+
+
 class Tensor:
     """Freed with the object, like a framework's tensor."""
 

@@ -1,5 +1,7 @@
 """Tests with limits: their results, and the messages when they fail."""
 
+import json
+
 import pytest
 
 
@@ -273,8 +275,12 @@ def test_every_test_can_be_limited(run):
         ("limit_gpu_leaks()", "leaks: *missing*argument*limit*"),
         ('limit_gpu_leaks("1 MB", warmups=-1)', "leaks: warmups must be a whole number*"),
         ('limit_gpu_memory("1 MB", 2)', "memory: *argument*"),
+        ("limit_gpu_objects()", "objects: it names no kind of object*"),
+        ("limit_gpu_objects(streams=1)", "objects: no kind of object is called 'streams'; there are *stream, event*"),
+        ("limit_gpu_objects(stream=-1)", "objects: stream must be a whole number of objects*"),
+        ("limit_gpu_objects(3)", "objects: *argument*"),
     ],
-    ids=["no size", "nothing", "negative", "too much"],
+    ids=["no size", "nothing", "negative", "too much", "no kind", "unknown kind", "negative number", "no name"],
 )
 def test_an_invalid_mark_is_an_error_of_its_test_alone(run, mark, reason):
     source = """
@@ -332,3 +338,141 @@ def test_a_failure_says_what_holds_the_memory(run):
     )
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["        cache.append(allocate(1 << 20))", "  held by test_it.cache (list of 3)*"])
+
+
+OBJECTS = """
+import pytest
+from gpu import destroy, stream
+
+def connect(count):
+    return [stream() for _ in range(count)]
+
+before = connect(5)
+
+@pytest.mark.limit_gpu_objects(stream=2, graph_exec=0)
+@pytest.mark.parametrize("count", [2, 3])
+def test_connects(count):
+    connect(count)
+    destroy(stream())
+"""
+
+
+def test_objects_that_outlive_their_test_fail_it_with_the_line_that_created_them(run, pytester):
+    result = run(OBJECTS, "--culeak", "--culeak-out=out.jsonl")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*test_connects[[]3[]]*",
+            "CUDA objects left behind: 3 stream, allowed 2",
+            "",
+            "3 stream (cuStreamCreate)",
+            "    test_it.py:12: in test_connects",
+            "        connect(count)",
+            "    test_it.py:5: in connect",
+            "        return [[]stream() for _ in range(count)[]]",
+        ]
+    )
+    lines = map(json.loads, (pytester.path / "out.jsonl").read_text().splitlines())
+    found = [[(row["kind"], row["count"], row["place"], row["to_blame"]) for row in line["objects"]] for line in lines]
+    assert found == [[("stream", 2, "gpu.py:27", False)], [("stream", 3, "gpu.py:27", True)]]
+
+
+def test_every_test_can_have_a_limit_of_objects(run):
+    source = """
+        import pytest
+        from gpu import allocate, stream
+
+        def test_leaves_a_stream():
+            stream()
+
+        @pytest.mark.limit_gpu_objects(stream=1)
+        def test_with_a_mark():
+            stream()
+
+        def test_clean():
+            pass
+        """
+    run(source, "--culeak", "--culeak-max-objects=stream=0").assert_outcomes(passed=2, failed=1)
+    run(source, "--culeak", "--culeak-max-objects", "stream=1", "--culeak-max-objects=event=0").assert_outcomes(passed=3)
+    run(source, "--culeak").assert_outcomes(passed=3)
+
+
+def test_memory_and_objects_fail_with_both_reasons(run):
+    expect_failure(
+        run,
+        """
+        import pytest
+        from gpu import allocate, stream
+
+        @pytest.mark.limit_gpu_leaks(0)
+        @pytest.mark.limit_gpu_objects(stream=0)
+        def test_both():
+            allocate(1 << 20)
+            stream()
+        """,
+        "GPU memory left behind: 1 MiB in 1 block, allowed 0 B",
+        "CUDA objects left behind: 1 stream, allowed 0",
+    )
+
+
+def test_warm_ups_and_garbage_leave_no_objects(run):
+    result = run(
+        """
+        import pytest
+        from gpu import destroy, stream
+
+        streams = []
+
+        class Stream:
+            def __init__(self):
+                self.handle, self.itself = stream(), self
+
+            def __del__(self):
+                destroy(self.handle)
+
+        @pytest.mark.limit_gpu_objects(stream=0, warmups=1)
+        def test_lazily():
+            Stream()
+            if not streams:
+                streams.append(stream())
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_limit_of_objects_in_a_run_without_cuda_passes(run):
+    source = """
+        import pytest
+
+        @pytest.mark.limit_gpu_objects(stream=0)
+        def test_nothing():
+            pass
+        """
+    run(source, "--culeak").assert_outcomes(passed=1)
+
+
+def test_suppressed_objects_are_no_leak(run, pytester):
+    pytester.makefile(".supp", known="leak:pool_of_streams\n")
+    result = run(
+        """
+        import pytest
+        from gpu import stream
+
+        def pool_of_streams():
+            return [stream() for _ in range(4)]
+
+        @pytest.mark.limit_gpu_objects(stream=0)
+        def test_known():
+            pool_of_streams()
+
+        @pytest.mark.limit_gpu_objects(stream=0)
+        def test_both():
+            pool_of_streams()
+            stream()
+        """,
+        "--culeak",
+        "--culeak-suppressions=known.supp",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream, allowed 0", "Another 4 suppressed."])
