@@ -174,6 +174,50 @@ fn each_context_has_segments_on_its_device_until_it_is_destroyed() {
 }
 
 #[test]
+fn reports_list_segments_by_driver_function_and_line() {
+    let outcome = checked("everything");
+    let recording = outcome.only_snapshot().process.recording.clone();
+    let command = |words: &[&str]| {
+        let mut command = std::process::Command::new(crate::support::culeak());
+        command.args(&words[..1]).arg(&recording).args(&words[1..]);
+        let output = command.arg("--no-symbol-cache").output().expect("culeak runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let json = |words: &[&str]| -> serde_json::Value { serde_json::from_str(&command(words)).expect("JSON") };
+    let segments = bytes_of(outcome.only_snapshot(), Kind::Segment);
+    let report = json(&["report", "--kind", "segment", "--by", "api", "--json"]);
+    let rows = report["rows"].as_array().expect("rows");
+    let found = |api: &str| {
+        rows.iter()
+            .find(|row| row["label"] == api)
+            .map(|row| row["bytes"].as_u64())
+    };
+    assert_eq!(found("cuDevicePrimaryCtxRetain"), Some(Some(518 * MIB)), "{report:#}");
+    assert_eq!(found("cuStreamCreate"), Some(Some(4 * MIB)));
+    let sum: u64 = rows.iter().filter_map(|row| row["bytes"].as_u64()).sum();
+    assert_eq!(sum, segments);
+    assert_eq!(report["totals"]["held"]["device"]["bytes"], segments);
+    assert_eq!(report["devices"][0]["live"]["bytes"], segments);
+    let text = command(&["report", "--kind", "segment"]);
+    assert!(text.contains("segments") && text.contains("segments.c:"), "{text}");
+    assert!(
+        text.contains("by cuStreamCreate") && text.contains("call sites held"),
+        "{text}"
+    );
+    assert!(!text.contains("leaked"), "{text}");
+    let host = json(&["report", "--kind", "host-segment", "--json"]);
+    assert_eq!(
+        host["totals"]["held"]["host"]["bytes"],
+        bytes_of(outcome.only_snapshot(), Kind::HostSegment)
+    );
+    let peak = json(&["report", "--kind", "segment", "--at", "peak", "--json"]);
+    assert!(peak["totals"]["held"]["device"]["bytes"].as_u64() >= Some(segments));
+    let plain = json(&["report", "--json"]);
+    assert!(plain["totals"]["held"]["device"]["bytes"].as_u64() < Some(segments));
+}
+
+#[test]
 fn a_reset_device_has_no_segments() {
     let outcome = checked("reset");
     assert!(outcome.only_snapshot().segments.is_empty());

@@ -2,7 +2,7 @@
 //!
 //! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
 //! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
-//! them. [`at`] reduces an input to a point in time, [`holders`] searches for what keeps its memory alive, and [`sidecar`] adds
+//! them. [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`] searches for what keeps its memory alive, and [`sidecar`] adds
 //! holders that `run --why` found. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
@@ -10,6 +10,7 @@ mod file;
 pub mod holders;
 pub mod memory_viz;
 mod process;
+pub mod segments;
 pub mod sidecar;
 pub mod timeline;
 

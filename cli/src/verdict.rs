@@ -10,7 +10,7 @@ pub mod markdown;
 pub mod sarif;
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -108,6 +108,14 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// What the finding is about, for titles.
+    pub fn subject(self) -> &'static str {
+        match self {
+            Kind::Objects => "CUDA objects",
+            _ => "GPU memory",
+        }
+    }
+
     pub const ALL: [Kind; 10] = [
         Kind::Leak,
         Kind::New,
@@ -221,9 +229,13 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             Breach::LostAllocations { .. } => Kind::Incomplete,
             Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } | Breach::Class { .. } => return None,
         };
+        let most = match breach {
+            Breach::Objects { site, of_site, .. } => format!("; {} by {site}", units::count(*of_site)),
+            _ => String::new(),
+        };
         Some(Finding {
             kind,
-            title: Escaped(&reason(breach, word)).to_string(),
+            title: Escaped(&(reason(breach, word) + &most)).to_string(),
             stack: None,
             fingerprint: None,
         })
@@ -269,7 +281,7 @@ pub fn stack_text(stack: &CallStack) -> String {
     text
 }
 
-/// `failed: 32 MiB in 3 blocks leaked at 1 call site`.
+/// `failed: 32 MiB in 3 blocks leaked at 1 call site; 40 stream objects left at 2 call sites`.
 pub fn summary(verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
     let result = if verdict.passed { "passed" } else { "failed" };
@@ -277,12 +289,21 @@ pub fn summary(verdict: &Verdict) -> String {
         return format!("{result}: {}", text::check::by_class(verdict, word));
     }
     let when = verdict.when.iter().map(|when| format!(" {},", Escaped(when)));
-    format!(
-        "{result}: {} {word}{} at {}",
-        parts::tally(verdict.judged),
-        when.collect::<String>(),
-        plural(verdict.rows.len() as u64, "call site", "call sites")
-    )
+    let when: String = when.collect();
+    let of_objects = (!verdict.limits.max_objects.is_empty()).then(|| {
+        let prints: BTreeSet<Fingerprint> = verdict.objects.iter().map(|of| of.row.stack.site_fingerprint).collect();
+        let sites = plural(prints.len() as u64, "call site", "call sites");
+        format!("{}{when} at {sites}", text::check::judged_objects(verdict))
+    });
+    let of_memory = (!verdict.judges_only_objects()).then(|| {
+        format!(
+            "{} {word}{when} at {}",
+            parts::tally(verdict.judged),
+            plural(verdict.rows.len() as u64, "call site", "call sites")
+        )
+    });
+    let both: Vec<String> = of_memory.into_iter().chain(of_objects).collect();
+    format!("{result}: {}", both.join("; "))
 }
 
 #[cfg(test)]

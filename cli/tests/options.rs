@@ -625,6 +625,86 @@ fn every_key_of_the_config_file_has_an_effect() {
 }
 
 #[test]
+fn rules_for_objects_are_generated_used_and_hide_them() {
+    let folder = with_objects(project(""));
+    let output = |words: &[&str]| output(folder.path(), words);
+    let check = ["check", "serving.json", "--max-objects", "graph-exec=8"];
+    let generated = output(&[&check[..], &["--gen-suppressions"]].concat());
+    let rules = text(&generated.stdout);
+    assert_eq!(
+        rules,
+        "# 40 graph-exec objects, server.cu:88\nsite:^Server::decode(Request const&)$ in ^server.cu$\n"
+    );
+    fs::write(folder.path().join("own.supp"), &rules).expect("written");
+    let passed = output(&[&check[..], &["--suppressions", "own.supp"]].concat());
+    let verdict = text(&passed.stdout);
+    assert_eq!(passed.status.code(), Some(0), "{verdict}");
+    assert!(
+        verdict.starts_with("passed: 0 graph-exec objects left, allowed 8 graph-exec\nsuppressed: 40 objects\n"),
+        "{verdict}"
+    );
+    assert!(!verdict.contains("never matched"), "{verdict}");
+    let report = output(&["report", "serving.json", "--objects", "--suppressions", "own.supp"]);
+    let report = text(&report.stdout);
+    assert!(report.contains("destroyed  40 suppressed\n"), "{report}");
+    assert!(!report.contains("40 graph-exec  Server::decode"), "{report}");
+    let exported = output(&[
+        "export",
+        "serving.json",
+        "--objects",
+        "--suppressions",
+        "own.supp",
+        "-o",
+        "objects.folded",
+    ]);
+    let notes = text(&exported.stderr);
+    assert!(notes.contains("suppressed: 4") && notes.contains(" objects"), "{notes}");
+}
+
+#[test]
+fn segments_are_selected_alone_or_refused_with_a_reason() {
+    let folder = with_objects(project(""));
+    for (words, part) in [
+        (
+            &["report", "serving.json", "--kind", "segment"][..],
+            "has no record of memory from the kernel driver (segments)",
+        ),
+        (
+            &["report", "serving.json", "--kind", "segment", "--kind", "device"],
+            "name them without other kinds",
+        ),
+        (
+            &["report", "serving.json", "--kind", "segment", "--objects"],
+            "--objects does not apply to memory from the kernel driver",
+        ),
+        (
+            &["trend", "serving.json", "--kind", "host-segment"],
+            "culeak trend does not show memory from the kernel driver; use culeak report --kind host-segment",
+        ),
+        (
+            &["export", "serving.json", "--kind", "segment", "-o", "a.pftrace"],
+            "this format does not show memory from the kernel driver",
+        ),
+        (
+            &[
+                "check",
+                "serving.json",
+                "--max-objects",
+                "graph-exec=8",
+                "--kind",
+                "segment",
+            ],
+            "invalid value 'segment'",
+        ),
+    ] {
+        let refused = output(folder.path(), words);
+        let reason = text(&refused.stderr).replace("\n       ", " ");
+        assert_eq!(refused.status.code(), Some(2), "{words:?}: {reason}");
+        assert!(reason.contains(part), "{words:?}: {reason}");
+    }
+}
+
+#[test]
 fn objects_are_limited_on_the_command_line_and_in_the_config_file() {
     let folder = with_objects(project("[check]\nmax-objects = { graph-exec = 40, stream = 16 }\n"));
     let code = |words: &[&str]| code(folder.path(), words);

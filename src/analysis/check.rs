@@ -28,7 +28,7 @@ use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_line, rows_by};
-use crate::analysis::site::{CallStacks, Fingerprint};
+use crate::analysis::site::{CallStacks, Fingerprint, Frame};
 use crate::analysis::suppressions::{Pattern, Sieve, Used};
 use crate::point::Point;
 use crate::snapshot::{Class, Losses, Snapshot, Taken};
@@ -74,6 +74,9 @@ pub enum Breach {
         kind: &'static str,
         limit: u64,
         found: u64,
+        /// The call site with most of them, and how many it has.
+        site: String,
+        of_site: u64,
     },
     /// One call site, over the limit for each.
     Site {
@@ -138,6 +141,26 @@ pub struct Judged<'a> {
     pub only_by_class: bool,
 }
 
+impl Verdict<'_> {
+    /// Only objects without an address have limits, so memory is not judged.
+    pub fn judges_only_objects(&self) -> bool {
+        let without = Limits {
+            max_objects: BTreeMap::new(),
+            ..self.limits.clone()
+        };
+        !self.limits.max_objects.is_empty() && self.boundary.is_none() && without.allow_nothing(self.baseline)
+    }
+
+    /// The judged objects of each kind that has a limit.
+    pub fn objects_found(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.limits.max_objects.keys().map(|kind| {
+            let rows = self.objects.iter().filter(|of| of.row.kind == kind.name());
+            let found = rows.fold(0, |sum: u64, of| sum.saturating_add(of.row.count));
+            (kind.name(), found)
+        })
+    }
+}
+
 impl Judged<'_> {
     /// `None` without a stack.
     pub fn key(&self) -> Option<SiteKey> {
@@ -173,6 +196,8 @@ pub struct Verdict<'a> {
     #[serde(skip)]
     pub ignored_as: Ignored,
     pub suppressed: Tally,
+    /// The number of objects of kinds with a limit that rules suppress.
+    pub suppressed_objects: u64,
     /// Every rule, used or not.
     pub suppressions: Vec<Used>,
     /// Whether there was a baseline.
@@ -186,6 +211,9 @@ pub struct Verdict<'a> {
     pub objects: Vec<JudgedObjects<'a>>,
     /// Objects of these kinds that the suppressions and `--since` exclude.
     pub objects_ignored: u64,
+    /// The part of them that was created before the mark of `--since`.
+    #[serde(skip)]
+    pub objects_before_mark: u64,
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
@@ -208,7 +236,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
     let mut sorted = sort(snapshot, &groups, &stacks, rules);
-    let objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), limits);
+    let mut objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), limits);
     let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
     let mut judged: Vec<Judged> = rows
@@ -228,7 +256,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let found = Tally::total(sorted.judged.iter().map(|group| group.tally()));
     let mut breaches = of_the_whole(&sorted.judged, found, rules);
     breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
-    breaches.extend(objects.breaches);
+    breaches.append(&mut objects.breaches);
     for row in &mut judged {
         let of_site = of_site(row, limits);
         row.to_blame = !of_site.is_empty();
@@ -265,12 +293,14 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         ]),
         ignored_as: sorted.ignored,
         suppressed: sorted.sieve.suppressed(),
+        suppressed_objects: sorted.sieve.suppressed_objects(),
         suppressions: sorted.sieve.used(),
         baseline: rules.baseline.is_some(),
         boundary: rules.boundary.clone(),
         rows: judged,
         objects: objects.rows,
-        objects_ignored: objects.ignored,
+        objects_ignored: objects.before_mark.saturating_add(sorted.sieve.suppressed_objects()),
+        objects_before_mark: objects.before_mark,
         taken: &snapshot.taken,
         losses: &snapshot.losses,
         warnings,
@@ -505,9 +535,13 @@ fn of_budgets(judged: &[Group], stacks: &CallStacks, limits: &Limits) -> Vec<Bre
 
 /// A call site in words.
 fn site_name(row: &Row) -> String {
-    match row.site().and_then(|site| site.short_place()) {
-        Some(place) => format!("{} {place}", plain(&row.label)),
-        None => plain(&row.label).into_owned(),
+    name_with_place(&row.label, row.site())
+}
+
+fn name_with_place(label: &str, site: Option<&Frame>) -> String {
+    match site.and_then(|site| site.short_place()) {
+        Some(place) => format!("{} {place}", plain(label)),
+        None => plain(label).into_owned(),
     }
 }
 

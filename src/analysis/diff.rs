@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use crate::analysis::filter::only_objects;
 use crate::analysis::groups::{Group, Groups};
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
@@ -47,6 +48,9 @@ pub struct Diff<'a> {
     pub same_process: bool,
     /// The compared kinds of memory; all if empty.
     pub kinds: Vec<&'static str>,
+    /// All of these are kinds of objects without an address, so no memory is compared.
+    #[serde(skip)]
+    pub only_objects: bool,
     /// Time between the two snapshots, if both show the same process and the first is not the later one.
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
@@ -139,13 +143,17 @@ impl<'a> Diff<'a> {
             after: side(after, totals.after),
             same_process,
             kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
+            only_objects: only_objects(&options.kinds),
             elapsed_ns: (after.taken.at_ns.checked_sub(before.taken.at_ns)).filter(|_| same_process),
             hidden_rows: cut.rows(),
             cut,
             rows,
             totals,
             objects: objects::changes(before, after, options, same_process),
-            warnings: warnings([(before, old_bare), (after, new_bare)], same_process),
+            warnings: objects::not_compared(before, after, options)
+                .into_iter()
+                .chain(warnings([(before, old_bare), (after, new_bare)], same_process))
+                .collect(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot};
 
 /// The conditions; an empty list lets everything pass.
@@ -66,6 +66,11 @@ impl Filter {
         (kinds.is_empty() && devices.is_empty() && categories.is_empty())
             && (focus.is_empty() && ignore.is_empty() && since.is_none())
     }
+}
+
+/// Whether these kinds are of objects without an address only.
+pub fn only_objects(kinds: &[Kind]) -> bool {
+    !kinds.is_empty() && kinds.iter().all(|kind| kind.place() == Place::Object)
 }
 
 impl fmt::Display for Location {
@@ -130,13 +135,26 @@ impl<'f> Filtering<'f> {
         stacks: &CallStacks,
     ) -> bool {
         let (filter, kind) = (self.filter, request.kind);
-        (filter.kinds.is_empty() || filter.kinds.contains(&kind))
-            && (filter.devices.is_empty() || filter.devices.contains(&self.location(kind, device)))
+        self.is_of(kind, device)
             && self.stack_passes(stack, stacks)
             && (filter.categories.is_empty()
                 || filter
                     .categories
                     .contains(&self.sorter.category(stack, request, stacks)))
+    }
+
+    /// Whether counters of this kind and device pass; `None`: they are of all stacks and times, and the filter selects a part.
+    pub fn counters_pass(&self, kind: Kind, device: Option<usize>) -> Option<bool> {
+        let filter = self.filter;
+        let is_partial = !filter.focus.is_empty() || !filter.ignore.is_empty() || !filter.categories.is_empty();
+        (!is_partial && filter.since.is_none()).then(|| self.is_of(kind, device))
+    }
+
+    /// Whether kind and device pass.
+    fn is_of(&self, kind: Kind, device: Option<usize>) -> bool {
+        let filter = self.filter;
+        (filter.kinds.is_empty() || filter.kinds.contains(&kind))
+            && (filter.devices.is_empty() || filter.devices.contains(&self.location(kind, device)))
     }
 
     /// The groups that pass, and the held and cached memory that does not.

@@ -46,7 +46,7 @@ mod process;
 
 pub use caches::{Cache, CacheSegment};
 use caches::{Holder, Spread};
-pub use driver_calls::Purpose;
+pub use driver_calls::{Purpose, name_segments};
 pub use host::{HostLine, WhatOnHost};
 pub use modes::Mode;
 use modes::pytorch_modes;

@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: bytes of objects; the driver does not tell them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -18,8 +18,9 @@ use crate::analysis::filter::Filtering;
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::report::{By, Row, rows_by};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
+use crate::analysis::suppressions::Sieve;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Call, Snapshot};
+use crate::snapshot::{Call, Counter, Snapshot};
 
 /// The objects of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -33,13 +34,19 @@ pub struct Objects<'a> {
     /// Rows that were cut off, and their objects.
     pub hidden_rows: usize,
     pub hidden: u64,
+    /// Objects that the filter leaves out.
+    pub left_out: u64,
+    /// Call sites of `rows` and of rows that were cut off, without those of claims.
+    pub call_sites: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct KindOfObject {
     pub kind: &'static str,
     pub live: u64,
-    /// Since the recording began; `None`: not known at this point.
+    /// The part of `live` that suppressions removed from the rows.
+    pub suppressed: u64,
+    /// Since the recording began; `None`: not known at this point, or for a part that a filter selects by stack or time.
     pub created: Option<u64>,
     pub destroyed: Option<u64>,
 }
@@ -66,28 +73,44 @@ pub struct ObjectRow<'a> {
 }
 
 impl<'a> Objects<'a> {
-    /// `top`: the most rows. The filter selects rows and live counts; `created` and `destroyed` are of all objects of a kind.
+    /// `top`: the most rows. What suppressions remove is added to `sieve`; `with_claims`: also objects that are among the claims
+    /// of memory.
     pub fn of(
         snapshot: &'a Snapshot,
         stacks: &CallStacks<'a>,
         filtering: &mut Filtering,
+        sieve: &mut Sieve,
         top: Option<usize>,
+        with_claims: bool,
     ) -> Objects<'a> {
-        let groups = groups(snapshot, |call, stack, time_ns| {
-            filtering.passes(call, stack, time_ns, stacks)
+        let mut left_out: u64 = 0;
+        let mut groups = groups(snapshot, |call, stack, time_ns| {
+            let passes = filtering.passes(call, stack, time_ns, stacks);
+            left_out = left_out.saturating_add(u64::from(!passes));
+            passes
         });
-        let mut live: BTreeMap<Kind, u64> = BTreeMap::new();
-        for group in &groups {
-            *live.entry(group.call.kind).or_default() += group.count;
-        }
+        let mut live: BTreeMap<Kind, Live> = BTreeMap::new();
+        groups.retain(|group| {
+            let kind = group.call.kind;
+            let counted = if with_claims || is_plain(kind) { group.count } else { 0 };
+            let stays = sieve.lets_objects_through(group.stack, counted, stacks);
+            let live = live.entry(kind).or_default();
+            live.count = live.count.saturating_add(group.count);
+            live.suppressed = live.suppressed.saturating_add(if stays { 0 } else { group.count });
+            stays
+        });
+        let plain = groups.iter().filter(|group| is_plain(group.call.kind));
+        let sites: BTreeSet<Fingerprint> = plain.map(|group| stacks.get(group.stack).site_fingerprint).collect();
         let mut rows = by_site(snapshot, stacks, &groups);
         let beyond = top.map_or_else(Vec::new, |top| rows.split_off(top.min(rows.len())));
         Objects {
             known: snapshot.objects_known,
-            kinds: counted(snapshot, &live),
+            kinds: counted(snapshot, &live, filtering),
             rows,
             hidden_rows: beyond.len(),
             hidden: beyond.iter().fold(0, |sum, row| sum.saturating_add(row.count)),
+            left_out,
+            call_sites: sites.len(),
         }
     }
 
@@ -96,15 +119,27 @@ impl<'a> Objects<'a> {
     }
 }
 
+/// Objects of one kind that exist, and the part of them that is suppressed.
+#[derive(Default)]
+struct Live {
+    count: u64,
+    suppressed: u64,
+}
+
+/// Whether objects of this kind are in the table of objects; others are claims in the table of memory.
+fn is_plain(kind: Kind) -> bool {
+    kind.place() == Place::Object
+}
+
 /// Objects with the same stack and call for which `wanted` is true.
-pub(super) fn groups<'a>(
+pub(crate) fn groups<'a>(
     snapshot: &'a Snapshot,
     mut wanted: impl FnMut(&'a Call, Option<usize>, u64) -> bool,
 ) -> Vec<Group<'a>> {
     let mut groups: Vec<Group> = Vec::new();
     // Each kind is in one of the tables only.
-    for (allocations, is_plain) in [(&snapshot.objects, true), (&snapshot.allocations, false)] {
-        let is_of_table = |kind: Kind| kind.is_object() && (kind.place() == Place::Object) == is_plain;
+    for (allocations, of_plain) in [(&snapshot.objects, true), (&snapshot.allocations, false)] {
+        let is_of_table = |kind: Kind| kind.is_object() && is_plain(kind) == of_plain;
         let calls = allocations.calls().iter();
         let is_object: Vec<bool> = calls.map(|call| is_of_table(call.kind)).collect();
         if !is_object.contains(&true) {
@@ -147,7 +182,7 @@ pub(super) fn rows<'a>(
     kinds: &[Kind],
     by: By,
 ) -> Vec<(Kind, Row<'a>)> {
-    let is_wanted = |kind: Kind| kind.place() == Place::Object && (kinds.is_empty() || kinds.contains(&kind));
+    let is_wanted = |kind: Kind| is_plain(kind) && (kinds.is_empty() || kinds.contains(&kind));
     let groups = groups(snapshot, |call, _, _| is_wanted(call.kind));
     of_each_kind(snapshot, stacks, &groups, by)
 }
@@ -207,10 +242,14 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
 }
 
 /// Every kind of which an object exists or was ever created.
-fn counted(snapshot: &Snapshot, live: &BTreeMap<Kind, u64>) -> Vec<KindOfObject> {
+fn counted(snapshot: &Snapshot, live: &BTreeMap<Kind, Live>, filtering: &Filtering) -> Vec<KindOfObject> {
     let mut sums: BTreeMap<Kind, (u64, u64)> = BTreeMap::new();
     let counters = snapshot.object_counters.iter().chain(&snapshot.counters);
-    for counter in counters.filter(|counter| counter.kind.is_object() && counter.total_count > 0) {
+    let passes = |counter: &&Counter| filtering.counters_pass(counter.kind, counter.device) == Some(true);
+    for counter in counters
+        .filter(|counter| counter.kind.is_object() && counter.total_count > 0)
+        .filter(passes)
+    {
         let (created, destroyed) = sums.entry(counter.kind).or_default();
         *created = created.saturating_add(counter.total_count);
         *destroyed = destroyed.saturating_add(counter.freed_count);
@@ -219,7 +258,8 @@ fn counted(snapshot: &Snapshot, live: &BTreeMap<Kind, u64>) -> Vec<KindOfObject>
     let mut kinds: Vec<KindOfObject> = all
         .map(|kind| KindOfObject {
             kind: kind.name(),
-            live: live.get(&kind).copied().unwrap_or(0),
+            live: live.get(&kind).map_or(0, |live| live.count),
+            suppressed: live.get(&kind).map_or(0, |live| live.suppressed),
             created: sums.get(&kind).map(|sums| sums.0),
             destroyed: sums.get(&kind).map(|sums| sums.1),
         })
@@ -231,12 +271,24 @@ fn counted(snapshot: &Snapshot, live: &BTreeMap<Kind, u64>) -> Vec<KindOfObject>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::filter::Filter;
+    use crate::analysis::filter::{Filter, Location};
+    use crate::analysis::suppressions::{Pattern, Suppressions};
     use crate::sample::{MAIN, RUNTIME, Sample, serving};
 
+    fn all<'a>(snapshot: &'a Snapshot, filter: &Filter, rules: &Suppressions, top: Option<usize>) -> Objects<'a> {
+        let (stacks, mut sieve) = (CallStacks::of(snapshot), Sieve::new(rules));
+        Objects::of(
+            snapshot,
+            &stacks,
+            &mut Filtering::new(filter, snapshot),
+            &mut sieve,
+            top,
+            false,
+        )
+    }
+
     fn objects_of(snapshot: &Snapshot, filter: &Filter) -> Vec<(String, &'static str, u64)> {
-        let stacks = CallStacks::of(snapshot);
-        let objects = Objects::of(snapshot, &stacks, &mut Filtering::new(filter, snapshot), None);
+        let objects = all(snapshot, filter, &Suppressions::default(), None);
         let rows = objects.rows.iter();
         rows.map(|row| (row.label.clone(), row.kind, row.count)).collect()
     }
@@ -262,14 +314,83 @@ mod tests {
     #[test]
     fn executables_have_the_numbers_of_their_nodes() {
         let snapshot = serving();
-        let stacks = CallStacks::of(&snapshot);
-        let filter = Filter::default();
-        let objects = Objects::of(&snapshot, &stacks, &mut Filtering::new(&filter, &snapshot), Some(1));
+        let objects = all(&snapshot, &Filter::default(), &Suppressions::default(), Some(1));
         assert_eq!(
             (objects.rows[0].kind, objects.rows[0].nodes),
             ("graph-exec", Some((48, 52)))
         );
         assert!(objects.known && objects.hidden_rows > 0);
+    }
+
+    /// The sum of the rows of each kind is its live number without the suppressed part.
+    fn assert_sums(objects: &Objects) {
+        for of in &objects.kinds {
+            let rows = objects.rows.iter().filter(|row| row.kind == of.kind);
+            let sum: u64 = rows.map(|row| row.count).sum();
+            assert_eq!(sum, of.live - of.suppressed, "{of:?}");
+            if let (Some(created), Some(destroyed)) = (of.created, of.destroyed) {
+                assert_eq!(created - destroyed, of.live, "{of:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_kind_is_of_what_the_filter_selects() {
+        let snapshot = serving();
+        let none = Suppressions::default();
+        let whole = all(&snapshot, &Filter::default(), &none, None);
+        assert_sums(&whole);
+        assert!(whole.kinds.iter().all(|of| of.created.is_some()));
+        let streams = Filter {
+            kinds: vec![Kind::Stream],
+            ..Filter::default()
+        };
+        let of_kind = all(&snapshot, &streams, &none, None);
+        assert_sums(&of_kind);
+        let [stream] = of_kind.kinds[..] else {
+            panic!("{of_kind:?}")
+        };
+        assert!(whole.kinds.contains(&stream) && of_kind.left_out > 0);
+        let elsewhere = Filter {
+            devices: vec![Location::Gpu(1)],
+            ..Filter::default()
+        };
+        assert!(all(&snapshot, &elsewhere, &none, None).kinds.is_empty());
+        // Counters have no stacks.
+        let by_stack = Filter {
+            focus: vec![Pattern::parse("Server::decode").expect("a pattern")],
+            ..Filter::default()
+        };
+        let by_stack = all(&snapshot, &by_stack, &none, None);
+        assert_sums(&by_stack);
+        assert!(!by_stack.kinds.is_empty());
+        assert!(by_stack.kinds.iter().all(|of| of.live > 0 && of.created.is_none()));
+    }
+
+    #[test]
+    fn a_rule_hides_the_rows_of_its_call_site_and_counts_them() {
+        let snapshot = serving();
+        let mut rules = Suppressions::default();
+        rules
+            .add("leak:Server::decode\nleak:Nothing::at_all", "x")
+            .expect("rules");
+        let filter = Filter::default();
+        let objects = all(&snapshot, &filter, &rules, None);
+        assert_sums(&objects);
+        assert!(objects.rows.iter().all(|row| !row.label.contains("decode")));
+        let hidden: u64 = objects.kinds.iter().map(|of| of.suppressed).sum();
+        let (stacks, mut sieve) = (CallStacks::of(&snapshot), Sieve::new(&rules));
+        Objects::of(
+            &snapshot,
+            &stacks,
+            &mut Filtering::new(&filter, &snapshot),
+            &mut sieve,
+            None,
+            false,
+        );
+        let used: Vec<u64> = sieve.used().iter().map(|used| used.objects).collect();
+        assert!(hidden > 0);
+        assert_eq!((used, sieve.suppressed_objects()), (vec![hidden, 0], hidden));
     }
 
     #[test]
@@ -289,10 +410,9 @@ mod tests {
                 call.kind = Kind::Pool;
             }
         });
+        snapshot.object_counters.clear();
         snapshot.validate().expect("each table is valid by itself");
-        let stacks = CallStacks::of(&snapshot);
-        let filter = Filter::default();
-        let objects = Objects::of(&snapshot, &stacks, &mut Filtering::new(&filter, &snapshot), Some(0));
+        let objects = all(&snapshot, &Filter::default(), &Suppressions::default(), Some(0));
         assert_eq!(objects.hidden, u64::MAX);
     }
 }

@@ -98,6 +98,8 @@ pub struct Report<'a> {
     pub filter: Option<Filtered>,
     /// The memory that suppressions removed from the rows, in total and by rule; no rules unless requested.
     pub suppressed: Tally,
+    /// The number of objects without an address that they removed from the rows of objects.
+    pub suppressed_objects: u64,
     pub suppressions: Vec<Used>,
     pub totals: Totals,
     /// The memory of the rows by category, including rows that were cut off; empty unless requested.
@@ -310,8 +312,13 @@ impl<'a> Report<'a> {
         };
         let mut sieve = Sieve::new(&options.suppressions);
         let listed = ranked.into_iter().filter(|group| group.level.is_listed());
+        let of_memory = options.by != By::ObjectKind;
         let listed: Vec<_> = listed
-            .filter(|group| sieve.lets_through(group.stack, group.tally(), &stacks))
+            .filter(|group| match of_memory {
+                true => sieve.lets_through(group.stack, group.tally(), &stacks),
+                // They are counted with the rows of objects.
+                false => sieve.rule(group.stack, &stacks).is_none(),
+            })
             .collect();
         let sorter = Sorter::new(&options.categories, snapshot);
         let categories = match options.categorized || options.by == By::Category {
@@ -339,15 +346,18 @@ impl<'a> Report<'a> {
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
-        let objects = Objects::of(snapshot, &stacks, &mut filtering, options.top_objects);
-        let finished = is_finished(snapshot);
+        let top = options.top_objects;
+        let objects = Objects::of(snapshot, &stacks, &mut filtering, &mut sieve, top, !of_memory);
+        // The kernel driver takes back what a process has at its end.
+        let of_segments = options.filter.kinds.iter().any(|kind| kind.place() == Place::Segment);
+        let finished = is_finished(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
         Report {
             format: FORMAT,
             version: VERSION,
             process: process_line(snapshot),
             finished,
-            when: when(snapshot),
+            when: when(snapshot).or_else(|| (is_finished(snapshot) && of_segments).then(|| "at exit".to_owned())),
             points,
             trigger,
             ledger,
@@ -359,6 +369,7 @@ impl<'a> Report<'a> {
             cut: rows_cut,
             filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
+            suppressed_objects: sieve.suppressed_objects(),
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &passing),
             failed,
@@ -435,6 +446,9 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals
             Place::Device => (&mut totals.device, &mut totals.held.device),
             Place::Managed => (&mut totals.managed, &mut totals.held.managed),
             Place::Host => (&mut totals.host, &mut totals.held.host),
+            // Reports of segments have them in the place of the memory.
+            Place::Segment if kind == Kind::Segment => (&mut totals.device, &mut totals.held.device),
+            Place::Segment if kind == Kind::HostSegment => (&mut totals.host, &mut totals.held.host),
             Place::Nowhere | Place::Segment | Place::Object => {
                 *totals.claims.entry(kind.name()).or_default() += group.count;
                 continue;
@@ -472,7 +486,7 @@ fn device_totals<'a>(snapshot: &'a Snapshot, groups: &[&Group]) -> Vec<DeviceTot
     let mut live = vec![Tally::default(); snapshot.devices.len()];
     for group in groups {
         if let Some(device) = group.call.device
-            && group.call.kind.place().on_device()
+            && (group.call.kind.place().on_device() || group.call.kind == Kind::Segment)
         {
             live[device].join(group.tally());
         }

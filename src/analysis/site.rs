@@ -331,7 +331,7 @@ impl<'a> CallStacks<'a> {
 
 /// Whether a record belongs to a caching allocator, given its kind and whether its stack shows such an allocator.
 pub fn is_pool(kind: Kind, in_pool: bool) -> bool {
-    kind == Kind::Pool || (in_pool && !matches!(kind.place(), Place::Within | Place::Object))
+    kind == Kind::Pool || (in_pool && !matches!(kind.place(), Place::Within | Place::Object | Place::Segment))
 }
 
 /// The part of a path after the last slash.

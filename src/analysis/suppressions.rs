@@ -117,13 +117,15 @@ pub struct Suppressions {
     rules: Vec<Rule>,
 }
 
-/// The memory that one rule suppressed.
+/// What one rule suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Used {
     pub rule: String,
     pub source: String,
     pub line: usize,
     pub suppressed: Tally,
+    /// The number of objects without an address.
+    pub objects: u64,
 }
 
 impl Suppressions {
@@ -176,8 +178,8 @@ impl Suppressions {
 pub struct Sieve<'r> {
     rules: &'r Suppressions,
     by_stack: HashMap<Option<usize>, Option<usize>>,
-    /// By rule.
-    taken: Vec<Tally>,
+    /// Memory and the number of objects, by rule.
+    taken: Vec<(Tally, u64)>,
 }
 
 impl<'r> Sieve<'r> {
@@ -185,7 +187,7 @@ impl<'r> Sieve<'r> {
         Sieve {
             rules,
             by_stack: HashMap::new(),
-            taken: vec![Tally::default(); rules.rules.len()],
+            taken: vec![(Tally::default(), 0); rules.rules.len()],
         }
     }
 
@@ -202,24 +204,40 @@ impl<'r> Sieve<'r> {
     pub fn lets_through(&mut self, stack: Option<usize>, tally: Tally, stacks: &CallStacks) -> bool {
         let rule = self.rule(stack, stacks);
         if let Some(rule) = rule {
-            self.taken[rule].join(tally);
+            self.taken[rule].0.join(tally);
+        }
+        rule.is_none()
+    }
+
+    /// Whether no rule suppresses objects of this stack. Otherwise `count` is added to the rule.
+    pub fn lets_objects_through(&mut self, stack: Option<usize>, count: u64, stacks: &CallStacks) -> bool {
+        let rule = self.rule(stack, stacks);
+        if let Some(rule) = rule {
+            let objects = &mut self.taken[rule].1;
+            *objects = objects.saturating_add(count);
         }
         rule.is_none()
     }
 
     /// The memory that all rules suppressed.
     pub fn suppressed(&self) -> Tally {
-        Tally::total(self.taken.iter().copied())
+        Tally::total(self.taken.iter().map(|taken| taken.0))
     }
 
-    /// All rules except `keep` rules, with the memory that each suppressed.
+    /// The number of objects that all rules suppressed.
+    pub fn suppressed_objects(&self) -> u64 {
+        self.taken.iter().fold(0, |sum, taken| sum.saturating_add(taken.1))
+    }
+
+    /// All rules except `keep` rules, with what each suppressed.
     pub fn used(&self) -> Vec<Used> {
         let rules = self.rules.rules.iter().zip(&self.taken).filter(|(rule, _)| !rule.keeps);
-        let used = rules.map(|(rule, &suppressed)| Used {
+        let used = rules.map(|(rule, &(suppressed, objects))| Used {
             rule: rule.text.clone(),
             source: rule.source.clone(),
             line: rule.line,
             suppressed,
+            objects,
         });
         used.collect()
     }

@@ -12,7 +12,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::{Allocation, Allocations, AtPeak, Call, Counter, EndOf, ProcessState, Snapshot, Thread};
+use super::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, EndOf, ProcessState, Snapshot, Thread};
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 
@@ -113,6 +113,41 @@ impl Snapshot {
             at_peaks: Vec::new(),
             device_peaks: Vec::new(),
             allocators: Vec::new(),
+            ..self
+        }
+    }
+
+    /// What the kernel driver gave to the process in the place of the memory, for reports of it.
+    pub fn into_segments(self) -> Snapshot {
+        let mut counters = self.object_counters;
+        counters.retain(|counter| counter.kind.place() == Place::Segment && counter.total_count > 0);
+        let only = (self.devices.len() == 1).then_some(0);
+        let peaks = counters.iter().filter(|counter| counter.kind == Kind::Segment);
+        let device_peaks = peaks.filter_map(|counter| {
+            Some(DevicePeak {
+                device: counter.device.or(only)?,
+                peak_bytes: counter.peak_bytes,
+                time_ns: counter.peak_ns,
+            })
+        });
+        Snapshot {
+            device_peaks: device_peaks.collect(),
+            allocations: self.segments,
+            freed_after_end: self.segments_freed_after_end,
+            totals: self.segment_totals,
+            at_peaks: self.segments_at_peaks,
+            counters,
+            segments: Allocations::default(),
+            segments_freed_after_end: Allocations::default(),
+            segment_totals: Vec::new(),
+            segments_at_peaks: Vec::new(),
+            objects: Allocations::default(),
+            objects_known: false,
+            objects_freed_after_end: Allocations::default(),
+            object_counters: Vec::new(),
+            holders: None,
+            allocators: Vec::new(),
+            usage: None,
             ..self
         }
     }

@@ -9,6 +9,7 @@ use clap::Args;
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{Rules, Verdict, baseline_of, lacks_holders, verdict};
 use culeak::analysis::program::Program;
+use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
 use super::boundaries::BoundaryArgs;
@@ -59,7 +60,8 @@ pub struct CheckArgs {
     /// Write the current leaks to the file of --baseline, and pass
     #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
-    /// Print a suppression rule for each leaking call site instead of the verdict
+    /// Print a suppression rule for each leaking call site, and for each with objects of a kind that is over its limit, instead of
+    /// the verdict
     #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
@@ -207,26 +209,54 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
     }
 }
 
-/// Prints one rule per call site, with the bytes and blocks that it suppresses.
+/// Prints one rule per call site, with what it suppresses: bytes and blocks, and objects of kinds that are over their limit.
 fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
-    text::print(|out| {
-        let mut seen = Vec::new();
-        for judged in verdicts.iter().flat_map(|(_, verdict)| &verdict.rows) {
-            let Some(rule) = judged.row.stacks.first().and_then(|stack| rule_for(&stack.stack)) else {
-                continue;
-            };
-            if seen.contains(&rule) {
-                continue;
+    // In order of appearance; a site may have memory, and objects of several kinds.
+    let mut rules: Vec<Generated> = Vec::new();
+    let mut add = |of: usize, stack: &CallStack, what: String| {
+        let Some(rule) = rule_for(stack) else { return };
+        match rules.iter_mut().find(|known| known.rule == rule) {
+            Some(known) if known.of == of => known.what.push(what),
+            Some(_) => {}
+            None => {
+                let place = stack.site().and_then(|site| site.short_place());
+                let place = place.map(|place| format!(", {}", Escaped(&place))).unwrap_or_default();
+                let what = vec![what];
+                rules.push(Generated { rule, of, place, what });
             }
-            let place = judged.row.site().and_then(|site| site.short_place());
-            let place = place.map(|place| format!(", {}", Escaped(&place))).unwrap_or_default();
-            let blocks = text::units::plural(judged.row.count, "block", "blocks");
-            writeln!(out, "# {} in {blocks}{place}", text::units::bytes(judged.row.bytes))?;
-            writeln!(out, "{rule}")?;
-            seen.push(rule);
         }
-        Ok(())
+    };
+    for (nth, (_, verdict)) in verdicts.iter().enumerate() {
+        let of_memory = verdict.rows.iter().filter(|_| !verdict.judges_only_objects());
+        for judged in of_memory {
+            if let Some(stack) = judged.row.stacks.first() {
+                let blocks = text::units::plural(judged.row.count, "block", "blocks");
+                let bytes = text::units::bytes(judged.row.bytes);
+                add(nth, &stack.stack, format!("{bytes} in {blocks}"));
+            }
+        }
+        for of in verdict.objects.iter().filter(|of| of.to_blame) {
+            let noun = if of.row.count == 1 { "object" } else { "objects" };
+            let count = text::units::count(of.row.count);
+            add(nth, &of.row.stack, format!("{count} {} {noun}", of.row.kind));
+        }
+    }
+    text::print(|out| {
+        rules.iter().try_for_each(|of| {
+            writeln!(out, "# {}{}", of.what.join(" and "), of.place)?;
+            writeln!(out, "{}", of.rule)
+        })
     })
+}
+
+/// A rule for a call site.
+struct Generated {
+    rule: String,
+    /// The first verdict with this site.
+    of: usize,
+    place: String,
+    /// What the rule suppresses of this verdict.
+    what: Vec<String>,
 }
 
 /// Refuses a baseline of other programs, against which every leak would be new.

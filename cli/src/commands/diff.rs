@@ -20,6 +20,7 @@ use crate::export::folded::Cost;
 use crate::load::Loaded;
 use crate::options::{NameArgs, kind_parser, parse_point, rows_shown};
 use crate::output::{self, Overwrite};
+use crate::text::diff::RowStack;
 use crate::text::names::{self, Detail};
 use crate::{html, load, text};
 
@@ -103,8 +104,12 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if !args.overwrite.force {
         check_programs(&before, &after)?;
     }
-    load::at::show(&mut before, args.at.first(), &args.names)?;
-    load::at::show(&mut after, args.at.last(), &args.names)?;
+    let show = match load::segments::are_wanted(&args.kind)? {
+        true => load::segments::show,
+        false => load::at::show,
+    };
+    show(&mut before, args.at.first(), &args.names)?;
+    show(&mut after, args.at.last(), &args.names)?;
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }
@@ -176,7 +181,7 @@ fn print_tree(args: &DiffArgs, options: &Options, before: &Loaded, after: &Loade
     };
     let (tree, frames) = Tree::of_difference(&old, &new, |frame| names::frame(frame, detail), &limits);
     text::print_lines(|out| {
-        text::diff::write_around(diff, out, |out| {
+        text::diff::write_around(diff, RowStack::Callers, out, |out| {
             text::tree::write_difference(&frames, &tree, detail, out)
         })
     })

@@ -181,6 +181,13 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             "--objects: destroyed objects are not recorded by stack; use --cost count",
         ));
     }
+    let of_segments = load::segments::are_wanted(&args.kind)?;
+    if matches!(format, Format::Perfetto | Format::Firefox | Format::MemoryViz) {
+        load::segments::refuse(&args.kind, "this format")?;
+    }
+    if args.objects || args.between.points().is_some() {
+        load::segments::refuse(&args.kind, if args.objects { "--objects" } else { "--between" })?;
+    }
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
@@ -222,6 +229,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     for item in &mut items {
         match args.between.points() {
             Some(_) => args.names.name_frames(item),
+            None if of_segments => load::segments::show(item, args.at.as_ref(), &args.names)?,
             None => load::at::show(item, args.at.as_ref(), &args.names)?,
         }
         if args.objects {
@@ -243,7 +251,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     })?;
     // The page shows suppressions itself.
     if !options.suppressions.is_empty() && format != Format::Html {
-        print_suppressed(&items, &options);
+        print_suppressed(&items, &options, args.objects);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
@@ -272,10 +280,17 @@ fn restrict(item: &mut Loaded, points: [&Point; 2]) -> Result<(), Failure> {
 }
 
 /// Prints the total of the suppressed stacks, which are not in the file.
-fn print_suppressed(items: &[Loaded], options: &profile::Options) {
+fn print_suppressed(items: &[Loaded], options: &profile::Options, of_objects: bool) {
     for item in items {
         let profile = Profile::of(&item.snapshot, options);
-        let _ = parts::suppressions(profile.suppressed, &profile.suppressions, &mut anstream::stderr());
+        let (mut memory, mut objects, mut rules) = (profile.suppressed, 0, profile.suppressions);
+        if of_objects {
+            objects = std::mem::take(&mut memory).count;
+            for rule in &mut rules {
+                rule.objects = std::mem::take(&mut rule.suppressed).count;
+            }
+        }
+        let _ = parts::suppressions(memory, objects, &rules, &mut anstream::stderr());
     }
 }
 

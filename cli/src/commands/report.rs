@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::categories::{Categories, Category};
-use culeak::analysis::filter::{Filter, Location};
+use culeak::analysis::filter::{Filter, Location, only_objects};
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, Options, Report, Sort};
@@ -40,6 +40,7 @@ Examples:
   culeak report app.host.4711.culeak --between mark:warm exit    allocated since then and still live
   culeak report 4711 --by kind                  memory held by a running program
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
+  culeak report 4711 --kind segment             what the kernel driver gave, by the lines that caused it
   culeak report 4711 --by category              parameters, gradients, activations, caches …
   culeak report 4711 --why                      what holds the memory of each call site
   culeak report 4711 --tree                     call stacks as a tree
@@ -198,6 +199,19 @@ impl ReportArgs {
                  blocks; leave out --since, --by size, stream or thread, and --sort age",
             ));
         }
+        let others = [
+            ("--between", self.between.is_some()),
+            ("--objects", self.objects),
+            ("--by object-kind", self.by == By::ObjectKind),
+            ("--why", self.why),
+            ("--category", !self.filter.category.is_empty()),
+        ];
+        let given = others.iter().find(|(_, given)| *given);
+        if let (Some((option, _)), true) = (given, load::segments::are_wanted(&self.filter.kind)?) {
+            return Err(Failure::new(format!(
+                "{option} does not apply to memory from the kernel driver; leave it out, or leave out --kind"
+            )));
+        }
         Ok(())
     }
 
@@ -213,7 +227,10 @@ impl ReportArgs {
             Some(_) => place.load_with_timeline()?,
             None => place.load()?,
         };
-        load::at::show(&mut item, self.at.as_ref(), &self.names)?;
+        match load::segments::are_wanted(&self.filter.kind)? {
+            true => load::segments::show(&mut item, self.at.as_ref(), &self.names)?,
+            false => load::at::show(&mut item, self.at.as_ref(), &self.names)?,
+        }
         if self.why {
             load::holders::of_place(&mut item, place)?;
         }
@@ -239,6 +256,9 @@ impl ReportArgs {
 
 /// Reports every input that can be read; any other input makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    if args.phases.is_some() {
+        load::segments::refuse(&args.filter.kind, "--phases")?;
+    }
     if let Some(name) = &args.phases {
         return super::phases::execute(args, name);
     }
@@ -384,7 +404,7 @@ fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     let extent = text::report::Extent {
         full_stacks: args.full_stacks,
         all_losses: args.losses,
-        objects: args.objects,
+        objects: args.objects || only_objects(&args.filter.kind),
     };
     text::report::write(&report, extent, out)
 }
@@ -407,9 +427,9 @@ fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     };
     text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)?;
     if let Some(filter) = &profile.filter {
-        writeln!(out, "filter: {}", text::parts::filter(filter))?;
+        writeln!(out, "filter: {}", text::parts::filter(filter, 0))?;
     }
-    text::parts::suppressions(profile.suppressed, &profile.suppressions, out)
+    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, out)
 }
 
 fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<ExitCode, Failure> {

@@ -13,7 +13,7 @@ use culeak::kind::Kind;
 use crate::errors::{Failure, USAGE};
 use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
-use crate::{html, text};
+use crate::{html, load, text};
 
 mod inputs;
 mod watch;
@@ -100,6 +100,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         output::check(path, args.overwrite)?;
     }
+    load::segments::refuse(&args.kind, "culeak trend")?;
     let options = args.options();
     let (mut summaries, unreadable) = match args.pid {
         Some(pid) => (watch::summaries(pid, args, &options)?, 0),

@@ -32,7 +32,7 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
     let filter = profile
         .filter
         .as_ref()
-        .map(|filter| format!("; filter: {}", parts::filter(filter)));
+        .map(|filter| format!("; filter: {}", parts::filter(filter, 0)));
     let filter = filter.unwrap_or_default();
     let subtitle = format!("{}{filter}{suppressed}", quantity(total, cost));
     draw(&lines, &title(profile), subtitle, total, cost, out)

@@ -17,6 +17,7 @@ use super::report::number_of;
 use super::stacks::Stacks;
 use crate::escape::Escaped;
 use crate::text;
+use crate::text::diff::RowStack;
 use crate::text::parts;
 use crate::text::report::sums;
 
@@ -85,15 +86,19 @@ pub fn write(
 fn objects(diff: &Diff) -> io::Result<Vec<String>> {
     let mut lines = Vec::new();
     if let Some(changes) = &diff.objects {
-        text::objects::write_changes(changes, &mut anstream::StripStream::new(&mut lines))?;
+        let out = &mut anstream::StripStream::new(&mut lines);
+        text::objects::write_changes(changes, true, RowStack::Callers, out)?;
     }
+    let mut joined: Vec<String> = Vec::new();
     let lines = String::from_utf8_lossy(&lines);
-    Ok(lines
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-        .map(str::to_owned)
-        .collect())
+    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match joined.last_mut() {
+            // The callers of the row above.
+            Some(row) if line.starts_with("from ") => *row += &format!(", {line}"),
+            _ => joined.push(line.to_owned()),
+        }
+    }
+    Ok(joined)
 }
 
 /// The text for browsers without scripts: the largest changes.

@@ -187,13 +187,13 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     text::report::headline(&report, &mut anstream::StripStream::new(&mut headline))?;
     let mut suppressed = Vec::new();
     let out = &mut anstream::StripStream::new(&mut suppressed);
-    parts::suppressions(report.suppressed, &report.suppressions, out)?;
+    parts::suppressions(report.suppressed, report.suppressed_objects, &report.suppressions, out)?;
     let suppressed = String::from_utf8_lossy(&suppressed);
     // The filter is shown among the warnings, at the top.
     let filter = report
         .filter
         .iter()
-        .map(|filter| format!("filter: {}", parts::filter(filter)));
+        .map(|filter| format!("filter: {}", parts::filter(filter, report.objects.left_out)));
     let warnings = report.warnings.iter().map(|text| Escaped(text).to_string());
     Ok(Process {
         source: Escaped(&item.options.source).to_string(),

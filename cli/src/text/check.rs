@@ -27,11 +27,17 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     } else {
         (BAD, "failed:")
     };
-    let sentence = match (&verdict.boundary, &verdict.when) {
+    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
+    let when: String = when.collect();
+    let sentence = match &verdict.boundary {
         _ if judges_only_classes(verdict) => by_class(verdict, word),
-        (Some(boundary), _) if boundary.previous_ns.is_some() => same_as_last(verdict, &boundary.mark),
-        (_, Some(when)) => format!("{judged} {word} {}, {}", Escaped(when), limits(verdict)),
-        (_, None) => format!("{judged} {word}, {}", limits(verdict)),
+        Some(boundary) if boundary.previous_ns.is_some() => same_as_last(verdict, &boundary.mark),
+        _ if verdict.judges_only_objects() => format!("{}{when}, {}", judged_objects(verdict), limits(verdict)),
+        _ if !verdict.limits.max_objects.is_empty() => {
+            let objects = judged_objects(verdict);
+            format!("{judged} {word} and {objects}{when}, {}", limits(verdict))
+        }
+        _ => format!("{judged} {word}{when}, {}", limits(verdict)),
     };
     writeln!(out, "{} {sentence}", Styled(style, result))?;
     if let Some(boundary) = &verdict.boundary {
@@ -42,12 +48,21 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
         for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
             writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
+            if let Breach::Objects { kind, .. } = breach {
+                let rows = verdict.objects.iter().map(|of| &of.row);
+                let of_kind: Vec<_> = rows.filter(|row| row.kind == *kind).collect();
+                objects::write_lines(of_kind.into_iter(), SITES_SHOWN, out)?;
+            }
         }
-        let blamed: Vec<_> = verdict.objects.iter().filter(|of| of.to_blame).collect();
-        objects::write_lines(blamed.iter().map(|of| &of.row), SITES_SHOWN, out)?;
-        let lines = verdict.rows.iter().take(SITES_SHOWN).map(RankedLine::of_judged);
+        // If only objects have limits, no memory is judged.
+        let rows = if verdict.judges_only_objects() {
+            &[]
+        } else {
+            verdict.rows.as_slice()
+        };
+        let lines = rows.iter().take(SITES_SHOWN).map(RankedLine::of_judged);
         write_ranking(&lines.collect::<Vec<_>>(), out)?;
-        let hidden = verdict.rows.len().saturating_sub(SITES_SHOWN) as u64;
+        let hidden = rows.len().saturating_sub(SITES_SHOWN) as u64;
         if hidden > 0 {
             let more = plural(hidden, "more call site", "more call sites");
             writeln!(out, "  {}", Styled(DIM, format!("… and {more}")))?;
@@ -57,11 +72,13 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
         writeln!(out, "not judged: {tally} ({reasons})")?;
     }
-    if verdict.objects_ignored > 0 {
-        let objects = plural(verdict.objects_ignored, "object", "objects");
+    if verdict.objects_before_mark > 0 {
+        let objects = plural(verdict.objects_before_mark, "object", "objects");
+        let mark = verdict.limits.since.iter().map(|mark| format!(" {}", Escaped(mark)));
         writeln!(
             out,
-            "not judged: {objects} (kept by CUDA libraries, suppressed, or made before the mark)"
+            "not judged: {objects} (created before the mark{})",
+            mark.collect::<String>()
         )?;
     }
     if verdict.freed_at_shutdown.count > 0 {
@@ -71,7 +88,12 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
             "not judged: {freed} held when the script ended, which the interpreter's shutdown freed; --at end includes it"
         )?;
     }
-    parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
+    parts::suppressions(
+        verdict.suppressed,
+        verdict.suppressed_objects,
+        &verdict.suppressions,
+        out,
+    )?;
     parts::warnings(out, &verdict.warnings)?;
     // A report of a script shows its end by default.
     let at = match &verdict.taken.point {
@@ -95,6 +117,20 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
             parts::next(out, &format!("culeak report {}{objects}{at}", shell_word(source)))
         }
     }
+}
+
+/// `21 stream and 20 graph-exec objects left`; `held` instead of `left` while the process runs.
+pub fn judged_objects(verdict: &Verdict) -> String {
+    let found: Vec<(&str, u64)> = verdict.objects_found().collect();
+    let kinds = found
+        .iter()
+        .map(|(kind, count)| format!("{} {kind}", units::count(*count)));
+    let noun = match found[..] {
+        [(_, 1)] => "object",
+        _ => "objects",
+    };
+    let word = if verdict.finished { "left" } else { "held" };
+    format!("{} {noun} {word}", kinds.collect::<Vec<_>>().join(" and "))
 }
 
 /// Whether memory fails only by what holds it.
@@ -290,7 +326,7 @@ pub fn reason(breach: &Breach, word: &str) -> String {
         }
         Breach::Kind { kind, limit, found } => over(&format!(" of {kind} memory"), *limit, *found),
         Breach::Budget { pattern, limit, found } => over(&format!(" in {pattern}"), *limit, *found),
-        Breach::Objects { kind, limit, found } => {
+        Breach::Objects { kind, limit, found, .. } => {
             format!(
                 "{} {kind} {} {} over the limit of {}",
                 units::count(*found),

@@ -10,22 +10,45 @@ use culeak::analysis::site::Frame;
 use super::objects;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
 use super::units;
+use crate::escape::Escaped;
 
 /// Writes the diff; `stacks` adds each row's whole stack.
 pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    write_around(diff, out, |out| rows(diff, stacks, full_stacks, out))
+    let detail = match (stacks, full_stacks) {
+        (false, _) => RowStack::Callers,
+        (true, full) => RowStack::Whole { full },
+    };
+    write_around(diff, detail, out, |out| rows(diff, detail, out))
 }
 
-/// Writes the headline, the body (rows or a tree), the totals and the warnings.
+/// What is shown of a row's stack.
+#[derive(Debug, Clone, Copy)]
+pub enum RowStack {
+    /// The callers of the call site, in one line.
+    Callers,
+    /// Every frame; with `full`, also those inside the CUDA runtime and below `main`.
+    Whole { full: bool },
+}
+
+/// Writes a row's stack below it; `places`: also those of callers, if the stack is one line.
+pub fn write_stack(row: &DiffRow, stacks: RowStack, places: bool, out: &mut dyn Write) -> io::Result<()> {
+    match stacks {
+        RowStack::Callers => callers(row, places, out),
+        RowStack::Whole { full } => parts::stack(out, &row.stack, full, "            "),
+    }
+}
+
+/// Writes the headline, the body (rows or a tree), the objects, the totals and the warnings.
 pub fn write_around(
     diff: &Diff,
+    stacks: RowStack,
     out: &mut dyn Write,
     body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     headline(diff, out)?;
     body(out)?;
     if let Some(objects) = &diff.objects {
-        objects::write_changes(objects, out)?;
+        objects::write_changes(objects, !diff.only_objects, stacks, out)?;
     }
     writeln!(out)?;
     for (name, text) in totals(diff) {
@@ -34,14 +57,10 @@ pub fn write_around(
     parts::warnings(out, &diff.warnings)
 }
 
-fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+fn rows(diff: &Diff, stacks: RowStack, out: &mut dyn Write) -> io::Result<()> {
     for row in &diff.rows {
         write_row(row, out)?;
-        if stacks {
-            parts::stack(out, &row.stack, full_stacks, "            ")?;
-        } else {
-            callers(row, out)?;
-        }
+        write_stack(row, stacks, false, out)?;
     }
     if diff.hidden_rows > 0 {
         let rows = units::plural(diff.hidden_rows as u64, "more row", "more rows");
@@ -54,14 +73,21 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
 /// The totals, and the two processes.
 pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
-    let mut rows = vec![
-        ("total", sizes(t.after, t.bytes_delta, t.count_delta)),
-        ("rows", counts(t)),
-    ];
+    let mut rows = Vec::new();
+    if !diff.only_objects {
+        rows.push(("total", sizes(t.after, t.bytes_delta, t.count_delta)));
+        rows.push(("rows", counts(t)));
+    }
     if !diff.kinds.is_empty() {
+        let others = if diff.only_objects {
+            "nothing else"
+        } else {
+            "other memory"
+        };
+        let verb = if diff.only_objects { "is" } else { "is not" };
         rows.push((
             "filter",
-            format!("kind {}; other memory is not compared", diff.kinds.join(" or ")),
+            format!("kind {}; {others} {verb} compared", diff.kinds.join(" or ")),
         ));
     }
     rows.push(("before", parts::process(&diff.before.process)));
@@ -70,6 +96,9 @@ pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
 }
 
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
+    if diff.only_objects {
+        return headline_of_objects(diff, out);
+    }
     let delta = diff.totals.bytes_delta;
     let what = match (diff.same_process, delta) {
         _ if delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => {
@@ -96,6 +125,34 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         (false, kinds) => format!("held {kinds} memory"),
     };
     writeln!(out, "{subject}: {}{time}", Styled(style, what))
+}
+
+/// `graph-exec objects of process 4711: 40 (+28) in 28 s`.
+fn headline_of_objects(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
+    let kinds = diff.kinds.join(" and ");
+    let subject = match diff.same_process {
+        true => format!("{kinds} objects of process {}", diff.after.process.pid),
+        false => format!("{kinds} objects"),
+    };
+    let (what, style) = match &diff.objects {
+        None => ("not compared".to_owned(), PLAIN),
+        Some(objects) => {
+            let delta = i128::from(objects.after) - i128::from(objects.before);
+            let style = match delta {
+                1.. => BAD,
+                0 => PLAIN,
+                _ => GOOD,
+            };
+            let what = format!("{} ({})", units::count(objects.after), units::signed_count(delta));
+            (what, style)
+        }
+    };
+    let how = match (diff.same_process, diff.elapsed_ns) {
+        (false, _) => " between two runs".to_owned(),
+        (true, Some(ns)) => format!(" in {}", units::duration(ns)),
+        (true, None) => String::new(),
+    };
+    writeln!(out, "{subject}: {}{how}", Styled(style, what))
 }
 
 fn only_unchanged(totals: &Totals) -> bool {
@@ -139,10 +196,15 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 }
 
 /// The callers of the call site in one line: rows of one call site differ in them.
-fn callers(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
+fn callers(row: &DiffRow, places: bool, out: &mut dyn Write) -> io::Result<()> {
     let Some(site) = row.stack.site() else { return Ok(()) };
     let outer = row.stack.shown().skip_while(|frame| *frame != site).skip(1);
-    parts::callers(out, "            ", outer.map(Frame::name))
+    let place = |frame: &Frame| match frame.short_place().filter(|_| places) {
+        Some(place) => format!(" {}", Escaped(&place)),
+        None => String::new(),
+    };
+    let named = outer.map(|frame| (frame.name(), place(frame)));
+    parts::callers(out, "            ", named)
 }
 
 fn counts(totals: &Totals) -> String {

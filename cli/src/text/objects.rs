@@ -2,39 +2,81 @@
 
 use std::io::{self, Write};
 
+use anstyle::Style;
 use culeak::analysis::diff::{DiffRow, ObjectChanges, State};
+use culeak::analysis::filter::only_objects;
 use culeak::analysis::objects::{KindOfObject, ObjectRow, Objects};
 use culeak::analysis::report::Report;
 use culeak::kind::{Kind, Place};
 
 use super::columns;
-use super::diff::state;
-use super::parts::{self, BOLD, DIM, Styled};
+use super::diff::{self, RowStack, state};
+use super::parts::{self, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
 use crate::escape::Escaped;
 
-/// `128 stream, 40 graph-exec at 3 call sites`; `None` if there are none.
+/// `128 stream, 40 graph-exec at 3 call sites; 5 suppressed`; `None` if there are none.
 pub fn line(objects: &Objects) -> Option<String> {
     // The others are among the claims.
     let is_plain = |of: &&KindOfObject| Kind::from_name(of.kind).is_some_and(|kind| kind.place() == Place::Object);
-    let live = objects.kinds.iter().filter(|kind| kind.live > 0).filter(is_plain);
-    let kinds: Vec<String> = live
-        .map(|of| format!("{} {}", units::count(of.live), of.kind))
+    let plain = || objects.kinds.iter().filter(is_plain);
+    let shown = |of: &KindOfObject| of.live - of.suppressed;
+    let kinds: Vec<String> = plain()
+        .filter(|of| shown(of) > 0)
+        .map(|of| format!("{} {}", units::count(shown(of)), of.kind))
         .collect();
-    let sites = (objects.rows.len() + objects.hidden_rows) as u64;
-    (!kinds.is_empty()).then(|| format!("{} at {}", kinds.join(", "), plural(sites, "call site", "call sites")))
+    let mut parts = Vec::new();
+    if !kinds.is_empty() {
+        let sites = plural(objects.call_sites as u64, "call site", "call sites");
+        parts.push(format!("{} at {sites}", kinds.join(", ")));
+    }
+    let suppressed = plain().fold(0, |sum: u64, of| sum.saturating_add(of.suppressed));
+    if suppressed > 0 {
+        parts.push(format!("{} suppressed", units::count(suppressed)));
+    }
+    (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// `graph-exec: 40 live, 43 created, 3 destroyed`.
+/// `graph-exec: 40 live, 43 created, 3 destroyed`; numbers that are not known are omitted.
 pub fn kind(of: &KindOfObject) -> String {
-    let known = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), units::count);
-    format!(
-        "{}: {} live, {} created, {} destroyed",
-        of.kind,
-        units::count(of.live),
-        known(of.created),
-        known(of.destroyed)
-    )
+    let mut text = format!("{}: {} live", of.kind, units::count(of.live));
+    if of.suppressed > 0 {
+        text += &format!(" ({} suppressed)", units::count(of.suppressed));
+    }
+    for (count, word) in [(of.created, "created"), (of.destroyed, "destroyed")] {
+        if let Some(count) = count {
+            text += &format!(", {} {word}", units::count(count));
+        }
+    }
+    text
+}
+
+/// `21 stream objects left at 1 call site`, and its style, if the report shows only kinds of objects.
+pub fn headline(report: &Report) -> Option<(Style, String)> {
+    let kinds = &report.filter.as_ref()?.filter.kinds;
+    if !only_objects(kinds) || !report.objects.known {
+        return None;
+    }
+    let word = if report.finished { "left" } else { "held" };
+    let live = report.objects.kinds.iter().filter(|of| of.live > 0);
+    let counts: Vec<String> = live
+        .map(|of| format!("{} {}", units::count(of.live), of.kind))
+        .collect();
+    if counts.is_empty() {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        return Some((GOOD, format!("no {} object {word}", names.join(" or "))));
+    }
+    let total = report
+        .objects
+        .kinds
+        .iter()
+        .fold(0, |sum: u64, of| sum.saturating_add(of.live));
+    let noun = if total == 1 { "object" } else { "objects" };
+    let sites = match report.objects.call_sites as u64 {
+        0 => String::new(),
+        sites => format!(" at {}", plural(sites, "call site", "call sites")),
+    };
+    Some((BOLD, format!("{} {noun} {word}{sites}", counts.join(" and "))))
 }
 
 /// The kinds, one per line.
@@ -49,8 +91,14 @@ pub fn write_kinds(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(out, "  {why}");
     }
     if objects.is_empty() {
-        return writeln!(out, "  none was created");
+        let none = match report.filter.is_some() {
+            true => "none passes the filter",
+            false => "none was created",
+        };
+        return writeln!(out, "  {none}");
     }
+    // Counters have no stacks and times, so a filter by these leaves the live numbers alone.
+    let has_counters = objects.kinds.iter().any(|of| of.created.is_some());
     let known = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), units::count);
     let numbers = |of: &KindOfObject| [units::count(of.live), known(of.created), known(of.destroyed)];
     let mut widths = [0; 3];
@@ -63,11 +111,14 @@ pub fn write_kinds(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     for of in &objects.kinds {
         let [live, created, destroyed] = numbers(of);
         let [w0, w1, w2] = widths;
-        writeln!(
-            out,
-            "  {:names$}  {live:>w0$} live  {created:>w1$} created  {destroyed:>w2$} destroyed",
-            of.kind
-        )?;
+        let mut line = format!("  {:names$}  {live:>w0$} live", of.kind);
+        if has_counters {
+            line += &format!("  {created:>w1$} created  {destroyed:>w2$} destroyed");
+        }
+        if of.suppressed > 0 {
+            line += &format!("  {} suppressed", units::count(of.suppressed));
+        }
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }
@@ -145,8 +196,13 @@ fn cut(text: &str) -> String {
     }
 }
 
-/// The changes between two snapshots.
-pub fn write_changes(changes: &ObjectChanges, out: &mut dyn Write) -> io::Result<()> {
+/// The changes between two snapshots. `with_title`: after a line with the totals.
+pub fn write_changes(
+    changes: &ObjectChanges,
+    with_title: bool,
+    stacks: RowStack,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     if changes.rows.is_empty() {
         return Ok(());
     }
@@ -156,9 +212,12 @@ pub fn write_changes(changes: &ObjectChanges, out: &mut dyn Write) -> io::Result
         units::count(changes.after),
         units::signed_count(delta)
     );
-    writeln!(out, "\n{}", Styled(BOLD, counts))?;
+    if with_title {
+        writeln!(out, "\n{}", Styled(BOLD, counts))?;
+    }
     for row in &changes.rows {
         writeln!(out, "  {}", change(row))?;
+        diff::write_stack(row, stacks, true, out)?;
     }
     if changes.hidden_rows > 0 {
         let rows = plural(changes.hidden_rows as u64, "more row", "more rows");

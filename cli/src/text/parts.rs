@@ -6,9 +6,10 @@ use std::io::{self, Write};
 use anstyle::{AnsiColor, Style};
 use culeak::analysis::filter::Filtered;
 use culeak::analysis::function_name::plain;
-use culeak::analysis::report::{Cut, ProcessLine, Row, Tally};
+use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
 use culeak::analysis::site::{CallStack, Frame, Role};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
+use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
 
 use super::units::{self, plural};
@@ -75,10 +76,17 @@ pub fn place(frame: Option<&Frame>) -> String {
     place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
 }
 
-/// Writes the callers of a call site on one line, innermost first: `from train_step < main`.
-pub fn callers(out: &mut dyn Write, indent: &str, callers: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
+/// Writes the callers of a call site on one line, innermost first: `from train_step < main`. Each is a name, and text behind it.
+pub fn callers(
+    out: &mut dyn Write,
+    indent: &str,
+    callers: impl Iterator<Item = (impl AsRef<str>, String)>,
+) -> io::Result<()> {
     const SHOWN: usize = 3;
-    let mut names: Vec<_> = callers.take(SHOWN + 1).map(|name| short_name(name.as_ref())).collect();
+    let callers = callers.take(SHOWN + 1);
+    let mut names: Vec<_> = callers
+        .map(|(name, behind)| short_name(name.as_ref()) + &behind)
+        .collect();
     if names.is_empty() {
         return Ok(());
     }
@@ -233,8 +241,8 @@ pub fn process(process: &ProcessLine) -> String {
     text
 }
 
-/// A filter in words, and the memory that it leaves out.
-pub fn filter(filtered: &Filtered) -> String {
+/// A filter in words, and the memory that it leaves out; `objects`: the number of objects without an address that it leaves out.
+pub fn filter(filtered: &Filtered, objects: u64) -> String {
     let Filtered { filter, left_out } = filtered;
     let any = |texts: Vec<String>| texts.join(" or ");
     let patterns = |patterns: &[Pattern]| {
@@ -265,19 +273,53 @@ pub fn filter(filtered: &Filtered) -> String {
     if let Some(mark) = &filter.since {
         conditions.push(format!("allocated since {}", Escaped(mark)));
     }
-    format!("{}; leaves out {}", conditions.join(", "), tally(*left_out))
+    format!(
+        "{}; leaves out {}",
+        conditions.join(", "),
+        with_objects(*left_out, objects)
+    )
 }
 
-/// Writes the memory that each rule suppressed, and the user's rules that matched nothing.
-pub fn suppressions(suppressed: Tally, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
-    if suppressed.count > 0 {
-        writeln!(out, "suppressed: {}", tally(suppressed))?;
+/// As [`tally`], of what the report lists: `32 MiB in 3 segments` if that is what the kernel driver gave.
+pub fn tally_of(report: &Report, tally: Tally) -> String {
+    let kinds = report.filter.iter().flat_map(|filtered| &filtered.filter.kinds);
+    let mut kinds = kinds.map(|kind| kind.place());
+    match kinds.any(|place| place == Place::Segment) {
+        false => self::tally(tally),
+        true => format!(
+            "{} in {}",
+            units::bytes(tally.bytes),
+            units::plural(tally.count, "segment", "segments")
+        ),
+    }
+}
+
+/// `32 MiB in 3 blocks and 40 objects`; a part that is 0 is omitted.
+pub fn with_objects(memory: Tally, objects: u64) -> String {
+    let counted = units::plural(objects, "object", "objects");
+    match (memory.count, objects) {
+        (_, 0) => tally(memory),
+        (0, _) => counted,
+        _ => format!("{} and {counted}", tally(memory)),
+    }
+}
+
+/// Writes what each rule suppressed, and the user's rules that matched nothing. `objects`: those without an address.
+pub fn suppressions(suppressed: Tally, objects: u64, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
+    if suppressed.count > 0 || objects > 0 {
+        writeln!(out, "suppressed: {}", with_objects(suppressed, objects))?;
     }
     let name = |used: &Used| format!("{} ({}:{})", Escaped(&used.rule), Escaped(&used.source), used.line);
-    for used in rules.iter().filter(|used| used.suppressed.count > 0) {
-        writeln!(out, "  {} by {}", tally(used.suppressed), name(used))?;
+    let has_matched = |used: &&Used| used.suppressed.count > 0 || used.objects > 0;
+    for used in rules.iter().filter(has_matched) {
+        writeln!(
+            out,
+            "  {} by {}",
+            with_objects(used.suppressed, used.objects),
+            name(used)
+        )?;
     }
-    let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
+    let own = |used: &&Used| !has_matched(used) && used.source != BUILT_IN_NAME;
     for unused in rules.iter().filter(own) {
         writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
     }

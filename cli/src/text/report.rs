@@ -8,6 +8,7 @@ use anstyle::Style;
 use culeak::analysis::check::{Judged, Standing};
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally};
 use culeak::analysis::site::Frame;
+use culeak::kind::{Kind, Place};
 use culeak::point::Point;
 use culeak::snapshot::{Automatic, EndOf, ProcessState, Reason};
 
@@ -58,7 +59,7 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         By::ObjectKind => objects::write_kinds(report, out)?,
         _ => ranking(report, out)?,
     }
-    parts::suppressions(report.suppressed, &report.suppressions, out)?;
+    parts::suppressions(report.suppressed, report.suppressed_objects, &report.suppressions, out)?;
     if report.by == By::Category {
         categories::write(&report.categories, out)?;
     }
@@ -90,7 +91,11 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
     let held = report.totals.held.total();
     if report.rows.len() > fit && held.count > 0 {
         let (style, sites) = call_sites(report);
-        writeln!(out, "{}", Styled(style, format!("{sites} {}", parts::tally(held))))?;
+        writeln!(
+            out,
+            "{}",
+            Styled(style, format!("{sites} {}", parts::tally_of(report, held)))
+        )?;
     }
     parts::next(out, &report.next)
 }
@@ -135,6 +140,9 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let held = totals.held.total();
     if let Some(text) = end_and_exit(report).or_else(|| window(report)) {
         writeln!(out, "{}", Styled(BOLD, text))?;
+    }
+    if let Some((style, text)) = objects::headline(report) {
+        return writeln!(out, "{}{}", Styled(style, text), when(report));
     }
     if report.is_empty() {
         let text = if report.finished {
@@ -357,12 +365,16 @@ pub struct RankedLine {
     mark: String,
 }
 
-/// `3 blocks`, or `3 claims` for records that hold no memory.
+/// `3 blocks`; `3 claims` for records that hold no memory; `3 segments`.
 fn counted(row: &Row) -> String {
-    match row.claims == row.count {
-        true => plural(row.count, "claim", "claims"),
-        false => plural(row.count, "block", "blocks"),
-    }
+    let kinds = || row.kinds.keys().filter_map(|kind| Kind::from_name(kind));
+    let (one, many) = match row.claims == row.count {
+        true => ("claim", "claims"),
+        false if kinds().all(|kind| kind == Kind::Channel) => ("channel", "channels"),
+        false if kinds().all(|kind| kind.place() == Place::Segment) => ("segment", "segments"),
+        false => ("block", "blocks"),
+    };
+    plural(row.count, one, many)
 }
 
 impl RankedLine {

@@ -183,7 +183,7 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let pool = if row.site.pool { parts::POOL } else { "" };
     writeln!(out, "      {}{pool}", Escaped(&with_short_name(row)))?;
     let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
-    parts::callers(out, "      ", outer.map(|frame| &frame.function))
+    parts::callers(out, "      ", outer.map(|frame| (&frame.function, String::new())))
 }
 
 /// The sentence. It begins with the call site, whose name is shortened on a terminal.

@@ -360,7 +360,7 @@ pub fn sums(why: &Why) -> Vec<Sum> {
         rows.push((name, format!("{}{}", parts::tally(total.tally), meaning(total.class))));
     }
     if let Some(filter) = &why.filter {
-        rows.push(("filter", parts::filter(filter)));
+        rows.push(("filter", parts::filter(filter, 0)));
     }
     for (owner, pool) in &why.pools {
         let owner = Escaped(owner);

@@ -19,7 +19,7 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
                 properties.push(format!("file={}", property(&file)));
                 properties.extend(frame.line.map(|line| format!("line={line}")));
             }
-            properties.push("title=GPU memory".to_owned());
+            properties.push(format!("title={}", finding.kind.subject()));
             let stack = finding
                 .stack
                 .map(|stack| format!("\n{}", stack_text(stack)))

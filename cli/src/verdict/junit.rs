@@ -41,7 +41,8 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     // The time is that of the whole process; call sites have none.
     limits.set_time(lasted);
     suite.add_test_case(limits);
-    for judged in &verdict.rows {
+    let judges_memory = !verdict.judges_only_objects();
+    for judged in verdict.rows.iter().filter(|_| judges_memory) {
         let mut status = TestCaseStatus::success();
         let stack = judged.row.stacks.first().map(|stack| &stack.stack);
         if judged.to_blame {

@@ -16,7 +16,11 @@ const SITES_SHOWN: usize = 20;
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     for (source, verdict) in verdicts {
         let sign = if verdict.passed { "✅" } else { "❌" };
-        writeln!(out, "### {sign} GPU memory: {}\n", escape(&summary(verdict)))?;
+        let subject = match verdict.judges_only_objects() {
+            true => Kind::Objects.subject(),
+            false => Kind::Limit.subject(),
+        };
+        writeln!(out, "### {sign} {subject}: {}\n", escape(&summary(verdict)))?;
         writeln!(out, "{}\n", escape(source))?;
         // The table has the other call sites.
         let in_words =
@@ -24,11 +28,12 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
         for finding in findings(verdict).iter().filter(in_words) {
             writeln!(out, "- {}", escape(&finding.title))?;
         }
-        if !verdict.rows.is_empty() {
+        if !verdict.rows.is_empty() && !verdict.judges_only_objects() {
             table(verdict, out)?;
         }
-        if verdict.suppressed.count > 0 {
-            writeln!(out, "\nSuppressed: {}.", parts::tally(verdict.suppressed))?;
+        if verdict.suppressed.count > 0 || verdict.suppressed_objects > 0 {
+            let suppressed = parts::with_objects(verdict.suppressed, verdict.suppressed_objects);
+            writeln!(out, "\nSuppressed: {suppressed}.")?;
         }
         for warning in &verdict.warnings {
             writeln!(out, "\n> {}", escape(warning))?;

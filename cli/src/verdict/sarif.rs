@@ -114,7 +114,7 @@ fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> 
         result["partialFingerprints"] = json!({"culeakSite/v2": fingerprint.to_string()});
     }
     let stack = |stack| Stack {
-        message: json!({"text": "allocated by"}),
+        message: json!({"text": if finding.kind == Kind::Objects { "created by" } else { "allocated by" }}),
         frames: Frames { stack, root },
     };
     Outcome {

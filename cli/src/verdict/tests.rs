@@ -1,6 +1,7 @@
 use std::process::Command;
 
-use culeak::analysis::check::{Limits, Rules, verdict};
+use culeak::analysis::check::{self, Limits, Rules, verdict};
+use culeak::kind::Kind as Gpu;
 use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -77,6 +78,59 @@ fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() 
     assert_eq!(results[1]["ruleId"], "gpu-memory-lost");
     let github = text(|out| github::write(&verdicts, &root, out));
     assert!(github.contains("::error file=train.py,line=29"), "{github}");
+}
+
+#[test]
+fn objects_over_their_limit_are_findings_with_their_line_and_no_bytes() {
+    let snapshot = crate::text::sample::serving();
+    let with = |limits: Limits| {
+        let mut rules = Rules::from(limits);
+        rules.suppressions.add_built_in();
+        rules
+    };
+    let only = with(Limits {
+        max_objects: [(Gpu::GraphExec, 8), (Gpu::Stream, 64)].into(),
+        ..Limits::default()
+    });
+    let verdict = check::verdict(&snapshot, &only);
+    assert_eq!(
+        summary(&verdict),
+        "failed: 12 stream and 40 graph-exec objects left at 2 call sites"
+    );
+    let found = findings(&verdict);
+    assert_eq!(
+        found[0].title,
+        "40 graph-exec objects are 32 over the limit of 8; 40 by Server::decode server.cu:88"
+    );
+    let (_folder, root) = sources();
+    std::fs::write(root.folder.join("src/server.cu"), b"").expect("written");
+    let verdicts = [("app.culeak", verdict)];
+    let github = text(|out| github::write(&verdicts, &root, out));
+    assert!(
+        github.contains("::error file=src/server.cu,line=88,title=CUDA objects::40 graph-exec  Server::decode"),
+        "{github}"
+    );
+    let xml = text(|out| junit::write(&verdicts, out));
+    let markdown = text(|out| markdown::write(&verdicts, out));
+    let sarif = log(&verdicts, &root).to_string();
+    assert!(sarif.contains(r#"{"text":"created by"}"#), "{sarif}");
+    for written in [&github, &xml, &markdown, &sarif] {
+        assert!(
+            written.contains("server.cu") && !written.contains(" B in 0 blocks"),
+            "{written}"
+        );
+        assert!(!written.contains("64 MiB"), "memory has no limit: {written}");
+    }
+    let too = with(Limits {
+        max_leaked: Some(1 << 30),
+        max_objects: [(Gpu::GraphExec, 8)].into(),
+        ..Limits::default()
+    });
+    let verdict = check::verdict(&snapshot, &too);
+    assert_eq!(
+        summary(&verdict),
+        "failed: 64 MiB in 1 block leaked at 1 call site; 40 graph-exec objects left at 1 call site"
+    );
 }
 
 /// The published schema, from the sources of a crate that reads SARIF.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Breach, Limits, Rules};
+use super::{Breach, Limits, Rules, name_with_place};
 use crate::analysis::objects::{self, ObjectRow};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
@@ -28,7 +28,8 @@ pub struct JudgedObjects<'a> {
 pub(super) struct Judgement<'a> {
     pub rows: Vec<JudgedObjects<'a>>,
     pub breaches: Vec<Breach>,
-    pub ignored: u64,
+    /// Objects that were created before the mark of `--since`.
+    pub before_mark: u64,
 }
 
 /// Whether objects are limited, and the snapshot does not have those of the point that it shows.
@@ -47,30 +48,37 @@ pub(super) fn judged<'a>(
         return Judgement {
             rows: Vec::new(),
             breaches: Vec::new(),
-            ignored: 0,
+            before_mark: 0,
         };
     }
-    let mut ignored = 0;
+    let mut before_mark = 0;
     let groups = objects::groups(snapshot, |call, stack, time_ns| {
         let is_limited = limits.max_objects.contains_key(&call.kind);
-        let is_judged = is_limited && time_ns >= since_ns && sieve.rule(stack, stacks).is_none();
-        ignored += u64::from(is_limited && !is_judged);
-        is_judged
+        let is_earlier = time_ns < since_ns;
+        before_mark += u64::from(is_limited && is_earlier);
+        is_limited && !is_earlier && sieve.lets_objects_through(stack, 1, stacks)
     });
     let mut found: BTreeMap<Kind, u64> = BTreeMap::new();
     for group in &groups {
         *found.entry(group.call.kind).or_default() += group.count;
     }
     let over = |kind: Kind, limit: u64| found.get(&kind).copied().filter(|&found| found > limit);
+    let rows = objects::by_site(snapshot, stacks, &groups);
     let breaches = limits.max_objects.iter().filter_map(|(&kind, &limit)| {
-        over(kind, limit).map(|found| Breach::Objects {
+        let found = over(kind, limit)?;
+        // The first row has most.
+        let most = rows.iter().find(|row| row.kind == kind.name())?;
+        Some(Breach::Objects {
             kind: kind.name(),
             limit,
             found,
+            site: name_with_place(&most.label, most.stack.site()),
+            of_site: most.count,
         })
     });
-    let rows = objects::by_site(snapshot, stacks, &groups).into_iter();
+    let breaches = breaches.collect();
     let mut rows: Vec<JudgedObjects> = rows
+        .into_iter()
         .filter_map(|row| {
             let kind = Kind::from_name(row.kind)?;
             let limit = *limits.max_objects.get(&kind)?;
@@ -81,7 +89,7 @@ pub(super) fn judged<'a>(
     rows.sort_by_key(|row| !row.to_blame);
     Judgement {
         rows,
-        breaches: breaches.collect(),
-        ignored,
+        breaches,
+        before_mark,
     }
 }

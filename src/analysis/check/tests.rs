@@ -579,6 +579,8 @@ fn objects_fail_only_if_their_kind_has_a_limit() {
         kind: "graph-exec",
         limit: 8,
         found: 40,
+        site: "Server::decode server.cu:88".to_owned(),
+        of_site: 40,
     };
     assert_eq!(breaches, [breach]);
     assert_eq!(
@@ -595,4 +597,8 @@ fn objects_fail_only_if_their_kind_has_a_limit() {
     let verdict = verdict(&snapshot, &rules);
     assert!(verdict.passed, "the library's streams are not the program's");
     assert_eq!((verdict.objects.len(), verdict.objects_ignored), (1, 4));
+    assert_eq!((verdict.suppressed_objects, verdict.objects_before_mark), (4, 0));
+    assert!(verdict.suppressions.iter().any(|used| used.objects == 4));
+    assert!(verdict.judges_only_objects());
+    assert_eq!(verdict.objects_found().collect::<Vec<_>>(), [("stream", 12)]);
 }

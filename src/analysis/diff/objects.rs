@@ -7,7 +7,7 @@ use crate::analysis::objects;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::report::{By, Row};
 use crate::analysis::site::CallStacks;
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,6 +63,24 @@ pub(super) fn changes<'a>(
         rows,
         before: count_before,
         after: count_after,
+    })
+}
+
+/// Why objects are not compared, in one sentence; `None` if they are, or if nobody asks for them.
+pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Options) -> Option<String> {
+    let named = options.kinds.iter().any(|kind| kind.place() == Place::Object);
+    let wanted = named || options.kinds.is_empty() && (before.objects_known || after.objects_known);
+    let which = match (before.objects_known, after.objects_known) {
+        (true, true) => return None,
+        (false, true) => "the first snapshot does not",
+        (true, false) => "the second snapshot does not",
+        (false, false) => "neither snapshot does",
+    };
+    wanted.then(|| {
+        format!(
+            "objects without an address are not compared, because {which} contain those of its point; compare two points other \
+             than the peak, recorded by this version of culeak"
+        )
     })
 }
 

@@ -12,9 +12,12 @@
 //!
 //! A call through a private table of the driver has no exported function; then the caller alone is known.
 
+use std::collections::{HashMap, HashSet};
+
 use serde::Serialize;
 
-use crate::analysis::site::{CallStack, Frame, Role};
+use crate::analysis::site::{CallStack, CallStacks, Frame, Role};
+use crate::snapshot::Snapshot;
 
 /// What a driver call takes memory for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -92,6 +95,23 @@ pub struct DriverCall<'a> {
     pub function: Option<&'a str>,
     /// The file name of the module that called the driver or the CUDA runtime; empty if unknown.
     pub binary: &'a str,
+}
+
+/// Gives each segment in the place of an allocation the driver's exported function as the one that was called.
+pub fn name_segments(snapshot: &mut Snapshot) {
+    let functions: HashMap<Option<usize>, String> = {
+        let stacks = CallStacks::of(snapshot);
+        let rows = snapshot.allocations.iter().map(|row| row.stack);
+        let named = rows.collect::<HashSet<_>>().into_iter();
+        named
+            .filter_map(|stack| Some((stack, DriverCall::of(stacks.get(stack)).function?.to_owned())))
+            .collect()
+    };
+    snapshot.allocations.change(|_, segment, call| {
+        if let Some(function) = functions.get(&segment.stack) {
+            call.api.clone_from(function);
+        }
+    });
 }
 
 impl<'a> DriverCall<'a> {

@@ -38,11 +38,11 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         word,
         match held.total() {
             Tally { count: 0, .. } => "nothing".to_owned(),
-            total => format!("{}: {}", parts::tally(total), parts_of_it.join(", ")),
+            total => format!("{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
     );
     if let Some(filter) = &report.filter {
-        row("filter", parts::filter(filter));
+        row("filter", parts::filter(filter, report.objects.left_out));
         row("", "failed, peak and allocations ignore the filter".to_owned());
     }
     if !totals.claims.is_empty() {

@@ -1,6 +1,8 @@
 //! Golden texts of objects without an address.
 
 use culeak::analysis::diff;
+use culeak::analysis::filter::Filter;
+use culeak::analysis::suppressions::Pattern;
 use culeak::analysis::trend::{self, Summary, Trend};
 use culeak::snapshot::Allocations;
 
@@ -33,6 +35,51 @@ fn golden_report_of_objects() {
     expect_golden("report-objects.txt", &text);
 }
 
+#[test]
+fn golden_report_of_a_part_of_the_objects() {
+    let snapshot = serving();
+    let mut text = String::new();
+    for (title, filter) in [
+        (
+            "--kind stream",
+            Filter {
+                kinds: vec![Kind::Stream],
+                ..Filter::default()
+            },
+        ),
+        (
+            "--focus connect",
+            Filter {
+                focus: vec![Pattern::parse("connect").expect("a pattern")],
+                ..Filter::default()
+            },
+        ),
+        (
+            "--kind texture",
+            Filter {
+                kinds: vec![Kind::Texture],
+                ..Filter::default()
+            },
+        ),
+    ] {
+        let options = Options {
+            filter,
+            ..from_file("a.culeak")
+        };
+        text += &format!("==== {title}\n{}\n", with_objects(&snapshot, &options));
+    }
+    let mut options = from_file("a.culeak");
+    let rules = "leak:Server::decode\nleak:Server::forgotten\n";
+    options.suppressions.add(rules, "app.supp").expect("rules");
+    text += &format!("==== --suppressions\n{}", with_objects(&snapshot, &options));
+    options.by = By::ObjectKind;
+    text += &format!(
+        "\n==== --suppressions --by object-kind\n{}",
+        report_text(&snapshot, &options, false)
+    );
+    expect_golden("report-objects-part.txt", &text);
+}
+
 fn with_peak() -> Snapshot {
     let mut snapshot = shut_down();
     (snapshot.objects, snapshot.objects_known) = (serving().objects, true);
@@ -63,6 +110,8 @@ fn after(requests: u64) -> Snapshot {
     sample.0.taken.at_ns += requests * 1_000_000_000;
     let decode = 0;
     sample.makes(Kind::GraphExec, "cudaGraphInstantiateWithFlags", requests, decode);
+    // They are of the end.
+    sample.0.object_counters.clear();
     sample.0.validate().expect("valid");
     sample.0
 }
@@ -87,7 +136,52 @@ fn golden_diff_of_objects() {
 fn a_side_without_objects_is_not_compared() {
     let (before, mut later) = (serving(), after(3));
     (later.objects, later.objects_known) = (Allocations::default(), false);
-    assert_eq!(Diff::of(&before, &later, &diff::Options::default()).objects, None);
+    let diff = |before: &Snapshot, after: &Snapshot, kinds: &[Kind]| {
+        let options = diff::Options {
+            kinds: kinds.to_vec(),
+            ..diff::Options::default()
+        };
+        let diff = Diff::of(before, after, &options);
+        assert_eq!(diff.objects, None);
+        plain(|out| crate::text::diff::write(&diff, false, false, out))
+    };
+    let sentence = |which: &str| format!("objects without an address are not compared, because {which} contain");
+    for (text, which) in [
+        (diff(&before, &later, &[]), "the second snapshot does not"),
+        (diff(&later, &before, &[]), "the first snapshot does not"),
+        (diff(&later, &later, &[Kind::Stream]), "neither snapshot does"),
+    ] {
+        assert!(text.contains(&sentence(which)), "{text}");
+    }
+    assert!(diff(&later, &before, &[Kind::Stream]).starts_with("stream objects of process 4711: not compared"));
+    // Nobody asks for them.
+    assert!(!diff(&later, &later, &[]).contains("objects"));
+    assert!(!diff(&before, &later, &[Kind::Device]).contains("objects"));
+}
+
+#[test]
+fn stacks_of_one_call_site_are_told_apart_in_a_diff() {
+    let with = |first: u64, second: u64| {
+        let mut sample = Sample::new().running();
+        let connect = ("connect()", "/src/server.cu:61", "/opt/app");
+        for (line, count) in [("/src/server.cu:140", first), ("/src/server.cu:155", second)] {
+            let stack = sample.stack(&[RUNTIME, connect, ("serve()", line, "/opt/app"), MAIN]);
+            sample.makes(Kind::Stream, "cudaStreamCreate", count, stack);
+        }
+        sample.finish(0, 0)
+    };
+    let (before, after) = (with(2, 3), with(5, 9));
+    let options = diff::Options {
+        by: By::Stack,
+        ..diff::Options::default()
+    };
+    let text = plain(|out| crate::text::diff::write(&Diff::of(&before, &after, &options), false, false, out));
+    for line in [
+        "count=9 (+6)\n            from serve server.cu:155 < main main.cu:12\n",
+        "count=5 (+3)\n            from serve server.cu:140 < main main.cu:12\n",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
 }
 
 #[test]
