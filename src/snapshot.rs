@@ -17,6 +17,7 @@ use crate::point::Point;
 pub(crate) mod allocations;
 pub(crate) mod at;
 mod holders;
+mod object_counters;
 pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
@@ -625,6 +626,7 @@ impl Snapshot {
         for (row, c) in self.counters.iter().chain(&self.object_counters).enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
         }
+        self.validate_object_counters()?;
         for (row, a) in self.at_peaks.iter().chain(&self.segments_at_peaks).enumerate() {
             optional("at_peaks: device", row, a.device, self.devices.len())?;
             optional("at_peaks: stack", row, a.stack, self.stacks.len())?;
