@@ -29,7 +29,7 @@ use super::stack_sums::{StackSums, Sum};
 use super::{Bytes, RawSnapshot, ReadError, Source, Totals, sections_except_records};
 use crate::analysis::framework::{Watched, owner_of_domain};
 use crate::format::{Row as _, *};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::lockfree::table::{State, Status};
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::{Row, stack_of};
@@ -109,7 +109,12 @@ impl Follower {
         let known_stacks = self.known_stacks;
         self.number_stacks(&fresh, &mut snapshot);
         let sums: Vec<Sum> = self.tallies.live().map(|tally| self.sum(tally, &devices)).collect();
-        decode::agree(&mut snapshot.counters, &live_by_place(&sums));
+        let live = live_by_place(&sums);
+        decode::agree(&mut snapshot.counters, &live);
+        let of_objects = snapshot.object_counters.iter_mut();
+        for counter in of_objects.filter(|counter| counter.kind.place() == Place::Object) {
+            decode::agree(std::slice::from_mut(counter), &live);
+        }
         let newest = sums.iter().map(|sum| sum.newest_ns).max();
         snapshot.taken.at_ns = snapshot.taken.at_ns.max(newest.unwrap_or(0));
         let blocks = self.tallies.live().filter(|tally| tally.key.kind == Kind::Block);

@@ -1,8 +1,9 @@
 //! Sums by stack and call: a snapshot without individual allocations.
 
 use crate::analysis::groups::{Group, Groups};
+use crate::analysis::objects;
 use crate::analysis::tally::Tally;
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
 
 /// The state of a recording at one point in time.
@@ -17,7 +18,7 @@ pub struct StackSums {
     pub watched: Vec<String>,
 }
 
-/// The live records of one stack, kind and device.
+/// The live records of one stack, kind and device; objects without an address too, with 0 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sum {
     /// Numbered over all reads.
@@ -45,7 +46,8 @@ impl StackSums {
             oldest_ns: group.oldest_ns,
             newest_ns: group.newest_ns,
         };
-        let sums = groups.all.iter().map(sum).collect();
+        let of_objects = objects::groups(&snapshot, |call, _, _| call.kind.place() == Place::Object);
+        let sums = groups.all.iter().chain(&of_objects).map(sum).collect();
         let watched = groups.watched.names().map(str::to_owned).collect();
         StackSums {
             snapshot,

@@ -16,9 +16,10 @@ use culeak::kind::{Kind, Place};
 use super::names::{Named, Names};
 use super::sums::{LiveSums, LiveTally, StackKey, SumKey};
 
-/// A call site. Cached memory has a separate row from held memory of the same call site.
+/// A call site. Cached memory has a separate row from held memory of the same call site, and so has each kind of object without
+/// an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SiteKey(pub Fingerprint, pub bool);
+pub struct SiteKey(pub Fingerprint, pub bool, pub Option<Kind>);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
@@ -47,6 +48,11 @@ pub struct StackRow {
 }
 
 impl Row {
+    /// The kind of object, if the row is of objects without an address; they have counts and no bytes.
+    pub fn object(&self) -> Option<Kind> {
+        self.key.2
+    }
+
     pub fn bytes_change(&self) -> i128 {
         i128::from(self.now.bytes) - i128::from(self.before.bytes)
     }
@@ -103,14 +109,16 @@ impl Rows {
         for (&key, &live) in &now.tallies {
             let Some(named) = names.get(&key.stack) else {
                 unnamed.insert(key.stack);
-                // Whether memory is cached depends on names; until they are known it counts as held.
-                rows.unnamed_tally.join(live.tally);
-                rows.count(&key, Level::Held, live.tally);
+                if object_of(&key).is_none() {
+                    // Whether memory is cached depends on names; until they are known it counts as held.
+                    rows.unnamed_tally.join(live.tally);
+                    rows.count(&key, Level::Held, live.tally);
+                }
                 continue;
             };
             let level = level(&key, named, now);
             rows.count(&key, level, live.tally);
-            if level == Level::Held {
+            if level == Level::Held && object_of(&key).is_none() {
                 holders.insert(named.site);
             }
             if level.is_listed() {
@@ -135,7 +143,7 @@ impl Rows {
 
     fn count(&mut self, key: &SumKey, level: Level, tally: Tally) {
         let sum = match (level, key.kind.place()) {
-            (_, Place::Nowhere) => return,
+            (_, Place::Nowhere | Place::Object) => return,
             (Level::Held, _) => &mut self.held,
             // A part of memory that is already counted.
             (_, Place::Within) => return,
@@ -150,6 +158,11 @@ impl Rows {
     }
 }
 
+/// The kind, if it is that of objects without an address.
+fn object_of(key: &SumKey) -> Option<Kind> {
+    Some(key.kind).filter(|kind| kind.place() == Place::Object)
+}
+
 fn level(key: &SumKey, named: &Named, sums: &LiveSums) -> Level {
     let watched = |owner: &str| sums.watched.iter().any(|name| name == owner);
     let blocks_are_known = key.carries_blocks || named.allocator.is_some_and(watched);
@@ -159,7 +172,7 @@ fn level(key: &SumKey, named: &Named, sums: &LiveSums) -> Level {
 impl<'a> Part<'a> {
     fn new(key: SumKey, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
         Part {
-            site: SiteKey(named.site, is_pool(key.kind, named.pool)),
+            site: SiteKey(named.site, is_pool(key.kind, named.pool), object_of(&key)),
             named,
             key,
             now,
@@ -252,7 +265,7 @@ mod tests {
     use super::*;
     use crate::live::names;
     use crate::live::sums::stack_keys;
-    use crate::text::sample::{Sample, leaky};
+    use crate::text::sample::{Sample, leaky, serving};
     use culeak::analysis::report::{Options, Report};
     use culeak::reader::StackSums;
     use culeak::snapshot::Snapshot;
@@ -275,9 +288,8 @@ mod tests {
         ] {
             let report = Report::of(&snapshot, &Options::default());
             let rows = rows(&snapshot, None);
-            let mut ours: Vec<_> = rows
-                .rows
-                .iter()
+            let of_memory = rows.rows.iter().filter(|row| row.object().is_none());
+            let mut ours: Vec<_> = of_memory
                 .map(|row| (row.key.0, row.key.1, row.now.bytes, row.now.count, row.stacks.len()))
                 .collect();
             let mut theirs: Vec<_> = report
@@ -296,6 +308,27 @@ mod tests {
             assert_eq!(rows.cached, report.totals.pool);
             assert_eq!(rows.sites, report.totals.call_sites);
         }
+    }
+
+    #[test]
+    fn rows_of_objects_are_those_of_the_report() {
+        let snapshot = serving();
+        let report = Report::of(&snapshot, &Options::default());
+        let rows = rows(&snapshot, None);
+        let ours = rows.rows.iter().filter_map(|row| Some((row.object()?.name(), row)));
+        let mut ours: Vec<_> = ours
+            .map(|(kind, row)| (kind, row.key.0, row.now.count, row.now.bytes, row.stacks.len()))
+            .collect();
+        let theirs = report.objects.rows.iter();
+        let mut theirs: Vec<_> = theirs
+            .map(|row| (row.kind, row.stack.site_fingerprint, row.count, 0, row.stacks_in_all))
+            .collect();
+        ours.sort_unstable();
+        theirs.sort_unstable();
+        assert!(!theirs.is_empty());
+        assert_eq!(ours, theirs);
+        assert_eq!(rows.held, report.totals.held.total());
+        assert_eq!(rows.sites, report.totals.call_sites);
     }
 
     #[test]

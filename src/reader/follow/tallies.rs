@@ -97,7 +97,8 @@ impl StackTallies {
     pub fn add(&mut self, number: u32, record: &RecordValues, began_ns: u64, changes: &mut Changes) {
         let Some((mut row, call)) = decoded(record) else { return };
         let parts = Attributes::parts(call.attributes);
-        let Some(kind) = Kind::from_number(parts.kind).filter(|kind| kind.place().is_memory()) else {
+        // The kernel driver's side is not followed.
+        let Some(kind) = Kind::from_number(parts.kind).filter(|kind| kind.place() != Place::Segment) else {
             return;
         };
         if row.time_ns > began_ns {

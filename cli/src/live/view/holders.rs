@@ -7,6 +7,7 @@ use ratatui::text::{Line, Span};
 use super::super::holders::Answer;
 use super::super::rows::Row;
 use super::super::state::State;
+use super::stacks::objects;
 use super::{Palette, panel};
 use crate::escape::Escaped;
 use crate::text::parts::tally;
@@ -25,6 +26,15 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
 
 fn content(state: &State, row: &Row, width: usize, palette: &Palette) -> Vec<Line<'static>> {
     let title = [&*row.label, &*row.place].join("  ");
+    if let Some(kind) = row.object() {
+        let what = format!(
+            "{}: what holds objects without an address is not searched for",
+            objects(row.now.count, kind.name())
+        );
+        let mut lines = vec![Line::styled(title, palette.bold)];
+        lines.extend(wrapped(&what, width).into_iter().map(Line::raw));
+        return lines;
+    }
     let mut lines = vec![Line::styled(title, palette.bold), Line::raw(tally(row.now))];
     let Some(search) = state.process().map(|process| &process.holders) else {
         return lines;

@@ -30,11 +30,17 @@ fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line
     }
     lines.push(Line::from(title));
     let stacks = plural(row.stacks.len() as u64, "stack", "stacks");
-    let growth = units::signed_bytes(row.bytes_change());
-    lines.push(Line::raw(format!("{} from {stacks}, growth {growth}", tally(row.now))));
+    let (amount, growth) = match row.object() {
+        Some(kind) => (
+            objects(row.now.count, kind.name()),
+            units::signed_count(row.count_change()),
+        ),
+        None => (tally(row.now), units::signed_bytes(row.bytes_change())),
+    };
+    lines.push(Line::raw(format!("{amount} from {stacks}, growth {growth}")));
     for stack in row.stacks.iter().take(MOST) {
         lines.push(Line::default());
-        lines.push(Line::raw(sums(stack, now_ns)));
+        lines.push(Line::raw(sums(stack, row.object().is_some(), now_ns)));
         if let Some(named) = state.names.get(&stack.stack) {
             frames(named, palette, &mut lines);
         }
@@ -49,11 +55,23 @@ fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line
     lines
 }
 
-fn sums(stack: &StackRow, now_ns: u64) -> String {
-    let growth = i128::from(stack.now.bytes) - i128::from(stack.before.bytes);
-    let growth = match growth {
-        0 => String::new(),
-        by => format!(", growth {}", units::signed_bytes(by)),
+/// `21 stream objects`.
+pub fn objects(count: u64, kind: &str) -> String {
+    let noun = if count == 1 { "object" } else { "objects" };
+    format!("{} {kind} {noun}", units::count(count))
+}
+
+fn sums(stack: &StackRow, of_objects: bool, now_ns: u64) -> String {
+    let change = |now: u64, before: u64| i128::from(now) - i128::from(before);
+    let growth = match of_objects {
+        true => match change(stack.now.count, stack.before.count) {
+            0 => String::new(),
+            by => format!(", growth {}", units::signed_count(by)),
+        },
+        false => match change(stack.now.bytes, stack.before.bytes) {
+            0 => String::new(),
+            by => format!(", growth {}", units::signed_bytes(by)),
+        },
     };
     let age = |time_ns: u64| units::duration(now_ns.saturating_sub(time_ns));
     let ages = match stack.now.count {
@@ -61,7 +79,10 @@ fn sums(stack: &StackRow, now_ns: u64) -> String {
         1 => format!(", {} old", age(stack.oldest_ns)),
         _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
     };
-    format!("  {}, {}{ages}{growth}", tally(stack.now), stack.kinds)
+    match of_objects {
+        true => format!("  {}{ages}{growth}", objects(stack.now.count, &stack.kinds.to_string())),
+        false => format!("  {}, {}{ages}{growth}", tally(stack.now), stack.kinds),
+    }
 }
 
 fn frames(named: &Named, palette: &Palette, lines: &mut Vec<Line<'static>>) {

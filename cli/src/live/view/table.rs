@@ -101,8 +101,10 @@ fn content(row: &Row, columns: &[Column], now_ns: u64, width: u16, palette: &Pal
         let (_, width) = column.heading();
         let (text, style) = match column {
             Column::Change => (change(row.change()).to_owned(), palette.dim),
+            Column::Bytes if row.object().is_some() => ("-".to_owned(), palette.dim),
             Column::Bytes => (units::bytes(row.now.bytes), palette.plain),
             Column::Count => (units::count(row.now.count), palette.plain),
+            Column::Growth if row.object().is_some() => growth(row.count_change(), units::signed_count, palette),
             Column::Growth => growth(row.bytes_change(), units::signed_bytes, palette),
             Column::CountGrowth => growth(row.count_change(), units::signed_count, palette),
             Column::Oldest if row.now.count == 0 => (String::new(), palette.plain),
@@ -114,10 +116,14 @@ fn content(row: &Row, columns: &[Column], now_ns: u64, width: u16, palette: &Pal
     if !row.place.is_empty() {
         behind.push(Span::styled(format!("  {}", row.place), palette.dim));
     }
+    // The kind tells the rows of objects of one call site apart, so it is cut last.
+    if let Some(kind) = row.object() {
+        behind.push(Span::styled(format!("  {}", kind.name()), palette.dim));
+    }
     if !row.owner.is_empty() {
         behind.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
     }
-    if width >= 100 {
+    if width >= 100 && row.object().is_none() {
         behind.push(Span::styled(format!("  {}", row.kinds), palette.dim));
     }
     // A long label is cut first, so that the place stays visible.

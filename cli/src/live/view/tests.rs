@@ -19,7 +19,7 @@ use super::super::usage::Used;
 use super::*;
 use crate::escape::is_active;
 use crate::live::tests::sample::{press, show, state, training, type_in};
-use crate::text::sample::{MIB, Sample, held, leaky};
+use crate::text::sample::{MIB, Sample, held, leaky, serving};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
@@ -61,6 +61,35 @@ fn watched() -> State {
         show(&mut state, &training(4711, step));
     }
     state
+}
+
+/// A server that made objects since the view started.
+fn serving_more() -> State {
+    let (mut state, mut snapshot) = (state(), serving());
+    snapshot.process.state = ProcessState::Running;
+    let mut earlier = snapshot.clone();
+    earlier.objects.truncate(30);
+    earlier.object_counters.clear();
+    show(&mut state, &earlier);
+    show(&mut state, &snapshot);
+    state
+}
+
+#[test]
+fn screen_of_objects_without_an_address() {
+    let mut state = serving_more();
+    expect_screen("objects-80x24.txt", 80, 24, &mut state);
+    press(&mut state, KeyCode::Char('/'));
+    type_in(&mut state, "graph-exec");
+    press(&mut state, KeyCode::Enter);
+    press(&mut state, KeyCode::Enter);
+    expect_screen("objects-stacks-80x24.txt", 80, 24, &mut state);
+    press(&mut state, KeyCode::Char('w'));
+    let text = screen(80, 24, &mut state);
+    assert!(
+        text.contains("what holds objects without an address is not searched"),
+        "{text}"
+    );
 }
 
 #[test]
