@@ -352,6 +352,10 @@ impl<'a> Report<'a> {
         let of_segments = options.filter.kinds.iter().any(|kind| kind.place() == Place::Segment);
         let finished = is_finished(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
+        let next = match options.filter.is_empty() {
+            true => advice::next(snapshot, &totals, &shown, &objects, &options.source),
+            false => format!("culeak report {}", shell_word(&options.source)),
+        };
         Report {
             format: FORMAT,
             version: VERSION,
@@ -381,10 +385,7 @@ impl<'a> Report<'a> {
             taken: &snapshot.taken,
             losses: &snapshot.losses,
             warnings: advice::warnings(snapshot, &totals, &groups, &options.filter),
-            next: match options.filter.is_empty() {
-                true => advice::next(snapshot, &totals, &shown, &options.source),
-                false => format!("culeak report {}", shell_word(&options.source)),
-            },
+            next,
             totals,
             rows: shown,
         }

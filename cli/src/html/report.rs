@@ -218,7 +218,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         hidden_rows: report.hidden_rows,
         hidden: report.hidden,
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
-        totals: sums::totals(&report, false),
+        totals: sums::totals(&report, true),
         failed: failed.into_iter().map(moved).collect(),
         object_kinds,
         objects: objects.into_iter().map(moved).collect(),

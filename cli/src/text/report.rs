@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use culeak::analysis::check::{Judged, Standing};
-use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally};
+use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally, shell_word};
 use culeak::analysis::site::Frame;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
@@ -97,7 +97,10 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
             Styled(style, format!("{sites} {}", parts::tally_of(report, held)))
         )?;
     }
-    parts::next(out, &report.next)
+    match extent.objects && report.next.ends_with(" --objects") {
+        true => parts::next(out, &format!("culeak check {}", shell_word(&report.source))),
+        false => parts::next(out, &report.next),
+    }
 }
 
 /// A longer report repeats the sum at its end, since the headline has scrolled away.

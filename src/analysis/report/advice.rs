@@ -133,7 +133,7 @@ fn truncated(snapshot: &Snapshot, groups: &Groups) -> Option<u32> {
     stacks.any(hit).then_some(depth)
 }
 
-pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &str) -> String {
+pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], objects: &Objects, source: &str) -> String {
     let pid = snapshot.process.number();
     let is_snapshot = source.ends_with(".json");
     let source = shell_word(source);
@@ -168,6 +168,11 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
     }
     if has_several {
         return format!("culeak report {source} --by stack");
+    }
+    // A program that leaks no memory may leak objects.
+    let leaves_objects = objects.rows.iter().any(|row| row.library.is_none());
+    if totals.held.total().count == 0 && leaves_objects {
+        return format!("culeak report {source} --objects");
     }
     format!("culeak check {source}")
 }

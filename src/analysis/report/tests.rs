@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample};
+use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample, serving};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
     Report::of(
@@ -418,4 +418,21 @@ fn of_many_sizes_the_first_become_rows_and_the_others_are_counted() {
         assert!(large.rows.iter().all(|row| row.bytes >= 600));
         assert_eq!(held(&large), held(&whole));
     }
+}
+
+#[test]
+fn a_program_that_leaks_only_objects_is_shown_them_next() {
+    let mut sample = Sample::new();
+    let serve = sample.stack(&[RUNTIME, ("serve()", "/src/serve.cu:8", "/opt/app"), MAIN]);
+    sample.makes(Kind::Stream, "cudaStreamCreate", 3, serve);
+    let next = |snapshot: &Snapshot| {
+        let options = Options {
+            source: "a.culeak".to_owned(),
+            ..Options::default()
+        };
+        Report::of(snapshot, &options).next
+    };
+    assert_eq!(next(&sample.finish(0, 0)), "culeak report a.culeak --objects");
+    assert_eq!(next(&Sample::new().finish(0, 0)), "culeak check a.culeak");
+    assert_eq!(next(&serving()), "culeak check a.culeak", "memory comes first");
 }
