@@ -184,6 +184,12 @@ macro_rules! driver_functions {
             cuSurfObjectDestroy = cuSurfObjectDestroy (surface: CUsurfObject) => destroys(Surface, surface);
             cuImportExternalSemaphore = cuImportExternalSemaphore (out: *mut CUexternalSemaphore, descriptor: *const CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC) => creates(ExternalSemaphore, out);
             cuDestroyExternalSemaphore = cuDestroyExternalSemaphore (semaphore: CUexternalSemaphore) => destroys(ExternalSemaphore, semaphore);
+            cuGraphicsGLRegisterBuffer = none (out: *mut CUgraphicsResource, buffer: c_uint, flags: c_uint) => creates(GraphicsResource, out);
+            cuGraphicsGLRegisterImage = none (out: *mut CUgraphicsResource, image: c_uint, target: c_uint, flags: c_uint) => creates(GraphicsResource, out);
+            cuGraphicsEGLRegisterImage = none (out: *mut CUgraphicsResource, image: *mut c_void, flags: c_uint) => creates(GraphicsResource, out);
+            cuGraphicsVDPAURegisterVideoSurface = none (out: *mut CUgraphicsResource, surface: c_uint, flags: c_uint) => creates(GraphicsResource, out);
+            cuGraphicsVDPAURegisterOutputSurface = none (out: *mut CUgraphicsResource, surface: c_uint, flags: c_uint) => creates(GraphicsResource, out);
+            cuGraphicsUnregisterResource = cuGraphicsUnregisterResource (resource: CUgraphicsResource) => destroys(GraphicsResource, resource);
         }
     };
 }

@@ -99,6 +99,8 @@ kinds! {
     UserObject = 42, "user-object", Object;
     /// The state of a just-in-time linker.
     Linker = 43, "linker", Object;
+    /// A buffer or image of OpenGL, EGL or VDPAU that CUDA may use.
+    GraphicsResource = 44, "graphics-resource", Object;
     /// A context that the program created; a primary context is the device's.
     Context = 46, "context", Object;
 }

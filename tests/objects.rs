@@ -14,7 +14,7 @@ use crate::support::profile::folder;
 use crate::support::{Lookup, Outcome, culeak, profile};
 
 /// A behaviour of `victims/objects.c`, and the object that it leaves.
-const ALL: [(&str, Kind, &str); 15] = [
+const ALL: [(&str, Kind, &str); 20] = [
     ("stream", Stream, "cuStreamCreate"),
     ("stream_with_priority", Stream, "cuStreamCreateWithPriority"),
     ("event", Event, "cuEventCreate"),
@@ -26,6 +26,11 @@ const ALL: [(&str, Kind, &str); 15] = [
     ("texture", Texture, "cuTexObjectCreate"),
     ("surface", Surface, "cuSurfObjectCreate"),
     ("semaphore", ExternalSemaphore, "cuImportExternalSemaphore"),
+    ("gl_buffer", GraphicsResource, "cuGraphicsGLRegisterBuffer"),
+    ("gl_image", GraphicsResource, "cuGraphicsGLRegisterImage"),
+    ("egl_image", GraphicsResource, "cuGraphicsEGLRegisterImage"),
+    ("vdpau_video", GraphicsResource, "cuGraphicsVDPAURegisterVideoSurface"),
+    ("vdpau_output", GraphicsResource, "cuGraphicsVDPAURegisterOutputSurface"),
     ("user_object", UserObject, "cuUserObjectCreate"),
     ("exec", GraphExec, "cuGraphInstantiateWithFlags"),
     ("context", Context, "cuCtxCreate_v2"),

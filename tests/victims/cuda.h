@@ -17,7 +17,7 @@ typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUhandle; /* CUmemGenericAllocationHandle */
 typedef void *CUcontext, *CUstream, *CUarray, *CUmipmap, *CUpool, *CUgraph, *CUexec, *CUnode, *CUexternal;
-typedef void *CUevent, *CUmodule, *CUlibrary, *CUlinker, *CUgreen, *CUsemaphore, *CUuserObject;
+typedef void *CUevent, *CUmodule, *CUlibrary, *CUlinker, *CUgreen, *CUsemaphore, *CUuserObject, *CUgraphics;
 typedef unsigned long long CUtexture, CUsurface;
 
 enum { CUDA_SUCCESS = 0, CUDA_ERROR_OUT_OF_MEMORY = 2, CUDA_ERROR_DEINITIALIZED = 4 };
@@ -110,6 +110,12 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuSurfObjectDestroy, "cuSurfObjectDestroy", 5000, 0, (CUsurface)) \
     X(cuImportExternalSemaphore, "cuImportExternalSemaphore", 10000, 0, (CUsemaphore *, const void *)) \
     X(cuDestroyExternalSemaphore, "cuDestroyExternalSemaphore", 10000, 0, (CUsemaphore)) \
+    X(cuGraphicsGLRegisterBuffer, "cuGraphicsGLRegisterBuffer", 3000, 0, (CUgraphics *, unsigned, unsigned)) \
+    X(cuGraphicsGLRegisterImage, "cuGraphicsGLRegisterImage", 3000, 0, (CUgraphics *, unsigned, unsigned, unsigned)) \
+    X(cuGraphicsEGLRegisterImage, "cuGraphicsEGLRegisterImage", 7000, 0, (CUgraphics *, void *, unsigned)) \
+    X(cuGraphicsVDPAURegisterVideoSurface, "cuGraphicsVDPAURegisterVideoSurface", 3010, 0, (CUgraphics *, unsigned, unsigned)) \
+    X(cuGraphicsVDPAURegisterOutputSurface, "cuGraphicsVDPAURegisterOutputSurface", 3010, 0, (CUgraphics *, unsigned, unsigned)) \
+    X(cuGraphicsUnregisterResource, "cuGraphicsUnregisterResource", 3000, 0, (CUgraphics)) \
     X(cuUserObjectCreate, "cuUserObjectCreate", 11030, 0, (CUuserObject *, void *, void (*)(void *), unsigned, unsigned)) \
     X(cuUserObjectRetain, "cuUserObjectRetain", 11030, 0, (CUuserObject, unsigned)) \
     X(cuUserObjectRelease, "cuUserObjectRelease", 11030, 0, (CUuserObject, unsigned)) \

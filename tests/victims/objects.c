@@ -30,6 +30,12 @@ OBJECT(surface, CUsurface, cuSurfObjectCreate(&object, descriptor), cuSurfObject
 OBJECT(semaphore, CUsemaphore, cuImportExternalSemaphore(&object, descriptor), cuDestroyExternalSemaphore(object))
 OBJECT(user_object, CUuserObject, cuUserObjectCreate(&object, descriptor, free, 2, 1), cuUserObjectRelease(object, 2))
 
+OBJECT(gl_buffer, CUgraphics, cuGraphicsGLRegisterBuffer(&object, 1, 0), cuGraphicsUnregisterResource(object))
+OBJECT(gl_image, CUgraphics, cuGraphicsGLRegisterImage(&object, 1, 0x0de1, 0), cuGraphicsUnregisterResource(object))
+OBJECT(egl_image, CUgraphics, cuGraphicsEGLRegisterImage(&object, descriptor, 0), cuGraphicsUnregisterResource(object))
+OBJECT(vdpau_video, CUgraphics, cuGraphicsVDPAURegisterVideoSurface(&object, 1, 0), cuGraphicsUnregisterResource(object))
+OBJECT(vdpau_output, CUgraphics, cuGraphicsVDPAURegisterOutputSurface(&object, 1, 0), cuGraphicsUnregisterResource(object))
+
 OBJECT(context, CUcontext, cuCtxCreate_v2(&object, 0, 0), cuCtxDestroy_v2(object))
 
 static NOINLINE void exec(void) {
@@ -180,6 +186,7 @@ static void requests(void) {
 
 MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAVIOUR(module), BEHAVIOUR(library),
      BEHAVIOUR(linker), BEHAVIOUR(graph), BEHAVIOUR(green_context), BEHAVIOUR(texture), BEHAVIOUR(surface),
-     BEHAVIOUR(semaphore), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
+     BEHAVIOUR(semaphore), BEHAVIOUR(gl_buffer), BEHAVIOUR(gl_image), BEHAVIOUR(egl_image), BEHAVIOUR(vdpau_video),
+     BEHAVIOUR(vdpau_output), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
      BEHAVIOUR(over_time), BEHAVIOUR(exec_in_capture), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
      BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))

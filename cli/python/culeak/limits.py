@@ -15,7 +15,7 @@ MARKS = (
 #: The kinds of objects without an address, as the command names them.
 KINDS = (
     "pool external multicast stream event module library graph-object graph-exec green-context texture surface external-semaphore "
-    "user-object linker context"
+    "user-object linker context graphics-resource"
 ).split()
 
 #: Kinds of objects, each with the number that is allowed.

@@ -51,7 +51,8 @@ pub struct RuleArgs {
     #[arg(long, value_name = "KIND=SIZE", value_parser = KIND_LIMIT, hide_possible_values = true)]
     pub max_kind: Vec<(Kind, u64)>,
     /// Allow N objects of one kind, e.g. stream=64; repeatable. Kinds: stream, event, module, library, graph-object, graph-exec,
-    /// context, green-context, pool, texture, surface, external, external-semaphore, multicast, user-object, linker
+    /// context, green-context, pool, texture, surface, external, external-semaphore, multicast,
+    /// user-object, linker, graphics-resource
     #[arg(long, value_name = "KIND=N", value_parser = OBJECT_LIMIT, hide_possible_values = true)]
     pub max_objects: Vec<(Kind, u64)>,
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable

@@ -179,5 +179,6 @@ fn is_freed_with_context(kind: Kind) -> bool {
             | Kind::Texture
             | Kind::Surface
             | Kind::ExternalSemaphore
+            | Kind::GraphicsResource
     )
 }

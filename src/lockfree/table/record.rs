@@ -48,6 +48,7 @@ numbered! {
         UserObject = 23,
         Linker = 24,
         Context = 25,
+        GraphicsResource = 26,
     }
 }
 
@@ -71,6 +72,7 @@ impl Space {
             Kind::UserObject => Space::UserObject,
             Kind::Linker => Space::Linker,
             Kind::Context => Space::Context,
+            Kind::GraphicsResource => Space::GraphicsResource,
             _ => panic!("not an object"),
         }
     }
