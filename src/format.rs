@@ -98,6 +98,7 @@ sections! {
     Interpreters = 18: InterpreterRow, 16, 16;
     Phases = 19: PhaseRow, 64, 1 << 14;
     Events = 20: EventSegment, 16, 256;
+    FrameNames = 21: FrameNameRow, 64, 1024;
 }
 
 /// Room for sections in [`Header::counts`].

@@ -105,6 +105,7 @@ pub struct Recording {
     codes: SegmentedArray<CodeRow>,
     interpreters: SegmentedArray<InterpreterRow>,
     events: SegmentedArray<EventSegment>,
+    frame_names: SegmentedArray<FrameNameRow>,
     /// Private to the process.
     log: Log,
     /// The status of records of memory that is freed after the end; 0: the end has not been reached. Private to the process.

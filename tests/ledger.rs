@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use culeak::kind::Kind;
+use culeak::reader::read;
 use serde_json::Value;
 
 use crate::segments::{victim, with_kernel};
@@ -248,6 +249,57 @@ fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
     assert!(
         text.contains("the context itself: cuDevicePrimaryCtxRetain in "),
         "{text}"
+    );
+}
+
+/// A copy of a recording whose driver is a file that does not exist: as on another machine.
+fn without_the_driver(recording: &Path) -> std::path::PathBuf {
+    let path = read(recording).expect("a recording").modules;
+    let driver = path.iter().find(|module| module.path.ends_with("libcuda.so.1"));
+    let path = driver.expect("the driver").path.clone();
+    let mut bytes = std::fs::read(recording).expect("the recording");
+    let places: Vec<usize> = (0..bytes.len() - path.len())
+        .filter(|&at| &bytes[at..at + path.len()] == path.as_bytes())
+        .collect();
+    assert!(!places.is_empty());
+    for at in places {
+        bytes[at..at + 2].copy_from_slice(b"/-");
+    }
+    let copy = recording.with_file_name("elsewhere.culeak");
+    std::fs::write(&copy, bytes).expect("a copy");
+    copy
+}
+
+#[test]
+fn a_recording_is_divided_where_the_drivers_library_is_missing() {
+    let outcome = victim("everything").run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let of = |recording: &Path| {
+        let recording = recording.to_str().expect("a plain path");
+        json(&mut with_nvml(&["report", recording, "--json"]))["ledger"]["devices"].take()
+    };
+    let elsewhere = without_the_driver(&recording);
+    let (here, there) = (of(&recording), of(&elsewhere));
+    assert_eq!(here, there);
+    let lines = there[0]["lines"].as_array().expect("lines");
+    assert!(lines.iter().any(|line| line["what"] == "streams"), "{there:#}");
+    let snapshot = read(&elsewhere).expect("a recording");
+    let calls: std::collections::BTreeSet<&str> = (snapshot.locations.iter())
+        .filter(|location| location.language.is_native())
+        .flat_map(|location| &location.symbols)
+        .map(|symbol| symbol.function.as_str())
+        .collect();
+    assert_eq!(
+        calls.into_iter().collect::<Vec<_>>(),
+        [
+            "cuDevicePrimaryCtxRetain",
+            "cuGraphInstantiateWithFlags",
+            "cuMemAllocAsync",
+            "cuMemAlloc_v2",
+            "cuMemHostAlloc",
+            "cuModuleLoadData",
+            "cuStreamCreate",
+        ]
     );
 }
 

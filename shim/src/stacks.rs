@@ -10,12 +10,14 @@
 //! (`culeak::reader::python_line`).
 //!
 //! ```text
-//! modules   the modules that addresses belong to, and what happens when they are unloaded
-//! merge     native and Python frames as one stack
-//! python    Python frames
-//! native    the native stack, as a hash
+//! modules      the modules that addresses belong to, and what happens when they are unloaded
+//! merge        native and Python frames as one stack
+//! python       Python frames
+//! native       the native stack, as a hash
+//! driver_call  the name of the driver's function on a stack
 //! ```
 
+mod driver_call;
 mod merge;
 mod modules;
 mod native;
@@ -106,6 +108,7 @@ fn store(recording: &Recording, buffers: &mut Buffers, at: Registers, depth: usi
         recording.add(Loss::Python, 1);
     }
     merged.merge(&buffers.python, depth);
+    driver_call::store_name(recording, merged.frames(), closing);
     let mut parent = if merged.cut { CUT } else { ROOT };
     for frame in merged.frames().iter().rev() {
         parent = match frame {

@@ -166,8 +166,8 @@ pub enum What {
     GreenContexts,
     /// Memory taken in other driver calls.
     OtherCalls,
-    /// All that the kernel driver gave beyond recorded blocks, if no function of the driver has a name: its library is not
-    /// on this machine, or is another version.
+    /// All that the kernel driver gave beyond recorded blocks, if no function of the driver has a name: an older recording has
+    /// none, and the driver's library is not on this machine, or is another version.
     UnnamedCalls,
     /// The contexts; without segments, all that the driver counts for the process beyond records.
     Context,

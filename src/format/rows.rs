@@ -113,6 +113,10 @@ pub const BUILD_ID_MAX: usize = 40;
 /// Module half of a Python frame, whose address names a code object and an instruction.
 pub const PYTHON: u32 = u32::MAX;
 
+/// The most rows of frame names, and the longest name in bytes.
+pub const FRAME_NAMES_MAX: usize = 4096;
+pub const FRAME_NAME_BYTES: usize = 128;
+
 /// Room for kinds in each device's part of the peaks.
 pub const COUNTER_STRIDE: usize = 64;
 
@@ -177,6 +181,16 @@ rows! {
         /// Return address minus load bias (without a module: the return address). 0: not published. Written last.
         /// With [`PYTHON`]: offset of the instruction in the low half, row of the code + 1 in the high half.
         address: u64,
+    }
+
+    /// The exported function of the CUDA driver that contains a frame, as the loaded library named it.
+    FrameNameRow as FrameNameValues, 24 bytes {
+        /// Row of the module + 1.
+        module_plus_one: u64,
+        /// As [`FrameRow::address`].
+        address: u64,
+        /// Zero bytes: not published. Written last.
+        name: Text,
     }
 
     /// A live allocation, or a free element. Two threads never write to one cache line, and an event touches one line;

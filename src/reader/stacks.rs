@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::decode::Renumbered;
 use super::{RawSnapshot, ReadError};
 use crate::format::*;
-use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack};
+use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack, Symbol};
 
 /// The longest stack that the recorder stores (`CULEAK_DEPTH`). In a small hostile file thousands of stacks could share a
 /// long chain.
@@ -28,6 +28,8 @@ pub struct Stacks<'a> {
     stack_of: Vec<u32>,
     /// By module half and address.
     location_at: HashMap<(u32, u64), u32>,
+    /// Names of frames, by module half and address.
+    names: HashMap<(u32, u64), Text>,
     frames: usize,
 }
 
@@ -43,6 +45,7 @@ impl<'a> Stacks<'a> {
             location_of: vec![UNSEEN; rows],
             stack_of: vec![UNSEEN; rows],
             location_at: HashMap::new(),
+            names: names(raw),
             frames: 0,
         }
     }
@@ -113,10 +116,17 @@ impl<'a> Stacks<'a> {
                 self.raw.python_location(code.wrapping_sub(1), offset)
             } else {
                 let row = module.checked_sub(1);
+                let name = self.names.get(&(module, address));
+                let symbols = name.map(|&name| Symbol {
+                    function: self.raw.text(name),
+                    file: None,
+                    line: None,
+                    inlined: false,
+                });
                 Location {
                     module: row.and_then(|row| self.modules.get(&row).copied()),
                     address,
-                    symbols: Vec::new(),
+                    symbols: symbols.into_iter().collect(),
                     language: Language::Native,
                 }
             };
@@ -126,4 +136,13 @@ impl<'a> Stacks<'a> {
         self.location_of[row as usize] = number;
         number as usize
     }
+}
+
+/// The functions of the driver that the recorder named, by module half and address of the frame.
+fn names(raw: &RawSnapshot) -> HashMap<(u32, u64), Text> {
+    let rows = raw.section(Section::FrameNames).rows::<FrameNameRow>();
+    rows.take(FRAME_NAMES_MAX)
+        .filter(|row| (1..=FRAME_NAME_BYTES as u32).contains(&row.name.bytes))
+        .filter_map(|row| Some(((u32::try_from(row.module_plus_one).ok()?, row.address), row.name)))
+        .collect()
 }

@@ -234,4 +234,38 @@ impl Recording {
             row.unloaded_plus_one.store(self.now() + 1, Release);
         }
     }
+
+    /// Whether a frame of a module has a name. `address` is that of the frame's row.
+    pub fn is_named(&self, module: u32, address: u64) -> bool {
+        let count = self
+            .elements(Section::FrameNames)
+            .load(Relaxed)
+            .min(FRAME_NAMES_MAX as u64) as u32;
+        (0..count).any(|number| {
+            let row = self.frame_names.get(self.backing(Section::FrameNames), number);
+            row.is_some_and(|row: &FrameNameRow| {
+                // Acquire: pairs with the Release in `name_frame`.
+                row.name.load(Acquire) != 0
+                    && row.address.load(Relaxed) == address
+                    && row.module_plus_one.load(Relaxed) == u64::from(module) + 1
+            })
+        })
+    }
+
+    /// Stores the exported function that contains a frame. Two threads may both store it.
+    pub fn name_frame(&self, module: u32, address: u64, name: &[u8]) {
+        let has_room = self.elements(Section::FrameNames).load(Relaxed) < FRAME_NAMES_MAX as u64;
+        let row = match has_room && name.len() <= FRAME_NAME_BYTES {
+            true => self.row(Section::FrameNames, &self.frame_names),
+            false => None,
+        };
+        let Some((_, row)) = row else {
+            self.add(Loss::Details, 1);
+            return;
+        };
+        row.module_plus_one.store(u64::from(module) + 1, Relaxed);
+        row.address.store(address, Relaxed);
+        // Release: pairs with the Acquire in `is_named` and in readers.
+        row.name.store(self.text(name).to_word(), Release);
+    }
 }

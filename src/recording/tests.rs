@@ -1,11 +1,12 @@
 //! The private parts of a recording.
 
-use super::Recording;
-use crate::format::{NONE, ROOT};
+use super::{ModuleSeen, Recording};
+use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
 use crate::reader::tests::{Folder, entry, key, record};
+use crate::reader::read;
 
 const STACKS: u64 = 64;
 
@@ -51,6 +52,49 @@ fn threads_that_store_the_same_stacks_after_an_unload_leave_one_entry_for_each()
     remember_all(recording, 500);
     let entries = entries(&recording.stack_index);
     assert!(entries < 2 * STACKS as usize, "{entries} entries for {STACKS} stacks");
+}
+
+#[test]
+fn a_frame_has_the_name_that_the_recorder_stored() {
+    let folder = Folder::new("names");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    let modules = [0x1000, 0x9000].map(|start| {
+        let seen = ModuleSeen {
+            path: b"/usr/lib/libcuda.so.1",
+            build_id: &[],
+            bias: start,
+            start,
+            end: start + 0x1000,
+        };
+        recording.add_module(&seen).unwrap()
+    });
+    let mut stack = ROOT;
+    for module in modules {
+        for address in [0x10, 0x20, 0x30] {
+            stack = recording.frame(stack, Some(module), address).unwrap();
+        }
+    }
+    assert!(recording.allocated(key(1), &entry(recording, 1, stack, 0)));
+    assert!(!recording.is_named(modules[1], 0x20));
+    recording.name_frame(modules[1], 0x20, b"cuLaunchKernel");
+    recording.name_frame(modules[0], 0x30, &[b'c'; FRAME_NAME_BYTES + 1]);
+    assert!(recording.is_named(modules[1], 0x20) && !recording.is_named(modules[0], 0x20));
+    assert_eq!(recording.loss(Loss::Details), 1, "a name that is too long");
+    let snapshot = read(&path).unwrap();
+    let named: Vec<_> = (snapshot.locations.iter())
+        .flat_map(|at| {
+            at.symbols
+                .iter()
+                .map(|symbol| (at.module, at.address, symbol.function.as_str()))
+        })
+        .collect();
+    assert_eq!(named, [(Some(1), 0x20, "cuLaunchKernel")]);
+    for address in 0..2 * FRAME_NAMES_MAX as u64 {
+        recording.name_frame(modules[0], address, b"cuInit");
+    }
+    assert_eq!(recording.loss(Loss::Details), 2 + FRAME_NAMES_MAX as u64);
+    assert_eq!(read(&path).unwrap().locations.len(), 6);
 }
 
 /// Blocks grow with every round, so the peaks rise until the end.

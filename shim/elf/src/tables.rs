@@ -226,6 +226,57 @@ impl Tables {
         }
     }
 
+    /// The name of the exported function whose code contains an address; of several, the first in alphabetical order. Reads all
+    /// symbols.
+    ///
+    /// # Safety
+    /// As `symbol`.
+    pub unsafe fn function_at(&self, address: u64) -> Option<&[u8]> {
+        const FUNCTION: u8 = 2;
+        if self.symbols == 0 || self.strings == 0 {
+            return None;
+        }
+        let mut found: Option<&[u8]> = None;
+        // SAFETY: the indexes are those of the object's own symbols.
+        unsafe {
+            for index in 1..self.count() {
+                let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
+                let offset = address.wrapping_sub(self.bias.wrapping_add(symbol.st_value));
+                if symbol.st_shndx != 0 && symbol.st_info & 15 == FUNCTION && offset < symbol.st_size {
+                    let name = self.string(symbol.st_name.into());
+                    found = Some(found.map_or(name, |other| other.min(name)));
+                }
+            }
+        }
+        found
+    }
+
+    /// The number of symbols: the last chain of a hash section ends at the last one.
+    unsafe fn count(&self) -> u32 {
+        // SAFETY: every index below follows the section, whose chains end with an odd word.
+        unsafe {
+            if self.sysv_hash != 0 {
+                let [_, symbols] = *(self.sysv_hash as *const [u32; 2]);
+                return symbols;
+            }
+            if self.gnu_hash == 0 {
+                return 0;
+            }
+            let hash = self.gnu_hash as *const u32;
+            let [buckets, first, bloom_words, _] = *hash.cast::<[u32; 4]>();
+            let bucket = hash.add(4 + bloom_words as usize * 2);
+            let chain = bucket.add(buckets as usize);
+            let last = (0..buckets).map(|number| *bucket.add(number as usize)).max();
+            let Some(mut index) = last.filter(|&last| last >= first && last != 0) else {
+                return 0;
+            };
+            while *chain.add((index - first) as usize) & 1 == 0 {
+                index += 1;
+            }
+            index + 1
+        }
+    }
+
     /// The name of the defined version with this number; `None` for the base version.
     unsafe fn version_defined(&self, number: u16) -> Option<&[u8]> {
         if self.versions_defined == 0 || number <= BASE_VERSION {
@@ -455,6 +506,39 @@ mod tests {
     }
 
     #[test]
+    fn an_address_within_a_function_has_its_name() {
+        let start = libc::malloc as *const () as u64;
+        let tables = of_libc();
+        // SAFETY: libc stays loaded.
+        unsafe {
+            let extent = tables.extent(Name::new(c"malloc")).expect("libc defines malloc");
+            // Its other names sort before it or after it.
+            let name = tables.function_at(start).expect("a name");
+            assert_eq!(tables.function_at(start + 5), Some(name));
+            assert_eq!(tables.function_at(extent.end - 1), Some(name));
+            assert!([&b"__libc_malloc"[..], b"malloc"].contains(&name));
+            assert_ne!(tables.function_at(extent.end), Some(name));
+            assert_eq!(tables.function_at(0), None);
+        }
+    }
+
+    #[test]
+    fn both_hash_sections_count_the_same_symbols() {
+        let mut compared = 0;
+        find_loaded(|loaded| {
+            let tables = loaded.tables()?;
+            if tables.gnu_hash != 0 && tables.sysv_hash != 0 {
+                let gnu = Tables { sysv_hash: 0, ..tables };
+                // SAFETY: loaded during the callback.
+                unsafe { assert_eq!(gnu.count(), tables.count()) };
+                compared += 1;
+            }
+            None::<()>
+        });
+        assert!(compared > 0, "the kernel's vdso or a library of libc has both");
+    }
+
+    #[test]
     fn a_reference_finds_its_own_version_only() {
         let name = c"malloc";
         // The test program refers to a version of malloc that libc defines.
@@ -501,6 +585,7 @@ mod tests {
         unsafe {
             assert!(empty.symbol(Name::new(c"malloc")).is_none());
             assert!(empty.version_wanted(c"malloc").is_none());
+            assert!(empty.function_at(0).is_none());
             assert_eq!(empty.soname(), b"");
         }
     }

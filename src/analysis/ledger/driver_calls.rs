@@ -10,7 +10,8 @@
 //! step       train.py:212   the call site
 //! ```
 //!
-//! A call through a private table of the driver has no exported function; then the caller alone is known.
+//! The recorder names that frame. A call through a private table of the driver has no exported function; then the caller alone is
+//! known.
 
 use std::collections::{HashMap, HashSet};
 

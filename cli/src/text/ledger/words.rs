@@ -55,8 +55,8 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::GreenContexts => kept(line, "green context", "green contexts"),
         What::OtherCalls => format!("taken in other driver calls, in {pieces}"),
         What::UnnamedCalls => format!(
-            "taken by the driver beyond recorded blocks, in {pieces}; not divided: its functions have no names, since libcuda.so.1 \
-             is missing here or is another version"
+            "taken by the driver beyond recorded blocks, in {pieces}; not divided: its functions have no names, in the recording \
+             or here, where libcuda.so.1 is missing or is another version"
         ),
         What::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
         What::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
