@@ -21,15 +21,20 @@ impl RawSnapshot {
         live: impl Iterator<Item = Allocation<'a>>,
     ) -> Result<Vec<Total>, ReadError> {
         let rows = self.section(Section::Totals).rows::<TotalRow>();
-        let mut tallies: BTreeMap<(Option<usize>, Kind, Option<usize>), Tally> = BTreeMap::new();
+        // The sums of shards wrap: one may undo what another one has counted.
+        let mut sums: foldhash::HashMap<TotalKey, (u64, u64)> = foldhash::HashMap::default();
         for row in rows.filter(|row| row.key_plus_one != 0) {
-            let of = TotalKey::from_word(row.key_plus_one - 1);
-            let tally = Tally {
-                bytes: row.bytes,
-                count: row.count,
-            };
+            let key = TotalKey::from_word(row.key_plus_one - 1);
+            let sum = sums.entry(TotalKey { shard: 0, ..key }).or_default();
+            *sum = (sum.0.wrapping_add(row.bytes), sum.1.wrapping_add(row.count));
+        }
+        let mut sums: Vec<_> = sums.into_iter().collect();
+        sums.sort_by_key(|(key, _)| key.to_word());
+        let mut tallies: BTreeMap<(Option<usize>, Kind, Option<usize>), Tally> = BTreeMap::new();
+        for (of, (bytes, count)) in sums {
+            let tally = Tally { bytes, count };
             let kind = Kind::from_number(of.kind).filter(|&kind| wanted(kind));
-            let (Some(kind), true) = (kind, tally.count > 0) else {
+            let (Some(kind), true) = (kind, tally.count as i64 > 0) else {
                 continue;
             };
             let device = of.slot.checked_sub(1).and_then(|row| devices.get(&row.into()).copied());

@@ -104,7 +104,7 @@ impl Recording {
             self.vanished(stale, shard, entry);
         }
         if table.insert(key, entry).is_err() {
-            self.add(Loss::Allocations, 1);
+            self.lose(entry);
             return false;
         }
         self.count(key, entry, shard, Op::Allocated);
@@ -121,6 +121,16 @@ impl Recording {
         if entry.attributes.kind.place() != Place::Object {
             self.add(Loss::Vanished, 1);
         }
+    }
+
+    /// There is no room for a record.
+    #[cold]
+    fn lose(&self, entry: &Entry) {
+        let loss = match entry.attributes.kind.place() {
+            Place::Segment => Loss::Segments,
+            _ => Loss::Allocations,
+        };
+        self.add(loss, 1);
     }
 
     /// Withdraws an allocation and subtracts it from the sums, for a free that is about to happen.
@@ -153,8 +163,10 @@ impl Recording {
     pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
         let shard = shard.into();
         let (key, entry) = (withdrawn.key(), withdrawn.entry());
-        if self.table(shard).restore(withdrawn).is_err() {
-            self.add(Loss::Allocations, 1);
+        if self.table(shard).restore(withdrawn).is_err()
+            && let Some(entry) = &entry
+        {
+            self.lose(entry);
         }
         if let (Some(key), Some(entry)) = (key, entry) {
             self.count(key, &entry, shard, Op::Restored);
@@ -296,7 +308,8 @@ impl Recording {
         });
     }
 
-    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it. Scans all records.
+    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it, from now on: an event log has no
+    /// events of earlier times. It counts as neither freed nor allocated again. Scans all records.
     pub fn change_all(
         &self,
         shard: impl Into<Shard>,
@@ -304,14 +317,47 @@ impl Recording {
         mut change: impl FnMut(Key, &Entry) -> Entry,
     ) {
         let shard = shard.into();
-        self.table(shard).withdraw_all(wanted, |withdrawn| {
+        let table = self.table(shard);
+        table.withdraw_all(wanted, |withdrawn| {
             let (key, entry) = (withdrawn.key(), withdrawn.entry());
+            let (Some(key), Some(entry)) = (key, entry) else {
+                return table.commit(withdrawn);
+            };
             self.uncount(&withdrawn, shard, None);
+            let changed = Entry {
+                time_ns: self.now(),
+                ..change(key, &entry)
+            };
+            let is_moved = changed.attributes.device != entry.attributes.device;
+            if is_moved {
+                self.forget_totals(key, &entry, shard);
+            }
+            // What was live at the end stays as it was then.
             self.commit(withdrawn, shard);
-            if let (Some(key), Some(entry)) = (key, entry) {
-                self.allocated_out_of_line(shard, key, &change(key, &entry));
+            match table.insert(key, &changed) {
+                Ok(_) if is_moved => self.count(key, &changed, shard, Op::Allocated),
+                Ok(_) => self.count(key, &changed, shard, Op::Restored),
+                Err(_) => self.lose(&changed),
             }
         });
+    }
+
+    /// Undoes what [`Recording::count`] and `uncount` have added to the totals for an entry, which is counted elsewhere. Its row
+    /// may be another shard's, so the sums in this one's may wrap.
+    fn forget_totals(&self, key: Key, entry: &Entry, shard: Shard) {
+        let summed = Summed::of(entry);
+        let one = 1u64.wrapping_neg();
+        let bytes = entry.bytes.wrapping_neg();
+        let mut peak = 0;
+        if let Some(counter) = self.counter(summed.device(), summed.kind, shard) {
+            shard.add_both(&counter.row.total_bytes, bytes, &counter.row.total_count, one);
+            shard.add(&counter.row.freed_count, one);
+            peak = counter.peak_bytes(summed.kind);
+        }
+        if let Some(total) = self.total_of(&summed, key, shard, peak) {
+            shard.add_both(&total.bytes, bytes, &total.count, one);
+            shard.add_both(&total.freed_bytes, bytes, &total.freed_count, one);
+        }
     }
 
     /// The peak in bytes of a kind on a device; kind `None`: of all memory on the device.

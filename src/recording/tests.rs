@@ -5,8 +5,9 @@ use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
+use crate::lockfree::table::Entry;
 use crate::reader::tests::{Folder, entry, key, record};
-use crate::reader::read;
+use crate::reader::{read, read_with_totals};
 
 const STACKS: u64 = 64;
 
@@ -95,6 +96,65 @@ fn a_frame_has_the_name_that_the_recorder_stored() {
     }
     assert_eq!(recording.loss(Loss::Details), 2 + FRAME_NAMES_MAX as u64);
     assert_eq!(read(&path).unwrap().locations.len(), 6);
+}
+
+/// Changed by another thread than the one that allocated it.
+#[test]
+fn a_changed_record_is_neither_freed_nor_allocated_again() {
+    let folder = Folder::new("changed");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    for ordinal in 0..2 {
+        recording.add_device(ordinal, None, b"");
+    }
+    let stack = recording.frame(ROOT, None, 0x10).unwrap();
+    for (address, bytes) in [(1, 100), (2, 20), (3, 3)] {
+        assert!(recording.allocated(key(address), &entry(recording, bytes, stack, 1)));
+    }
+    // One moves to another device, one gets other bytes.
+    recording.change_all(
+        2,
+        |entry| entry.bytes == 100,
+        |_, entry| {
+            let mut moved = *entry;
+            moved.attributes.device = 1;
+            moved
+        },
+    );
+    recording.change_all(
+        2,
+        |entry| entry.bytes == 20,
+        |_, entry| {
+            let mut grown = *entry;
+            (grown.bytes, grown.requested) = (25, 25);
+            grown
+        },
+    );
+    // What was live at the end is known as it was then.
+    recording.end_main();
+    recording.change_all(
+        2,
+        |entry| entry.bytes == 3,
+        |_, entry| Entry {
+            bytes: 4,
+            requested: 4,
+            ..*entry
+        },
+    );
+    let snapshot = read_with_totals(&path).unwrap();
+    let at_end: Vec<_> = (snapshot.freed_after_end.iter()).map(|row| row.bytes).collect();
+    assert_eq!(at_end, [3]);
+    let of_counters = snapshot.counters.iter().map(|of| {
+        let counts = (of.total_count, of.freed_count, of.live_count);
+        (of.device, counts, of.live_bytes)
+    });
+    let expected = [(Some(0), (2, 0, 2), 29), (Some(1), (1, 0, 1), 100)];
+    assert_eq!(of_counters.collect::<Vec<_>>(), expected);
+    let totals = snapshot.totals.iter().map(|of| (of.device, of.bytes, of.count));
+    assert_eq!(totals.collect::<Vec<_>>(), [(Some(1), 100, 1), (Some(0), 29, 2)]);
+    let peaks: Vec<_> = snapshot.device_peaks.iter().map(|of| of.peak_bytes).collect();
+    assert_eq!(peaks, [123, 100]);
+    assert_eq!((snapshot.losses.vanished, snapshot.losses.implicit_frees), (0, 0));
 }
 
 /// Blocks grow with every round, so the peaks rise until the end.

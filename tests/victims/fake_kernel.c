@@ -28,6 +28,8 @@ static uint32_t count, next_handle = 0x5c000001, next_client = 0xc1d00001, next_
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* What the next request is answered instead. */
 static int answer_result, answer_status, answered = 1;
+/* What happens before the next request that is answered returns. */
+static void (*meanwhile)(void);
 
 static struct object *find(uint32_t client, uint32_t handle) {
     for (uint32_t i = 0; i < count; i++)
@@ -94,6 +96,9 @@ EXPORT void fake_kernel_answer(int result, int status) {
     answered = 0;
 }
 
+/* Something that happens after the next request was answered, before it returns. */
+EXPORT void fake_kernel_meanwhile(void (*work)(void)) { meanwhile = work; }
+
 /* Memory of a class, each counted once however many handles it has. */
 EXPORT uint64_t fake_kernel_bytes(uint32_t class) {
     uint64_t sum = 0;
@@ -144,6 +149,9 @@ EXPORT int ioctl(int fd, unsigned long request, ...) {
         else errno = ENOTTY;
     } else
         words[status_at] = handle_request(number, words);
+    void (*work)(void) = meanwhile;
+    meanwhile = 0;
     pthread_mutex_unlock(&lock);
+    if (work) work();
     return result;
 }

@@ -15,6 +15,18 @@ __attribute__((visibility("default"))) int cuMemAlloc_v2(unsigned long long *add
     return next(address, bytes);
 }
 
+static void (*leave)(void);
+
+/* How the creation of a context is left. */
+__attribute__((visibility("default"))) void leaves_by(void (*work)(void)) { leave = work; }
+
+__attribute__((visibility("default"))) int cuCtxCreate_v2(void **context, unsigned flags, int device) {
+    int (*next)(void **, unsigned, int) = dlsym(RTLD_NEXT, "cuCtxCreate_v2");
+    int result = next(context, flags == JUMPS ? 0 : flags, device);
+    if (flags == JUMPS) leave();
+    return result;
+}
+
 __attribute__((visibility("default"))) int cudaMalloc(void **address, size_t bytes) {
     if (bytes == JUMPS && &leaves_to) siglongjmp(leaves_to, 1);
     int (*next)(void **, size_t) = dlsym(RTLD_NEXT, "cudaMalloc");

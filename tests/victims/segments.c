@@ -4,17 +4,21 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 enum { CLIENT = 0x41, DEVICE = 0x80, SUBDEVICE = 0x2080, VIDEO = 0x40, SYSTEM = 0x3e, NO_MEMORY = 0x51 };
 #define MIB (1ull << 20)
 
 static int file = -1;
 static void (*answer)(int, int);
+static void (*meanwhile)(void (*)(void));
 static uint64_t (*kernel_bytes)(uint32_t);
 
 static void print_kernel(void) {
@@ -27,7 +31,8 @@ static void start(void) {
     start_cuda();
     answer = (void (*)(int, int))dlsym(RTLD_DEFAULT, "fake_kernel_answer");
     kernel_bytes = (uint64_t(*)(uint32_t))dlsym(RTLD_DEFAULT, "fake_kernel_bytes");
-    REQUIRE(answer && kernel_bytes);
+    meanwhile = (void (*)(void (*)(void)))dlsym(RTLD_DEFAULT, "fake_kernel_meanwhile");
+    REQUIRE(answer && kernel_bytes && meanwhile);
     file = open("/dev/null", O_RDWR);
     REQUIRE(file >= 0);
 }
@@ -35,10 +40,13 @@ static void start(void) {
 static unsigned long number(unsigned escape, unsigned bytes) { return 3ul << 30 | (unsigned long)bytes << 16 | 'F' << 8 | escape; }
 
 static uint64_t parameters[16];
+/* The handle of the next object; 0: the kernel driver chooses it. */
+static uint32_t wanted;
 
 /* Handle of a new object; 0 if the request failed. */
 static NOINLINE uint32_t take(uint32_t client, uint32_t parent, uint32_t class, uint64_t bytes) {
-    uint32_t words[12] = {client, parent, 0, class};
+    uint32_t words[12] = {client, parent, wanted, class};
+    wanted = 0;
     uint64_t address = (uint64_t)parameters;
     parameters[0] = class == DEVICE ? bytes : 0;
     parameters[8] = bytes;
@@ -207,8 +215,117 @@ static void duplicates(void) {
         if (!strcmp(*freed, "original")) REQUIRE(!release(client, original));
         if (!strcmp(*freed, "copy")) REQUIRE(!release(second, copy));
         if (!strcmp(*freed, "third")) REQUIRE(!release(second, third));
+        /* With what is below it: the original. */
         if (!strcmp(*freed, "client")) REQUIRE(!release(client, client));
     }
+}
+
+/* A device of the same name, which another thread makes before the free of the first one has returned. */
+static void *makes_it_again(void *unused) {
+    (void)unused;
+    wanted = device;
+    REQUIRE(take(client, client, DEVICE, 1) == device && take(client, device, VIDEO, 3 * MIB));
+    return 0;
+}
+
+static void in_another_thread(void) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, 0, makes_it_again, 0) && !pthread_join(thread, 0));
+}
+
+static void reused_name(void) {
+    own_device();
+    REQUIRE(take(client, device, VIDEO, MIB));
+    meanwhile(in_another_thread);
+    REQUIRE(!release(client, device));
+    if (arguments[0]) REQUIRE(!release(client, device));
+}
+
+/* Clients that one thread frees while another one frees the devices below them. */
+static struct {
+    _Atomic uint32_t client, device;
+} shared[4];
+
+static void *frees_devices(void *of) {
+    for (int i = 0, pair = (int)(intptr_t)of; i < 2000; i++) {
+        uint32_t its;
+        while (!(its = shared[pair].device)) sched_yield();
+        uint32_t its_client = shared[pair].client;
+        shared[pair].device = 0;
+        release(its_client, its);
+    }
+    return 0;
+}
+
+static void *frees_clients(void *of) {
+    for (int i = 0, pair = (int)(intptr_t)of; i < 2000; i++) {
+        uint32_t own = take_small(0, 0, CLIENT, 4096), its = take_small(own, own, DEVICE, 4096);
+        REQUIRE(own && its && take_small(own, its, VIDEO, 4096));
+        shared[pair].client = own;
+        shared[pair].device = its;
+        while (shared[pair].device) sched_yield();
+        REQUIRE(!release(own, own));
+    }
+    return 0;
+}
+
+static void freed_twice(void) {
+    own_device();
+    pthread_t all[8];
+    for (intptr_t i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], 0, i & 1 ? frees_clients : frees_devices, (void *)(i / 2)));
+    for (int i = 0; i < 8; i++) pthread_join(all[i], 0);
+}
+
+/* A context on each device, which takes memory of its peers first. */
+static void peers(void) {
+    start();
+    CUcontext other;
+    OK(cuCtxCreate_v2(&other, 0, 1));
+    leak(3 << 20);
+}
+
+/* A jump out of the creation of a context. */
+static jmp_buf before_creation;
+static void jumps(void) { longjmp(before_creation, 1); }
+
+static void left_creation(void) {
+    own_device();
+    CUcontext other;
+    void (*leaves_by)(void (*)(void)) = (void (*)(void (*)(void)))dlsym(RTLD_DEFAULT, "leaves_by");
+    REQUIRE(leaves_by);
+    leaves_by(jumps);
+    if (!setjmp(before_creation)) {
+        OK(cuCtxCreate_v2(&other, 1002, 1));
+        REQUIRE(0);
+    }
+    REQUIRE(take(client, device, VIDEO, MIB));
+}
+
+/* An argument that ends behind the end of a stack. */
+static ucontext_t program, fiber;
+static char *end_of_stack;
+
+static void asks_at_the_end(void) {
+    unsigned long requests[] = {number(0x2b, 48), number(0x29, 16), number(0x34, 28)};
+    for (int i = 0; i < 3; i++) {
+        answer(-1, 0);
+        REQUIRE(ioctl(file, requests[i], end_of_stack - 8) == -1);
+    }
+    REQUIRE(take(client, device, VIDEO, MIB));
+}
+
+static void stack_end(void) {
+    own_device();
+    size_t size = 256 << 10;
+    char *stack = mmap(0, size + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(stack != MAP_FAILED && !mprotect(stack + size, 4096, PROT_NONE));
+    end_of_stack = stack + size;
+    REQUIRE(!getcontext(&fiber));
+    fiber.uc_stack.ss_sp = stack;
+    fiber.uc_stack.ss_size = size;
+    fiber.uc_link = &program;
+    makecontext(&fiber, asks_at_the_end, 0);
+    REQUIRE(!swapcontext(&program, &fiber));
 }
 
 static void foreign(void) {
@@ -441,7 +558,8 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit), {0, 0}};
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
+        BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), {0, 0}};
     (void)argc;
     return behave(list, argv);
 }

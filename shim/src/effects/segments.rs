@@ -10,7 +10,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::recorder::{self, AllocationEvent, current, kernel_objects, segment_entry, thread_and_shard};
+use crate::recorder::{self, AllocationEvent, FrameWord, current, kernel_objects, segment_entry, thread_and_shard};
 use crate::resolve::search;
 use crate::settings;
 use culeak::cuda_functions::Api;
@@ -44,8 +44,15 @@ enum Begun {
         object: Object,
         held: Option<(Withdrawn<'static>, Entry)>,
         is_parent: bool,
-        before: u64,
+        before: Before,
     },
+}
+
+/// When a call began: what came into being later is not freed by it.
+#[derive(Clone, Copy)]
+struct Before {
+    time_ns: u64,
+    births: u64,
 }
 
 /// [`Unknown::to_word`]: why nothing is recorded any more; 0: it is.
@@ -106,7 +113,10 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
                 object,
                 held,
                 is_parent,
-                before: recording.map_or(0, Recording::now),
+                before: Before {
+                    time_ns: recording.map_or(0, Recording::now),
+                    births: kernel_objects::births(),
+                },
             })
         }
     }
@@ -235,6 +245,10 @@ fn publish(object: Object, parent: Object, event: &AllocationEvent) {
         return;
     };
     let (_, shard) = thread_and_shard(recording);
+    kernel_objects::end_left_creation();
+    if event.kind == Kind::Segment {
+        kernel_objects::note_size(parent, event.bytes);
+    }
     let device = kernel_objects::device_row(recording, parent);
     let entry = Entry {
         pool: parent.to_word(),
@@ -243,8 +257,6 @@ fn publish(object: Object, parent: Object, event: &AllocationEvent) {
     let key = recorder::key(Space::Segment, object.to_word());
     if recording.allocated_out_of_line(shard, key, &entry) {
         kernel_objects::count_segment(parent, true);
-    } else {
-        recording.add(Loss::Segments, 1);
     }
 }
 
@@ -336,20 +348,20 @@ fn forget_duplicate(original: u64) {
 }
 
 /// An object that others are below was freed, and they with it.
-fn freed_parent(object: Object, before: u64) {
+fn freed_parent(object: Object, before: Before) {
     if let Some(recording) = recorder::running()
         && kernel_objects::has_segments(object)
     {
         let (_, shard) = thread_and_shard(recording);
         recording.free_all(shard, |entry| {
             entry.attributes.kind.place() == Place::Segment
-                && entry.time_ns <= before
+                && entry.time_ns <= before.time_ns
                 && kernel_objects::is_below(Object::from_word(entry.pool), object)
         });
         // Each turn finds another original.
         while DUPLICATES.iter().any(|count| count.load(Relaxed) > 0) && pass_on(recording, None) {}
     }
-    kernel_objects::forget(object);
+    kernel_objects::forget(object, before.births);
 }
 
 /// The recording, if it has started. Passes on what happened before.
@@ -429,24 +441,44 @@ fn read_word(address: u64) -> Option<u64> {
 /// call may be about to fail.
 #[inline]
 fn read_into(address: u64, words: &mut [u32]) -> bool {
-    /// A frame a little above this one is this thread's own.
-    const NEAR: u64 = 8 << 10;
     let here = std::ptr::from_ref(&words) as u64;
-    if address.wrapping_sub(here) >= NEAR || !address.is_multiple_of(4) {
+    let stack = culeak_walker::stack_bounds(here);
+    let is_on_stack = address >= here && address < stack.top && stack.top - address >= size_of_val(words) as u64;
+    if !is_on_stack || !address.is_multiple_of(4) {
         return culeak_walker::read(address, words);
     }
     for (index, word) in words.iter_mut().enumerate() {
-        // SAFETY: in the calling thread's stack, and aligned. Volatile, because it is read through its address alone.
+        // SAFETY: between a frame of the calling thread and the end of its stack, and aligned. Volatile, because it is read
+        // through its address alone.
         *word = unsafe { (address as *const u32).add(index).read_volatile() };
     }
     true
 }
 
-/// Calls `real`, which creates a context on this device: the segments inside it are on that device.
+/// Calls `real`, which creates a context on this device.
 pub fn in_context_of(ordinal: i32, real: impl FnOnce() -> i32) -> i32 {
     let row = recorder::quietly(|| current::valid_device_row(recorder::running()?, ordinal)).flatten();
-    let before = kernel_objects::begin_context(row);
+    let mut word = FrameWord::new();
+    let is_begun = kernel_objects::begin_context(row, &mut word, Registers::here());
     let result = real();
-    kernel_objects::end_context(before);
+    if is_begun && kernel_objects::end_context(&mut word, result == 0) {
+        recorder::quietly(move_to_their_devices);
+    }
     result
+}
+
+/// More is known of the kernel driver's devices than when their first segments were recorded.
+fn move_to_their_devices() {
+    let Some(recording) = recorder::running() else { return };
+    let (_, shard) = thread_and_shard(recording);
+    let row_of = |entry: &Entry| match entry.attributes.kind.place() {
+        Place::Segment => kernel_objects::learned_row(Object::from_word(entry.pool)),
+        _ => None,
+    };
+    let is_elsewhere = |entry: &Entry| row_of(entry).is_some_and(|row| row != entry.attributes.device);
+    recording.change_all(shard, is_elsewhere, |_, entry| {
+        let mut moved = *entry;
+        moved.attributes.device = row_of(entry).unwrap_or(entry.attributes.device);
+        moved
+    });
 }

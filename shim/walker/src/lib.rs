@@ -57,7 +57,7 @@ mod table;
 mod trail;
 
 pub use modules::exported;
-pub use stack::{read, read_each, readable};
+pub use stack::{Bounds, bounds as stack_bounds, read, read_each, readable};
 pub use trail::{Summary, Trail, mix_in};
 
 use cfi::Step;

@@ -6,6 +6,7 @@
 //! - a context takes 104 MiB in 16 pieces, and a pool of 414 MiB for local memory, which follows the stack limit;
 //! - blocks of up to 1 MiB share pages of 2 MiB, and larger ones are rounded up to 2 MiB;
 //! - pools take chunks of 32 MiB, and give them back when they are empty;
+//! - with `CULEAK_FAKE_KERNEL=peers`, a context first takes 2 MiB on each other device;
 //! - a module takes 2 MiB; streams and graph executables share pages of 2 MiB, which stay until the context is destroyed.
 
 use crate::driver::{Driver, Handle};
@@ -33,6 +34,7 @@ const fn request(number: u64, bytes: u64) -> u64 {
 }
 
 pub struct Kernel {
+    has_peers: bool,
     file: c_int,
     client: u32,
     devices: Vec<u32>,
@@ -55,10 +57,11 @@ struct OfContext {
 impl Kernel {
     /// `None` if it is not wanted, or if nothing answers.
     pub fn open(devices: usize) -> Option<Kernel> {
-        std::env::var_os("CULEAK_FAKE_KERNEL").filter(|value| value == "1")?;
+        let wanted = std::env::var_os("CULEAK_FAKE_KERNEL").filter(|value| value == "1" || value == "peers")?;
         // SAFETY: a C string.
         let file = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         let mut kernel = Kernel {
+            has_peers: wanted == "peers",
             file,
             client: 0,
             devices: Vec::new(),
@@ -126,6 +129,9 @@ impl Kernel {
             return Ok(());
         }
         let mut objects = Vec::new();
+        for peer in (0..self.devices.len()).filter(|&peer| self.has_peers && peer != device) {
+            objects.push(self.memory(peer, LOCAL_MEMORY, PAGE)?);
+        }
         for bytes in [6 << 20].into_iter().chain([PAGE; 14]).chain([70 << 20]) {
             objects.push(self.memory(device, LOCAL_MEMORY, bytes)?);
         }

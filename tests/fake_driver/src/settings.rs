@@ -6,7 +6,7 @@
 //! | `CULEAK_FAKE_BYTES` | memory of each device in bytes (8 GiB) |
 //! | `CULEAK_FAKE_FAIL` | `cuMemAlloc_v2:3:2,cuMemFree_v2:*:4`: the third call returns 2, every call returns 4 |
 //! | `CULEAK_FAKE_LOG` | log file with one line per call: exported name and result (appended, one `write` each) |
-//! | `CULEAK_FAKE_KERNEL` | 1: the driver makes its requests to the kernel driver, on `/dev/null` (`kernel.rs`) |
+//! | `CULEAK_FAKE_KERNEL` | 1: the driver makes its requests to the kernel driver, on `/dev/null` (`kernel.rs`); `peers`: a context also takes memory on other devices |
 //! | `CULEAK_FAKE_VERSION` | CUDA version that the driver reports (13040); lookups for newer versions fail |
 
 use std::ffi::c_uint;
