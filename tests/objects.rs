@@ -9,9 +9,10 @@ use culeak::kind::Place;
 use culeak::point::Point;
 use culeak::reader::{read, read_timeline};
 
+use crate::support::claims::Claims;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
-use crate::support::{Lookup, Outcome, culeak, profile};
+use crate::support::{Lookup, Outcome, Preload, culeak, library, profile};
 
 /// A behaviour of `victims/objects.c`, and the object that it leaves.
 const ALL: [(&str, Kind, &str); 20] = [
@@ -107,6 +108,54 @@ fn objects_of_a_destroyed_context_are_gone_and_libraries_stay() {
     let snapshot = outcome.only_snapshot();
     let kinds: Vec<Kind> = snapshot.objects.iter().map(|object| object.kind).collect();
     assert_eq!(kinds, [Library]);
+}
+
+#[test]
+fn references_that_the_driver_refuses_to_take_are_not_given_back_in_excess() {
+    let outcome = profile("objects")
+        .failing("cuUserObjectRelease:1:1")
+        .arg("over_released")
+        .run();
+    let snapshot = outcome.expect_success().only_snapshot();
+    assert!(snapshot.objects.is_empty(), "{:#?}", snapshot.objects);
+}
+
+#[test]
+fn an_object_that_was_never_recorded_is_destroyed_without_a_trace() {
+    let leaves = library("leaves", "libleaves.so", &[], &[]);
+    let outcome = profile("objects")
+        .with_preload(Preload::AfterCuleak, leaves)
+        .arg("unseen")
+        .run();
+    let snapshot = outcome.expect_success().only_snapshot();
+    snapshot.expect_nothing_lost();
+    let [counter] = &snapshot.object_counters[..] else {
+        panic!("{:#?}", snapshot.object_counters);
+    };
+    let counts = (counter.total_count, counter.freed_count, counter.live_count);
+    assert_eq!((counter.kind, counts), (Stream, (1, 0, 1)));
+}
+
+#[test]
+fn objects_that_eight_threads_create_and_destroy_for_each_other_are_counted_once() {
+    let outcome = profile("objects").arg("exchanged").run();
+    let snapshot = outcome.expect_success().only_snapshot();
+    snapshot.expect_nothing_lost();
+    const CREATED: u64 = 8 * 1500;
+    for (kind, created, left) in [
+        (Stream, CREATED, 4),
+        (Event, CREATED, 4),
+        (GraphObject, CREATED + 1, 4),
+        (GraphExec, CREATED, 4),
+    ] {
+        let counters = snapshot.object_counters.iter().filter(|counter| counter.kind == kind);
+        let counts = counters.map(|counter| (counter.total_count, counter.freed_count, counter.live_count));
+        assert_eq!(
+            counts.collect::<Vec<_>>(),
+            [(created, created - left, left)],
+            "{kind:?}"
+        );
+    }
 }
 
 #[test]

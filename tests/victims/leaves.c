@@ -27,6 +27,12 @@ __attribute__((visibility("default"))) int cuCtxCreate_v2(void **context, unsign
     return result;
 }
 
+/* A stream that the recorder has not seen. */
+__attribute__((visibility("default"))) int unseen_stream(void **stream) {
+    int (*next)(void **, unsigned) = dlsym(RTLD_NEXT, "cuStreamCreate");
+    return next(stream, 1);
+}
+
 __attribute__((visibility("default"))) int cudaMalloc(void **address, size_t bytes) {
     if (bytes == JUMPS && &leaves_to) siglongjmp(leaves_to, 1);
     int (*next)(void **, size_t) = dlsym(RTLD_NEXT, "cudaMalloc");

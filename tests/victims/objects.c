@@ -1,5 +1,7 @@
 /* Objects without an address: one of each kind, destroyed if the last argument is "free". */
 #include "victim.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 static int give_back(void) { return arguments[0] && !strcmp(arguments[0], "free"); }
 
@@ -165,6 +167,66 @@ static void decodes_and_waits(void) {
     for (;;) pause();
 }
 
+/* The program gives up more references than it has, which the driver refuses; then those that it has. */
+static void over_released(void) {
+    start_cuda();
+    CUuserObject object;
+    OK(cuUserObjectCreate(&object, descriptor, free, 2, 1));
+    REQUIRE(cuUserObjectRelease(object, 5) == 1);
+    OK(cuUserObjectRelease(object, 2));
+}
+
+/* A stream that the recorder has not seen being created, and a handle that is none. */
+extern int unseen_stream(CUstream *) __attribute__((weak));
+
+static void unseen(void) {
+    start_cuda();
+    CUstream stream;
+    REQUIRE(unseen_stream);
+    OK(unseen_stream(&stream));
+    OK(cuStreamDestroy_v2(stream));
+    REQUIRE(cuStreamDestroy_v2(stream));
+    /* The same handle. */
+    CUstream again;
+    OK(cuStreamCreate(&again, 1));
+    REQUIRE(again == stream);
+}
+
+/* Objects that other threads destroy, and handles that are used again at once. */
+enum { THREADS = 8, TURNS = 1500, SLOTS = 4 };
+static void *_Atomic streams[SLOTS], *_Atomic events[SLOTS], *_Atomic graphs[SLOTS], *_Atomic execs[SLOTS];
+static CUgraph original;
+
+static void *exchanges(void *unused) {
+    (void)unused;
+    OK(cuCtxSetCurrent(0));
+    start_cuda();
+    for (int turn = 0; turn < TURNS; turn++) {
+        CUstream stream;
+        CUevent event;
+        CUgraph graph;
+        CUexec exec;
+        OK(cuStreamCreate(&stream, 1));
+        if ((stream = atomic_exchange(&streams[turn % SLOTS], stream))) OK(cuStreamDestroy_v2(stream));
+        OK(cuEventCreate(&event, 2));
+        if ((event = atomic_exchange(&events[turn % SLOTS], event))) OK(cuEventDestroy_v2(event));
+        OK(cuGraphCreate(&graph, 0));
+        if ((graph = atomic_exchange(&graphs[turn % SLOTS], graph))) OK(cuGraphDestroy(graph));
+        OK(cuGraphInstantiateWithFlags(&exec, original, 0));
+        if ((exec = atomic_exchange(&execs[turn % SLOTS], exec))) OK(cuGraphExecDestroy(exec));
+    }
+    return 0;
+}
+
+static void exchanged(void) {
+    start_cuda();
+    OK(cuGraphCreate(&original, 0));
+    pthread_t all[THREADS];
+    for (int i = 0; i < THREADS; i++) REQUIRE(!pthread_create(&all[i], 0, exchanges, 0));
+    for (int i = 0; i < THREADS; i++) REQUIRE(!pthread_join(all[i], 0));
+    OK(cuGraphDestroy(original));
+}
+
 /* Many, one after the other. */
 static void churn(void) {
     start_cuda();
@@ -189,4 +251,4 @@ MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAV
      BEHAVIOUR(semaphore), BEHAVIOUR(gl_buffer), BEHAVIOUR(gl_image), BEHAVIOUR(egl_image), BEHAVIOUR(vdpau_video),
      BEHAVIOUR(vdpau_output), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
      BEHAVIOUR(over_time), BEHAVIOUR(exec_in_capture), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
-     BEHAVIOUR(in_context), BEHAVIOUR(churn), BEHAVIOUR(requests))
+     BEHAVIOUR(in_context), BEHAVIOUR(over_released), BEHAVIOUR(unseen), BEHAVIOUR(exchanged), BEHAVIOUR(churn), BEHAVIOUR(requests))

@@ -3,6 +3,8 @@
 //! They take 0 bytes here. What the driver allocates for them is in segments that objects share, and some of it stays when
 //! they are destroyed.
 
+use std::cell::Cell;
+
 use super::graphs::nodes;
 use super::{Word, read, with_table};
 use crate::recorder::{self, AllocationEvent, Device, Held, key};
@@ -156,7 +158,12 @@ pub fn gives_user_object(_: Api, real: impl FnOnce() -> i32, handle: impl Word, 
 
 /// The program gives up references. With the last one the object is no longer its own.
 fn give_up(handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
-    let left = change_references(handle, |references| references.saturating_sub(count.into()));
+    // The program may give up more than it has, which the driver refuses.
+    let taken = Cell::new(0);
+    let left = change_references(handle, |references| {
+        taken.set(references.min(count.into()));
+        references - taken.get()
+    });
     let held = match left {
         Some(0) => recorder::withdraw(Space::UserObject, handle),
         _ => Held::NOTHING,
@@ -166,7 +173,7 @@ fn give_up(handle: u64, count: u32, real: impl FnOnce() -> i32) -> i32 {
         held.settle(result, handle);
     }
     if result != 0 && left.is_some() {
-        change_references(handle, |references| references.saturating_add(count.into()));
+        change_references(handle, |references| references.saturating_add(taken.get()));
     }
     result
 }
