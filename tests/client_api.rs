@@ -49,6 +49,8 @@ fn pages_of_one_call_have_one_stack_and_one_time() {
     assert_eq!(blocks(&snapshot), [("pages", 4096, 0)]);
     assert_eq!(snapshot.counted(Block).total_count, 3);
     assert_eq!(snapshot.losses.unknown_blocks, 0);
+    // Those that cannot be: the most pages of one call, and two addresses.
+    assert_eq!(snapshot.losses.lost_allocations, (1 << 24) + 2);
     let page = snapshot.only(Block);
     assert_eq!((page.api(), page.stream), ("culeak_alloc", Some(Stream::Handle(0x77))));
     assert_eq!(snapshot.functions(page)[0], "pages");

@@ -34,6 +34,7 @@ static void pages(void) {
     culeak_alloc_pages("pages", &none, 1, 4096, NULL);
     culeak_free_pages("pages", NULL, 1);
     culeak_free_pages(NULL, all, 0);
+    culeak_alloc("pages", (void *)(uintptr_t)(1ull << 57), 4096, NULL);
 }
 
 static CUdeviceptr next_block;

@@ -7,12 +7,13 @@
 //! started.
 
 use libc::{c_char, c_int, c_void};
+use std::cell::Cell;
 use std::ffi::CStr;
 
 use crate::frameworks::{self, forwarding, phases};
 use crate::recorder::{self, AllocationEvent, auto_snapshot};
 use culeak::cuda_functions::Api;
-use culeak::format::block_address;
+use culeak::format::{Loss, block_address};
 use culeak::kind::Kind;
 use culeak::lockfree::intervals::{ALL, HOST, Reading, slot_of};
 use culeak::lockfree::table::{Attributes, Space};
@@ -27,10 +28,20 @@ unsafe fn bytes<'a>(name: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(name) }.to_bytes()
 }
 
-/// The address under which a block is recorded. `None` if it cannot be recorded, which is counted.
+/// The address under which a block is recorded. `None` if it cannot be recorded.
 fn key(domain: &[u8], address: u64) -> Option<u64> {
     let recording = recorder::recording()?;
     block_address(recording.domain(domain)?, address)
+}
+
+/// Blocks that the program has allocated and that cannot be recorded: by their addresses, or since there are too many domains
+/// or too many blocks.
+fn lost(blocks: u64) {
+    recorder::quietly(|| {
+        if let Some(recording) = recorder::recording() {
+            recording.add(Loss::Allocations, blocks);
+        }
+    });
 }
 
 /// An exported function by which copies of this library recognise each other: its name, and its address in this copy.
@@ -53,6 +64,8 @@ redhook::hook! {
                 ..AllocationEvent::new(const { Api::of("culeak_alloc") }, Kind::Block, size as u64)
             };
             recorder::allocated(key, &event);
+        } else {
+            lost(1);
         }
     }
 }
@@ -108,7 +121,11 @@ redhook::hook! {
                 extra: stream as u64,
                 ..AllocationEvent::new(const { Api::of("culeak_alloc") }, Kind::Block, size as u64)
             };
-            recorder::allocated_together(keys, &event);
+            let recorded = Cell::new(0);
+            recorder::allocated_together(keys.inspect(|_| recorded.set(recorded.get() + 1)), &event);
+            lost((count - recorded.get()) as u64);
+        } else if !addresses.is_null() {
+            lost(count.min(MOST_TOGETHER) as u64);
         }
     }
 }
