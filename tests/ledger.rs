@@ -304,6 +304,45 @@ fn a_recording_is_divided_where_the_drivers_library_is_missing() {
 }
 
 #[test]
+fn each_of_cudas_pools_has_a_row_with_the_line_that_created_it() {
+    let outcome = victim("pools").run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let recording = recording.to_str().expect("a plain path");
+    let ledger = json(&mut with_nvml(&["report", recording, "--json"]))["ledger"].take();
+    let pools = line(&ledger, "cuda_pools")["pools"].as_array().expect("pools");
+    let row = |pool: &Value| {
+        let number = |name: &str| pool[name].as_i64().expect("a number");
+        let of = pool["of"].as_str().expect("a word").to_owned();
+        let name = pool["name"].as_str().map(str::to_owned);
+        (of, name, number("bytes"), number("live_bytes"), number("blocks"))
+    };
+    let mut rows: Vec<_> = pools.iter().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse((row.2, row.3)));
+    let named = |of: &str, name: Option<&str>| (of.to_owned(), name.map(str::to_owned));
+    let expected = [
+        (named("program", Some("make_pool")), 64 * MIB, 40 * MIB + 1000, 2),
+        (named("program", None), 32 * MIB, 2000, 1),
+        (named("device", None), 32 * MIB, 330, 2),
+    ];
+    let expected: Vec<_> = (expected.into_iter())
+        .map(|((of, name), bytes, live, blocks)| (of, name, bytes, live, blocks))
+        .collect();
+    assert_eq!(rows, expected, "{ledger:#}");
+    let report = Command::new(culeak()).args(["report", recording]).output();
+    let text = String::from_utf8(report.expect("the CLI starts").stdout).expect("text");
+    let kept = pools.iter().find(|pool| pool["name"] == "make_pool").expect("a pool");
+    let handle = kept["handle"].as_u64().expect("a handle");
+    let expected = format!("24 MiB  pool {handle:#x} of make_pool  segments.c:");
+    assert!(text.contains(&expected), "{text}");
+    assert!(text.contains(": 64 MiB in 2 chunks, 40 MiB in 2 live blocks"), "{text}");
+    assert!(
+        text.contains("32 MiB  default pool: 32 MiB in 1 chunk, 330 B in 2 live blocks"),
+        "{text}"
+    );
+    assert!(text.contains("32 MiB  destroyed pool 0x"), "{text}");
+}
+
+#[test]
 fn the_sum_of_a_running_process_is_the_drivers_figure_and_nothing_is_unexplained() {
     let folder = folder();
     let running = waits(with_kernel(profile("endings").arg("waits")), folder.path());

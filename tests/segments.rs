@@ -353,6 +353,23 @@ fn an_argument_that_ends_behind_the_end_of_a_stack_is_forwarded() {
 }
 
 #[test]
+fn a_chunk_names_the_pool_that_the_program_created() {
+    let outcome = checked("pools");
+    let snapshot = outcome.only_snapshot();
+    let pool = snapshot.only(Kind::Pool);
+    let mut chunks: BTreeMap<Option<u64>, u64> = BTreeMap::new();
+    for segment in (snapshot.segments.iter()).filter(|segment| segment.bytes == 32 * MIB) {
+        *chunks.entry(segment.pool).or_default() += 1;
+    }
+    let destroyed = chunks.keys().flatten().find(|&&handle| handle != pool.address).copied();
+    assert!(destroyed.is_some());
+    assert_eq!(
+        chunks,
+        BTreeMap::from([(None, 1), (Some(pool.address), 2), (destroyed, 1)])
+    );
+}
+
+#[test]
 fn a_descriptor_that_was_closed_and_reused_is_that_of_its_new_file() {
     let outcome = checked("foreign");
     assert_eq!(bytes_of(outcome.only_snapshot(), Kind::Segment), (518 + 9) * MIB);

@@ -39,7 +39,7 @@ mod unhooked;
 
 pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
 pub use session::{is_exiting, note_end, recording, running, watch_exit};
-pub use thread::{epoch, thread_row};
+pub use thread::{epoch, note_pool, pool_of_call, thread_row};
 
 use crate::resolve::driver;
 use crate::{messages, stacks};

@@ -51,7 +51,7 @@ pub use host::{HostLine, WhatOnHost};
 pub use modes::Mode;
 use modes::pytorch_modes;
 use process::ProcessSide;
-pub use process::{AtPeakOfProcess, Part, ProcessSum};
+pub use process::{AtPeakOfProcess, MemoryPool, Part, PoolOf, ProcessSum};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Ledger<'a> {
@@ -121,6 +121,9 @@ pub struct Line<'a> {
     /// Largest first; empty for lines without further parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part<'a>>,
+    /// The pools of [`What::CudaPools`], largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<MemoryPool>,
 }
 
 impl<'a> Line<'a> {
@@ -133,6 +136,7 @@ impl<'a> Line<'a> {
             exact,
             destroyed: None,
             parts: Vec::new(),
+            pools: Vec::new(),
         }
     }
 }
@@ -150,7 +154,7 @@ pub enum What {
     Program,
     /// Pages that blocks from `cuMemAlloc` touch, without the blocks. Parts: call sites whose blocks keep the pages.
     Rounding,
-    /// Chunks of CUDA's memory pools, without live blocks. Parts: call sites that took the chunks.
+    /// Chunks of CUDA's memory pools, without live blocks. Parts: call sites that took the chunks. Has pools.
     CudaPools,
     /// Memory of arrays beyond their elements.
     Arrays,

@@ -161,7 +161,12 @@ pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
         } else {
             0
         },
-        pool: if flags & Attributes::HAS_POOL != 0 { pool } else { 0 },
+        pool: match kind {
+            _ if flags & Attributes::HAS_POOL == 0 => 0,
+            // Its word is the parent's.
+            Kind::Segment => extra,
+            _ => pool,
+        },
     };
     let row = Row {
         address,

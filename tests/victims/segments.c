@@ -328,6 +328,28 @@ static void stack_end(void) {
     REQUIRE(!swapcontext(&program, &fiber));
 }
 
+/* Pools of the program, one of which is destroyed with a live block in it, and the default pool, by its handle too. */
+static NOINLINE CUpool make_pool(void) {
+    CUpoolProps properties = {.type = CU_TYPE_PINNED, .location = {CU_LOCATION_DEVICE, 0}};
+    CUpool pool;
+    OK(cuMemPoolCreate(&pool, &properties));
+    STAY();
+    return pool;
+}
+
+static void pools(void) {
+    start();
+    CUdeviceptr block;
+    CUpool kept = make_pool(), destroyed = make_pool(), own;
+    OK(cuDeviceGetDefaultMemPool(&own, 0));
+    OK(cuMemAllocFromPoolAsync(&block, 40 * MIB, kept, 0));
+    OK(cuMemAllocFromPoolAsync(&block, 1000, kept, 0));
+    OK(cuMemAllocFromPoolAsync(&block, 2000, destroyed, 0));
+    OK(cuMemAllocFromPoolAsync(&block, 300, own, 0));
+    OK(cuMemAllocAsync(&block, 30, 0));
+    OK(cuMemPoolDestroy(destroyed));
+}
+
 static void foreign(void) {
     own_device();
     int plain = open("plain", O_RDWR | O_CREAT, 0600), null = file;
@@ -559,7 +581,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
         BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
-        BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), {0, 0}};
+        BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), {0, 0}};
     (void)argc;
     return behave(list, argv);
 }

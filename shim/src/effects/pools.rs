@@ -44,7 +44,13 @@ pub unsafe fn allocates_async<T: Word>(
     null: NullStream,
 ) -> i32 {
     let graph = nodes::captured_into(stream.word(), null == PerThread);
+    let pool = match pool.word() {
+        CURRENT_POOL => current_pool(),
+        pool => pool,
+    };
+    recorder::note_pool(pool);
     let result = real();
+    recorder::note_pool(CURRENT_POOL);
     let event = AllocationEvent {
         extra: stream_word(stream.word(), null),
         flags: Attributes::HAS_STREAM,
@@ -61,10 +67,7 @@ pub unsafe fn allocates_async<T: Word>(
         nodes::allocation_added(graph, unsafe { read(out) }, &event);
         return result;
     }
-    let event = match pool.word() {
-        CURRENT_POOL => with_pool(event, current_pool()),
-        pool => with_pool(event, pool),
-    };
+    let event = with_pool(event, pool);
     // SAFETY: the same condition.
     unsafe { record_output(result, out, &event) }
 }

@@ -17,7 +17,7 @@ use culeak::cuda_functions::Api;
 use culeak::format::{Loss, pack};
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::index::mix;
-use culeak::lockfree::table::{Entry, Space, Withdrawn};
+use culeak::lockfree::table::{Attributes, Entry, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak::rm::{self, Allocated, Object, Request, Unknown, class};
 use culeak_walker::Registers;
@@ -250,14 +250,26 @@ fn publish(object: Object, parent: Object, event: &AllocationEvent) {
         kernel_objects::note_size(parent, event.bytes);
     }
     let device = kernel_objects::device_row(recording, parent);
-    let entry = Entry {
+    let mut entry = Entry {
         pool: parent.to_word(),
         ..segment_entry(recording, event, device)
     };
+    if let Some(pool) = pool_of_call(recording).filter(|_| event.kind == Kind::Segment && event.bytes > 0) {
+        entry.extra = pool;
+        entry.attributes.flags |= Attributes::HAS_POOL;
+    }
     let key = recorder::key(Space::Segment, object.to_word());
     if recording.allocated_out_of_line(shard, key, &entry) {
         kernel_objects::count_segment(parent, true);
     }
+}
+
+/// The pool that the calling thread is allocating from, if the program created it.
+fn pool_of_call(recording: &Recording) -> Option<u64> {
+    let pool = recorder::pool_of_call()?;
+    let (_, shard) = thread_and_shard(recording);
+    let is_recorded = recording.table(shard).link(recorder::key(Space::Pool, pool)).is_some();
+    is_recorded.then_some(pool)
 }
 
 /// A handle for memory that another handle of this process, or another process, has.

@@ -32,6 +32,8 @@ pub struct ThreadState {
     pub caller: Cell<u64>,
     /// The context that this thread saw last.
     pub seen: Seen,
+    /// The memory pool that this thread is allocating from; 0: the device's own, or none.
+    pub pool: Cell<u64>,
     /// Events of this thread, to choose those whose cost is measured.
     pub events: Cell<u32>,
 }
@@ -49,9 +51,22 @@ thread_local! {
             calls: Cell::new(0),
             caller: Cell::new(0),
             seen: Seen::nothing(),
+            pool: Cell::new(0),
             events: Cell::new(0),
         }
     };
+}
+
+/// The calling thread begins to allocate from this pool; 0: it has ended. A call that is left without returning does not end,
+/// and its pool is that of the thread's later driver calls until the next such call: only chunks of pools may use it.
+#[inline]
+pub fn note_pool(pool: u64) {
+    THREAD.with(|thread| thread.pool.set(pool));
+}
+
+/// The pool of the call that the calling thread is inside.
+pub fn pool_of_call() -> Option<u64> {
+    THREAD.with(|thread| Some(thread.pool.get()).filter(|&pool| pool != 0))
 }
 
 /// Number of the process among its ancestors since the library was loaded; never 0.

@@ -23,9 +23,11 @@ use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::{Allocation, Snapshot};
 
+mod memory_pools;
 mod parts;
 mod sorted;
 
+pub use memory_pools::{MemoryPool, PoolOf};
 pub use parts::Part;
 use parts::{Parts, by_binary, by_site, part_of_site, site_of};
 use sorted::{GivenBack, Sorted};
@@ -90,6 +92,8 @@ struct Taken<'s, 'a> {
     call: DriverCall<'a>,
     stack: &'s CallStack<'a>,
     bytes: u64,
+    /// The pool of the allocation that took it, if the program created that pool.
+    pool: Option<u64>,
 }
 
 /// Whether segments of devices were recorded.
@@ -163,6 +167,11 @@ impl<'a> ProcessSide<'a> {
                     list.len() as u64
                 };
                 add(&mut lines, what, rest, count, true, by_site(&list));
+                if purpose == Purpose::Pool
+                    && let Some(line) = lines.last_mut().filter(|line| line.what == what)
+                {
+                    line.pools = memory_pools::of(snapshot, device, &list, stacks);
+                }
             }
         }
         let local = std::mem::take(&mut sorted.local);
@@ -262,6 +271,7 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
             call,
             stack,
             bytes: segment.bytes,
+            pool: segment.pool,
         });
     }
     if imported.count > 0 {

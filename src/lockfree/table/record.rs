@@ -127,7 +127,7 @@ impl Attributes {
     pub const NO_CONTEXT: u16 = u16::MAX;
     /// `extra` is a stream.
     pub const HAS_STREAM: u8 = 1;
-    /// `pool` is set.
+    /// `pool` is set; of a segment, `extra` is the pool.
     pub const HAS_POOL: u8 = 2;
     /// Recorded by a runtime hook, since no driver hook ran.
     pub const BACKED_UP: u8 = 4;

@@ -1,7 +1,7 @@
 //! The sentences of the ledger: what each line is, whom it is for, and what gives the memory back.
 
 use culeak::analysis::ledger::{
-    DeviceLedger, HostLine, Ledger, Line, Mode, Part, ProcessSum, Purpose, What, WhatOnHost,
+    DeviceLedger, HostLine, Ledger, Line, MemoryPool, Mode, Part, PoolOf, ProcessSum, Purpose, What, WhatOnHost,
 };
 
 use super::{large, plural, units};
@@ -76,7 +76,7 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
     };
     let estimated = if line.exact { "" } else { " (estimated)" };
     let only = match &line.parts[..] {
-        [only] => format!(": {}", part(line, only)),
+        [only] if details(line).is_empty() => format!(": {}", part(line, only)),
         _ => String::new(),
     };
     let remedy = if line.what == What::LocalMemory {
@@ -127,10 +127,39 @@ fn remedy(line: &Line) -> &'static str {
     }
 }
 
-/// The parts of a line with several, with their sizes.
+/// The parts of a line with several, with their sizes. Pools, unless there is only the device's default one.
 pub fn details(line: &Line) -> Vec<(u64, String)> {
+    if line.pools.iter().any(|pool| pool.of != PoolOf::Device) {
+        let free = |of: &MemoryPool| of.bytes.saturating_sub(of.live_bytes);
+        return line.pools.iter().map(|of| (free(of), pool(of))).collect();
+    }
     let several = line.parts.iter().filter(|_| line.parts.len() > 1);
     several.map(|of| (of.bytes, part(line, of))).collect()
+}
+
+fn pool(pool: &MemoryPool) -> String {
+    let handle = pool.handle.map_or(String::new(), |handle| format!(" {handle:#x}"));
+    let place = pool.place.as_ref();
+    let place = place.map_or(String::new(), |place| format!("  {}", Escaped(place)));
+    let of = match (pool.of, &pool.name) {
+        (PoolOf::Device, _) => "default pool".to_owned(),
+        (PoolOf::Graphs, _) => "memory of graphs".to_owned(),
+        (PoolOf::Program, None) => format!("destroyed pool{handle}"),
+        (PoolOf::Program, Some(name)) => format!("pool{handle} of {}{place}", Escaped(&short_name(name))),
+    };
+    let live = match pool.blocks {
+        0 => "no live blocks".to_owned(),
+        blocks => format!(
+            "{} in {}",
+            units::bytes(pool.live_bytes),
+            plural(blocks, "live block", "live blocks")
+        ),
+    };
+    format!(
+        "{of}: {} in {}, {live}",
+        units::bytes(pool.bytes),
+        plural(pool.chunks, "chunk", "chunks")
+    )
 }
 
 fn part(line: &Line, part: &Part) -> String {

@@ -260,6 +260,53 @@ fn pools_hold_chunks_beyond_their_blocks() {
     );
 }
 
+/// Of a pool whose chunks were taken in an unseen call, the blocks count for the default pool.
+#[test]
+fn each_pool_has_its_chunks_its_blocks_and_the_line_that_created_it() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    for (handle, bytes) in [(Some(0x70), 300), (Some(0x99), 500), (None, 700)] {
+        sample.holds(Kind::Async, "cudaMallocAsync", bytes, 1, stack);
+        sample.0.allocations.change_last(|_, call| call.pool = handle);
+    }
+    sample.holds(Kind::Graph, "cudaGraphLaunch", 3 * MIB, 1, stack);
+    sample.holds(Kind::Pool, "cudaMemPoolCreate", 0, 1, stack);
+    sample.0.allocations.change_last(|row, _| row.address = 0x70);
+    let alloc = "cuMemAllocFromPoolAsync";
+    sample.takes(alloc, &[RUNTIME, MAIN], &[64 * MIB]);
+    sample.0.segments.change_last(|_, call| call.pool = Some(0x70));
+    sample.takes(alloc, &[RUNTIME, MAIN], &[32 * MIB]);
+    sample.takes("cuGraphLaunch", &[RUNTIME, MAIN], &[32 * MIB]);
+    // A call that was left by an exception may leave its pool behind.
+    sample.0.segments.change_last(|_, call| call.pool = Some(0x70));
+    ledger(&sample, |device| {
+        let line = device.lines.iter().find(|line| line.what == What::CudaPools);
+        let pools = line.expect("a line of pools").pools.iter();
+        let rows: Vec<_> = pools
+            .map(|of| {
+                (
+                    of.of,
+                    of.handle,
+                    of.bytes / MIB,
+                    of.chunks,
+                    of.live_bytes,
+                    of.blocks,
+                    of.name.is_some(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            rows,
+            [
+                (PoolOf::Program, Some(0x70), 64, 1, 300, 1, true),
+                (PoolOf::Device, None, 32, 1, 1200, 2, false),
+                (PoolOf::Graphs, None, 32, 1, 3 * MIB, 1, false),
+            ]
+        );
+    });
+}
+
 #[test]
 fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
     let mut sample = Sample::new();
