@@ -136,6 +136,28 @@ fn an_object_that_was_never_recorded_is_destroyed_without_a_trace() {
     assert_eq!((counter.kind, counts), (Stream, (1, 0, 1)));
 }
 
+/// The last one stays until its handle is used again: its end was seen before its beginning.
+#[test]
+fn an_object_that_is_destroyed_before_its_creator_returns_is_counted_once() {
+    let leaves = library("leaves", "libleaves.so", &[], &[]);
+    let outcome = profile("objects")
+        .with_preload(Preload::AfterCuleak, leaves)
+        .arg("destroyed_early")
+        .run();
+    let snapshot = outcome.expect_success().only_snapshot();
+    snapshot.expect_nothing_lost();
+    let counters = snapshot.object_counters.iter();
+    let counts = counters.map(|counter| {
+        (
+            counter.kind,
+            counter.total_count,
+            counter.freed_count,
+            counter.live_count,
+        )
+    });
+    assert_eq!(counts.collect::<Vec<_>>(), [(Event, 100, 99, 1)]);
+}
+
 #[test]
 fn objects_that_eight_threads_create_and_destroy_for_each_other_are_counted_once() {
     let outcome = profile("objects").arg("exchanged").run();

@@ -192,6 +192,27 @@ static void unseen(void) {
     REQUIRE(again == stream);
 }
 
+/* Events that another thread destroys before the function that creates them has returned. */
+extern void events_meet(void (*)(void *)) __attribute__((weak));
+
+static void *destroys_event(void *event) {
+    OK(cuEventDestroy_v2(event));
+    return 0;
+}
+
+static void in_another_thread(void *event) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, 0, destroys_event, event) && !pthread_join(thread, 0));
+}
+
+static void destroyed_early(void) {
+    start_cuda();
+    CUevent event;
+    REQUIRE(events_meet);
+    events_meet(in_another_thread);
+    for (int turn = 0; turn < 100; turn++) OK(cuEventCreate(&event, 2));
+}
+
 /* Objects that other threads destroy, and handles that are used again at once. */
 enum { THREADS = 8, TURNS = 1500, SLOTS = 4 };
 static void *_Atomic streams[SLOTS], *_Atomic events[SLOTS], *_Atomic graphs[SLOTS], *_Atomic execs[SLOTS];
@@ -251,4 +272,4 @@ MAIN(BEHAVIOUR(stream), BEHAVIOUR(stream_with_priority), BEHAVIOUR(event), BEHAV
      BEHAVIOUR(semaphore), BEHAVIOUR(gl_buffer), BEHAVIOUR(gl_image), BEHAVIOUR(egl_image), BEHAVIOUR(vdpau_video),
      BEHAVIOUR(vdpau_output), BEHAVIOUR(user_object), BEHAVIOUR(exec), BEHAVIOUR(context), BEHAVIOUR(destroyed_at_exit),
      BEHAVIOUR(over_time), BEHAVIOUR(exec_in_capture), BEHAVIOUR(decodes), BEHAVIOUR(decodes_and_waits), BEHAVIOUR(captured), BEHAVIOUR(given_user_object),
-     BEHAVIOUR(in_context), BEHAVIOUR(over_released), BEHAVIOUR(unseen), BEHAVIOUR(exchanged), BEHAVIOUR(churn), BEHAVIOUR(requests))
+     BEHAVIOUR(in_context), BEHAVIOUR(over_released), BEHAVIOUR(unseen), BEHAVIOUR(destroyed_early), BEHAVIOUR(exchanged), BEHAVIOUR(churn), BEHAVIOUR(requests))
