@@ -12,10 +12,12 @@
 //! | `live` | Which blocks were live at a time? |
 //! | [`state`](Timeline::state_at) | What would a snapshot taken at that time contain? |
 //! | `objects` | Which objects without an address existed at a time? |
+//! | `segments` | What had the kernel driver given to the process at a time? |
 //! | [`window`] | What happened between two times: allocated, freed, left, and the high-water marks? |
 
 pub(crate) mod live;
 mod objects;
+mod segments;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -97,6 +99,8 @@ pub struct Timeline {
     events: Vec<Packed>,
     /// The same for objects without an address.
     pub(crate) objects: Log,
+    /// The same for what the kernel driver gave.
+    pub(crate) segments: Log,
 }
 
 /// Events and their sites.
@@ -237,6 +241,7 @@ impl Timeline {
             sites,
             events,
             objects: Log::default(),
+            segments: Log::default(),
         }
     }
 
@@ -271,6 +276,24 @@ impl Timeline {
         self.events.iter().map(|event| event.event())
     }
 
+    /// All events and those of segments, in order of time. The sites of segments follow those of memory.
+    pub(crate) fn all_events(&self) -> impl Iterator<Item = Event> {
+        let of_memory = self.sites.len() as u32;
+        let mut segments = self.segments.events.iter().peekable();
+        let mut memory = self.events.iter().peekable();
+        std::iter::from_fn(move || {
+            let next_ns = memory.peek().map_or(u64::MAX, |event| event.time_ns);
+            // What memory lies in comes first.
+            match segments.next_if(|event| event.time_ns <= next_ns) {
+                Some(event) => Some(Event {
+                    site: event.site + of_memory,
+                    ..event.event()
+                }),
+                None => memory.next().map(|event| event.event()),
+            }
+        })
+    }
+
     /// The event at this index, which must be in range.
     pub fn at(&self, index: usize) -> Event {
         self.events[index].event()
@@ -284,6 +307,7 @@ impl Timeline {
             events: self.events[..events].to_vec(),
             sites: self.sites.clone(),
             objects: self.objects.clone(),
+            segments: self.segments.clone(),
             ..*self
         }
     }

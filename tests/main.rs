@@ -37,6 +37,7 @@ mod pools;
 mod python;
 mod recording_file;
 mod segments;
+mod segments_over_time;
 mod signals;
 mod soak;
 mod support;

@@ -5,6 +5,7 @@
 //! names.rs     thread: names new stacks                            ─► Names
 //! usage.rs     thread: asks the driver how full the devices are    ─► Used
 //! holders.rs   thread: searches for what holds the memory, if asked ─► Answer
+//! ledger.rs    thread: adds up the ledger while its page is open    ─► Answer
 //! program.rs   thread: waits for the program that the view started
 //! terminal.rs  two threads: keys and signals; owns the screen and restores it
 //!      │
@@ -16,6 +17,7 @@
 
 pub mod history;
 pub mod holders;
+pub mod ledger;
 pub mod names;
 pub mod program;
 pub mod reading;
@@ -54,6 +56,8 @@ pub enum Message {
     Used(PathBuf, Vec<(i32, Used)>),
     /// What holds the memory of a process, or why that is unknown.
     Holders(PathBuf, Result<Answer, String>),
+    /// The ledger of a process, or why that is unknown.
+    Ledger(PathBuf, Result<ledger::Answer, String>),
     Input(Event),
     /// Standard input was closed.
     InputEnded,

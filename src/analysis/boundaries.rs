@@ -120,6 +120,7 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
         freed_after_end: Allocations::default(),
         objects_freed_after_end: Allocations::default(),
         object_counters: Vec::new(),
+        segments: Allocations::default(),
         ..snapshot.clone()
     };
     state.taken.automatic = None;

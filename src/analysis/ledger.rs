@@ -152,6 +152,9 @@ pub enum What {
     Pool,
     Library,
     Program,
+    /// Memory that the program's own memory lies in, whole: at the peak. `of` says which: blocks from `cuMemAlloc`, from
+    /// `cuMemCreate`, CUDA's pools, or arrays. Parts: the call sites that took it.
+    ForBlocks,
     /// Pages that blocks from `cuMemAlloc` touch, without the blocks. Parts: call sites whose blocks keep the pages.
     Rounding,
     /// Chunks of CUDA's memory pools, without live blocks. Parts: call sites that took the chunks. Has pools.
@@ -196,15 +199,7 @@ impl What {
 impl<'a> Ledger<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, groups: &Groups<'a>) -> Ledger<'a> {
         if snapshot.allocations.is_summed() {
-            return Ledger {
-                devices: Vec::new(),
-                host: BTreeMap::new(),
-                host_lines: Vec::new(),
-                source: None,
-                segments_missing: None,
-                missing: Some("a peak is recorded by stack, without the addresses that a ledger needs".to_owned()),
-                pytorch: Vec::new(),
-            };
+            return Ledger::at_peak(snapshot, stacks);
         }
         let count = groups.all.len() as u64;
         let _progress = Progress::over("adding up the ledger", count, Unit::Of("groups"));
@@ -232,6 +227,44 @@ impl<'a> Ledger<'a> {
             missing: (!complete).then(|| missing(snapshot)),
             pytorch: pytorch_modes(groups, stacks).into_iter().collect(),
             devices,
+        }
+    }
+}
+
+impl<'a> Ledger<'a> {
+    /// At the peak, memory of the program is known by stack, without the addresses that a ledger needs, and at the instant of
+    /// its own peak. What the kernel driver gave has its own peak, and is listed whole.
+    fn at_peak(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Ledger<'a> {
+        let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
+        order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
+        let devices = order.into_iter().filter_map(|device| {
+            let side = ProcessSide::at_peak(snapshot, device, stacks)?;
+            let shown = &snapshot.devices[device];
+            Some(DeviceLedger {
+                ordinal: shown.ordinal,
+                name: &shown.name,
+                uuid: &shown.uuid,
+                driver: None,
+                known: sum(&side.lines),
+                process: Some(side.sum(None, snapshot)),
+                lines: side.lines,
+                unexplained: None,
+                had_managed: false,
+                managed: Tally::default(),
+                outside: Tally::default(),
+                caches: Vec::new(),
+            })
+        });
+        Ledger {
+            devices: devices.collect(),
+            host: BTreeMap::new(),
+            host_lines: Vec::new(),
+            source: None,
+            segments_missing: segments_missing(snapshot),
+            missing: Some(
+                "the program's own memory at its peak is known by stack, and the driver was not asked then".to_owned(),
+            ),
+            pytorch: Vec::new(),
         }
     }
 }
@@ -292,20 +325,10 @@ fn device_ledger<'a>(
     let mut own = None;
     let mut process = None;
     match side {
-        Some(side) => {
-            lines.extend(side.lines);
+        Some(mut side) => {
+            lines.append(&mut side.lines);
             own = Some((side.contexts, side.channels));
-            process = Some(ProcessSum {
-                bytes: side.bytes,
-                segments: side.segments,
-                peak_bytes: side.peak.0,
-                peak_ns: side.peak.1,
-                at_peak: side.at_peak,
-                driver_bytes,
-                difference: driver_bytes.map(|bytes| i128::from(bytes) - side.bytes),
-                lost_segments: snapshot.losses.lost_segments,
-                imported: side.imported,
-            });
+            process = Some(side.sum(driver_bytes, snapshot));
         }
         // If records exceed the driver's figure, the remainder becomes negative.
         None => lines.extend(driver_bytes.map(|bytes| {

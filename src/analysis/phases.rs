@@ -244,6 +244,15 @@ impl<'a> Phases<'a> {
     }
 }
 
+impl Phases<'_> {
+    /// The index of the series of the whole process, if it used one device.
+    pub fn process_series(&self) -> Option<usize> {
+        let mut of_process = (0..self.series.len()).filter(|&at| self.series[at].layer == Layer::Process);
+        let first = of_process.next()?;
+        of_process.next().is_none().then_some(first)
+    }
+}
+
 fn warnings(snapshot: &Snapshot, timeline: Option<&Timeline>) -> Vec<String> {
     let mut warnings = Vec::new();
     let lost = snapshot.losses.lost_phases;

@@ -215,7 +215,7 @@ impl RawSnapshot {
         let phases = self.phases(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         // Frees carry no time, so a mark may be the latest known time of a process.
-        let born = (allocations.rows.iter().chain(&objects.rows))
+        let born = (allocations.rows.iter().chain(&objects.rows).chain(&segments.rows))
             .map(|row| row.time_ns)
             .max();
         let marked = marks.iter().map(|mark| mark.time_ns).max();

@@ -37,18 +37,24 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let is_still = raw.events_during_read == 0 && decode::events(raw.section(Section::Counters)) == counted;
     let began_ns = raw.began_ns;
     let mut lost = loss(&raw.header, Loss::TimelineEvents);
-    let (numbers, mut keys, keys_of_objects) = used_sites(&events, &raw);
+    let (numbers, [mut keys, keys_of_objects, keys_of_segments]) = used_sites(&events, &raw);
     let sites_of_memory = keys.len();
+    let sites_of_objects = keys_of_objects.len();
     keys.extend(keys_of_objects);
+    keys.extend(keys_of_segments);
     let (mut snapshot, mut sites, threads) =
         raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys)?;
     let mut objects = Log {
         sites: sites.split_off(sites_of_memory),
         events: Vec::new(),
     };
+    let mut segments = Log {
+        sites: objects.sites.split_off(sites_of_objects),
+        events: Vec::new(),
+    };
     events.retain_mut(|event| {
         let of = numbers.get(&event.site).copied();
-        if let Some(Numbered::Memory(site) | Numbered::Object(site)) = of {
+        if let Some(Numbered::Memory(site) | Numbered::Object(site) | Numbered::Segment(site)) = of {
             event.site = site;
             if event.op != Op::Freed {
                 let row = u32::from(event.detail());
@@ -57,6 +63,7 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
         }
         match of {
             Some(Numbered::Object(_)) => objects.events.push(*event),
+            Some(Numbered::Segment(_)) => segments.events.push(*event),
             None => lost += 1,
             _ => {}
         }
@@ -65,10 +72,13 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     if !is_still {
         agree(&mut events, &snapshot.allocations, &sites, began_ns);
         agree(&mut objects.events, &snapshot.objects, &objects.sites, began_ns);
+        agree(&mut segments.events, &snapshot.segments, &segments.sites, began_ns);
     }
-    objects.events.sort_by_key(|event| event.time_ns);
+    for log in [&mut objects, &mut segments] {
+        log.events.sort_by_key(|event| event.time_ns);
+    }
     let mut timeline = Timeline::of_packed(since_ns, snapshot.taken.at_ns, sites, events);
-    (timeline.lost, timeline.objects) = (lost, objects);
+    (timeline.lost, timeline.objects, timeline.segments) = (lost, objects, segments);
     // Records of a process that was killed do not say when it freed memory last.
     snapshot.taken.at_ns = timeline.until_ns;
     Ok((snapshot, Some(timeline)))
@@ -171,16 +181,15 @@ fn add_events(segment: &[u8], events: &mut Vec<Packed>) {
 enum Numbered {
     Memory(u32),
     Object(u32),
-    /// The log of it is not read.
-    Segment,
+    Segment(u32),
 }
 
-/// The rows of totals that events refer to, and the number of each as a site; the keys of the sites of memory, and of those of
-/// objects. Rows of several shards may be one site.
-fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Numbered>, Vec<TotalKey>, Vec<TotalKey>) {
+/// The rows of totals that events refer to, and the number of each as a site; the keys of the sites of memory, of objects and
+/// of segments. Rows of several shards may be one site.
+fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Numbered>, [Vec<TotalKey>; 3]) {
     let totals = raw.section(Section::Totals);
     let (mut numbers, mut known) = (HashMap::default(), HashMap::default());
-    let (mut of_memory, mut of_objects) = (Vec::new(), Vec::new());
+    let [mut of_memory, mut of_objects, mut of_segments] = [const { Vec::new() }; 3];
     for event in events {
         if numbers.contains_key(&event.site) {
             continue;
@@ -192,10 +201,7 @@ fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Numbered>, 
             continue;
         };
         let (sites, numbered): (_, fn(u32) -> Numbered) = match kind.place() {
-            Place::Segment => {
-                numbers.insert(event.site, Numbered::Segment);
-                continue;
-            }
+            Place::Segment => (&mut of_segments, Numbered::Segment),
             Place::Object => (&mut of_objects, Numbered::Object),
             _ => (&mut of_memory, Numbered::Memory),
         };
@@ -206,7 +212,7 @@ fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, Numbered>, 
         });
         numbers.insert(event.site, numbered(site));
     }
-    (numbers, of_memory, of_objects)
+    (numbers, [of_memory, of_objects, of_segments])
 }
 
 impl RawSnapshot {

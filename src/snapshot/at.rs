@@ -3,6 +3,7 @@
 //! ```text
 //! end     rows that were live at the end      allocations made until then, and freed_after_end
 //! peak    one row for each stack and kind     at_peaks; no addresses, times, threads and streams; no objects
+//!         segments at the peak of their sum   those that still live by themselves, the others by stack
 //! exit    the rows as they are
 //! ```
 //!
@@ -234,14 +235,55 @@ impl Snapshot {
         self.allocations = Allocations::summed(rows);
         self.freed_after_end = Allocations::default();
         self.forget_objects();
-        self.segments = Allocations::default();
+        self.segments = self.segments_at_peak(thread);
         self.segments_freed_after_end = Allocations::default();
         self.segment_totals.clear();
-        self.segments_at_peaks.clear();
-        self.object_counters
-            .retain(|counter| counter.kind.place() != Place::Segment);
         self.count_rows();
         Ok(())
+    }
+
+    /// What the kernel driver had given when the process had most of each device. `thread` stands for all threads.
+    ///
+    /// Memory that is live in the last state, and was taken before the peak, was there at the peak: it is a row each. What is
+    /// missing to a stack's sum at the peak was given back since, and is one row.
+    fn segments_at_peak(&self, thread: usize) -> Allocations {
+        let mut live: HashMap<(Option<usize>, Option<usize>, &str), Vec<Allocation>> = HashMap::new();
+        let peak_ns = |device| {
+            let counters = self.object_counters.iter();
+            let mut of_device = counters.filter(|of| (of.kind, of.device) == (Kind::Segment, device));
+            of_device.next().map_or(0, |counter| counter.peak_ns)
+        };
+        for row in self.segments.iter().chain(&self.segments_freed_after_end) {
+            if row.kind == Kind::Segment && row.time_ns <= peak_ns(row.device) {
+                live.entry((row.stack, row.device, row.api())).or_default().push(row);
+            }
+        }
+        let calls: Vec<Call> = (self.segments_at_peaks.iter())
+            .map(|sum| call_of(sum, thread))
+            .collect();
+        let mut rows: Vec<(Allocation, u64)> = Vec::new();
+        for (sum, call) in self.segments_at_peaks.iter().zip(&calls) {
+            let known = live.remove(&(sum.stack, sum.device, &*sum.api)).unwrap_or_default();
+            let bytes = known.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
+            let count = known.len() as u64;
+            let is_part = bytes <= sum.bytes && count <= sum.count && (bytes == sum.bytes || count < sum.count);
+            let known = if is_part { known } else { Vec::new() };
+            let (bytes, count) = if is_part { (bytes, count) } else { (0, 0) };
+            rows.extend(known.into_iter().map(|row| (row, 1)));
+            if (bytes, count) != (sum.bytes, sum.count) {
+                let bytes = sum.bytes - bytes;
+                let rest = Allocation {
+                    address: 0,
+                    bytes,
+                    requested: bytes,
+                    time_ns: 0,
+                    stack: sum.stack,
+                    call,
+                };
+                rows.push((rest, sum.count - count));
+            }
+        }
+        Allocations::summed(rows.into_iter())
     }
 
     /// The objects of this point are not known.

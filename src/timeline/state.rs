@@ -42,13 +42,7 @@ impl Timeline {
         }
         state.objects = self.objects_at(snapshot, &mut state.threads, at_ns);
         state.objects_freed_after_end = Allocations::default();
-        // The kernel driver's memory is not in the log.
-        state.segments = Allocations::default();
-        state.segments_freed_after_end = Allocations::default();
-        state.segment_totals.clear();
-        state.segments_at_peaks.clear();
-        // Only their last values are known.
-        state.object_counters.clear();
+        self.segments_at(&mut state, snapshot, at_ns);
         state.failed.retain(|failed| failed.first_ns <= at_ns);
         state.marks.retain(|mark| mark.time_ns <= at_ns);
         let phases = state.phases.partition_point(|phase| phase.begin_ns <= at_ns);

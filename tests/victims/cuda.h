@@ -92,6 +92,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0, (CUcontext)) \
     X(cuCtxGetCurrent, "cuCtxGetCurrent", 4000, 0, (CUcontext *)) \
     X(cuStreamCreate, "cuStreamCreate", 2000, 0, (CUstream *, unsigned)) \
+    X(cuCtxSetLimit, "cuCtxSetLimit", 3010, 0, (int, size_t)) \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, (CUstream)) \
     X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, 0, (CUstream *, unsigned, int)) \
     X(cuEventCreate, "cuEventCreate", 2000, 0, (CUevent *, unsigned)) \

@@ -507,6 +507,66 @@ static void snapshots(void) {
     OK(cuDevicePrimaryCtxReset_v2(0));
 }
 
+/* The kernel's own sums at a point in time, which a mark names. */
+static void mark(const char *name) {
+    void (*named)(const char *) = (void (*)(const char *))dlsym(RTLD_DEFAULT, "culeak_mark");
+    REQUIRE(named);
+    printf("AT %s %llu %llu\n", name, (unsigned long long)kernel_bytes(VIDEO), (unsigned long long)kernel_bytes(SYSTEM));
+    named(name);
+}
+
+/* Marks between all that changes what the process has, and phases. An argument runs out of memory, or ends the process. */
+static void marks(void) {
+    own_device();
+    unsigned long long (*begin)(const char *) = (unsigned long long (*)(const char *))dlsym(RTLD_DEFAULT, "culeak_phase_begin");
+    void (*end)(unsigned long long) = (void (*)(unsigned long long))dlsym(RTLD_DEFAULT, "culeak_phase_end");
+    REQUIRE(begin && end);
+    mark("context");
+    unsigned long long phase = begin("work");
+    CUdeviceptr small = leak(600 << 10), large = leak(5 << 20), pooled, most;
+    mark("blocks");
+    CUstream stream[4];
+    CUmodule module;
+    CUgraph graph;
+    CUexec exec;
+    for (int i = 0; i < 4; i++) OK(cuStreamCreate(&stream[i], 1));
+    OK(cuModuleLoadData(&module, ".version 7.0\n"));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuMemAllocAsync(&pooled, 1000, 0));
+    mark("objects");
+    OK(cuCtxSetLimit(0, 4096));
+    mark("limit");
+    most = leak(100 << 20);
+    mark("most");
+    OK(cuMemFree_v2(large));
+    OK(cuMemFree_v2(most));
+    OK(cuStreamDestroy_v2(stream[0]));
+    OK(cuModuleUnload(module));
+    end(phase);
+    mark("freed");
+    uint32_t own = take(client, device, VIDEO, 3 * MIB);
+    answer(0, 0x57);
+    REQUIRE(release(client, own));
+    mark("failed free");
+    REQUIRE(!release(client, own));
+    OK(cuMemFree_v2(small));
+    uint32_t original = take(client, device, VIDEO, 4 * MIB), copy = duplicate(client, device, client, original);
+    mark("duplicate");
+    REQUIRE(!release(client, original));
+    mark("heir");
+    REQUIRE(!release(client, copy));
+    mark("before the end");
+    if (!arguments[0]) return;
+    print_kernel();
+    if (!strcmp(arguments[0], "killed")) raise(SIGKILL);
+    if (!strcmp(arguments[0], "reset")) {
+        OK(cuDevicePrimaryCtxReset_v2(0));
+        mark("reset");
+    }
+    if (!strcmp(arguments[0], "full")) REQUIRE(cuMemAlloc_v2(&most, 1ull << 44) == 2);
+}
+
 static void killed(void) {
     start();
     leak(5 << 20);
@@ -580,7 +640,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
         BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), {0, 0}};
     (void)argc;
     return behave(list, argv);

@@ -20,13 +20,13 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
 use crate::launch::{self, RECORD_OPTIONS, RecordArgs, environment};
-use crate::live::holders;
 use crate::live::names::{self, Unnamed};
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
 use crate::live::view::{self, Palette};
 use crate::live::watch::{self, Outlets, Source};
 use crate::live::{Message, program, usage};
+use crate::live::{holders, ledger};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::text::units;
@@ -199,7 +199,7 @@ fn named_source(argument: &OsStr) -> Result<Source, Failure> {
 }
 
 /// Starts the threads that read recordings, look up names and query the driver. The first receives the recording that is on the
-/// screen from the first of the returned senders. A fourth thread searches for what holds memory, when asked.
+/// screen from the first of the returned senders. Two more threads search for what holds memory and add up the ledger, when asked.
 fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Senders {
     let (choose, chosen) = mpsc::channel();
     let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();
@@ -218,8 +218,12 @@ fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) 
     let (searches, to_search) = mpsc::channel();
     let (answers, name_args) = (messages.clone(), args.names.clone());
     thread::spawn(move || holders::serve(&to_search, &answers, |root| name_args.places(root)));
+    let (ledgers, to_add_up) = mpsc::channel();
+    let (answers, name_args) = (messages.clone(), args.names.clone());
+    thread::spawn(move || ledger::serve(&to_add_up, &answers, |root| name_args.places(root)));
     Senders {
         chosen: choose,
         searches,
+        ledgers,
     }
 }

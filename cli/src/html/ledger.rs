@@ -121,7 +121,7 @@ fn class(what: What) -> &'static str {
         What::Rounding | What::Arrays | What::DeviceHeap | What::OtherCalls | What::UnnamedCalls | What::Unrecorded => {
             "rounding"
         }
-        What::CudaPools => "pool",
+        What::CudaPools | What::ForBlocks => "pool",
         What::LocalMemory => "local",
         What::Code => "code",
         What::Streams | What::GraphExecs | What::GreenContexts => "objects",

@@ -12,6 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
 use super::holders::{Answer, Question};
+use super::ledger;
 use super::names::{NamedFrame, Names};
 use super::reading::Reading;
 use super::rows::{Row, Rows, SiteKey};
@@ -28,6 +29,8 @@ pub enum Action {
     Choose(PathBuf),
     /// Search for what holds the memory of this process.
     Search(Question),
+    /// Add up the ledger of this process.
+    AddUp(ledger::Question),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -69,6 +72,8 @@ pub enum Page {
     Stacks,
     /// What holds the memory of the chosen call site.
     Holders,
+    /// What holds each byte of the devices.
+    Ledger,
     Help,
 }
 
@@ -89,6 +94,19 @@ pub struct Holders {
     pub answer: Option<Result<Answer, String>>,
 }
 
+/// The ledger of a process, while its page is open.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct LedgerOfProcess {
+    pub asked: bool,
+    /// The last one; an error says why there is none.
+    pub answer: Option<Result<ledger::Answer, String>>,
+}
+
+/// Time between two readings of the ledger.
+const BETWEEN_LEDGERS: u64 = 2_000_000_000;
+/// Reading it takes at most this part of the time.
+const PART_OF_TIME: u64 = 5;
+
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Watched {
     pub recording: PathBuf,
@@ -101,6 +119,7 @@ pub struct Watched {
     /// Why the last attempt to read it failed.
     pub problem: Option<String>,
     pub holders: Holders,
+    pub ledger: LedgerOfProcess,
     /// The newest reading since the view was paused.
     pending: Option<Reading>,
 }
@@ -203,6 +222,41 @@ impl State {
             searching: false,
             answer: Some(answer),
         };
+    }
+
+    /// Takes the ledger of a process.
+    pub fn added_up(&mut self, recording: &Path, answer: Result<ledger::Answer, String>) {
+        let process = self.watched(recording);
+        self.processes[process].ledger = LedgerOfProcess {
+            asked: false,
+            answer: Some(answer),
+        };
+    }
+
+    /// What to ask after a new reading: the ledger, if its page is open and the last one is old.
+    pub fn next_question(&mut self) -> Option<Action> {
+        if self.page != Page::Ledger || self.paused {
+            return None;
+        }
+        let process = self.processes.get_mut(self.chosen)?;
+        let reading = process.reading.as_ref()?;
+        if process.ledger.asked {
+            return None;
+        }
+        if let Some(Ok(answer)) = &process.ledger.answer {
+            let since = reading.at_ns.saturating_sub(answer.at_ns);
+            let is_last = reading.finished && answer.at_ns >= reading.at_ns;
+            if is_last || since < BETWEEN_LEDGERS.max(answer.took_ns.saturating_mul(PART_OF_TIME)) && !reading.finished
+            {
+                return None;
+            }
+        }
+        process.ledger.asked = true;
+        let is_running = reading.process.state == ProcessState::Running;
+        Some(Action::AddUp(ledger::Question {
+            recording: process.recording.clone(),
+            pid: is_running.then(|| reading.process.number()),
+        }))
     }
 
     pub fn named(&mut self, names: Names, notes: Vec<String>) {
@@ -308,7 +362,8 @@ impl State {
             KeyCode::Char('m') => self.mark(),
             KeyCode::Esc => self.back(),
             KeyCode::Char('w') if self.page != Page::Help => return self.why(),
-            KeyCode::Enter if matches!(self.page, Page::Stacks | Page::Holders) => self.back(),
+            KeyCode::Char('l') if self.page != Page::Help => return self.show_ledger(),
+            KeyCode::Enter if matches!(self.page, Page::Stacks | Page::Holders | Page::Ledger) => self.back(),
             KeyCode::Enter if self.page == Page::Sites => self.expand(),
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
             KeyCode::Down | KeyCode::Char('j') => self.go(1),
@@ -365,7 +420,7 @@ impl State {
                 self.sort = Sort::Bytes;
             }
             Page::Sites => self.filter.clear(),
-            Page::Stacks | Page::Holders | Page::Help => self.page = Page::Sites,
+            Page::Stacks | Page::Holders | Page::Ledger | Page::Help => self.page = Page::Sites,
         }
         self.offset = 0;
         self.arrange();
@@ -405,6 +460,17 @@ impl State {
         }))
     }
 
+    /// Opens the page of the ledger, or leaves it.
+    fn show_ledger(&mut self) -> Option<Action> {
+        if self.page == Page::Ledger {
+            self.back();
+            return None;
+        }
+        self.page = Page::Ledger;
+        self.offset = 0;
+        self.next_question()
+    }
+
     fn go(&mut self, by: isize) {
         match self.page {
             Page::Sites => {
@@ -414,7 +480,9 @@ impl State {
                 self.scroll_to_selected();
             }
             // Drawing limits the offset to the number of lines.
-            Page::Stacks | Page::Holders | Page::Help => self.offset = self.offset.saturating_add_signed(by),
+            Page::Stacks | Page::Holders | Page::Ledger | Page::Help => {
+                self.offset = self.offset.saturating_add_signed(by)
+            }
         }
     }
 

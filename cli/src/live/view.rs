@@ -5,7 +5,7 @@
 //! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
 //! holds 1.2 GiB in 128 blocks at 3 call sites
 //! by bytes · growth since the mark, 38 s ago
-//!      bytes    count      growth  oldest  call site                                   table.rs, stacks.rs or holders.rs
+//!      bytes    count      growth  oldest  call site                                   table.rs, stacks.rs, holders.rs or ledger.rs
 //!    200 MiB      100    +100 MiB    25 s  load_batch  train.cu:14
 //! not recorded: 3 unknown frees
 //! q quit  ? help  enter stacks  / filter  m mark  d diff  space pause                  bottom.rs
@@ -17,6 +17,7 @@
 mod bottom;
 mod help;
 mod holders;
+mod ledger;
 mod stacks;
 mod table;
 mod top;
@@ -80,6 +81,7 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
         Page::Sites => table::draw(state, palette, middle, buffer),
         Page::Stacks => stacks::draw(state, palette, middle, buffer),
         Page::Holders => holders::draw(state, palette, middle, buffer),
+        Page::Ledger => ledger::draw(state, palette, middle, buffer),
         Page::Help => help::draw(state, palette, middle, buffer),
     }
     bottom::draw(state, palette, last, buffer);
@@ -150,6 +152,12 @@ fn panel(
     for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
         line(rows(area, at, 1), buffer, content);
     }
+}
+
+/// The text in lines of at most this width, broken between words.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let lines = crate::text::wrap::wrapped(text, width.max(8));
+    lines.lines().map(str::to_owned).collect()
 }
 
 /// A part of an area, by rows; empty where the area ends.

@@ -89,6 +89,7 @@ fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Res
 }
 
 /// One line of a device's ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     pub bytes: i128,
     pub text: String,

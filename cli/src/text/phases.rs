@@ -123,6 +123,13 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
             shown.iter().map(cell).collect::<Vec<_>>().into_iter()
         };
         table.column(0, "high-water mark", bytes(|stats| stats.high_water, true));
+        if let Some(process) = phases.process_series() {
+            let cell = |row: &Row| match row.figures.get(process) {
+                Some(stats) => units::bytes(stats.high_water.max),
+                None => "-".to_owned(),
+            };
+            table.column(6, "process at most", each(&cell));
+        }
         table.column(2, "allocated", bytes(|stats| stats.allocated, false));
         table.column(3, "freed within", bytes(|stats| stats.freed_within, false));
         table.column(0, "left behind", bytes(|stats| stats.left_behind, false));
@@ -152,8 +159,12 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
 fn meaning(titles: &[&str]) -> String {
     let means = ["allocated", "freed within", "left behind"];
     let means: Vec<&str> = means.into_iter().filter(|title| titles.contains(title)).collect();
+    let process = match titles.contains(&"process at most") {
+        true => "; process at most: what the driver had given to the process, as NVML counts it",
+        false => "",
+    };
     format!(
-        "{}: means for one phase; high-water mark: the highest",
+        "{}: means for one phase; high-water mark: the highest{process}",
         means.join(", ")
     )
 }
@@ -303,6 +314,7 @@ fn series_name(series: &Series) -> String {
         Layer::Held => "held",
         Layer::Blocks => "tensors and blocks",
         Layer::Driver => "from the driver",
+        Layer::Process => "the process, as NVML counts it,",
     };
     match series.location {
         None => format!("{layer}, everywhere"),

@@ -48,7 +48,8 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         (None, None) => {}
     }
     // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
-    let has_ledger = report.taken.point != Some(Point::Peak) && report.taken.after_ns.is_none();
+    let is_peak = report.taken.point == Some(Point::Peak);
+    let has_ledger = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
     let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
     if has_entries && report.filter.is_none() && has_ledger {
         ledger::write(&report.ledger, out)?;

@@ -309,7 +309,7 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
     publish(object, parent, &event);
 }
 
-/// Memory whose original handle was freed belongs to one of its duplicates. `original`: the handle; `None`: the first that is
+/// Memory whose original handle was freed belongs to one of its duplicates, from now on. `original`: the handle; `None`: the first that is
 /// found not to be live. Returns whether there was a duplicate.
 fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     let (_, shard) = thread_and_shard(recording);
@@ -337,12 +337,17 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
                 Entry {
                     bytes: entry.requested,
                     extra: 0,
+                    time_ns: recording.now(),
                     ..*entry
                 }
             }
             Some(heir) => {
                 duplicates_of(heir).fetch_add(1, Relaxed);
-                Entry { extra: heir, ..*entry }
+                Entry {
+                    extra: heir,
+                    time_ns: recording.now(),
+                    ..*entry
+                }
             }
         }
     });

@@ -49,6 +49,8 @@ pub struct ProcessSum {
     /// The largest sum since the recording began, and when it was reached.
     pub peak_bytes: u64,
     pub peak_ns: u64,
+    /// The lines are those of the peak.
+    pub is_peak: bool,
     /// By purpose, largest first; empty if it is not known.
     pub at_peak: Vec<AtPeakOfProcess>,
     /// What the driver counts; `None` if it was not asked, or does not know the process.
@@ -94,6 +96,17 @@ struct Taken<'s, 'a> {
     bytes: u64,
     /// The pool of the allocation that took it, if the program created that pool.
     pool: Option<u64>,
+    /// Number of segments; 1 unless only their sum is known.
+    count: u64,
+}
+
+impl Taken<'_, '_> {
+    fn tally(&self) -> Tally {
+        Tally {
+            bytes: self.bytes,
+            count: self.count,
+        }
+    }
 }
 
 /// Whether segments of devices were recorded.
@@ -116,6 +129,71 @@ fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
 }
 
 impl<'a> ProcessSide<'a> {
+    /// `driver_bytes`: what the driver counts for the process.
+    pub fn sum(&self, driver_bytes: Option<u64>, snapshot: &Snapshot) -> ProcessSum {
+        ProcessSum {
+            bytes: self.bytes,
+            segments: self.segments,
+            peak_bytes: self.peak.0,
+            peak_ns: self.peak.1,
+            is_peak: snapshot.segments.is_summed(),
+            at_peak: self.at_peak.clone(),
+            driver_bytes,
+            difference: driver_bytes.map(|bytes| i128::from(bytes) - self.bytes),
+            lost_segments: snapshot.losses.lost_segments,
+            imported: self.imported,
+        }
+    }
+
+    /// What the process had when it had most of the device. `None`: it is not known.
+    pub fn at_peak(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
+        let (taken, imported) = taken(snapshot, device, stacks);
+        if taken.is_empty() {
+            return None;
+        }
+        let peak = peak(snapshot, device);
+        let contexts = contexts(snapshot, device, peak.1);
+        let mut lines = Vec::new();
+        if taken.iter().all(|taken| taken.call.function.is_none()) {
+            add(
+                &mut lines,
+                What::UnnamedCalls,
+                sum(&taken),
+                count(&taken),
+                true,
+                by_site(&taken),
+            );
+        } else {
+            let has_graphs = snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph);
+            let mut sorted = Sorted::new(&taken, contexts, has_graphs, &GivenBack::default());
+            for (purpose, of) in [
+                (Purpose::Linear, "cuMemAlloc"),
+                (Purpose::Physical, "cuMemCreate"),
+                (Purpose::Pool, "pools"),
+                (Purpose::Array, "arrays"),
+            ] {
+                let list = sorted.take(purpose);
+                if !list.is_empty() {
+                    lines.push(Line {
+                        parts: by_site(&list),
+                        ..Line::new(What::ForBlocks, Some(of), sum(&list), count(&list), true)
+                    });
+                }
+            }
+            driver_lines(&mut lines, &mut sorted, &GivenBack::default(), contexts, |_| (0, 0));
+        }
+        Some(ProcessSide {
+            lines,
+            bytes: sum(&taken),
+            segments: count(&taken),
+            peak,
+            at_peak: at_peak(snapshot, device, stacks),
+            imported,
+            contexts,
+            channels: None,
+        })
+    }
+
     /// `None`: no segment of this device was recorded.
     pub fn of(snapshot: &'a Snapshot, device: usize, stacks: &CallStacks<'a>) -> Option<ProcessSide<'a>> {
         let (taken, imported) = taken(snapshot, device, stacks);
@@ -123,7 +201,7 @@ impl<'a> ProcessSide<'a> {
         if taken.is_empty() && imported.count == 0 && peak.0 == 0 {
             return None;
         }
-        let contexts = contexts(snapshot, device);
+        let contexts = contexts(snapshot, device, snapshot.taken.at_ns);
         let mut blocks = BlockSums::of(snapshot, device);
         let given_back = GivenBack::of(snapshot, device, stacks);
         let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, &given_back);
@@ -131,7 +209,7 @@ impl<'a> ProcessSide<'a> {
         let side = |lines| ProcessSide {
             lines,
             bytes: taken.iter().map(|taken| i128::from(taken.bytes)).sum(),
-            segments: taken.len() as u64,
+            segments: count(&taken),
             peak,
             at_peak: at_peak(snapshot, device, stacks),
             imported,
@@ -141,7 +219,7 @@ impl<'a> ProcessSide<'a> {
         if taken.iter().all(|taken| taken.call.function.is_none()) {
             let rest = sum(&taken) - blocks.bytes();
             let what = if rest < 0 { What::Unrecorded } else { What::UnnamedCalls };
-            add(&mut lines, what, rest, taken.len() as u64, true, by_site(&taken));
+            add(&mut lines, what, rest, count(&taken), true, by_site(&taken));
             return Some(side(lines));
         }
         let mut unrecorded = 0;
@@ -161,11 +239,7 @@ impl<'a> ProcessSide<'a> {
             if what == What::Unrecorded || rest < 0 {
                 unrecorded += rest;
             } else {
-                let count = if what == What::Arrays {
-                    held.1
-                } else {
-                    list.len() as u64
-                };
+                let count = if what == What::Arrays { held.1 } else { count(&list) };
                 add(&mut lines, what, rest, count, true, by_site(&list));
                 if purpose == Purpose::Pool
                     && let Some(line) = lines.last_mut().filter(|line| line.what == what)
@@ -174,80 +248,74 @@ impl<'a> ProcessSide<'a> {
                 }
             }
         }
-        let local = std::mem::take(&mut sorted.local);
-        let mut parts: Vec<Part> = local.iter().map(|taken| part_of_site(taken)).collect();
-        if let ([part], [taken]) = (&mut parts[..], &local[..])
-            && taken.call.purpose != Purpose::Context
-        {
-            part.replaced_bytes = given_back.replaced(part.bytes);
-        }
-        add(
-            &mut lines,
-            What::LocalMemory,
-            sum(&local),
-            local.len() as u64,
-            !sorted.estimated,
-            parts,
-        );
-        let heap = std::mem::take(&mut sorted.heap);
-        add(
-            &mut lines,
-            What::DeviceHeap,
-            sum(&heap),
-            heap.len() as u64,
-            false,
-            by_site(&heap),
-        );
-        let mut code = sorted.take(Purpose::Load);
-        code.extend(sorted.take(Purpose::Launch));
-        code.extend(sorted.take(Purpose::GraphLaunch));
-        let is_exact = heap.is_empty() && !sorted.estimated;
-        add(
-            &mut lines,
-            What::Code,
-            sum(&code),
-            code.len() as u64,
-            is_exact,
-            by_binary(&code),
-        );
-        for (purpose, what, kind) in [
-            (Purpose::Stream, What::Streams, Kind::Stream),
-            (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
-            (Purpose::GreenContext, What::GreenContexts, Kind::GreenContext),
-        ] {
-            let list = sorted.take(purpose);
-            if !list.is_empty() {
-                lines.push(Line {
-                    destroyed: Some(destroyed(snapshot, device, kind)),
-                    parts: by_site(&list),
-                    ..Line::new(what, None, sum(&list), objects(snapshot, device, kind), true)
-                });
-            }
-        }
-        let mut other = sorted.take(Purpose::Other);
-        other.extend(sorted.take(Purpose::Host));
-        add(
-            &mut lines,
-            What::OtherCalls,
-            sum(&other),
-            other.len() as u64,
-            true,
-            by_site(&other),
-        );
-        let mut context = sorted.take(Purpose::Context);
-        context.extend(sorted.take(Purpose::Limit));
-        if !context.is_empty() {
-            add(
-                &mut lines,
-                What::Context,
-                sum(&context),
-                contexts,
-                true,
-                by_site(&context),
-            );
-        }
+        driver_lines(&mut lines, &mut sorted, &given_back, contexts, |kind| {
+            (objects(snapshot, device, kind), destroyed(snapshot, device, kind))
+        });
         add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
         Some(side(lines))
+    }
+}
+
+/// The lines of memory that no memory of the program lies in. `objects`: how many objects of a kind exist, and how many were
+/// destroyed.
+fn driver_lines<'a>(
+    lines: &mut Vec<Line<'a>>,
+    sorted: &mut Sorted<'_, 'a>,
+    given_back: &GivenBack,
+    contexts: u64,
+    objects: impl Fn(Kind) -> (u64, u64),
+) {
+    let local = std::mem::take(&mut sorted.local);
+    let mut parts: Vec<Part> = local.iter().map(|taken| part_of_site(taken)).collect();
+    if let ([part], [taken]) = (&mut parts[..], &local[..])
+        && taken.call.purpose != Purpose::Context
+    {
+        part.replaced_bytes = given_back.replaced(part.bytes);
+    }
+    add(
+        lines,
+        What::LocalMemory,
+        sum(&local),
+        count(&local),
+        !sorted.estimated,
+        parts,
+    );
+    let heap = std::mem::take(&mut sorted.heap);
+    add(lines, What::DeviceHeap, sum(&heap), count(&heap), false, by_site(&heap));
+    let mut code = sorted.take(Purpose::Load);
+    code.extend(sorted.take(Purpose::Launch));
+    code.extend(sorted.take(Purpose::GraphLaunch));
+    let is_exact = heap.is_empty() && !sorted.estimated;
+    add(lines, What::Code, sum(&code), count(&code), is_exact, by_binary(&code));
+    for (purpose, what, kind) in [
+        (Purpose::Stream, What::Streams, Kind::Stream),
+        (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
+        (Purpose::GreenContext, What::GreenContexts, Kind::GreenContext),
+    ] {
+        let list = sorted.take(purpose);
+        if !list.is_empty() {
+            let (existing, destroyed) = objects(kind);
+            lines.push(Line {
+                destroyed: Some(destroyed),
+                parts: by_site(&list),
+                ..Line::new(what, None, sum(&list), existing, true)
+            });
+        }
+    }
+    let mut other = sorted.take(Purpose::Other);
+    other.extend(sorted.take(Purpose::Host));
+    add(
+        lines,
+        What::OtherCalls,
+        sum(&other),
+        count(&other),
+        true,
+        by_site(&other),
+    );
+    let mut context = sorted.take(Purpose::Context);
+    context.extend(sorted.take(Purpose::Limit));
+    if !context.is_empty() {
+        add(lines, What::Context, sum(&context), contexts, true, by_site(&context));
     }
 }
 
@@ -256,7 +324,7 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
     let only = (snapshot.devices.len() == 1).then_some(0);
     let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
     let (mut taken, mut imported) = (Vec::new(), Tally::default());
-    for segment in snapshot.segments.iter() {
+    for (row, segment) in snapshot.segments.iter().enumerate() {
         if segment.kind != Kind::Segment || segment.device.or(only) != Some(device) {
             continue;
         }
@@ -272,6 +340,7 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
             stack,
             bytes: segment.bytes,
             pool: segment.pool,
+            count: snapshot.segments.count(row),
         });
     }
     if imported.count > 0 {
@@ -289,12 +358,14 @@ fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
     (channels > 0).then_some(channels)
 }
 
-/// The contexts of a device that exist, at least one. A green context lies in another one.
-fn contexts(snapshot: &Snapshot, device: usize) -> u64 {
+/// The contexts of a device that existed at this time, at least one. A green context lies in another one.
+fn contexts(snapshot: &Snapshot, device: usize, at_ns: u64) -> u64 {
     let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
     let contexts = snapshot.contexts.iter();
-    let exists = |destroyed: Option<u64>| destroyed.is_none_or(|time_ns| time_ns > snapshot.taken.at_ns);
-    let existing = contexts.filter(|context| exists(context.destroyed_ns) && of_device(&context.device));
+    let existing = contexts.filter(|context| {
+        let is_gone = context.destroyed_ns.is_some_and(|time_ns| time_ns <= at_ns);
+        !is_gone && context.first_seen_ns <= at_ns && of_device(&context.device)
+    });
     let green = objects(snapshot, device, Kind::GreenContext);
     (existing.count() as u64).saturating_sub(green).max(1)
 }
@@ -330,6 +401,10 @@ fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPea
     let mut sums: Vec<_> = sums.collect();
     sums.sort_by_key(|sum| Reverse(sum.bytes));
     sums
+}
+
+fn count(list: &[Taken]) -> u64 {
+    list.iter().map(|taken| taken.count).fold(0, u64::saturating_add)
 }
 
 fn sum(list: &[Taken]) -> i128 {
@@ -387,7 +462,11 @@ impl BlockSums {
         let mut parts = Parts::default();
         for (&number, kept) in &pages.kept {
             let (name, place) = site_of(stacks.get(snapshot.allocations.at(number as usize).stack));
-            parts.add(name, place, None, kept.free_bytes, true);
+            let tally = Tally {
+                bytes: kept.free_bytes,
+                count: 1,
+            };
+            parts.add(name, place, None, tally, true);
         }
         (pages, parts.finish())
     }

@@ -2,7 +2,8 @@
 //!
 //! Memory of a caching allocator appears twice in a timeline: as the segment that the driver handed out, and as the blocks that
 //! the allocator hands out from it. *Held* counts each byte once, at the level that reports list (`groups`); *blocks* and
-//! *driver* are the two levels themselves.
+//! *driver* are the two levels themselves. *Process* is what the kernel driver gave, in which all of it lies. Its sites follow
+//! those of memory ([`Timeline::all_events`]).
 //!
 //! A level belongs to a site here and not, as in a snapshot, to a record: if blocks were ever allocated within memory of a
 //! site, all memory of this site counts as behind them.
@@ -16,7 +17,7 @@ use crate::analysis::filter::{Filter, Filtering, Location};
 use crate::analysis::framework::{Watched, can_carry};
 use crate::analysis::groups::Level;
 use crate::analysis::site::CallStacks;
-use crate::kind::Place;
+use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
 use crate::timeline::{Op, Timeline};
 
@@ -30,6 +31,8 @@ pub enum Layer {
     Blocks,
     /// What the driver handed out.
     Driver,
+    /// What the kernel driver gave to the process, as NVML counts it.
+    Process,
 }
 
 /// A sum over time.
@@ -106,6 +109,28 @@ impl SeriesOfSites {
                     Place::Device | Place::Managed => count(at(Layer::Driver)),
                     Place::Host | Place::Nowhere | Place::Segment | Place::Object => {}
                 }
+            }
+            series.of_site.push(wanted);
+        }
+        let only = (snapshot.devices.len() == 1).then_some(0);
+        for site in &timeline.segments.sites {
+            let request = Request {
+                kind: site.kind,
+                domain: None,
+                thread: None,
+            };
+            let mut wanted = [END; SERIES_OF_SITE];
+            if let Some(device) = site.device.or(only)
+                && site.kind == Kind::Segment
+                && filtering.passes_at_any_time(request, Some(device), site.stack, stacks)
+            {
+                wanted[0] = *known.entry((Layer::Process, Some(device))).or_insert_with(|| {
+                    series.all.push(Series {
+                        layer: Layer::Process,
+                        location: Some(Location::Gpu(snapshot.devices[device].ordinal)),
+                    });
+                    series.all.len() as u16 - 1
+                });
             }
             series.of_site.push(wanted);
         }

@@ -216,8 +216,9 @@ pub fn walk(snapshot: &Snapshot, timeline: &Timeline, series: &SeriesOfSites, ch
             }
         }
     };
-    let progress = Progress::over("following phases", timeline.len() as u64, Unit::Of("events"));
-    for (nth, event) in timeline.events().enumerate() {
+    let events = timeline.len() + timeline.segments.events.len();
+    let progress = Progress::over("following phases", events as u64, Unit::Of("events"));
+    for (nth, event) in timeline.all_events().enumerate() {
         progress.tick(nth);
         boundaries(&mut walk, Some(unit(event.time_ns)));
         walk.event(&event);
@@ -258,7 +259,18 @@ impl Walk<'_> {
                     .for_each(|series| self.sums[series].held += allocation.bytes as i64);
             }
         }
-        for event in timeline.events() {
+        let of_memory = timeline.sites.len();
+        for (number, site) in timeline.segments.sites.iter().enumerate() {
+            let of_site = snapshot.segments.iter().filter(|row| {
+                let place = (row.stack, row.kind, row.device, row.api());
+                place == (site.stack, site.kind, site.device, &*site.api)
+            });
+            let bytes: i64 = of_site.fold(0, |sum, row| sum.wrapping_add(row.bytes as i64));
+            self.series
+                .of_site((of_memory + number) as u32)
+                .for_each(|series| self.sums[series].held += bytes);
+        }
+        for event in timeline.all_events() {
             let bytes = match event.op {
                 Op::Freed => event.bytes as i64,
                 Op::Allocated | Op::Restored => -(event.bytes as i64),

@@ -13,6 +13,7 @@ use crate::escape::Escaped;
 use crate::launch::supervise::shell_code;
 use crate::live::Message;
 use crate::live::holders::Question;
+use crate::live::ledger;
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
@@ -29,6 +30,7 @@ pub struct Senders {
     /// The recording that is on the screen.
     pub chosen: Sender<PathBuf>,
     pub searches: Sender<Question>,
+    pub ledgers: Sender<ledger::Question>,
 }
 
 struct View<'a> {
@@ -74,10 +76,18 @@ impl View<'_> {
         }
     }
 
+    /// Asks what the open page needs.
+    fn ask_next(&mut self) {
+        if let Some(Action::AddUp(question)) = self.state.next_question() {
+            let _ = self.senders.ledgers.send(question);
+        }
+    }
+
     fn take(&mut self, message: Message) -> Option<End> {
         let drawn = match message {
             Message::Reading(reading) => {
                 self.state.add_reading(*reading);
+                self.ask_next();
                 Ok(())
             }
             Message::Unreadable(recording, why) => {
@@ -109,6 +119,10 @@ impl View<'_> {
                 self.state.searched(&recording, answer);
                 Ok(())
             }
+            Message::Ledger(recording, answer) => {
+                self.state.added_up(&recording, answer);
+                Ok(())
+            }
             Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => match self.state.key(key) {
                 None => Ok(()),
                 Some(Action::Quit) => return Some(End::Quit),
@@ -118,9 +132,14 @@ impl View<'_> {
                     let _ = self.senders.searches.send(question);
                     Ok(())
                 }
+                Some(Action::AddUp(question)) => {
+                    let _ = self.senders.ledgers.send(question);
+                    Ok(())
+                }
                 Some(Action::Choose(recording)) => {
                     // The receiving thread lives as long as this one.
                     let _ = self.senders.chosen.send(recording);
+                    self.ask_next();
                     Ok(())
                 }
             },

@@ -160,7 +160,7 @@ fn an_unreadable_recording_keeps_its_last_reading() {
 
 #[test]
 fn q_and_control_c_quit_from_everywhere() {
-    for page in [Page::Sites, Page::Stacks, Page::Help] {
+    for page in [Page::Sites, Page::Stacks, Page::Ledger, Page::Help] {
         let mut state = at_step(1);
         state.page = page;
         assert_eq!(press(&mut state, KeyCode::Char('q')), Some(Action::Quit));

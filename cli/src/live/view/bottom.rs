@@ -35,6 +35,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
         ],
         Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
         Page::Holders => vec!["q quit", "? help", "esc back", "up/down scroll", "w search again"],
+        Page::Ledger => vec!["q quit", "? help", "esc back", "up/down scroll"],
         Page::Help => vec!["q quit", "esc back"],
     };
     keys.push(if state.paused { "space resume" } else { "space pause" });

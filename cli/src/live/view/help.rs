@@ -13,6 +13,7 @@ const KEYS: &[(&str, &str)] = &[
     ("up down, j k", "select a call site; also PgUp, PgDn, Home, End"),
     ("enter", "show the stacks of the call site; enter or esc: back"),
     ("w", "show what holds the memory of the call site; again: search anew"),
+    ("l", "show the ledger: what holds each byte of the devices"),
     ("s", "sort by bytes, count, growth, age or name in turn"),
     ("b c g a n", "sort by bytes, count, growth, age or name"),
     ("/", "show call sites with these words in a name, file, module or kind"),

@@ -8,7 +8,7 @@ use super::super::holders::Answer;
 use super::super::rows::Row;
 use super::super::state::State;
 use super::stacks::objects;
-use super::{Palette, panel};
+use super::{Palette, panel, wrapped};
 use crate::escape::Escaped;
 use crate::text::parts::tally;
 use crate::text::units;
@@ -100,10 +100,4 @@ fn of_answer(
             lines.push(Line::styled(part, palette.dim));
         }
     }
-}
-
-/// The text in lines of at most this width, broken between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let lines = crate::text::wrap::wrapped(text, width.max(8));
-    lines.lines().map(str::to_owned).collect()
 }

@@ -4,8 +4,10 @@ use std::path::Path;
 
 use culeak::analysis::filter::Filter;
 use culeak::analysis::groups::Groups;
+use culeak::analysis::ledger::Ledger;
 use culeak::analysis::site::CallStacks;
 use culeak::analysis::why::by_site;
+use culeak::kind::Kind;
 use culeak::snapshot::ProcessState;
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -14,12 +16,13 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
 use super::super::holders::{Answer, Question};
+use super::super::ledger as ledger_thread;
 use super::super::state::Action;
 use super::super::usage::Used;
 use super::*;
 use crate::escape::is_active;
 use crate::live::tests::sample::{press, show, state, training, type_in};
-use crate::text::sample::{MIB, Sample, held, leaky, serving};
+use crate::text::sample::{MAIN, MIB, Sample, held, leaky, serving};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
@@ -224,6 +227,69 @@ fn screen_of_what_holds_the_memory_of_a_site() {
     assert_eq!(press(&mut state, KeyCode::Char('w')), Some(Action::Search(question)));
     state.searched(&recording, Err("process 4711: no such process".to_owned()));
     assert!(screen(80, 24, &mut state).contains("no such process"));
+}
+
+/// A running process whose ledger has every kind of line.
+fn with_a_ledger() -> Sample {
+    let mut sample = Sample::new().running();
+    let init = ("init(int)", "/src/train.cu:12", "/opt/app");
+    sample.takes_context(init, Some(414 * MIB));
+    let stack = sample.stack(&[init, MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    sample.takes("cuMemAlloc_v2", &[init, MAIN], &[2 * MIB]);
+    let kernels = ("", "", "/v/libcublasLt.so.13");
+    sample.takes("cuLibraryGetModule", &[kernels, MAIN], &[2 * MIB]);
+    sample.takes("cuLaunchKernel", &[init, MAIN], &[2 * MIB]);
+    sample.uses(530 * MIB, Some(524 * MIB), None);
+    sample
+}
+
+#[test]
+fn screen_of_the_ledger_which_is_read_again_while_its_page_is_open() {
+    let snapshot = with_a_ledger().finish(0, 0);
+    let mut state = state();
+    show(&mut state, &snapshot);
+    let recording = state.processes[0].recording.clone();
+    let question = Action::AddUp(ledger_thread::Question {
+        recording: recording.clone(),
+        pid: Some(4711),
+    });
+    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(question.clone()));
+    assert!(screen(80, 24, &mut state).contains("adding up the ledger"));
+    assert_eq!(state.next_question(), None, "one at a time");
+    let stacks = CallStacks::of(&snapshot);
+    let ledger = Ledger::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks));
+    let answer = ledger_thread::Answer {
+        took_ns: 1_000_000_000,
+        ..ledger_thread::Answer::of(&ledger, snapshot.taken.at_ns)
+    };
+    state.added_up(&recording, Ok(answer));
+    expect_screen("ledger-80x24.txt", 80, 24, &mut state);
+    let mut later = snapshot.clone();
+    later.taken.at_ns += 4_000_000_000;
+    show(&mut state, &later);
+    assert_eq!(
+        state.next_question(),
+        None,
+        "it took a second, so the next one is in five"
+    );
+    later.taken.at_ns += 2_000_000_000;
+    show(&mut state, &later);
+    assert_eq!(state.next_question(), Some(question));
+    state.added_up(&recording, Err("the recording is damaged".to_owned()));
+    assert!(screen(80, 24, &mut state).contains("the recording is damaged"));
+    press(&mut state, KeyCode::Char('l'));
+    assert_eq!((state.page, state.next_question()), (Page::Sites, None));
+    // Of an ended process it is read once more, from the file.
+    later.process.state = ProcessState::Ended;
+    show(&mut state, &later);
+    let last = ledger_thread::Question {
+        recording: recording.clone(),
+        pid: None,
+    };
+    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(Action::AddUp(last)));
+    state.added_up(&recording, Ok(ledger_thread::Answer::of(&ledger, later.taken.at_ns)));
+    assert_eq!(state.next_question(), None);
 }
 
 #[test]

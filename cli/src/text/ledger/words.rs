@@ -38,6 +38,11 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
         What::Library => format!("{of}, in {blocks}"),
         What::Program => format!("allocated by the program itself, in {blocks}"),
+        What::ForBlocks => match line.of {
+            Some("pools") => format!("CUDA's pools, in {}", plural(line.count, "chunk", "chunks")),
+            Some("arrays") => format!("arrays, in {pieces}"),
+            _ => format!("blocks of {of}, in {pieces}"),
+        },
         What::Rounding => format!(
             "free in {} of 2 MiB that blocks keep",
             plural(line.count, "page", "pages")
@@ -184,6 +189,10 @@ fn part(line: &Line, part: &Part) -> String {
 
 /// The sum of the process's lines, compared with the driver's figure.
 pub fn process(process: &ProcessSum, device: &DeviceLedger) -> String {
+    if process.is_peak {
+        let time = units::duration(process.peak_ns);
+        return format!("this process when it had most of the device, after {time}");
+    }
     let peak = match process.peak_bytes {
         peak if i128::from(peak) > process.bytes => {
             let parts = process

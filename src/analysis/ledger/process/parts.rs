@@ -35,9 +35,9 @@ pub(super) struct Parts<'a>(BTreeMap<PartKey<'a>, (Tally, bool)>);
 type PartKey<'a> = (String, Option<String>, Option<&'a str>);
 
 impl<'a> Parts<'a> {
-    pub fn add(&mut self, name: String, place: Option<String>, call: Option<&'a str>, bytes: u64, exact: bool) {
+    pub fn add(&mut self, name: String, place: Option<String>, call: Option<&'a str>, tally: Tally, exact: bool) {
         let part = self.0.entry((name, place, call)).or_insert((Tally::default(), exact));
-        part.0.add(bytes);
+        part.0.join(tally);
     }
 
     /// Largest first.
@@ -61,7 +61,7 @@ pub(super) fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
     let mut parts = Parts::default();
     for taken in list {
         let (name, place) = site_of(taken.stack);
-        parts.add(name, place, taken.call.function, taken.bytes, true);
+        parts.add(name, place, taken.call.function, taken.tally(), true);
     }
     parts.finish()
 }
@@ -75,7 +75,7 @@ pub(super) fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
             "" => "an unknown binary".to_owned(),
             binary => binary.to_owned(),
         };
-        parts.add(name, None, None, taken.bytes, binaries.len() == 1);
+        parts.add(name, None, None, taken.tally(), binaries.len() == 1);
     }
     parts.finish()
 }
@@ -87,7 +87,7 @@ pub(super) fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
         place,
         call: taken.call.function,
         bytes: taken.bytes,
-        count: 1,
+        count: taken.count,
         exact: true,
         replaced_bytes: None,
     }

@@ -3,7 +3,8 @@
 //! The pool for local memory is recognized without knowledge of the chip. A context takes it when it is created, or a later call
 //! replaces it. So it is the largest segment of the creation; if the creation has none, it is what `cuCtxSetLimit` took, or the
 //! largest segment that a launch, a load or a call of unknown purpose took. The last one is an estimate, unless the sums by stack
-//! show that the context gave its pool back, and only one segment can have replaced it.
+//! show that the context gave its pool back, and only one segment can have replaced it. Segments of which only the sum is known
+//! have no size that could be recognized.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -70,6 +71,11 @@ impl GivenBack {
     }
 }
 
+/// Whether these are chunks for the allocations of graphs.
+fn are_chunks(taken: &Taken) -> bool {
+    taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 && taken.bytes >= taken.count.saturating_mul(GRAPH_CHUNK)
+}
+
 /// Segments by purpose, and those that only their sizes tell apart.
 pub(super) struct Sorted<'s, 'a> {
     by_purpose: BTreeMap<Purpose, Vec<Taken<'s, 'a>>>,
@@ -92,9 +98,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         };
         for taken in all {
             let purpose = match taken.call.purpose {
-                Purpose::GraphLaunch if has_graphs && taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 => {
-                    Purpose::Pool
-                }
+                Purpose::GraphLaunch if has_graphs && are_chunks(taken) => Purpose::Pool,
                 purpose => purpose,
             };
             sorted.by_purpose.entry(purpose).or_default().push(*taken);
@@ -115,7 +119,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         self.take_largest(&[Purpose::Limit], contexts, 0);
         let known = self.local.len();
         let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch, Purpose::Other];
-        let is_large = |taken: &&Taken| taken.bytes >= SMALLEST_LOCAL_POOL;
+        let is_large = |taken: &&Taken| taken.count == 1 && taken.bytes >= SMALLEST_LOCAL_POOL;
         let candidates = later
             .iter()
             .filter_map(|purpose| self.by_purpose.get(purpose))
@@ -131,7 +135,8 @@ impl<'s, 'a> Sorted<'s, 'a> {
     fn take_largest(&mut self, purposes: &[Purpose], contexts: usize, least: u64) {
         let mut found: Vec<(u64, Purpose, usize)> = Vec::new();
         for (&purpose, list) in self.by_purpose.iter().filter(|(of, _)| purposes.contains(of)) {
-            let sizes = list.iter().enumerate().map(|(nth, taken)| (taken.bytes, purpose, nth));
+            let single = list.iter().enumerate().filter(|(_, taken)| taken.count == 1);
+            let sizes = single.map(|(nth, taken)| (taken.bytes, purpose, nth));
             found.extend(sizes.filter(|(bytes, ..)| *bytes >= least));
         }
         found.sort_unstable_by_key(|&(bytes, purpose, nth)| (Reverse(bytes), purpose, nth));
@@ -152,7 +157,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
                 continue;
             };
             list.retain(|taken| {
-                let is_heap = taken.bytes == DEVICE_HEAP && self.heap.len() < contexts;
+                let is_heap = taken.count == 1 && taken.bytes == DEVICE_HEAP && self.heap.len() < contexts;
                 self.heap.extend(is_heap.then_some(*taken));
                 !is_heap
             });
