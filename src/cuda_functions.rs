@@ -138,6 +138,7 @@ macro_rules! driver_functions {
             cuCtxCreate_v2 = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
             cuCtxCreate_v3 = none (out: *mut CUcontext, affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) => creates_context(out, device);
             cuCtxCreate_v4 = cuCtxCreate_v4 (out: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxSetLimit = cuCtxSetLimit (limit: Enum<CUlimit>, value: usize) => sets_limit(limit, value);
             cuCtxDestroy = none (context: CUcontext) => destroys_context(context);
             cuCtxDestroy_v2 = cuCtxDestroy_v2 (context: CUcontext) => destroys_context(context);
             cuCtxAttach = cuCtxAttach (out: *mut CUcontext, flags: c_uint) => attaches_context(out);
@@ -167,6 +168,8 @@ macro_rules! driver_functions {
             cuLibraryLoadData = cuLibraryLoadData (out: *mut CUlibrary, image: *const c_void, options: *mut CUjit_option, values: *mut *mut c_void, count: c_uint, library_options: *mut CUlibraryOption, library_values: *mut *mut c_void, library_count: c_uint) => creates(Library, out);
             cuLibraryLoadFromFile = cuLibraryLoadFromFile (out: *mut CUlibrary, path: *const c_char, options: *mut CUjit_option, values: *mut *mut c_void, count: c_uint, library_options: *mut CUlibraryOption, library_values: *mut *mut c_void, library_count: c_uint) => creates(Library, out);
             cuLibraryUnload = cuLibraryUnload (library: CUlibrary) => destroys(Library, library);
+            cuModuleGetFunction = cuModuleGetFunction (out: *mut CUfunction, module: CUmodule, name: *const c_char) => names_kernel(Module, module, name);
+            cuLibraryGetKernel = cuLibraryGetKernel (out: *mut CUkernel, library: CUlibrary, name: *const c_char) => names_kernel(Library, library, name);
             cuLinkCreate = none (count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void, out: *mut CUlinkState) => creates(Linker, out);
             cuLinkCreate_v2 = cuLinkCreate_v2 (count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void, out: *mut CUlinkState) => creates(Linker, out);
             cuLinkDestroy = cuLinkDestroy (linker: CUlinkState) => destroys(Linker, linker);

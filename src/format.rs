@@ -127,6 +127,17 @@ impl Text {
         Text { offset, bytes }
     }
 
+    /// The beginning of it, for readers of files in which a text may have any length.
+    pub const fn at_most(self, bytes: usize) -> Text {
+        match (self.bytes as usize) <= bytes {
+            true => self,
+            false => Text {
+                bytes: bytes as u32,
+                ..self
+            },
+        }
+    }
+
     /// `None` for [`Text::MISSING`].
     pub fn present(self) -> Option<Text> {
         (self.bytes != NONE).then_some(self)

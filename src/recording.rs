@@ -27,10 +27,12 @@ pub mod dump;
 mod ends;
 mod events;
 mod frameworks;
+mod kernels;
 mod phases;
 mod python;
 mod totals;
 
+pub use kernels::KERNEL_NAME_MAX;
 pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
 
@@ -110,6 +112,8 @@ pub struct Recording {
     log: Log,
     /// The status of records of memory that is freed after the end; 0: the end has not been reached. Private to the process.
     ended: AtomicU64,
+    /// Names of kernels that were stored. Private to the process.
+    kernel_names: AtomicU64,
     /// Private to the process, and unused unless enabled.
     intervals: Intervals,
     /// Private to the process.
@@ -121,7 +125,7 @@ pub struct Recording {
     domain_index: Index,
     code_index: Index,
     total_index: Index,
-    /// Names of phases and marks, by their place in the text section.
+    /// Names of phases, marks and kernels, by their place in the text section.
     text_index: Index,
     /// Full hash of each code row.
     code_hashes: SegmentedArray<AtomicU64>,

@@ -276,6 +276,9 @@ pub struct Context {
     pub primary: bool,
     pub first_seen_ns: u64,
     pub destroyed_ns: Option<u64>,
+    /// The size that the program set last for the heap of `malloc` in kernels.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heap_limit: Option<u64>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

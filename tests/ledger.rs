@@ -370,6 +370,45 @@ fn the_sum_of_a_running_process_is_the_drivers_figure_and_nothing_is_unexplained
 }
 
 #[test]
+fn code_is_divided_by_the_kernel_that_needed_it_first() {
+    let outcome = victim("kernels").run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let recording = recording.to_str().expect("a plain path");
+    let ledger = json(&mut with_nvml(&["report", recording, "--json"]))["ledger"].take();
+    let code = line(&ledger, "code");
+    assert_eq!(code["bytes"], 12 * MIB, "{ledger:#}");
+    let parts: Vec<_> = (code["parts"].as_array().expect("parts").iter())
+        .map(|part| {
+            (
+                part["name"].as_str().expect("a name"),
+                part["call"].as_str(),
+                &part["bytes"],
+            )
+        })
+        .collect();
+    let long = "x".repeat(256);
+    let of_kernel = |name| (name, Some("cuModuleGetFunction"), 2 * MIB);
+    let mut expected = vec![("segments", None, 6 * MIB)];
+    expected.extend(["add_kernel", "edge", &*long].map(of_kernel));
+    assert_eq!(parts.len(), expected.len());
+    for (found, (name, call, bytes)) in parts.iter().zip(expected) {
+        assert_eq!(*found, (name, call, &Value::from(bytes)));
+    }
+    assert!(
+        code["parts"][1]["place"]
+            .as_str()
+            .is_some_and(|place| place.starts_with("segments.c:"))
+    );
+    let text = Command::new(culeak())
+        .args(["report", recording, "--objects"])
+        .output()
+        .expect("the CLI starts");
+    let text = String::from_utf8(text.stdout).expect("text");
+    assert!(text.contains("kernel add_kernel  segments.c:"), "{text}");
+    assert!(text.contains("kernels add_kernel, edge, xxx"), "{text}");
+}
+
+#[test]
 fn blocks_after_thousands_of_allocations_and_frees_lie_in_pages_with_no_byte_left_over() {
     let outcome = victim("linear").run();
     let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);

@@ -114,6 +114,8 @@ fn lines_objects_and_peaks_are_those_of_the_time() {
     let outcome = logged("marks");
     let file = recording(&outcome);
     let at = |name: &str| json(&["report", "--at", &format!("mark:{name}")], &file)["ledger"].take();
+    let snapshot = outcome.only_snapshot();
+    assert_eq!(snapshot.contexts[0].heap_limit, Some(64 << 20));
     let objects = lines(&at("objects"));
     assert_eq!(objects["streams"], (4 * MIB, 4, Some(0)));
     assert_eq!(objects["cuda_pools"].0, 32 * MIB - 1000);

@@ -53,6 +53,11 @@ pub struct Places {
 
 /// Adds symbols to every location that has none; the notes say which modules could not be read, and why.
 pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
+    for calls in [snapshot.objects.calls_mut(), snapshot.segments.calls_mut()] {
+        for kernel in calls.iter_mut().filter_map(|call| call.kernel.as_mut()) {
+            *kernel = culeak_holders::demangle::demangled(kernel);
+        }
+    }
     let mut wanted: Vec<usize> = needed(snapshot);
     wanted.sort_by_key(|&location| {
         (

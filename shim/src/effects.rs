@@ -19,6 +19,7 @@
 //! sharing    memory of other processes and other APIs
 //! contexts   contexts, which free what was allocated in them
 //! graphs     graphs with memory nodes
+//! kernels    names of kernels, as modules are asked for them
 //! objects    objects without an address
 //! segments   memory that the kernel driver gives to the process
 //! ```
@@ -26,6 +27,7 @@
 pub mod arrays;
 mod contexts;
 mod graphs;
+mod kernels;
 mod objects;
 mod pools;
 pub mod segments;
@@ -35,6 +37,7 @@ mod vmm;
 pub use arrays::{creates_array, creates_mipmap, destroys_array};
 pub use contexts::*;
 pub use graphs::*;
+pub use kernels::names_kernel;
 pub use objects::*;
 pub use pools::*;
 pub use sharing::*;

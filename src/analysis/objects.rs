@@ -51,6 +51,9 @@ pub struct KindOfObject {
     pub destroyed: Option<u64>,
 }
 
+/// Names of kernels in a row.
+const KERNELS: usize = 3;
+
 /// Objects of one kind, of one call site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ObjectRow<'a> {
@@ -64,6 +67,9 @@ pub struct ObjectRow<'a> {
     pub library: Option<&'static str>,
     /// Executable graphs: the nodes of the smallest and of the largest.
     pub nodes: Option<(u64, u64)>,
+    /// Modules and libraries: the kernels that were looked up in them first, by name; at most [`KERNELS`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<&'a str>,
     /// Age of the first one when the snapshot was taken.
     pub oldest_age_ns: u64,
     pub newest_age_ns: u64,
@@ -211,6 +217,17 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
             (*least, *most) = ((*least).min(of_group), (*most).max(of_group));
         }
     }
+    let mut kernels: HashMap<(Kind, Fingerprint), BTreeSet<&str>> = HashMap::new();
+    for group in groups {
+        if let Some(kernel) = &group.call.kernel {
+            let site = stacks.get(group.stack).site_fingerprint;
+            let of_site = kernels.entry((group.call.kind, site)).or_default();
+            of_site.insert(kernel);
+            if of_site.len() > KERNELS {
+                of_site.pop_last();
+            }
+        }
+    }
     let rows = of_each_kind(snapshot, stacks, groups, By::Site).into_iter();
     let mut rows: Vec<ObjectRow> = rows
         .map(|(kind, mut row)| {
@@ -229,6 +246,9 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
                     .get(&stack.site_fingerprint)
                     .copied()
                     .filter(|_| kind == Kind::GraphExec),
+                kernels: kernels
+                    .remove(&(kind, stack.site_fingerprint))
+                    .map_or_else(Vec::new, |names| names.into_iter().collect()),
                 oldest_age_ns: row.oldest_age_ns,
                 newest_age_ns: row.newest_age_ns,
                 stack,

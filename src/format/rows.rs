@@ -141,7 +141,7 @@ rows! {
         name: [u64; 13],
     }
 
-    ContextRow as ContextValues, 32 bytes {
+    ContextRow as ContextValues, 40 bytes {
         handle: u64,
         /// Row of the device, or `NONE`.
         device: u32,
@@ -151,6 +151,8 @@ rows! {
         seen_plus_one: u64,
         /// Time + 1; 0: not destroyed.
         destroyed_plus_one: u64,
+        /// The size that the program set for the heap of `malloc` in kernels; 0: it set none.
+        heap_limit: u64,
     }
 
     ThreadRow as ThreadValues, 32 bytes {

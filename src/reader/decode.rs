@@ -7,7 +7,7 @@ use std::path::Path;
 use super::elapsed::Elapsed;
 use super::ends;
 use super::liveness::{Liveness, liveness};
-use super::records::CallKey;
+use super::records::{CallKey, is_loaded};
 use super::stacks::Stacks;
 use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
@@ -15,6 +15,7 @@ use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
+use crate::recording::KERNEL_NAME_MAX;
 use crate::rm::Unknown;
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
@@ -311,6 +312,7 @@ impl RawSnapshot {
                 primary: row.created == 0,
                 first_seen_ns: row.seen_plus_one - 1,
                 destroyed_ns: row.destroyed_plus_one.checked_sub(1),
+                heap_limit: Some(row.heap_limit).filter(|&limit| limit > 0),
             },
         )
     }
@@ -408,6 +410,8 @@ impl RawSnapshot {
         let kind = Kind::from_number(parts.kind).unwrap_or(Kind::Device);
         let counts = parts.flags & Attributes::COUNTS != 0;
         let is_graph = kind == Kind::GraphExec;
+        let is_named = parts.flags & Attributes::NAMED != 0 || is_loaded(kind);
+        let kernel = is_named.then(|| self.text(Text::from_word(key.extra).at_most(KERNEL_NAME_MAX)));
         let (references, mappings) = if counts && !is_graph { halves(key.extra) } else { (0, 0) };
         Call {
             kind,
@@ -427,6 +431,7 @@ impl RawSnapshot {
             references,
             mappings,
             nodes: (counts && is_graph).then_some(key.extra),
+            kernel: kernel.filter(|name| !name.is_empty()),
         }
     }
 

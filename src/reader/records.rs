@@ -156,7 +156,7 @@ pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
         attributes: SizeEncoding::erased(record.attributes),
         thread,
         domain,
-        extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS) != 0 {
+        extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS | Attributes::NAMED) != 0 || is_loaded(kind) {
             extra
         } else {
             0
@@ -177,6 +177,11 @@ pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
         call: 0,
     };
     Some((row, key))
+}
+
+/// Whether `extra` is the name of the first kernel of such an object.
+pub(super) fn is_loaded(kind: Kind) -> bool {
+    matches!(kind, Kind::Module | Kind::Library)
 }
 
 /// Consecutive records, few enough for one read.

@@ -128,6 +128,12 @@ impl Recording {
         })
     }
 
+    pub fn set_heap_limit(&self, context: u16, bytes: u64) {
+        if let Some(row) = self.context_row(context.into()) {
+            row.heap_limit.store(bytes, Relaxed);
+        }
+    }
+
     pub fn context_destroyed(&self, context: u16) {
         if let Some(row) = self.context_row(context.into()) {
             row.destroyed_plus_one.store(self.now() + 1, Release);

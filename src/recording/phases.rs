@@ -84,23 +84,27 @@ impl Recording {
     }
 
     /// The text of a name, which is stored if it is new.
-    fn name_once(&self, name: &[u8]) -> Text {
-        if name.is_empty() {
-            return Text::EMPTY;
-        }
-        let bytes = name.len() as u32;
-        let same = |offset: u32| self.text_is(Text { offset, bytes }, name);
-        let hash = hash_of(name);
-        if let Some(known) = self.text_index.find(hash, same) {
-            let offset = known.row;
-            return Text { offset, bytes };
+    pub(super) fn name_once(&self, name: &[u8]) -> Text {
+        if let Some(known) = self.known_name(name) {
+            return known;
         }
         let text = self.text(name);
         if text != Text::EMPTY {
             // A name that cannot be entered is stored again next time.
-            let _ = self.text_index.insert(hash, text.offset);
+            let _ = self.text_index.insert(hash_of(name), text.offset);
         }
         text
+    }
+
+    /// The text of a name that was stored, or that is empty.
+    pub(super) fn known_name(&self, name: &[u8]) -> Option<Text> {
+        if name.is_empty() {
+            return Some(Text::EMPTY);
+        }
+        let bytes = name.len() as u32;
+        let same = |offset: u32| self.text_is(Text { offset, bytes }, name);
+        let offset = self.text_index.find(hash_of(name), same)?.row;
+        Some(Text { offset, bytes })
     }
 
     /// Whether there is room for another mark.

@@ -48,6 +48,9 @@ pub struct Call {
     /// Executable graph: nodes of the graph, without those of child graphs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
+    /// Module, library: the kernel that was looked up in it first. Segment: the kernel whose code it was taken for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
 }
 
 fn is_zero(n: &u32) -> bool {
@@ -175,6 +178,11 @@ impl Allocations {
     /// The calls that rows refer to.
     pub fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// The same, to change names in them.
+    pub fn calls_mut(&mut self) -> &mut [Call] {
+        &mut self.calls
     }
 
     /// The index into [`Allocations::calls`] of the allocation at this index.

@@ -337,6 +337,7 @@ fn call_of(sum: &AtPeak, thread: usize) -> Call {
         references: 0,
         mappings: 0,
         nodes: None,
+        kernel: None,
     }
 }
 

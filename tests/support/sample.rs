@@ -59,6 +59,7 @@ impl Sample {
                 primary: true,
                 first_seen_ns: SECOND,
                 destroyed_ns: None,
+                heap_limit: None,
             }],
             threads: vec![Thread {
                 tid: 4711,
@@ -152,6 +153,7 @@ impl Sample {
                 references: 0,
                 mappings: 0,
                 nodes: None,
+                kernel: None,
             };
             self.0.allocations.push(Allocation {
                 address: 0x7f5a_0000_0000 + number * 0x1000_0000,
@@ -180,6 +182,7 @@ impl Sample {
                 references: 0,
                 mappings: 0,
                 nodes: (kind == Kind::GraphExec).then_some(48 + nth % 5),
+                kernel: (kind == Kind::Module).then(|| format!("kernel_{}", nth % 2)),
             };
             self.0.objects.push(Allocation {
                 address: 0x5555_1000_0000 + (self.0.objects.len() as u64 + 1) * 0x100,

@@ -99,6 +99,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuEventDestroy_v2, "cuEventDestroy", 4000, 0, (CUevent)) \
     X(cuModuleLoadData, "cuModuleLoadData", 2000, 0, (CUmodule *, const void *)) \
     X(cuModuleUnload, "cuModuleUnload", 2000, 0, (CUmodule)) \
+    X(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0, (void **, CUmodule, const char *)) \
     X(cuLibraryLoadData, "cuLibraryLoadData", 12000, 0, (CUlibrary *, const void *, void *, void *, unsigned, void *, void *, unsigned)) \
     X(cuLibraryUnload, "cuLibraryUnload", 12000, 0, (CUlibrary)) \
     X(cuLinkCreate_v2, "cuLinkCreate", 6050, 0, (unsigned, void *, void *, CUlinker *)) \

@@ -536,6 +536,8 @@ static void marks(void) {
     OK(cuMemAllocAsync(&pooled, 1000, 0));
     mark("objects");
     OK(cuCtxSetLimit(0, 4096));
+    OK(cuCtxSetLimit(2, 64 << 20));
+    REQUIRE(cuCtxSetLimit(99, 1));
     mark("limit");
     most = leak(100 << 20);
     mark("most");
@@ -565,6 +567,31 @@ static void marks(void) {
         mark("reset");
     }
     if (!strcmp(arguments[0], "full")) REQUIRE(cuMemAlloc_v2(&most, 1ull << 44) == 2);
+}
+
+/* Functions of modules, by name. */
+static NOINLINE void use(CUmodule module, const char *name) {
+    void *function;
+    OK(cuModuleGetFunction(&function, module, name));
+    STAY();
+}
+
+static void kernels(void) {
+    start();
+    CUmodule module[4];
+    static char long_name[2000];
+    memset(long_name, 'x', sizeof long_name - 1);
+    for (int i = 0; i < 4; i++) OK(cuModuleLoadData(&module[i], ".version 7.0\n"));
+    use(module[0], "add_kernel");
+    use(module[0], "another");
+    use(module[1], "_ZN5space6kernelEPf");
+    use(module[2], long_name);
+    OK(cuModuleUnload(module[1]));
+    /* A name that ends with a page that can be read. */
+    char *pages = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(pages != MAP_FAILED && !mprotect(pages + 4096, 4096, PROT_NONE));
+    memcpy(pages + 4096 - 5, "edge", 5);
+    use(module[3], pages + 4096 - 5);
 }
 
 static void killed(void) {
@@ -640,7 +667,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(kernels), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
         BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), {0, 0}};
     (void)argc;
     return behave(list, argv);

@@ -177,9 +177,18 @@ pub fn title(row: &ObjectRow) -> String {
         Some((least, most)) if least == most => format!("; {} each", plural(most, "node", "nodes")),
         Some((least, most)) => format!("; {} to {} nodes", units::count(least), units::count(most)),
     };
+    let kernels: Vec<String> = (row.kernels.iter())
+        .map(|name| parts::short_name(name))
+        .map(|name| Escaped(&name).to_string())
+        .collect();
+    let kernels = match &kernels[..] {
+        [] => String::new(),
+        [only] => format!("; kernel {only}"),
+        some => format!("; kernels {} …", some.join(", ")),
+    };
     let library = parts::mark_of(false, None, row.library);
     format!(
-        "  {} {}  {}{}{library}  ({}{nodes}; {ages})",
+        "  {} {}  {}{}{library}  ({}{nodes}{kernels}; {ages})",
         units::count(row.count),
         row.kind,
         parts::short_name(&row.label),

@@ -29,6 +29,21 @@ pub unsafe fn creates_context<T: Word>(api: Api, real: impl FnOnce() -> i32, out
     result
 }
 
+/// A limit of the current context. That of the heap of `malloc` in kernels is the size of what a launch takes for it later.
+pub fn sets_limit(_: Api, real: impl FnOnce() -> i32, limit: u32, value: usize) -> i32 {
+    const MALLOC_HEAP_SIZE: u32 = 2;
+    let result = real();
+    if result == 0 && limit == MALLOC_HEAP_SIZE {
+        recorder::quietly(|| {
+            if let Some(recording) = recorder::running() {
+                let (context, _) = current::context_and_device(recording);
+                recording.set_heap_limit(context, value as u64);
+            }
+        });
+    }
+    result
+}
+
 pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -> i32 {
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;

@@ -10,7 +10,9 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::recorder::{self, AllocationEvent, FrameWord, current, kernel_objects, segment_entry, thread_and_shard};
+use crate::recorder::{
+    self, AllocationEvent, FrameWord, current, kernel_name, kernel_objects, segment_entry, thread_and_shard,
+};
 use crate::resolve::search;
 use crate::settings;
 use culeak::cuda_functions::Api;
@@ -257,6 +259,12 @@ fn publish(object: Object, parent: Object, event: &AllocationEvent) {
     if let Some(pool) = pool_of_call(recording).filter(|_| event.kind == Kind::Segment && event.bytes > 0) {
         entry.extra = pool;
         entry.attributes.flags |= Attributes::HAS_POOL;
+    } else if event.kind == Kind::Segment
+        && event.bytes > 0
+        && let Some(name) = kernel_name::current(recording)
+    {
+        entry.extra = name.to_word();
+        entry.attributes.flags |= Attributes::NAMED;
     }
     let key = recorder::key(Space::Segment, object.to_word());
     if recording.allocated_out_of_line(shard, key, &entry) {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::driver_calls::{DriverCall, Purpose};
-use super::pages::{PagedBlock, Pages};
+use super::pages::{PAGE, PagedBlock, Pages};
 use super::{Line, What};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
@@ -30,7 +30,7 @@ mod sorted;
 pub use memory_pools::{MemoryPool, PoolOf};
 pub use parts::Part;
 use parts::{Parts, by_binary, by_site, part_of_site, site_of};
-use sorted::{GivenBack, Sorted};
+use sorted::{DEVICE_HEAP, GivenBack, Sorted};
 
 /// The segments of one purpose when the process had most of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -96,6 +96,8 @@ struct Taken<'s, 'a> {
     bytes: u64,
     /// The pool of the allocation that took it, if the program created that pool.
     pool: Option<u64>,
+    /// The kernel whose code it was taken for.
+    kernel: Option<&'a str>,
     /// Number of segments; 1 unless only their sum is known.
     count: u64,
 }
@@ -165,7 +167,8 @@ impl<'a> ProcessSide<'a> {
             );
         } else {
             let has_graphs = snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph);
-            let mut sorted = Sorted::new(&taken, contexts, has_graphs, &GivenBack::default());
+            let heaps = heaps(snapshot, device, contexts);
+            let mut sorted = Sorted::new(&taken, contexts, has_graphs, heaps, &GivenBack::default());
             for (purpose, of) in [
                 (Purpose::Linear, "cuMemAlloc"),
                 (Purpose::Physical, "cuMemCreate"),
@@ -204,7 +207,8 @@ impl<'a> ProcessSide<'a> {
         let contexts = contexts(snapshot, device, snapshot.taken.at_ns);
         let mut blocks = BlockSums::of(snapshot, device);
         let given_back = GivenBack::of(snapshot, device, stacks);
-        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, &given_back);
+        let heaps = heaps(snapshot, device, contexts);
+        let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, heaps, &given_back);
         let mut lines = Vec::new();
         let side = |lines| ProcessSide {
             lines,
@@ -340,6 +344,7 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
             stack,
             bytes: segment.bytes,
             pool: segment.pool,
+            kernel: segment.call.kernel.as_deref(),
             count: snapshot.segments.count(row),
         });
     }
@@ -356,6 +361,21 @@ fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
     let is_channel = |row: &Allocation| row.kind == Kind::Channel && row.device.is_none_or(|of| of == device);
     let channels = snapshot.segments.iter().filter(is_channel).count() as u64;
     (channels > 0).then_some(channels)
+}
+
+/// What a launch takes for the heap of `malloc` in kernels, in each of these contexts: its limit, and a page more.
+fn heaps(snapshot: &Snapshot, device: usize, contexts: u64) -> Vec<u64> {
+    let of_device = snapshot
+        .contexts
+        .iter()
+        .filter(|context| context.device == Some(device));
+    let limits = of_device.filter_map(|context| context.heap_limit);
+    let mut sizes: Vec<u64> = limits
+        .filter_map(|limit| limit.checked_next_multiple_of(PAGE)?.checked_add(PAGE))
+        .collect();
+    // The others have the usual one.
+    sizes.extend((sizes.len() as u64..contexts).map(|_| DEVICE_HEAP));
+    sizes
 }
 
 /// The contexts of a device that existed at this time, at least one. A green context lies in another one.

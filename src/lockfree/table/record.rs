@@ -97,7 +97,7 @@ pub struct Entry {
     pub bytes: u64,
     pub requested: u64,
     pub time_ns: u64,
-    /// Stream handle, or references and mappings (`pack`) for physical memory and IPC.
+    /// Stream handle, the name of a module's first kernel, or references and mappings (`pack`) for physical memory and IPC.
     pub extra: u64,
     pub pool: u64,
     /// Frame row of the innermost frame, or `NONE`.
@@ -135,6 +135,8 @@ impl Attributes {
     pub const COUNTS: u8 = 8;
     /// A block whose domain is in the lowest byte of `pool`, below the number of its heap, and not in its key.
     pub const IN_HEAP: u8 = 16;
+    /// `extra` is a text: the kernel whose code a segment was taken for.
+    pub const NAMED: u8 = 32;
 
     pub const fn to_word(self) -> u64 {
         self.kind as u64

@@ -83,6 +83,18 @@ fn set_current(handle: Handle) -> Outcome {
 }
 
 impl Driver {
+    pub fn set_limit(&mut self, limit: c_uint, value: usize) -> Outcome {
+        if limit == 0 {
+            let context = self.current()?;
+            self.in_kernel(|kernel| kernel.limit_stack(context, value as u64))?;
+        }
+        let limits = &mut self.context(std::ptr::null_mut())?.limits;
+        *limits.get_mut(limit as usize).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)? = value;
+        Ok(())
+    }
+}
+
+impl Driver {
     /// The calling thread's context, for functions that need one.
     pub fn current(&self) -> Outcome<Handle> {
         match current_handle() {
@@ -263,15 +275,6 @@ exports! {
     }
     fn cuCtxGetLimit(out: Out<usize>, limit: c_uint) |driver| {
         out.put(*driver.context(std::ptr::null_mut())?.limits.get(limit as usize).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)?)
-    }
-    fn cuCtxSetLimit(limit: c_uint, value: usize) |driver| {
-        if limit == 0 {
-            let context = driver.current()?;
-            driver.in_kernel(|kernel| kernel.limit_stack(context, value as u64))?;
-        }
-        let limits = &mut driver.context(std::ptr::null_mut())?.limits;
-        *limits.get_mut(limit as usize).ok_or(CUDA_ERROR_UNSUPPORTED_LIMIT)? = value;
-        Ok(())
     }
     fn cuCtxGetCacheConfig(out: Out<c_uint>) |driver| { driver.current().and_then(|_| out.put(0)) }
     fn cuCtxSetCacheConfig(_config: c_uint) |driver| { driver.current().map(|_| ()) }

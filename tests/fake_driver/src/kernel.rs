@@ -7,7 +7,8 @@
 //! - blocks of up to 1 MiB share pages of 2 MiB, and larger ones are rounded up to 2 MiB;
 //! - pools take chunks of 32 MiB, and give them back when they are empty;
 //! - with `CULEAK_FAKE_KERNEL=peers`, a context first takes 2 MiB on each other device;
-//! - a module takes 2 MiB; streams and graph executables share pages of 2 MiB, which stay until the context is destroyed.
+//! - a module takes 2 MiB, and 2 MiB more for the code of its first function; streams and graph executables share pages of 2 MiB,
+//!   which stay until the context is destroyed.
 
 use crate::driver::{Driver, Handle};
 use crate::gate::Outcome;

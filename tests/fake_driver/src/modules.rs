@@ -60,6 +60,7 @@ impl Driver {
         }
         if let Some(kernel) = &mut self.kernel {
             kernel.give_back(handle);
+            kernel.give_back(!handle);
         }
         self.drop_handle(handle);
         Ok(())
@@ -77,11 +78,20 @@ impl Driver {
         }
     }
 
+    pub fn find_function<T>(&mut self, out: Out<*mut T>, module: Handle, name: In<c_char>) -> Outcome {
+        out.put(self.function(module, name)? as *mut T)
+    }
+
+    /// The code of a module's first function takes memory.
     fn function(&mut self, module: Handle, name: In<c_char>) -> Outcome<Handle> {
         let name = name.text()?;
         let known = self.modules.get(&module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         if let Some(function) = known.functions.get(&name) {
             return Ok(*function);
+        }
+        let (is_first, is_module, device) = (known.functions.is_empty(), known.context.is_some(), known.device);
+        if is_first && is_module {
+            self.in_kernel(|kernel| kernel.take(device, !module, crate::kernel::PAGE))?;
         }
         let handle = self.new_handle();
         if let Some(module) = self.modules.get_mut(&module) {
@@ -120,16 +130,10 @@ impl Driver {
 
 exports! {
     fn cuModuleGetLoadingMode(out: Out<c_uint>) |_driver| { out.put(2) }
-    fn cuModuleGetFunction(out: Out<CUfunction>, module: CUmodule, name: In<c_char>) |driver| {
-        out.put(driver.function(module as Handle, name)? as CUfunction)
-    }
     fn cuModuleGetGlobal_v2(out: Out<CUdeviceptr>, bytes: Out<usize>, module: CUmodule, name: In<c_char>) |driver| {
         out.put_if_wanted(driver.global(module as Handle, name)?);
         bytes.put_if_wanted(GLOBAL_BYTES as usize);
         Ok(())
-    }
-    fn cuLibraryGetKernel(out: Out<CUkernel>, library: CUlibrary, name: In<c_char>) |driver| {
-        out.put(driver.function(library as Handle, name)? as CUkernel)
     }
     fn cuLibraryGetModule(out: Out<CUmodule>, library: CUlibrary) |driver| {
         driver.modules.get(&(library as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;

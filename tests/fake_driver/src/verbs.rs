@@ -294,6 +294,12 @@ macro_rules! behaviour {
     (creates $name:ident [$out:ident $($rest:ident)*] Library, $($what:tt)*) => {
         driving!($name, |driver| driver.load_library(out!($out)))
     };
+    (sets_limit $name:ident [$limit:ident $value:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.set_limit($limit, $value))
+    };
+    (names_kernel $name:ident [$out:ident $module:ident $text:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.find_function(out!($out), $module as Handle, input!($text)))
+    };
     (creates cuGraphClone [$out:ident $graph:ident] $($what:tt)*) => {
         driving!(cuGraphClone, |driver| driver.clone_graph(out!($out), $graph))
     };

@@ -176,6 +176,7 @@ fn part(line: &Line, part: &Part) -> String {
     let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
     let text = match (line.what, part.replaced_bytes) {
         (What::Rounding, _) => format!("blocks of {name}{place}"),
+        (What::Code, _) if part.call.is_some() => format!("kernel {name}{place}"),
         (What::Code, _) => name,
         (What::LocalMemory, Some(before)) => {
             let by = units::bytes(part.bytes.saturating_sub(before));

@@ -66,16 +66,24 @@ pub(super) fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
     parts.finish()
 }
 
-/// A segment may contain code of several binaries: it counts for the first one.
+/// A segment may contain code of several binaries and kernels: it counts for the first one. A part that names a kernel has a place
+/// and a call.
 pub(super) fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+    let of_kernels = list.iter().any(|taken| taken.kernel.is_some());
     let binaries: HashSet<&str> = list.iter().map(|taken| taken.call.binary).collect();
     let mut parts = Parts::default();
     for taken in list {
+        if let Some(kernel) = taken.kernel {
+            let (_, place) = site_of(taken.stack);
+            let is_exact = list.len() == 1;
+            parts.add(kernel.to_owned(), place, taken.call.function, taken.tally(), is_exact);
+            continue;
+        }
         let name = match taken.call.binary {
             "" => "an unknown binary".to_owned(),
             binary => binary.to_owned(),
         };
-        parts.add(name, None, None, taken.tally(), binaries.len() == 1);
+        parts.add(name, None, None, taken.tally(), binaries.len() == 1 && !of_kernels);
     }
     parts.finish()
 }

@@ -22,7 +22,7 @@ const SMALLEST_LOCAL_POOL: u64 = 100 * MIB;
 /// Chunks for the allocations of graphs are multiples of this.
 const GRAPH_CHUNK: u64 = 32 * MIB;
 /// What the first launch of a kernel with `malloc` takes, unless the program changed the limit: 8 MiB, and 2 MiB more.
-const DEVICE_HEAP: u64 = 10 * MIB;
+pub(super) const DEVICE_HEAP: u64 = 10 * MIB;
 
 /// The pools for local memory that were given back, as far as sums by stack show them.
 #[derive(Default)]
@@ -88,7 +88,14 @@ pub(super) struct Sorted<'s, 'a> {
 }
 
 impl<'s, 'a> Sorted<'s, 'a> {
-    pub fn new(all: &[Taken<'s, 'a>], contexts: u64, has_graphs: bool, given_back: &GivenBack) -> Sorted<'s, 'a> {
+    /// `heaps`: the sizes of heaps of `malloc` in kernels, as far as there are any.
+    pub fn new(
+        all: &[Taken<'s, 'a>],
+        contexts: u64,
+        has_graphs: bool,
+        heaps: Vec<u64>,
+        given_back: &GivenBack,
+    ) -> Sorted<'s, 'a> {
         let mut sorted = Sorted {
             by_purpose: BTreeMap::new(),
             sums: BTreeMap::new(),
@@ -103,8 +110,9 @@ impl<'s, 'a> Sorted<'s, 'a> {
             };
             sorted.by_purpose.entry(purpose).or_default().push(*taken);
         }
+        // A heap may be as large as a pool for local memory.
+        sorted.find_heap(heaps);
         sorted.find_local_memory(contexts as usize, given_back);
-        sorted.find_heap(contexts as usize);
         for (purpose, list) in &sorted.by_purpose {
             sorted.sums.insert(*purpose, sum(list));
         }
@@ -151,15 +159,18 @@ impl<'s, 'a> Sorted<'s, 'a> {
         self.local.sort_by_key(|taken| Reverse(taken.bytes));
     }
 
-    fn find_heap(&mut self, contexts: usize) {
+    fn find_heap(&mut self, mut sizes: Vec<u64>) {
         for purpose in [Purpose::Launch, Purpose::GraphLaunch] {
             let Some(list) = self.by_purpose.get_mut(&purpose) else {
                 continue;
             };
             list.retain(|taken| {
-                let is_heap = taken.count == 1 && taken.bytes == DEVICE_HEAP && self.heap.len() < contexts;
-                self.heap.extend(is_heap.then_some(*taken));
-                !is_heap
+                let size = sizes.iter().position(|&size| taken.count == 1 && taken.bytes == size);
+                if let Some(size) = size {
+                    sizes.swap_remove(size);
+                    self.heap.push(*taken);
+                }
+                size.is_none()
             });
         }
     }

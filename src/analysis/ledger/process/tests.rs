@@ -193,9 +193,36 @@ fn globals_of_a_module_are_no_local_memory_while_the_context_has_its_own() {
 }
 
 #[test]
+fn a_heap_of_a_limit_that_the_program_set_is_neither_code_nor_local_memory() {
+    let of_context = |limit| Context {
+        handle: 0x6666_0000,
+        device: Some(0),
+        primary: true,
+        first_seen_ns: 2,
+        destroyed_ns: None,
+        heap_limit: limit,
+    };
+    let mut sample = Sample::new();
+    sample.0.contexts = vec![of_context(Some(128 * MIB))];
+    sample.takes_context(MAIN, None);
+    sample.takes("cuLaunchKernel", &[RUNTIME, MAIN], &[504 * MIB, 130 * MIB, 2 * MIB]);
+    let of = |sample: &Sample, what| lines(sample).into_iter().find(|line| line.0 == what).map(|line| line.1);
+    let heap = |sample: &Sample| of(sample, What::DeviceHeap);
+    assert_eq!(heap(&sample), Some(130 * MIB));
+    assert_eq!(of(&sample, What::LocalMemory), Some(504 * MIB));
+    assert_eq!(of(&sample, What::Code), Some(2 * MIB));
+    // Any value may be in a file.
+    for limit in [1, u64::MAX, u64::MAX - 4 * MIB, 8 * MIB] {
+        sample.0.contexts = vec![of_context(Some(limit))];
+        assert_eq!(heap(&sample), None, "{limit}");
+    }
+}
+
+#[test]
 fn each_context_has_a_pool_for_local_memory() {
     let mut sample = Sample::new();
     sample.0.contexts.push(Context {
+        heap_limit: None,
         handle: 0x6666_0000,
         device: Some(0),
         primary: false,
