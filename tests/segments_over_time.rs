@@ -1,7 +1,8 @@
 //! What the kernel driver had given to the process at earlier times: from the event log, at the peak, at an out-of-memory, in
 //! phases. The victim prints the kernel's own sums at each mark.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,6 +14,7 @@ use serde_json::Value;
 use crate::auto_snapshots::snapshots_in;
 use crate::segments::victim;
 use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
 use crate::support::{Outcome, culeak};
 
 const LOGGED: (&str, &str) = ("CULEAK_TIMELINE", "64MiB");
@@ -291,6 +293,44 @@ fn an_out_of_memory_has_the_ledger_of_its_instant() {
     assert_eq!(ledger["devices"][0]["process"]["bytes"], own);
     let sum: i64 = lines(&ledger).values().map(|line| line.0).sum();
     assert_eq!(sum as u64, own);
+}
+
+#[test]
+fn earlier_segments_of_a_process_are_known_while_it_takes_and_gives_back_others() {
+    let folder = folder();
+    let mut running = victim("changes").setting(LOGGED.0, LOGGED.1).start_in(folder.path());
+    let mut output = BufReader::new(running.stdout());
+    let mut lines = Vec::new();
+    while lines.last().is_none_or(|line| line != "ready\n") {
+        let mut line = String::new();
+        assert!(output.read_line(&mut line).expect("a line") > 0, "{lines:?}");
+        lines.push(line);
+    }
+    let at_mark = lines
+        .iter()
+        .find_map(|line| line.strip_prefix("AT steady "))
+        .expect("the sums at the mark");
+    let device: u64 = at_mark
+        .split(' ')
+        .next()
+        .and_then(|sum| sum.parse().ok())
+        .expect("bytes");
+    let file = recordings_in(&folder.path().join("out")).pop().expect("a recording");
+    // How often the process had taken memory at each reading.
+    let mut counts = BTreeSet::new();
+    for _ in 0..1000 {
+        let (end, timeline) = read_timeline(&file).expect("readable");
+        let timeline = timeline.expect("a log");
+        let state = timeline.state_at(&end, end.marks[0].time_ns).expect("it is in the log");
+        assert_eq!(sums(&state).0, device);
+        let counter = end.object_counters.iter().find(|counter| counter.kind == Kind::Segment);
+        counts.insert(counter.expect("a counter").total_count);
+        if counts.len() == 20 {
+            break;
+        }
+    }
+    assert_eq!(counts.len(), 20, "the process changed from one reading to the next");
+    running.finish();
 }
 
 #[test]

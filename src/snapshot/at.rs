@@ -248,11 +248,9 @@ impl Snapshot {
     /// missing to a stack's sum at the peak was given back since, and is one row.
     fn segments_at_peak(&self, thread: usize) -> Allocations {
         let mut live: HashMap<(Option<usize>, Option<usize>, &str), Vec<Allocation>> = HashMap::new();
-        let peak_ns = |device| {
-            let counters = self.object_counters.iter();
-            let mut of_device = counters.filter(|of| (of.kind, of.device) == (Kind::Segment, device));
-            of_device.next().map_or(0, |counter| counter.peak_ns)
-        };
+        let counters = self.object_counters.iter().filter(|of| of.kind == Kind::Segment);
+        let peaks: HashMap<Option<usize>, u64> = counters.map(|of| (of.device, of.peak_ns)).collect();
+        let peak_ns = |device| peaks.get(&device).copied().unwrap_or(0);
         for row in self.segments.iter().chain(&self.segments_freed_after_end) {
             if row.kind == Kind::Segment && row.time_ns <= peak_ns(row.device) {
                 live.entry((row.stack, row.device, row.api())).or_default().push(row);

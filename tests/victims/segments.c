@@ -3,6 +3,7 @@
 #include "victim.h"
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -507,6 +508,14 @@ static void snapshots(void) {
     OK(cuDevicePrimaryCtxReset_v2(0));
 }
 
+/* Whether standard input has neither data nor an end within 20 us. */
+static int recv_nothing(char *byte) {
+    struct pollfd input = {0, POLLIN, 0};
+    struct timespec wait = {0, 20000};
+    if (ppoll(&input, 1, &wait, 0) == 0) return 1;
+    return read(0, byte, 1) > 0;
+}
+
 /* The kernel's own sums at a point in time, which a mark names. */
 static void mark(const char *name) {
     void (*named)(const char *) = (void (*)(const char *))dlsym(RTLD_DEFAULT, "culeak_mark");
@@ -567,6 +576,19 @@ static void marks(void) {
         mark("reset");
     }
     if (!strcmp(arguments[0], "full")) REQUIRE(cuMemAlloc_v2(&most, 1ull << 44) == 2);
+}
+
+/* Changes what the process has until its input ends, after a mark. */
+static void changes(void) {
+    own_device();
+    mark("steady");
+    printf("ready\n");
+    fflush(stdout);
+    for (char byte; recv_nothing(&byte);) {
+        uint32_t objects[8];
+        for (int i = 0; i < 8; i++) objects[i] = take(client, device, VIDEO, (i + 1) * MIB);
+        for (int i = 0; i < 8; i++) REQUIRE(!release(client, objects[i]));
+    }
 }
 
 /* Functions of modules, by name. */
@@ -667,7 +689,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(context), BEHAVIOUR(everything), BEHAVIOUR(linear), BEHAVIOUR(contexts), BEHAVIOUR(reset), BEHAVIOUR(sizes),
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
-        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(kernels), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
+        BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(kernels), BEHAVIOUR(changes), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
         BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), {0, 0}};
     (void)argc;
     return behave(list, argv);

@@ -260,15 +260,16 @@ impl Walk<'_> {
             }
         }
         let of_memory = timeline.sites.len();
-        for (number, site) in timeline.segments.sites.iter().enumerate() {
-            let of_site = snapshot.segments.iter().filter(|row| {
-                let place = (row.stack, row.kind, row.device, row.api());
-                place == (site.stack, site.kind, site.device, &*site.api)
-            });
-            let bytes: i64 = of_site.fold(0, |sum, row| sum.wrapping_add(row.bytes as i64));
-            self.series
-                .of_site((of_memory + number) as u32)
-                .for_each(|series| self.sums[series].held += bytes);
+        let segments = timeline.segments.sites.iter().enumerate();
+        let numbers: HashMap<_, usize> = segments
+            .map(|(number, site)| ((site.stack, site.kind, site.device, &*site.api), of_memory + number))
+            .collect();
+        for row in &snapshot.segments {
+            if let Some(&site) = numbers.get(&(row.stack, row.kind, row.device, row.api())) {
+                self.series
+                    .of_site(site as u32)
+                    .for_each(|series| self.sums[series].held += row.bytes as i64);
+            }
         }
         for event in timeline.all_events() {
             let bytes = match event.op {
