@@ -255,6 +255,8 @@ fn at_the_peak_the_ledger_has_what_the_kernel_driver_had_given_most() {
         let sum: i64 = lines.values().map(|line| line.0).sum();
         assert_eq!(sum as u64, most, "{ledger:#}");
         assert_eq!(lines["for_blocks cuMemAlloc"].0, 108 * MIB, "{ledger:#}");
+        // Also of a context that is gone: the limit took one piece.
+        assert!(lines["local_memory"].0 > 1000 * MIB, "{ledger:#}");
         assert_eq!((lines["for_blocks pools"].0, lines["streams"].0), (32 * MIB, 4 * MIB));
         let shown = text(&["report", "--at", "peak"], &file);
         assert!(

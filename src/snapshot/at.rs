@@ -247,7 +247,9 @@ impl Snapshot {
     /// Memory that is live in the last state, and was taken before the peak, was there at the peak: it is a row each. What is
     /// missing to a stack's sum at the peak was given back since, and is one row.
     fn segments_at_peak(&self, thread: usize) -> Allocations {
-        let mut live: HashMap<(Option<usize>, Option<usize>, &str), Vec<Allocation>> = HashMap::new();
+        // Stack, device and function.
+        type Site<'a> = (Option<usize>, Option<usize>, &'a str);
+        let mut live: HashMap<Site, Vec<Allocation>> = HashMap::new();
         let counters = self.object_counters.iter().filter(|of| of.kind == Kind::Segment);
         let peaks: HashMap<Option<usize>, u64> = counters.map(|of| (of.device, of.peak_ns)).collect();
         let peak_ns = |device| peaks.get(&device).copied().unwrap_or(0);
@@ -432,6 +434,64 @@ mod tests {
             Sample::new().finish(0, 0).at(&Point::Peak).is_ok(),
             "nothing was allocated"
         );
+    }
+
+    #[test]
+    fn segments_at_the_peak_are_those_that_live_and_sums_of_the_others() {
+        let mut sample = Sample::new();
+        sample.takes_context(MAIN, Some(414 * MIB));
+        let context = sample.0.segments.at(0).stack;
+        let later = sample.stack(&[("cuMemAlloc_v2", "", "libcuda.so.1"), MAIN]);
+        let gone = sample.stack(&[("cuLaunchKernel", "", "libcuda.so.1"), MAIN]);
+        sample.adds(Kind::Segment, &[2 * MIB, 2 * MIB], later);
+        sample.0.segments.change_last(|row, _| row.time_ns = u64::MAX);
+        sample.has_objects(Kind::Segment, 0, 0, gone);
+        let mut counters = sample.0.object_counters.clone();
+        (counters[0].peak_bytes, counters[0].peak_ns) = (622 * MIB, u64::MAX - 1);
+        let api = "NV_ESC_RM_ALLOC".to_owned();
+        let at_peak = |stack, bytes, count| AtPeak {
+            stack,
+            kind: Kind::Segment,
+            device: Some(0),
+            domain: None,
+            api: api.clone(),
+            bytes,
+            count,
+        };
+        sample.0.segments_at_peaks = vec![
+            at_peak(context, 518 * MIB, 17),
+            at_peak(Some(gone), 102 * MIB, 3),
+            at_peak(Some(later), 2 * MIB, 1),
+        ];
+        let snapshot = Snapshot {
+            object_counters: counters,
+            ..sample.finish(0, 0)
+        };
+        let peak = snapshot.at(&Point::Peak).expect("a peak");
+        peak.validate().expect("valid");
+        let rows = peak.segments.iter().enumerate();
+        let rows: Vec<_> = rows
+            .map(|(index, row)| (row.bytes / MIB, peak.segments.count(index)))
+            .collect();
+        let context = [&[(6, 1)][..], &[(2, 1); 14], &[(70, 1), (414, 1)]].concat();
+        assert_eq!(rows, [&context[..], &[(102, 3), (2, 1)]].concat());
+        let json = serde_json::to_vec(&peak).expect("json");
+        assert_eq!(streaming::read(&*json).expect("read"), Some(peak));
+        // Rows that contradict their sum are not used.
+        for (bytes, count) in [
+            (517 * MIB, 17),
+            (518 * MIB, 16),
+            (519 * MIB, 17),
+            (1, u64::MAX),
+            (u64::MAX, 1),
+        ] {
+            let mut damaged = snapshot.clone();
+            damaged.segments_at_peaks.truncate(1);
+            (damaged.segments_at_peaks[0].bytes, damaged.segments_at_peaks[0].count) = (bytes, count);
+            let peak = damaged.at(&Point::Peak).expect("a peak");
+            assert_eq!((peak.segments.len(), peak.segments.count(0)), (1, count));
+            assert_eq!(peak.segments.at(0).bytes, bytes);
+        }
     }
 
     #[test]

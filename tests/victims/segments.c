@@ -508,10 +508,10 @@ static void snapshots(void) {
     OK(cuDevicePrimaryCtxReset_v2(0));
 }
 
-/* Whether standard input has neither data nor an end within 20 us. */
+/* Whether standard input has neither data nor an end within a millisecond. */
 static int recv_nothing(char *byte) {
     struct pollfd input = {0, POLLIN, 0};
-    struct timespec wait = {0, 20000};
+    struct timespec wait = {0, 1000000};
     if (ppoll(&input, 1, &wait, 0) == 0) return 1;
     return read(0, byte, 1) > 0;
 }

@@ -73,7 +73,7 @@ impl GivenBack {
 
 /// Whether these are chunks for the allocations of graphs.
 fn are_chunks(taken: &Taken) -> bool {
-    taken.bytes > 0 && taken.bytes % GRAPH_CHUNK == 0 && taken.bytes >= taken.count.saturating_mul(GRAPH_CHUNK)
+    taken.bytes > 0 && taken.bytes.is_multiple_of(GRAPH_CHUNK) && taken.bytes >= taken.count.saturating_mul(GRAPH_CHUNK)
 }
 
 /// Segments by purpose, and those that only their sizes tell apart.

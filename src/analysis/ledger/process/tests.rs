@@ -219,6 +219,31 @@ fn a_heap_of_a_limit_that_the_program_set_is_neither_code_nor_local_memory() {
 }
 
 #[test]
+fn a_sum_of_segments_has_no_size_by_which_it_could_be_local_memory_or_a_heap() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuLaunchKernel", &[RUNTIME, MAIN], &[10 * MIB]);
+    let rows: Vec<_> = sample.0.segments.iter().collect();
+    let sum =
+        |row: &crate::snapshot::Allocation| rows.iter().filter(|of| of.stack == row.stack).map(|of| of.bytes).sum();
+    let of_context = crate::snapshot::Allocation {
+        bytes: sum(&rows[0]),
+        ..rows[0]
+    };
+    let sums = [(of_context, 17), (rows[17], 2)];
+    sample.0.segments = crate::snapshot::Allocations::summed(sums.into_iter());
+    let stacks = CallStacks::of(&sample.0);
+    let side = ProcessSide::at_peak(&sample.0, 0, &stacks).expect("segments");
+    let shown: Vec<_> = side
+        .lines
+        .iter()
+        .map(|line| (line.what, line.bytes / i128::from(MIB), line.count))
+        .collect();
+    assert_eq!(shown, [(What::Code, 10, 2), (What::Context, 518, 1)]);
+    assert_eq!((side.bytes, side.segments), (i128::from(528 * MIB), 19));
+}
+
+#[test]
 fn each_context_has_a_pool_for_local_memory() {
     let mut sample = Sample::new();
     sample.0.contexts.push(Context {
