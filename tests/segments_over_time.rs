@@ -144,10 +144,13 @@ fn lines_objects_and_peaks_are_those_of_the_time() {
     assert!(page.contains("4 streams"), "the page has the ledger");
 }
 
+/// Kind, handle, bytes, device, and addresses of frames.
+type ComparedRow = (Kind, u64, u64, Option<usize>, Vec<usize>);
+
 /// What an automatic snapshot and the log must agree on.
 #[derive(Debug, PartialEq)]
 struct Compared {
-    rows: Vec<(Kind, u64, u64, Option<usize>, Vec<usize>)>,
+    rows: Vec<ComparedRow>,
     counters: Vec<(Option<usize>, Kind, [u64; 6])>,
     totals: Vec<(u64, u64)>,
     at_peaks: Vec<(u64, u64)>,
@@ -277,13 +280,13 @@ fn an_out_of_memory_has_the_ledger_of_its_instant() {
         .parse()
         .expect("bytes");
     let kept = snapshots_in(&outcome.out());
-    let full = kept.iter().filter(|(_, kept)| {
+    let mut full = kept.iter().filter(|(_, kept)| {
         kept.taken
             .automatic
             .as_ref()
             .is_some_and(|automatic| automatic.reason == Reason::OutOfMemory)
     });
-    let (_, snapshot) = full.last().expect("an automatic snapshot");
+    let (_, snapshot) = full.next().expect("an automatic snapshot");
     assert_eq!(sums(snapshot).0, own);
     let is_it = |path: &PathBuf| path.to_string_lossy().contains(".out-of-memory");
     let files = std::fs::read_dir(outcome.out()).expect("readable");

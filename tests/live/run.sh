@@ -105,6 +105,14 @@ seen "help" 'Ctrl-C +quit'
 screen | grep -qE '14 blocks' && fail "paused: the numbers changed"
 keys '?'; keys ' '
 seen "and resumes with the newest" '28 MiB +14' '!PAUSED'
+keys l
+seen "the ledger of the process" '28 MiB +allocated by the program itself, in 14 blocks' 'read .* ago'
+send "batch 1"
+seen "which follows it" '30 MiB +allocated by the program itself, in 15 blocks'
+send "free 1"
+seen "both ways" '28 MiB +allocated by the program itself, in 14 blocks'
+keys l
+seen "and is left by the same key" 'load_batch  victim' '!by the program itself'
 send "fork"; send "child batch 3"
 seen "a child appears by itself" 'process 1 of 2' 'tab process'
 keys Tab

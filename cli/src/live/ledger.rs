@@ -44,6 +44,27 @@ pub struct Device {
     pub entries: Vec<Entry>,
 }
 
+/// What is known of the ledger of a process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Known {
+    pub asked: bool,
+    /// The last one; an error says why there is none.
+    pub answer: Option<Result<Answer, String>>,
+}
+
+impl Known {
+    /// Whether to ask again, after a reading at this time. Asking takes at most a fifth of the time.
+    pub fn is_due(&self, at_ns: u64, finished: bool) -> bool {
+        const BETWEEN: u64 = 2_000_000_000;
+        match &self.answer {
+            _ if self.asked => false,
+            Some(Ok(answer)) if finished => answer.at_ns < at_ns,
+            Some(Ok(answer)) => at_ns.saturating_sub(answer.at_ns) >= BETWEEN.max(answer.took_ns.saturating_mul(5)),
+            Some(Err(_)) | None => true,
+        }
+    }
+}
+
 /// Answers questions until their sender is gone.
 pub fn serve(asked: &Receiver<Question>, answers: &Sender<Message>, places: impl Fn(Option<PathBuf>) -> Places) {
     while let Ok(question) = asked.recv() {

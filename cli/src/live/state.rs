@@ -94,19 +94,6 @@ pub struct Holders {
     pub answer: Option<Result<Answer, String>>,
 }
 
-/// The ledger of a process, while its page is open.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct LedgerOfProcess {
-    pub asked: bool,
-    /// The last one; an error says why there is none.
-    pub answer: Option<Result<ledger::Answer, String>>,
-}
-
-/// Time between two readings of the ledger.
-const BETWEEN_LEDGERS: u64 = 2_000_000_000;
-/// Reading it takes at most this part of the time.
-const PART_OF_TIME: u64 = 5;
-
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Watched {
     pub recording: PathBuf,
@@ -119,7 +106,7 @@ pub struct Watched {
     /// Why the last attempt to read it failed.
     pub problem: Option<String>,
     pub holders: Holders,
-    pub ledger: LedgerOfProcess,
+    pub ledger: ledger::Known,
     /// The newest reading since the view was paused.
     pending: Option<Reading>,
 }
@@ -227,7 +214,7 @@ impl State {
     /// Takes the ledger of a process.
     pub fn added_up(&mut self, recording: &Path, answer: Result<ledger::Answer, String>) {
         let process = self.watched(recording);
-        self.processes[process].ledger = LedgerOfProcess {
+        self.processes[process].ledger = ledger::Known {
             asked: false,
             answer: Some(answer),
         };
@@ -240,16 +227,8 @@ impl State {
         }
         let process = self.processes.get_mut(self.chosen)?;
         let reading = process.reading.as_ref()?;
-        if process.ledger.asked {
+        if !process.ledger.is_due(reading.at_ns, reading.finished) {
             return None;
-        }
-        if let Some(Ok(answer)) = &process.ledger.answer {
-            let since = reading.at_ns.saturating_sub(answer.at_ns);
-            let is_last = reading.finished && answer.at_ns >= reading.at_ns;
-            if is_last || since < BETWEEN_LEDGERS.max(answer.took_ns.saturating_mul(PART_OF_TIME)) && !reading.finished
-            {
-                return None;
-            }
         }
         process.ledger.asked = true;
         let is_running = reading.process.state == ProcessState::Running;
