@@ -317,8 +317,8 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
     publish(object, parent, &event);
 }
 
-/// Memory whose original handle was freed belongs to one of its duplicates, from now on. `original`: the handle; `None`: the first that is
-/// found not to be live. Returns whether there was a duplicate.
+/// Memory whose original handle was freed belongs to one of its duplicates, from now on. `original`: the handle; `None`: the first
+/// that is found not to be live. Returns whether there was a duplicate.
 fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     let (_, shard) = thread_and_shard(recording);
     let original = Cell::new(original);
