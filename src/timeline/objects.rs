@@ -6,7 +6,7 @@
 use foldhash::HashMap;
 
 use super::{Event, Log, Op, Site, Timeline};
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, Counter, Gathering, Snapshot, Thread};
 
@@ -78,8 +78,8 @@ impl Log {
         self.events[later..].iter().map(|event| event.event())
     }
 
-    /// Undoes the events after `at_ns` in these counters. `rows`: those of that time, which have the live bytes. Peaks stay as
-    /// they are.
+    /// Undoes the events after `at_ns` in these counters. `rows`: those of that time, which have the live bytes, and all objects
+    /// that existed, also while a destruction that failed was under way. Peaks stay as they are.
     pub(super) fn count_back(&self, counters: &mut [Counter], rows: &Allocations, at_ns: u64) {
         let mut numbers: HashMap<(Option<usize>, Kind), usize> = HashMap::default();
         for (number, counter) in counters.iter().enumerate() {
@@ -103,13 +103,25 @@ impl Log {
         }
         for counter in counters.iter_mut() {
             counter.live_bytes = 0;
-            counter.live_count = counter.total_count.saturating_sub(counter.freed_count);
+            counter.live_count = match counter.kind.place() {
+                Place::Object => 0,
+                // Duplicates that are gone are in no row.
+                _ => counter.total_count.saturating_sub(counter.freed_count),
+            };
         }
         for row in rows {
             if let Some(&number) = numbers.get(&(row.device, row.kind)) {
                 let counter = &mut counters[number];
                 counter.live_bytes = counter.live_bytes.saturating_add(row.bytes);
+                counter.live_count += u64::from(row.kind.place() == Place::Object);
             }
+        }
+        for counter in counters
+            .iter_mut()
+            .filter(|counter| counter.kind.place() == Place::Object)
+        {
+            counter.total_count = counter.total_count.max(counter.live_count);
+            counter.freed_count = counter.total_count - counter.live_count;
         }
     }
 }
