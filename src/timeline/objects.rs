@@ -42,9 +42,10 @@ impl Log {
                     ended.remove(&key);
                 }
                 Op::Restored => *restored.entry(key).or_default() += 1,
-                // A destruction that failed is undone right after it.
+                // A destruction that failed is undone right after it. So is that of a duplicate which gets its original's bytes.
                 Op::Freed if restored.get(&key).is_some_and(|&count| count > 0) => {
                     restored.entry(key).and_modify(|count| *count -= 1);
+                    ended.entry(key).and_modify(|later| later.bytes = event.bytes);
                 }
                 Op::Freed => {
                     ended.insert(key, event);

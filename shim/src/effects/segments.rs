@@ -345,17 +345,12 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
                 Entry {
                     bytes: entry.requested,
                     extra: 0,
-                    time_ns: recording.now(),
                     ..*entry
                 }
             }
             Some(heir) => {
                 duplicates_of(heir).fetch_add(1, Relaxed);
-                Entry {
-                    extra: heir,
-                    time_ns: recording.now(),
-                    ..*entry
-                }
+                Entry { extra: heir, ..*entry }
             }
         }
     });

@@ -21,6 +21,7 @@ use super::{Line, What};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
+use crate::point::Point;
 use crate::snapshot::{Allocation, Snapshot};
 
 mod memory_pools;
@@ -245,7 +246,10 @@ impl<'a> ProcessSide<'a> {
             } else {
                 let count = if what == What::Arrays { held.1 } else { count(&list) };
                 add(&mut lines, what, rest, count, true, by_site(&list));
+                // Of chunks that were given back since, the event log does not know the pool.
+                let is_earlier = matches!(snapshot.taken.point, Some(Point::Time(_) | Point::Mark(_)));
                 if purpose == Purpose::Pool
+                    && !is_earlier
                     && let Some(line) = lines.last_mut().filter(|line| line.what == what)
                 {
                     line.pools = memory_pools::of(snapshot, device, &list, stacks);
