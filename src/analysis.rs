@@ -31,6 +31,8 @@
 //! | [`baseline`] | What is known and accepted? |
 //! | [`check`] | Is there more than allowed? |
 //! | [`trend`] | Which call sites grow over many snapshots? |
+//! | [`stack_key`] | Which stack is this in another snapshot, before its names are known? |
+//! | [`job`] | What do the processes of a job hold, and which of them differs from the others? |
 //! | [`over_time`] | How much memory was held when, in levels of detail? |
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
@@ -44,6 +46,7 @@ pub mod filter;
 pub mod framework;
 pub mod function_name;
 pub mod groups;
+pub mod job;
 pub mod ledger;
 pub mod objects;
 pub mod over_time;
@@ -54,6 +57,7 @@ pub mod profile;
 pub mod program;
 pub mod report;
 pub mod site;
+pub mod stack_key;
 pub mod stats;
 pub mod suppressions;
 pub mod tally;

@@ -8,6 +8,8 @@
 pub mod at;
 mod file;
 pub mod holders;
+mod listed;
+pub mod many;
 pub mod memory_viz;
 mod process;
 pub mod segments;
@@ -16,8 +18,8 @@ pub mod timeline;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs};
 
 use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::points::Points;
@@ -53,19 +55,40 @@ pub enum Place {
     StandardInput,
 }
 
-/// The sources that an argument names: one, or for a folder its recordings, or its snapshots if it has no recordings.
+/// The sources that an argument names: one; for a folder its recordings, or its snapshots if it has no recordings; for a
+/// pattern, or `-` with a list of paths, those of each path.
 ///
 /// # Errors
-/// The folder cannot be read, or contains neither.
+/// A folder cannot be read, or contains neither, or nothing matches the pattern.
 pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
     let argument = argument.as_ref();
     if let Some(pid) = as_pid(argument) {
         return Ok(vec![Place::Process(pid)]);
     }
-    let path = Path::new(argument);
     if argument == "-" {
-        return Ok(vec![Place::StandardInput]);
+        let listed = listed::on_standard_input().map_err(|error| file::unreadable("standard input", &error))?;
+        let Some(listed) = listed else {
+            return Ok(vec![Place::StandardInput]);
+        };
+        let each: Result<Vec<_>, _> = listed.iter().map(places_of_path).collect();
+        return Ok(each?.concat());
     }
+    if let Some(matching) = listed::matching(argument) {
+        if matching.is_empty() {
+            return Err(Failure::new(format!(
+                "{}: no file matches this pattern; name others",
+                argument.display()
+            )));
+        }
+        let each: Result<Vec<_>, _> = matching.iter().map(places_of_path).collect();
+        return Ok(each?.concat());
+    }
+    places_of_path(argument)
+}
+
+/// The sources that a path names: the file, or the files of a folder.
+fn places_of_path(path: impl AsRef<Path>) -> Result<Vec<Place>, Failure> {
+    let path = path.as_ref();
     if !path.is_dir() {
         return Ok(vec![Place::File(path.to_path_buf())]);
     }
@@ -77,7 +100,12 @@ pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
     Ok(paths.into_iter().map(Place::File).collect())
 }
 
-/// The recordings and snapshots in a folder, sorted by name.
+/// Whether a path is a folder itself, and not a link to one, which may lead in a circle.
+fn is_own_folder(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// The recordings and snapshots in a folder, sorted by name; those of the folders in it, if it has none.
 pub struct Members {
     /// `*.culeak`.
     pub recordings: Vec<PathBuf>,
@@ -89,10 +117,16 @@ impl Members {
     /// # Errors
     /// The folder cannot be read, or contains no such files.
     pub fn of(folder: &Path) -> Result<Members, Failure> {
+        Members::within(folder, listed::DEPTH)
+    }
+
+    /// As [`Members::of`]; a folder without any has those of the folders in it, down to this depth.
+    fn within(folder: &Path, depth: usize) -> Result<Members, Failure> {
         let shown = folder.display().to_string();
         let entries = fs::read_dir(folder).map_err(|error| file::unreadable(&shown, &error))?;
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
         paths.sort();
+        let folders: Vec<PathBuf> = paths.iter().filter(|path| is_own_folder(path)).cloned().collect();
         let extension = |path: &PathBuf| path.extension().unwrap_or_default().to_owned();
         let (recordings, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| extension(path) == "culeak");
         let is_snapshot = |path: &PathBuf| match extension(path) {
@@ -101,12 +135,39 @@ impl Members {
         };
         let snapshots: Vec<PathBuf> = others.into_iter().filter(is_snapshot).collect();
         if recordings.is_empty() && snapshots.is_empty() {
+            let below = folders.iter().filter(|_| depth > 0);
+            let below: Vec<Members> = below
+                .filter_map(|folder| Members::within(folder, depth - 1).ok())
+                .collect();
+            if !below.is_empty() {
+                return Ok(Members::together(below));
+            }
             return Err(Failure::new(format!(
                 "{shown}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-snapshot) or snapshots (*.json); \
                  name another"
             )));
         }
         Ok(Members { recordings, snapshots })
+    }
+
+    /// Folders without recordings contribute their snapshots only if no folder has recordings.
+    fn together(folders: Vec<Members>) -> Members {
+        let (mut recordings, mut snapshots) = (Vec::new(), Vec::new());
+        for members in folders {
+            recordings.extend(members.recordings);
+            snapshots.extend(members.snapshots);
+        }
+        Members { recordings, snapshots }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Process(pid) => write!(out, "{pid}"),
+            Place::File(path) => path.display().fmt(out),
+            Place::StandardInput => out.write_str("-"),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ pub mod categories;
 pub mod check;
 pub mod columns;
 pub mod diff;
+pub mod job;
 pub mod ledger;
 pub mod names;
 pub mod objects;

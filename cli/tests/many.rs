@@ -46,7 +46,7 @@ fn thousands_of_inputs_are_reported_and_judged() {
     const COUNT: usize = 1_000;
     let folder = folder(COUNT);
     let output = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
-    let report = output(&["report", "."]);
+    let report = output(&["report", ".", "--per-process"]);
     let text = String::from_utf8_lossy(&report.stdout);
     // In the headline, and again at the end.
     assert_eq!(
@@ -56,7 +56,7 @@ fn thousands_of_inputs_are_reported_and_judged() {
         report.status
     );
     assert!(text.starts_with("== ./00000.culeak ==") && text.contains("\n\n== ./00999.culeak ==\n"));
-    let reports = output(&["report", ".", "--json"]);
+    let reports = output(&["report", ".", "--json", "--per-process"]);
     let reports: serde_json::Value = serde_json::from_slice(&reports.stdout).expect("JSON");
     assert_eq!(reports.as_array().map(Vec::len), Some(COUNT));
     assert_eq!(output(&["check", ".", "--max-leaked", "2GiB"]).status.code(), Some(0));
@@ -67,7 +67,7 @@ fn thousands_of_inputs_are_reported_and_judged() {
         "{trend:?}"
     );
     fs::write(folder.path().join("00007.culeak"), "nonsense").expect("written");
-    let report = output(&["report", "."]);
+    let report = output(&["report", ".", "--per-process"]);
     assert_eq!(report.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&report.stderr).contains("00007.culeak: not a culeak recording"));
     let text = String::from_utf8_lossy(&report.stdout);
@@ -88,11 +88,12 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
     .expect("written");
     let page = |format: &'static str| ["export", ".", "--format", format, "-o", "-"];
     let (perfetto, html) = (page("perfetto"), page("html"));
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 9] = [
         (&["check", "."], "== ./00002.culeak =="),
         (&["check", ".", "--max-leaked", "9GiB"], "== ./clean.culeak =="),
         (&["check", ".", "--format", "junit"], "<testcase"),
-        (&["report", "."], "== ./clean.culeak =="),
+        (&["report", ".", "--per-process"], "== ./clean.culeak =="),
+        (&["report", "."], "not read: 2 inputs"),
         (&["report", ".", "--html", "-"], "</html>"),
         (&perfetto, "still live"),
         (&html, "</html>"),

@@ -150,6 +150,7 @@ fn json_contains_no_active_characters_and_the_same_text() {
     for words in [
         &["snapshot", "hostile.json", "-o", "-"][..],
         &["report", "hostile.json", "--json", "--full-stacks"],
+        &["report", "hostile.json", "clean.json", "--json", "--per-process"],
         &["report", "hostile.json", "clean.json", "--json"],
         &["check", "hostile.json", "--json"],
         &["check", "hostile.json", "--format", "sarif"],
@@ -209,9 +210,12 @@ fn library_that_crashes_its_reader(folder: &Path) {
 fn a_module_that_crashes_its_reader_loses_only_its_lines() {
     let folder = folder();
     library_that_crashes_its_reader(folder.path());
-    let output = culeak(folder.path(), &["report", "damaged.json", "leaky.json"])
-        .output()
-        .expect("culeak starts");
+    let output = culeak(
+        folder.path(),
+        &["report", "damaged.json", "leaky.json", "--per-process"],
+    )
+    .output()
+    .expect("culeak starts");
     let (text, message) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
@@ -230,7 +234,7 @@ fn a_module_that_crashes_its_reader_loses_only_its_lines() {
 
 #[test]
 fn one_unreadable_input_does_not_hide_the_others() {
-    let output = output(&["report", "leaky.json", "missing.json", "clean.json"]);
+    let output = output(&["report", "leaky.json", "missing.json", "clean.json", "--per-process"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(text.contains("3 call sites leak") && text.contains("nothing leaked"));
     assert!(String::from_utf8_lossy(&output.stderr).contains("culeak: error: missing.json: no such file"));
@@ -250,7 +254,7 @@ fn json_is_one_document_with_format_and_version() {
         Some(16)
     );
     assert_eq!(
-        json(&["report", "leaky.json", "clean.json", "--json"])
+        json(&["report", "leaky.json", "clean.json", "--json", "--per-process"])
             .as_array()
             .map(Vec::len),
         Some(2)

@@ -10,6 +10,7 @@ pub mod diff;
 pub mod doctor;
 pub mod environment;
 pub mod export;
+pub mod job;
 pub mod list;
 pub mod live;
 pub mod man;

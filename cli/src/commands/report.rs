@@ -46,10 +46,13 @@ Examples:
   culeak report 4711 --tree                     call stacks as a tree
   culeak report app.host.4711.culeak --phases   memory by phase (NVTX ranges)
   culeak report 4711 --flamegraph gpu.svg       call stacks as a flame graph
-  culeak report runs/ --json > report.json      every recording in a folder
+  culeak report runs/                           all ranks of a job: which of them differs, and at which line
+  culeak report runs/ --json > job.json         the same as JSON
+  culeak report runs/ --per-process             one report for each recording in a folder
   culeak report runs/ --html report.html        a self-contained HTML page")]
 pub struct ReportArgs {
-    /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
+    /// Process ids, recordings, snapshots, folders of recordings or snapshots, patterns such as runs/*.culeak, or - for a
+    /// snapshot or a list of these on standard input
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
     /// Group rows by this property
@@ -86,9 +89,12 @@ pub struct ReportArgs {
     /// Search the memory of running processes for what holds their memory, and show it for each call site (as culeak why)
     #[arg(long, conflicts_with_all = ["tree", "flamegraph", "at", "between", "phases"])]
     pub why: bool,
-    /// Print the report as JSON; an array if there are several inputs
+    /// Print the report as JSON; with --per-process, an array if there are several inputs
     #[arg(long)]
     pub json: bool,
+    /// Report each of several processes by itself, not all as one job; implied by options that the report of a job lacks
+    #[arg(long)]
+    pub per_process: bool,
     /// Show what each phase of the program (NVTX range, culeak_phase_begin) held, allocated and left behind; with a name, each
     /// phase of this name
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "",
@@ -118,9 +124,9 @@ pub struct ReportArgs {
 }
 
 /// The rules of a report, read from their files.
-struct Rules {
-    suppressions: Suppressions,
-    categories: Categories,
+pub struct Rules {
+    pub suppressions: Suppressions,
+    pub categories: Categories,
 }
 
 /// Which memory the report covers. Every form of the report, totals included, is filtered and shows what is left out.
@@ -215,6 +221,13 @@ impl ReportArgs {
         Ok(())
     }
 
+    /// Whether several inputs are one job: no option asks for what only the report of a process has.
+    fn shows_job(&self) -> bool {
+        let of_rows = self.by == By::Site && self.sort == Sort::Bytes && !self.full_stacks;
+        let of_process = self.losses || self.objects || self.why || self.tree || self.between.is_some();
+        of_rows && !of_process && !self.per_process && self.html.is_none()
+    }
+
     /// Reads an input, with names, at the point or in the window that the report shows.
     fn load(&self, place: &Place) -> Result<Loaded, Failure> {
         if let Some([from, to]) = self.between.as_deref() {
@@ -238,7 +251,7 @@ impl ReportArgs {
     }
 
     /// How to report one of the inputs.
-    fn options(&self, source: String, categories: &Categories) -> Options {
+    pub fn options(&self, source: String, categories: &Categories) -> Options {
         Options {
             by: self.by,
             sort: self.sort,
@@ -274,6 +287,9 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         return write_flamegraph(args, &rules, path);
     }
     let mut inputs = Inputs::new(args)?;
+    if inputs.only.is_none() && args.shows_job() {
+        return super::job::execute(args, &rules, inputs);
+    }
     if let Some(path) = &args.html {
         let items: Vec<Loaded> = inputs.only.take().into_iter().chain(&mut inputs).collect();
         // An empty page would hide that no input could be read.
@@ -289,12 +305,12 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The inputs, read one at a time and dropped before the next, since there may be thousands.
-struct Inputs<'a> {
+pub struct Inputs<'a> {
     args: &'a ReportArgs,
     /// A single input, read before anything is written.
     only: Option<Loaded>,
-    places: std::vec::IntoIter<Place>,
-    unreadable: usize,
+    pub places: std::vec::IntoIter<Place>,
+    pub unreadable: usize,
     progress: Option<Progress>,
 }
 
@@ -326,7 +342,8 @@ impl<'a> Inputs<'a> {
                 // Reports that scroll by on a terminal already show the progress.
                 let invisible = args.html.is_some() || !io::stdout().is_terminal();
                 let progress = || Progress::over("reading", several.len() as u64, Unit::Of("files"));
-                inputs.progress = invisible.then(progress);
+                // The reader of a job has its own bar.
+                inputs.progress = (invisible && !args.shows_job()).then(progress);
                 inputs.places = places.into_iter();
             }
         }

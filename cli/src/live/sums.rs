@@ -6,23 +6,11 @@
 //!
 //! Deliberately absent: call sites, and whether memory is held or cached. Both follow from names; see `rows`.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use culeak::analysis::report::Tally;
+pub use culeak::analysis::stack_key::{StackKey, stack_keys};
 use culeak::kind::Kind;
-use culeak::lockfree::index::mix;
 use culeak::reader::StackSums;
-use culeak::snapshot::{Location, Snapshot, Stack};
 use foldhash::HashMap;
-
-/// Identifies a stack across snapshots.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct StackKey(pub u64);
-
-impl StackKey {
-    /// All memory that was recorded without a stack.
-    pub const NONE: StackKey = StackKey(0);
-}
 
 /// Records with equal keys are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -99,50 +87,6 @@ impl LiveSums {
     }
 }
 
-/// The keys of a snapshot's stacks, in order.
-pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
-    let modules: Vec<u64> = snapshot
-        .modules
-        .iter()
-        .map(|module| hash_of(&(&module.path, &module.build_id)))
-        .collect();
-    let locations: Vec<u64> = snapshot
-        .locations
-        .iter()
-        .map(|location| location_hash(location, &modules))
-        .collect();
-    snapshot
-        .stacks
-        .iter()
-        .map(|stack| stack_key(stack, &locations))
-        .collect()
-}
-
-/// Native frames are identified by module and address, Python frames by their recorded names.
-fn location_hash(location: &Location, modules: &[u64]) -> u64 {
-    let module = location.module.map_or(0, |module| modules[module]);
-    if location.language.is_native() {
-        mix(mix(module) ^ location.address)
-    } else {
-        hash_of(&location.symbols)
-    }
-}
-
-fn stack_key(stack: &Stack, locations: &[u64]) -> StackKey {
-    let frames = stack.frames.iter();
-    let hash = frames.fold(u64::from(stack.truncated) + 1, |hash, &frame| {
-        mix(mix(hash) ^ locations[frame])
-    });
-    // 0 is taken.
-    StackKey(hash.max(1))
-}
-
-fn hash_of(value: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,20 +102,5 @@ mod tests {
             total.bytes,
             snapshot.allocations.iter().map(|record| record.bytes).sum::<u64>()
         );
-    }
-
-    #[test]
-    fn a_stack_keeps_its_key_when_its_number_and_load_address_change() {
-        let snapshot = leaky();
-        let mut other = leaky();
-        other.stacks.reverse();
-        for module in &mut other.modules {
-            module.bias += 0x1000;
-        }
-        let mut keys = stack_keys(&other);
-        keys.reverse();
-        assert_eq!(stack_keys(&snapshot), keys);
-        let different: std::collections::BTreeSet<_> = keys.iter().collect();
-        assert_eq!(different.len(), keys.len());
     }
 }

@@ -1,15 +1,18 @@
-//! `docs/why.schema.json` and `docs/holders.schema.json` describe what is written.
+//! `docs/why.schema.json`, `docs/holders.schema.json` and `docs/job.schema.json` describe what is written.
 
 use culeak::analysis::filter::Filter;
 use culeak::analysis::why::{Options, Why};
 use culeak::snapshot::{Class, Snapshot};
 use serde_json::{Value, json};
 
-use super::sidecar;
-use crate::text::sample::held;
+use super::many::{self, How};
+use super::{Place, sidecar};
+use crate::options::NameArgs;
+use crate::text::sample::{held, leaky};
 
 const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
 const WHY: &str = include_str!("../../../docs/why.schema.json");
+const JOB: &str = include_str!("../../../docs/job.schema.json");
 const HOLDERS: &str = include_str!("../../../docs/holders.schema.json");
 
 /// A validator that refuses fields that the schema does not describe. Its references to the snapshot's schema lead to a copy
@@ -134,4 +137,47 @@ fn the_file_beside_a_recording_is_in_its_schema() {
         let json = serde_json::from_slice(&text).expect("JSON");
         assert_eq!(problems(&strict(HOLDERS), &json), Vec::<String>::new());
     }
+}
+
+#[test]
+fn the_report_of_a_job_is_in_its_schema() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = NameArgs {
+        no_symbol_cache: true,
+        ..NameArgs::default()
+    };
+    let how = How {
+        names: &names,
+        at: None,
+        report: culeak::analysis::report::Options::default(),
+    };
+    let mut places = vec![Place::File(folder.path().join("missing.json"))];
+    for rank in 0..5_u32 {
+        let mut snapshot = leaky();
+        snapshot.process.pid = 100 + rank;
+        snapshot.process.ranks.insert("RANK".to_owned(), rank.to_string());
+        snapshot.process.command_line = vec!["python".to_owned(), "train.py".to_owned()];
+        snapshot.process.executable = "/usr/bin/python3".to_owned();
+        if rank == 3 {
+            snapshot.allocations.rows.truncate(1);
+        }
+        let path = folder.path().join(format!("{rank}.json"));
+        std::fs::write(&path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");
+        places.push(Place::File(path));
+    }
+    let job = many::job(&places, &how, &culeak::analysis::job::Options::default());
+    let json = serde_json::to_value(&job).expect("JSON");
+    assert_eq!(problems(&strict(JOB), &json), Vec::<String>::new());
+    let is_full = |list: &str| json[list].as_array().is_some_and(|list| !list.is_empty());
+    assert!(
+        ["processes", "sites", "stands_out", "unreadable"]
+            .into_iter()
+            .all(is_full),
+        "{json:#}"
+    );
+    assert_eq!(json["stands_out"][0]["processes"][0]["rank"], 3);
+    assert_eq!(
+        json["unreadable"][0]["reason"],
+        "no such file or process; `culeak snapshot --list` shows what is running"
+    );
 }

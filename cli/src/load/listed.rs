@@ -1,0 +1,106 @@
+//! Inputs that an argument only describes: patterns that the shell did not expand, and lists on standard input.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, BufRead};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use culeak::{reader, wildcard};
+
+use crate::pickle;
+
+/// Folders that contain folders, at most.
+pub const DEPTH: usize = 8;
+
+/// The paths that match a pattern such as `runs/*/*.culeak`, sorted; `None`: the argument is not a pattern, or names a file.
+pub fn matching(argument: &OsStr) -> Option<Vec<PathBuf>> {
+    let is_pattern = |text: &OsStr| text.as_bytes().iter().any(|byte| b"*?".contains(byte));
+    let path = Path::new(argument);
+    if !is_pattern(argument) || path.exists() {
+        return None;
+    }
+    let mut found = vec![PathBuf::new()];
+    for part in path.components() {
+        let part = part.as_os_str();
+        if !is_pattern(part) {
+            found.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        let all = found.iter().flat_map(|folder| {
+            let here = if folder.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                folder
+            };
+            let names = std::fs::read_dir(here)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.file_name());
+            // As in a shell, a name that begins with a dot needs a pattern that does.
+            let is_hidden = |name: &OsStr| name.as_bytes().starts_with(b".") && !part.as_bytes().starts_with(b".");
+            let matches = |name: &OsString| !is_hidden(name) && wildcard::matches(part.as_bytes(), name.as_bytes());
+            names.filter(matches).map(|name| folder.join(name)).collect::<Vec<_>>()
+        });
+        found = all.collect();
+    }
+    found.retain(|path| path.exists());
+    found.sort();
+    Some(found)
+}
+
+/// The paths on standard input, one per line; `None`: it contains a snapshot or a recording.
+pub fn on_standard_input() -> io::Result<Option<Vec<OsString>>> {
+    let mut input = io::stdin().lock();
+    let start = input.fill_buf()?;
+    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
+    let is_snapshot =
+        first.is_none_or(|first| *first == b'{') || reader::is_recording(start) || pickle::is_pickle(start);
+    // Recordings and other binary files contain zeros, names of files none.
+    if is_snapshot || start.contains(&0) {
+        return Ok(None);
+    }
+    let mut names = Vec::new();
+    for line in input.split(b'\n') {
+        let mut line = line?;
+        if line.last() == Some(&b'\r') {
+            line.pop();
+        }
+        if !line.is_empty() {
+            names.push(OsString::from_vec(line));
+        }
+    }
+    Ok(Some(names))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_stands_for_the_files_that_match_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["a/1.culeak", "a/2.culeak", "b/1.culeak", "b/.3.culeak", "b/notes"] {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().expect("a parent")).expect("a folder");
+            std::fs::write(path, "").expect("written");
+        }
+        let find = |pattern: &str| {
+            let found = matching(folder.path().join(pattern).as_os_str())?;
+            let below = found
+                .iter()
+                .map(|path| path.strip_prefix(folder.path()).expect("below").display().to_string());
+            Some(below.collect::<Vec<_>>())
+        };
+        assert_eq!(
+            find("*/1.culeak"),
+            Some(vec!["a/1.culeak".to_owned(), "b/1.culeak".to_owned()])
+        );
+        assert_eq!(find("b/*.culeak"), Some(vec!["b/1.culeak".to_owned()]));
+        assert_eq!(find("?/n*"), Some(vec!["b/notes".to_owned()]));
+        assert_eq!(find("*/nothing"), Some(Vec::new()));
+        assert_eq!(find("a/1.culeak"), None);
+        std::fs::write(folder.path().join("odd*name"), "").expect("written");
+        assert_eq!(find("odd*name"), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! Several processes as one job: inputs are read in parallel and dropped once they are added up.
+//!
+//! ```text
+//! places ─► one thread per core: read ─► keys of stacks ─┬─ all known ─────────────► sums ─► Job
+//!                                                        └─ some unknown ─► names ─►
+//! ```
+//!
+//! Names are looked up once for all processes. An input that cannot be read is kept with the reason, and does not spoil the
+//! rest. The result does not depend on which thread reads what.
+
+use std::collections::HashMap;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::thread;
+
+use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
+use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
+use culeak::analysis::report::{self, Report};
+use culeak::point::Point;
+use culeak::snapshot::{Location, ProcessState, Snapshot, Symbol};
+
+use super::{Loaded, Place, at};
+use crate::errors::Failure;
+use crate::options::NameArgs;
+use crate::progress::{Progress, Unit};
+use crate::usage;
+
+/// How the processes of a job are read.
+pub struct How<'a> {
+    pub names: &'a NameArgs,
+    pub at: Option<&'a Point>,
+    /// Filter and suppressions of the rows, and categories; the rest is ignored.
+    pub report: report::Options,
+}
+
+/// Reads all places and judges them as one job.
+pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
+    let mut work = Work::over(how);
+    work.read(places, &|_| true);
+    let earlier = into_inner(&mut work.job).earlier();
+    if !earlier.is_empty() {
+        // Rare: several snapshots of one process. A process cannot be taken out of its sums again.
+        work.job = Mutex::default();
+        work.unreadable = Mutex::default();
+        work.read(places, &|number| !earlier.contains(&number));
+    }
+    let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
+    unreadable.sort_by_key(|(number, _)| *number);
+    let job = std::mem::take(into_inner(&mut work.job));
+    let sites = work.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
+    JobReport {
+        earlier_snapshots: earlier.len(),
+        unreadable: unreadable.into_iter().map(|(_, why)| why).collect(),
+        ..job.finish(&sites, options)
+    }
+}
+
+fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
+    mutex.get_mut().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What the threads share.
+struct Work<'a> {
+    how: &'a How<'a>,
+    job: Mutex<Job>,
+    sites: RwLock<Sites>,
+    symbols: Mutex<Symbols>,
+    unreadable: Mutex<Vec<(u32, Unreadable)>>,
+}
+
+impl<'a> Work<'a> {
+    fn over(how: &'a How) -> Work<'a> {
+        Work {
+            how,
+            job: Mutex::default(),
+            sites: RwLock::default(),
+            symbols: Mutex::default(),
+            unreadable: Mutex::default(),
+        }
+    }
+
+    fn read(&self, places: &[Place], wanted: &(dyn Fn(u32) -> bool + Sync)) {
+        let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
+        let next = AtomicUsize::new(0);
+        let threads = thread::available_parallelism()
+            .map_or(1, NonZero::get)
+            .min(places.len());
+        let read_some = || {
+            // Relaxed: the number alone is shared.
+            while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
+                if wanted(number) {
+                    self.one(number, place);
+                }
+                progress.advance(1);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(read_some);
+            }
+            read_some();
+        });
+    }
+
+    fn one(&self, number: u32, place: &Place) {
+        match self.sums(place) {
+            Ok(sums) => self
+                .job
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .add(number, sums),
+            Err(failure) => {
+                let (source, reason) = (place.to_string(), failure.to_string());
+                let unreadable = Unreadable {
+                    reason: without_source(&reason, &source),
+                    source,
+                };
+                self.unreadable
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push((number, unreadable));
+            }
+        }
+    }
+
+    fn sums(&self, place: &Place) -> Result<ProcessSums, Failure> {
+        let mut item = place.load()?;
+        let point = self.how.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
+        let options = &self.how.report;
+        let is_elsewhere = matches!(point, Point::Mark(_) | Point::Time(_));
+        let is_running =
+            item.snapshot.process.state == ProcessState::Running && item.snapshot.taken.automatic.is_none();
+        if is_elsewhere || is_running || !options.filter.is_empty() || !options.suppressions.is_empty() {
+            return self.sums_of_report(item, &point);
+        }
+        item.snapshot = item
+            .snapshot
+            .into_at(&point)
+            .map_err(|error| Failure::new(error.to_string()))?;
+        let keys = Keys::of(&item.snapshot);
+        let unknown = self
+            .sites
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unknown(&item.snapshot, &keys);
+        if let Some((part, part_keys)) = unknown {
+            let part = self.named(Loaded {
+                snapshot: part,
+                points: None,
+                timeline: None,
+                ..loaded_like(&item)
+            });
+            self.sites
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .learn(&part, &part_keys);
+        }
+        let sites = self.sites.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(ProcessSums::of(&item.snapshot, &keys, &sites, item.source))
+    }
+
+    /// The slow way: a whole report of the process, as far as filters, the driver's figures and other points need one.
+    fn sums_of_report(&self, mut item: Loaded, point: &Point) -> Result<ProcessSums, Failure> {
+        at::show(&mut item, Some(point), self.how.names)?;
+        if item.snapshot.taken.point.is_none() {
+            usage::ask_driver(&mut item);
+        }
+        let options = report::Options {
+            source: item.source.clone(),
+            points: item.points.clone(),
+            top: None,
+            min_bytes: 0,
+            ..self.how.report.clone()
+        };
+        let report = Report::of(&item.snapshot, &options);
+        let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(ProcessSums::of_report(&item.snapshot, &report, &mut sites))
+    }
+
+    /// Looks up the names of a snapshot's frames that no other process had.
+    fn named(&self, mut item: Loaded) -> Snapshot {
+        let mut symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+        symbols.name(&mut item, self.how.names);
+        item.snapshot
+    }
+}
+
+fn numbered(places: &[Place], nth: usize) -> Option<(u32, &Place)> {
+    Some((u32::try_from(nth).ok()?, places.get(nth)?))
+}
+
+fn loaded_like(item: &Loaded) -> Loaded {
+    Loaded {
+        snapshot: Snapshot::empty(),
+        source: item.source.clone(),
+        root: item.root.clone(),
+        points: None,
+        timeline: None,
+    }
+}
+
+/// A failure names its input; beside the input it need not.
+fn without_source(reason: &str, source: &str) -> String {
+    let rest = reason.strip_prefix(source).and_then(|rest| rest.strip_prefix(": "));
+    rest.unwrap_or(reason).to_owned()
+}
+
+/// Symbols by module (path and build id) and address. Misses are kept too.
+#[derive(Default)]
+struct Symbols(HashMap<(String, String), HashMap<u64, Vec<Symbol>>>);
+
+impl Symbols {
+    fn name(&mut self, item: &mut Loaded, names: &NameArgs) {
+        let snapshot = &mut item.snapshot;
+        let key = |location: &Location| {
+            let module = &snapshot.modules[location.module.filter(|_| location.symbols.is_empty())?];
+            Some((module.path.clone(), module.build_id.clone()))
+        };
+        let keys: Vec<Option<(String, String)>> = snapshot.locations.iter().map(key).collect();
+        let mut unknown: Vec<usize> = Vec::new();
+        for (nth, key) in keys.iter().enumerate() {
+            let Some(key) = key else { continue };
+            let location = &mut snapshot.locations[nth];
+            match self.0.get(key).and_then(|module| module.get(&location.address)) {
+                Some(symbols) => location.symbols.clone_from(symbols),
+                None => unknown.push(nth),
+            }
+        }
+        if unknown.is_empty() {
+            return;
+        }
+        let part = Snapshot {
+            taken: snapshot.taken.clone(),
+            process: snapshot.process.clone(),
+            modules: snapshot.modules.clone(),
+            locations: unknown.iter().map(|&nth| snapshot.locations[nth].clone()).collect(),
+            ..Snapshot::empty()
+        };
+        let mut part = Loaded {
+            snapshot: part,
+            ..loaded_like(item)
+        };
+        names.name_frames(&mut part);
+        for (nth, location) in unknown.into_iter().zip(part.snapshot.locations) {
+            if let Some(key) = &keys[nth] {
+                let module = self.0.entry(key.clone()).or_default();
+                module.insert(location.address, location.symbols.clone());
+            }
+            item.snapshot.locations[nth].symbols = location.symbols;
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! A job: what its processes hold, by process and by call site, and which of them differ from the others.
+//!
+//! ```text
+//! snapshot of a process ─► sites.rs ────────► Job::add ──► spread.rs ──────► outliers.rs ──► JobReport
+//!                          bytes per call      a row for    values of each    who stands out
+//!                          site               the process   site              and a sentence
+//! ```
+//!
+//! Processes are added one at a time, in any order, and nothing of a process is kept but its row and its part of each
+//! [`spread::Spread`], so the memory that a job needs depends on its call sites and hardly on its processes. The result does not
+//! depend on the order. Only like is compared with like: processes of the same [`Program`].
+//!
+//! Deliberately absent: time. Several snapshots of one process are one process, and the latest counts.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::analysis::program::Program;
+use crate::analysis::tally::Tally;
+
+pub mod member;
+pub mod outliers;
+pub mod sites;
+pub mod spread;
+
+use outliers::{Naming, Outliers, Verdict, judge, sentence};
+use sites::{ProcessRow, ProcessSums, Site, SiteId, Sites};
+use spread::Spread;
+
+/// The value of [`JobReport::format`].
+pub const FORMAT: &str = "culeak-job";
+pub const VERSION: u32 = 1;
+/// The most call sites of a program. Those of later processes are added up without a name.
+const SITES_MAX: usize = 1 << 18;
+
+/// Processes of one program.
+#[derive(Debug, Default)]
+struct Population {
+    program: Program,
+    members: Vec<u32>,
+    /// By [`SiteId`].
+    sites: Vec<Option<Box<Sums>>>,
+    known: usize,
+    /// Memory of call sites beyond [`SITES_MAX`].
+    beyond: Tally,
+    held: Spread,
+    peak: Spread,
+}
+
+/// One call site in all processes of a program.
+#[derive(Debug, Default)]
+struct Sums {
+    bytes: Spread,
+    count: u64,
+}
+
+/// Processes of a job, added one after the other.
+#[derive(Debug, Default)]
+pub struct Job {
+    populations: Vec<Population>,
+    /// By number.
+    rows: Vec<Option<ProcessRow>>,
+}
+
+impl Job {
+    /// Adds a process. `number` is that of its input; each is used once.
+    pub fn add(&mut self, number: u32, sums: ProcessSums) {
+        let ProcessSums { row, sites } = sums;
+        let program = &row.member.program;
+        let known = self
+            .populations
+            .iter()
+            .position(|population| population.program == *program);
+        let at = known.unwrap_or_else(|| {
+            self.populations.push(Population {
+                program: program.clone(),
+                ..Population::default()
+            });
+            self.populations.len() - 1
+        });
+        let population = &mut self.populations[at];
+        population.members.push(number);
+        population.held.add(number, row.held.bytes);
+        population.peak.add(number, row.peak_bytes);
+        for (site, tally) in sites {
+            population.add(number, site, tally);
+        }
+        if self.rows.len() <= number as usize {
+            self.rows.resize(number as usize + 1, None);
+        }
+        self.rows[number as usize] = Some(row);
+    }
+
+    /// The inputs that are earlier snapshots of a process of which a later one was added.
+    pub fn earlier(&self) -> Vec<u32> {
+        let mut order: Vec<(&ProcessRow, u32)> = (0..)
+            .zip(&self.rows)
+            .filter_map(|(n, row)| Some((row.as_ref()?, n)))
+            .collect();
+        let key = |row: &ProcessRow| (row.member.host.clone(), row.member.pid, row.member.started_unix_ns);
+        order.sort_by_cached_key(|(row, number)| (key(row), row.at_unix_ns, *number));
+        let pairs = order.windows(2);
+        let same = pairs.filter(|pair| pair[0].0.member.is_same_process(&pair[1].0.member));
+        same.map(|pair| pair[0].1).collect()
+    }
+
+    /// Judges the processes. `sites` has the names of all call sites that were added.
+    pub fn finish(mut self, sites: &Sites, options: &Options) -> JobReport {
+        self.populations.sort_by(|a, b| a.program.cmp(&b.program));
+        let (mut warnings, mut rows, mut beyond) = (Vec::new(), Vec::new(), Tally::default());
+        let mut differing = Vec::new();
+        for population in &mut self.populations {
+            population.members.sort_unstable();
+            let naming = population.naming(&self.rows, &mut warnings);
+            beyond.join(population.beyond);
+            for (id, sums) in population.sites.iter().enumerate() {
+                if let Some(sums) = sums {
+                    rows.push(population.row(sites.get(id as SiteId), sums, &self.rows, naming));
+                }
+            }
+            for (what, spread) in [(Quantity::Held, &population.held), (Quantity::Peak, &population.peak)] {
+                if let Verdict::StandOut(out) = judge(spread, &population.members) {
+                    let sentence = sentence(&out, &population.members, &self.rows, naming);
+                    differing.push((what, StandsOut::of(&out, sentence, &self.rows), out.members));
+                }
+            }
+        }
+        rows.sort_by(compare);
+        let mut stands_out: Vec<bool> = vec![false; self.rows.len()];
+        let of_sites = rows.iter().flat_map(|(_, members)| members);
+        for member in of_sites.chain(differing.iter().flat_map(|(_, _, members)| members)) {
+            stands_out[*member as usize] = true;
+        }
+        let processes = self.rows.into_iter().zip(stands_out);
+        let processes = processes.filter_map(|(row, stands_out)| Some(JobProcess { stands_out, row: row? }));
+        let mut processes: Vec<JobProcess> = processes.collect();
+        processes.sort_by_cached_key(|JobProcess { row, .. }| {
+            let member = &row.member;
+            let rank = member.rank.map_or((1, 0), |rank| (0, rank));
+            (
+                member.program.clone(),
+                rank,
+                member.host.clone(),
+                member.pid,
+                row.source.clone(),
+            )
+        });
+        let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
+        let enough = |row: &SiteRow| row.sum_bytes >= options.min_bytes;
+        let (mut shown, mut hidden): (Vec<_>, Vec<_>) = sites.drain(..).partition(enough);
+        hidden.extend(shown.split_off(options.top.unwrap_or(shown.len()).min(shown.len())));
+        let total = |of: fn(&ProcessRow) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
+        let hosts: BTreeSet<&str> = processes
+            .iter()
+            .map(|process| process.row.member.host.as_str())
+            .collect();
+        JobReport {
+            format: FORMAT,
+            version: VERSION,
+            finished: !processes.is_empty() && processes.iter().all(|process| process.row.finished),
+            held: total(|row| row.held),
+            pools: total(|row| row.pools),
+            hosts: hosts.len(),
+            programs: self
+                .populations
+                .into_iter()
+                .map(|population| population.program)
+                .collect(),
+            stands_out: differing
+                .into_iter()
+                .map(|(what, out, _)| ProcessesOut { what, out })
+                .collect(),
+            sites: shown,
+            hidden_sites: hidden.len(),
+            hidden: Tally::total(hidden.iter().map(SiteRow::tally)),
+            beyond,
+            processes,
+            earlier_snapshots: 0,
+            unreadable: Vec::new(),
+            warnings,
+        }
+    }
+}
+
+impl Population {
+    fn add(&mut self, number: u32, site: SiteId, tally: Tally) {
+        let at = site as usize;
+        if self.sites.len() <= at {
+            self.sites.resize_with(at + 1, || None);
+        }
+        if self.sites[at].is_none() {
+            if self.known == SITES_MAX {
+                self.beyond.join(tally);
+                return;
+            }
+            self.known += 1;
+        }
+        let sums = self.sites[at].get_or_insert_default();
+        sums.bytes.add(number, tally.bytes);
+        sums.count = sums.count.saturating_add(tally.count);
+    }
+
+    /// Ranks name processes if each process has its own.
+    fn naming(&self, rows: &[Option<ProcessRow>], warnings: &mut Vec<String>) -> Naming {
+        let rows = self
+            .members
+            .iter()
+            .filter_map(|member| rows.get(*member as usize)?.as_ref());
+        let ranks: Vec<Option<u32>> = rows.map(|row| row.member.rank).collect();
+        let mut different: Vec<u32> = ranks.iter().copied().flatten().collect();
+        different.sort_unstable();
+        let twice = different.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        if let Some(rank) = twice {
+            warnings.push(format!(
+                "several processes of {} have rank {rank}; these may be recordings of several jobs, so processes are named by pid",
+                self.program
+            ));
+        }
+        match twice.is_none() && different.len() == ranks.len() {
+            true => Naming::Rank,
+            false => Naming::Pid,
+        }
+    }
+
+    fn row(&self, site: Site, sums: &Sums, rows: &[Option<ProcessRow>], naming: Naming) -> (SiteRow, Vec<u32>) {
+        let of = self.members.len() as u64;
+        let verdict = judge(&sums.bytes, &self.members);
+        let (median_bytes, median_is_exact) = sums.bytes.median(of);
+        let (stands_out, members) = match &verdict {
+            Verdict::StandOut(out) => {
+                let sentence = sentence(out, &self.members, rows, naming);
+                (Some(StandsOut::of(out, sentence, rows)), out.members.clone())
+            }
+            Verdict::Alike | Verdict::NoCommonValue => (None, Vec::new()),
+        };
+        let row = SiteRow {
+            program: self.program.clone(),
+            site,
+            sum_bytes: u64::try_from(sums.bytes.sum).unwrap_or(u64::MAX),
+            sum_count: sums.count,
+            median_bytes,
+            median_is_exact,
+            min_bytes: sums.bytes.min(of),
+            max_bytes: sums.bytes.max,
+            processes: sums.bytes.have(),
+            of_processes: of,
+            differs: verdict == Verdict::NoCommonValue,
+            stands_out,
+        };
+        (row, members)
+    }
+}
+
+/// Sites with outliers first, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
+/// deterministic.
+fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Ordering {
+    let apart = |row: &SiteRow| row.stands_out.as_ref().map(|out| out.apart_bytes);
+    let text = |row: &SiteRow| {
+        (
+            row.site.label.clone(),
+            row.site.place.clone(),
+            row.site.fingerprint,
+            row.site.pool,
+        )
+    };
+    let (a, b) = (&a.0, &b.0);
+    apart(b)
+        .cmp(&apart(a))
+        .then_with(|| (b.sum_bytes, b.sum_count).cmp(&(a.sum_bytes, a.sum_count)))
+        .then_with(|| text(a).cmp(&text(b)))
+        .then_with(|| a.program.cmp(&b.program))
+}
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The most call sites.
+    pub top: Option<usize>,
+    /// Call sites that hold less in all processes together are cut off.
+    pub min_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobReport {
+    pub format: &'static str,
+    pub version: u32,
+    /// All processes have ended, so what they hold is leaked.
+    pub finished: bool,
+    /// Memory in use in all processes, without pools.
+    pub held: Tally,
+    /// Memory of caching allocators.
+    pub pools: Tally,
+    pub hosts: usize,
+    pub programs: Vec<Program>,
+    /// By program, rank, host and pid.
+    pub processes: Vec<JobProcess>,
+    /// Processes whose sums are far from those of the others.
+    pub stands_out: Vec<ProcessesOut>,
+    /// Those at which processes stand out first, then by bytes.
+    pub sites: Vec<SiteRow>,
+    /// Call sites that `--top` or `--min-bytes` cut off.
+    pub hidden_sites: usize,
+    pub hidden: Tally,
+    /// Memory of call sites beyond the most that a job keeps.
+    pub beyond: Tally,
+    /// Snapshots that were left out, because there is a later one of the same process.
+    pub earlier_snapshots: usize,
+    pub unreadable: Vec<Unreadable>,
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobProcess {
+    /// Its memory, or that of one of its call sites, is far from that of the other processes.
+    pub stands_out: bool,
+    #[serde(flatten)]
+    pub row: ProcessRow,
+}
+
+/// An input that could not be read.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Unreadable {
+    pub source: String,
+    pub reason: String,
+}
+
+/// A call site in all processes of a program.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteRow {
+    pub program: Program,
+    pub site: Site,
+    pub sum_bytes: u64,
+    pub sum_count: u64,
+    /// Over all processes of the program; one without this call site has 0 bytes.
+    pub median_bytes: u64,
+    /// False: many different values were put together, and the median may be wrong by 2 %.
+    pub median_is_exact: bool,
+    pub min_bytes: u64,
+    pub max_bytes: u64,
+    /// The number of processes with this call site.
+    pub processes: u64,
+    /// The number of processes of the program.
+    pub of_processes: u64,
+    /// The values differ too widely for a common one, so no process stands out.
+    pub differs: bool,
+    pub stands_out: Option<StandsOut>,
+}
+
+impl SiteRow {
+    pub fn tally(&self) -> Tally {
+        Tally {
+            bytes: self.sum_bytes,
+            count: self.sum_count,
+        }
+    }
+}
+
+/// A sum over all memory of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Quantity {
+    Held,
+    Peak,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessesOut {
+    pub what: Quantity,
+    #[serde(flatten)]
+    pub out: StandsOut,
+}
+
+/// Processes whose values are far from those of the others.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct StandsOut {
+    pub count: u64,
+    /// The sum of the distances from the median.
+    pub apart_bytes: u64,
+    /// Some of them, if there are many.
+    pub processes: Vec<Outlier>,
+    /// What is to be said of them.
+    pub sentence: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Outlier {
+    pub rank: Option<u32>,
+    pub host: String,
+    pub pid: u32,
+    pub bytes: u64,
+    pub source: String,
+}
+
+impl StandsOut {
+    fn of(out: &Outliers, sentence: String, rows: &[Option<ProcessRow>]) -> StandsOut {
+        let outlier = |&(member, bytes): &(u32, u64)| {
+            let row = rows.get(member as usize)?.as_ref()?;
+            Some(Outlier {
+                rank: row.member.rank,
+                host: row.member.host.clone(),
+                pid: row.member.pid,
+                bytes,
+                source: row.source.clone(),
+            })
+        };
+        StandsOut {
+            count: out.count,
+            apart_bytes: u64::try_from(out.apart).unwrap_or(u64::MAX),
+            processes: out.examples.iter().filter_map(outlier).collect(),
+            sentence,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! The call sites of a job: names of stacks that are looked up once for all processes, and the rows of one process.
+//!
+//! Processes of a job have the same stacks, so a process costs one look-up for each stack ([`StackKey`]), and only unknown
+//! stacks are named. The rows are those of the report by call site ([`crate::analysis::report`]).
+
+use std::collections::hash_map::Entry;
+
+use foldhash::HashMap;
+use serde::Serialize;
+
+use super::member::Member;
+use crate::analysis::function_name::plain;
+use crate::analysis::groups::{Groups, Level};
+use crate::analysis::report::{Report, is_finished};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Role, is_pool};
+use crate::analysis::stack_key::{StackKey, stack_keys};
+use crate::analysis::tally::Tally;
+use crate::kind::{Kind, Place};
+use crate::snapshot::{ProcessState, Snapshot, Stack};
+
+/// A call site as text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Site {
+    /// The function, or module and offset.
+    pub label: String,
+    /// `train.py:212`.
+    pub place: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub module: String,
+    /// A caching allocator holds the memory.
+    pub pool: bool,
+    /// The owner of that allocator.
+    pub allocator: Option<&'static str>,
+    /// The CUDA library that requested the memory.
+    pub library: Option<&'static str>,
+    /// `site_fingerprint` of a report.
+    pub fingerprint: Fingerprint,
+    /// The shown frames of one of its stacks, innermost first.
+    pub stack: Vec<SiteFrame>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteFrame {
+    pub function: String,
+    pub place: Option<String>,
+    pub module: String,
+    pub role: Role,
+}
+
+/// The number of a site; held and cached memory of one line have two numbers.
+pub type SiteId = u32;
+
+/// What is known of a stack.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    /// Index of the site's text.
+    text: u32,
+    allocator: Option<&'static str>,
+    pool: bool,
+}
+
+impl Known {
+    fn id(&self, pool: bool) -> SiteId {
+        self.text * 2 + u32::from(pool)
+    }
+}
+
+/// The named stacks of all processes so far.
+#[derive(Debug, Default)]
+pub struct Sites {
+    stacks: HashMap<(StackKey, bool), Known>,
+    /// By fingerprint of the site; the text is of the stack with the least fingerprint.
+    numbers: HashMap<Fingerprint, u32>,
+    texts: Vec<(Fingerprint, Site)>,
+}
+
+/// The keys of a snapshot's stacks. Where libraries are missing, roles of frames depend on whether tensors were recorded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Keys {
+    stacks: Vec<StackKey>,
+    tensors: bool,
+}
+
+impl Keys {
+    pub fn of(snapshot: &Snapshot) -> Keys {
+        let mut tensors = snapshot.counters.iter().filter(|counter| counter.kind == Kind::Tensor);
+        Keys {
+            stacks: stack_keys(snapshot),
+            tensors: tensors.any(|counter| counter.total_count > 0),
+        }
+    }
+
+    fn get(&self, stack: Option<usize>) -> (StackKey, bool) {
+        (stack.map_or(StackKey::NONE, |stack| self.stacks[stack]), self.tensors)
+    }
+}
+
+impl Sites {
+    /// The stacks of a snapshot that are not known yet, as a snapshot without allocations, and their keys. The caller looks up
+    /// its names and passes both to [`Sites::learn`]. `None`: all are known.
+    pub fn unknown(&self, snapshot: &Snapshot, keys: &Keys) -> Option<(Snapshot, Keys)> {
+        let mut fresh: Vec<usize> = Vec::new();
+        let mut seen = foldhash::HashSet::default();
+        for (number, key) in keys.stacks.iter().enumerate() {
+            if !self.stacks.contains_key(&(*key, keys.tensors)) && seen.insert(*key) {
+                fresh.push(number);
+            }
+        }
+        if fresh.is_empty() && self.stacks.contains_key(&keys.get(None)) {
+            return None;
+        }
+        let mut part = Snapshot {
+            taken: snapshot.taken.clone(),
+            process: snapshot.process.clone(),
+            modules: snapshot.modules.clone(),
+            counters: snapshot.counters.clone(),
+            devices: snapshot.devices.clone(),
+            ..Snapshot::empty()
+        };
+        let mut numbers: HashMap<usize, usize> = HashMap::default();
+        for &number in &fresh {
+            let Stack { frames, truncated } = &snapshot.stacks[number];
+            let frames = frames.iter().map(|&location| {
+                *numbers.entry(location).or_insert_with(|| {
+                    part.locations.push(snapshot.locations[location].clone());
+                    part.locations.len() - 1
+                })
+            });
+            let frames = frames.collect();
+            part.stacks.push(Stack {
+                frames,
+                truncated: *truncated,
+            });
+        }
+        let stacks = fresh.iter().map(|&number| keys.stacks[number]).collect();
+        Some((
+            part,
+            Keys {
+                stacks,
+                tensors: keys.tensors,
+            },
+        ))
+    }
+
+    /// Adds the stacks of a snapshot whose names were looked up.
+    pub fn learn(&mut self, part: &Snapshot, keys: &Keys) {
+        let stacks = CallStacks::of(part);
+        for number in (0..part.stacks.len()).map(Some).chain([None]) {
+            let stack = stacks.get(number);
+            let known = Known {
+                text: self.text(stack),
+                allocator: stack.allocator,
+                pool: stack.pool,
+            };
+            self.stacks.insert(keys.get(number), known);
+        }
+    }
+
+    fn text(&mut self, stack: &CallStack) -> u32 {
+        let next = self.texts.len() as u32;
+        match self.numbers.entry(stack.site_fingerprint) {
+            Entry::Vacant(entry) => {
+                self.texts.push((stack.fingerprint, site(stack)));
+                *entry.insert(next)
+            }
+            Entry::Occupied(entry) => {
+                let known = &mut self.texts[*entry.get() as usize];
+                if stack.fingerprint < known.0 {
+                    *known = (stack.fingerprint, site(stack));
+                }
+                *entry.get()
+            }
+        }
+    }
+
+    /// The text of a site.
+    pub fn get(&self, id: SiteId) -> Site {
+        let (_, site) = &self.texts[id as usize / 2];
+        let pool = id % 2 == 1;
+        Site {
+            pool,
+            allocator: site.allocator.filter(|_| pool),
+            ..site.clone()
+        }
+    }
+}
+
+fn site(stack: &CallStack) -> Site {
+    let site = stack.site();
+    let frames = stack.shown().map(|frame| SiteFrame {
+        function: plain(&frame.name()).into_owned(),
+        place: frame.short_place(),
+        module: frame.module_name().to_owned(),
+        role: frame.role,
+    });
+    Site {
+        label: site.map_or_else(|| "(no stack)".to_owned(), |site| plain(&site.name()).into_owned()),
+        place: site.and_then(|site| site.short_place()),
+        file: site.and_then(|site| site.file).map(str::to_owned),
+        line: site.and_then(|site| site.line),
+        module: site.map_or_else(String::new, |site| site.module_name().to_owned()),
+        pool: false,
+        allocator: stack.allocator,
+        library: stack.library,
+        fingerprint: stack.site_fingerprint,
+        stack: frames.collect(),
+    }
+}
+
+/// What a job keeps of a process until it has been added, and the row of the process.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessRow {
+    /// The input as named on the command line.
+    pub source: String,
+    #[serde(flatten)]
+    pub member: Member,
+    pub state: ProcessState,
+    /// What is held was left at the end, so it is leaked.
+    pub finished: bool,
+    /// Ordinals in the process.
+    pub devices: Vec<i32>,
+    /// Memory in use, without pools.
+    pub held: Tally,
+    /// Memory of caching allocators.
+    pub pools: Tally,
+    /// The sum of the exact peaks of its devices.
+    pub peak_bytes: u64,
+    /// What the driver reports beyond everything that is known; `None` if the driver was not asked.
+    pub unexplained_bytes: Option<i128>,
+    /// Allocations that were not recorded.
+    pub lost_allocations: u64,
+    /// Wall clock of the contents.
+    pub at_unix_ns: u64,
+}
+
+impl ProcessRow {
+    fn of(snapshot: &Snapshot, source: String) -> ProcessRow {
+        let peaks = snapshot.device_peaks.iter();
+        let at_ns = snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns);
+        ProcessRow {
+            source,
+            member: Member::of(snapshot),
+            state: snapshot.process.state,
+            finished: is_finished(snapshot)
+                || snapshot.taken.point.is_some() && snapshot.process.state != ProcessState::Running,
+            devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
+            held: Tally::default(),
+            pools: Tally::default(),
+            peak_bytes: peaks.fold(0, |sum, peak| sum.saturating_add(peak.peak_bytes)),
+            unexplained_bytes: None,
+            lost_allocations: snapshot.losses.lost_allocations,
+            at_unix_ns: snapshot.process.started_unix_ns.saturating_add(at_ns),
+        }
+    }
+}
+
+/// The memory of one process, by call site.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProcessSums {
+    pub row: ProcessRow,
+    /// Each site once, in no order.
+    pub sites: Vec<(SiteId, Tally)>,
+}
+
+impl ProcessSums {
+    /// `keys` are those of the snapshot's stacks, which are all known.
+    pub fn of(snapshot: &Snapshot, keys: &Keys, sites: &Sites, source: String) -> ProcessSums {
+        let groups = Groups::without_stacks(snapshot);
+        let mut row = ProcessRow::of(snapshot, source);
+        let mut sums: HashMap<SiteId, Tally> = HashMap::default();
+        for group in &groups.all {
+            let Some(known) = sites.stacks.get(&keys.get(group.stack)) else {
+                continue;
+            };
+            let kind = group.call.kind;
+            let watches = |allocator| groups.watched.contains(allocator);
+            let blocks_are_known = group.owner.is_some() || known.allocator.is_some_and(watches);
+            let level = Level::of(kind, known.allocator.is_some(), blocks_are_known);
+            match kind.place() {
+                Place::Nowhere | Place::Segment | Place::Object => {}
+                _ if level == Level::Held => row.held.join(group.tally()),
+                _ => row.pools.join(group.tally()),
+            }
+            if level.is_listed() {
+                let id = known.id(is_pool(kind, known.pool));
+                sums.entry(id).or_default().join(group.tally());
+            }
+        }
+        ProcessSums {
+            row,
+            sites: sums.into_iter().collect(),
+        }
+    }
+
+    /// The rows of a report by call site that lists all of them, of a snapshot with names. It may be filtered.
+    pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
+        let mut row = ProcessRow::of(snapshot, report.source.clone());
+        (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
+        let unexplained: Option<Vec<i128>> = report.ledger.devices.iter().map(|device| device.unexplained).collect();
+        row.unexplained_bytes = unexplained.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
+        let listed = report.rows.iter().filter_map(|row| {
+            let stack = row.stacks.first()?;
+            let text = sites.text(&stack.stack);
+            Some((text * 2 + u32::from(row.pool), row.tally()))
+        });
+        ProcessSums {
+            row,
+            sites: listed.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::report::Options;
+    use crate::sample::{leaky, training};
+
+    /// Rows by text, so that both ways compare.
+    fn named(sums: &ProcessSums, sites: &Sites) -> Vec<(String, Option<String>, bool, Tally)> {
+        let rows = sums.sites.iter().map(|&(id, tally)| {
+            let site = sites.get(id);
+            (site.label, site.place, site.pool, tally)
+        });
+        let mut rows: Vec<_> = rows.collect();
+        rows.sort_by_key(|row| (row.0.clone(), row.1.clone(), row.2, row.3.bytes));
+        rows
+    }
+
+    #[test]
+    fn rows_are_those_of_the_report() {
+        for snapshot in [leaky(), training().finish(0, 0)] {
+            let (mut sites, mut of_report) = (Sites::default(), Sites::default());
+            let keys = Keys::of(&snapshot);
+            let (part, part_keys) = sites.unknown(&snapshot, &keys).expect("none is known yet");
+            sites.learn(&part, &part_keys);
+            assert!(sites.unknown(&snapshot, &keys).is_none());
+            let sums = ProcessSums::of(&snapshot, &keys, &sites, String::new());
+            let report = Report::of(&snapshot, &Options::default());
+            let expected = ProcessSums::of_report(&snapshot, &report, &mut of_report);
+            assert_eq!(named(&sums, &sites), named(&expected, &of_report));
+            assert!(sums.row.held.bytes > 0);
+            assert_eq!(sums.row, expected.row);
+        }
+    }
+}
