@@ -111,21 +111,40 @@ pub fn read_timeline(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadEr
     events::read(path)
 }
 
+/// As [`read`], without what was live at the peaks and the totals of segments, which cost as much time as all the rest.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_without_peaks(path: &Path) -> Result<Snapshot, ReadError> {
+    read_sections_until_still(path, |section| section != Section::Totals)?.into_snapshot(
+        path,
+        Order::OldestFirst,
+        Totals::Unread,
+    )
+}
+
 /// Whether [`Snapshot::totals`] are wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Totals {
+    /// Nor what was live at the peaks.
+    Unread,
     LeftOut,
     Wanted,
 }
 
 fn read_until_still(path: &Path) -> Result<RawSnapshot, ReadError> {
+    read_sections_until_still(path, |_| true)
+}
+
+/// Sections that are not wanted are empty.
+fn read_sections_until_still(path: &Path, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {
     let source = Source::open(path)?;
-    let mut raw = source.raw()?;
+    let mut raw = source.raw(wanted)?;
     for _ in 1..ATTEMPTS {
         if raw.events_during_read == 0 || raw.records.rows.len() > MANY {
             break;
         }
-        raw = source.raw()?;
+        raw = source.raw(wanted)?;
     }
     Ok(raw)
 }
@@ -279,7 +298,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn raw(&self) -> Result<RawSnapshot, ReadError> {
+    fn raw(&self, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {
         let header = self.header()?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
         let events_before = decode::events(&self.section(&header, Section::Counters)?);
@@ -288,8 +307,12 @@ impl<'a> Source<'a> {
         let mut records = Records::read(self, &pieces)?;
         let mut sections = HashMap::new();
         for section in sections_except_records() {
-            // A fresh header for each section: rows that the records refer to may have been added meanwhile.
-            sections.insert(section as u32, self.section(&self.header()?, section)?);
+            let bytes = match wanted(section) {
+                // A fresh header for each section: rows that the records refer to may have been added meanwhile.
+                true => self.section(&self.header()?, section)?,
+                false => Bytes::none(section),
+            };
+            sections.insert(section as u32, bytes);
         }
         let mut after = self.header()?;
         let events = |header: &Bytes| Ok::<_, ReadError>(decode::events(&self.section(header, Section::Counters)?));
@@ -320,6 +343,11 @@ impl<'a> Source<'a> {
         for piece in self.pieces(header, section)? {
             match piece.offset {
                 None => all.bytes.resize(all.bytes.len() + piece.count * known, 0),
+                Some(offset) if piece.element == known => {
+                    let from = all.bytes.len();
+                    all.bytes.resize(from + piece.count * known, 0);
+                    self.read_into(offset, &mut all.bytes[from..])?;
+                }
                 Some(offset) => {
                     let copy = self.read(offset, piece.count * piece.element)?;
                     let elements = copy.chunks_exact(piece.element);

@@ -23,6 +23,7 @@ mod holders;
 mod hostile_holders;
 #[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
+mod job;
 mod killed;
 mod kinds;
 mod ledger;

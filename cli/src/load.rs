@@ -180,6 +180,14 @@ impl Place {
         self.load_by(&reader::read)
     }
 
+    /// As [`Place::load`], without what was live at the peaks if it is a recording.
+    ///
+    /// # Errors
+    /// As [`Place::load`].
+    pub fn load_without_peaks(&self) -> Result<Loaded, Failure> {
+        self.load_by(&reader::read_without_peaks)
+    }
+
     /// As [`Place::load`], with the events of the process if they were logged.
     ///
     /// # Errors

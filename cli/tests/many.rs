@@ -119,6 +119,41 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
 }
 
 #[test]
+fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for rank in 0..12_u32 {
+        let mut snapshot = leaky();
+        snapshot.process.pid = 100 + rank;
+        snapshot.process.ranks.insert("RANK".to_owned(), rank.to_string());
+        if [3, 8, 9].contains(&rank) {
+            snapshot.allocations.change(|_, allocation, _| allocation.bytes *= 2);
+        }
+        let path = folder.path().join(format!("{rank:02}.culeak"));
+        fs::write(path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");
+    }
+    let output = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
+    let failed = output(&["check", ".", "--max-leaked", "2GiB"]);
+    let text = String::from_utf8_lossy(&failed.stdout);
+    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    assert!(
+        text.starts_with("failed: 3 of 12 processes, with ") && text.contains("\n  failed: ranks 3, 8-9\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("== ./").count(), 3, "{text}");
+    let passed = output(&["check", ".", "--max-leaked", "9GiB"]);
+    let text = String::from_utf8_lossy(&passed.stdout);
+    assert!(
+        text.starts_with("passed: all of 12 processes, with ") && text.lines().count() == 1,
+        "{text}"
+    );
+    let report = String::from_utf8_lossy(&output(&["report", "."]).stdout).into_owned();
+    assert!(
+        report.lines().take(10).any(|line| line.contains("ranks 3, 8-9: ")),
+        "{report}"
+    );
+}
+
+#[test]
 fn a_folder_of_snapshots_is_read_like_one_of_recordings() {
     let folder = folder(2);
     fs::rename(folder.path().join("00000.culeak"), folder.path().join("00000.json")).expect("renamed");

@@ -37,20 +37,21 @@ pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
         .collect()
 }
 
-/// Native frames are identified by module and address, Python frames by their recorded names.
+/// Native frames are identified by module and address, and generated code, which is in no module, also by its recorded names:
+/// another process may have other code at that address. Python frames are identified by their recorded names.
 fn location_hash(location: &Location, modules: &[u64]) -> u64 {
-    let module = location.module.map_or(0, |module| modules[module]);
-    if location.language.is_native() {
-        mix(mix(module) ^ location.address)
-    } else {
-        hash_of(&location.symbols)
+    match location.module {
+        _ if !location.language.is_native() => hash_of(&location.symbols),
+        Some(module) => mix(mix(modules[module]) ^ location.address),
+        None if location.symbols.is_empty() => mix(mix(0) ^ location.address),
+        None => mix(hash_of(&location.symbols) ^ location.address),
     }
 }
 
 fn stack_key(stack: &Stack, locations: &[u64]) -> StackKey {
     let frames = stack.frames.iter();
     let hash = frames.fold(u64::from(stack.truncated) + 1, |hash, &frame| {
-        mix(mix(hash) ^ locations[frame])
+        mix(hash ^ locations[frame])
     });
     // 0 is taken.
     StackKey(hash.max(1))

@@ -191,15 +191,16 @@ impl RawSnapshot {
         let (counters, object_counters) = counters
             .into_iter()
             .partition(|counter| counter.kind.place().is_memory());
+        let is_unread = totals == Totals::Unread;
         let totals = match totals {
             Totals::Wanted => {
                 let is_memory = |kind: Kind| kind.place().is_memory();
                 self.totals(&device_numbers, &mut stacks, is_memory, allocations.iter())?
             }
-            Totals::LeftOut => Vec::new(),
+            Totals::LeftOut | Totals::Unread => Vec::new(),
         };
         let (mut segment_totals, mut segments_at_peaks) = (Vec::new(), Vec::new());
-        if order == Order::OldestFirst && !segments_ended {
+        if order == Order::OldestFirst && !segments_ended && !is_unread {
             let of_device = |kind: Kind| kind == Kind::Segment;
             segment_totals = self.totals(&device_numbers, &mut stacks, of_device, segments.iter())?;
             segment_totals.retain(|total| of_device(total.kind));

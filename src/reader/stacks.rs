@@ -1,7 +1,8 @@
 //! Stacks, from the rows of the stack trie.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+
+use foldhash::HashMap;
 
 use super::decode::Renumbered;
 use super::{RawSnapshot, ReadError};
@@ -31,6 +32,8 @@ pub struct Stacks<'a> {
     /// Names of frames, by module half and address.
     names: HashMap<(u32, u64), Text>,
     frames: usize,
+    /// Frames of one stack at a time.
+    scratch: Vec<usize>,
 }
 
 impl<'a> Stacks<'a> {
@@ -44,9 +47,10 @@ impl<'a> Stacks<'a> {
             stacks: Vec::new(),
             location_of: vec![UNSEEN; rows],
             stack_of: vec![UNSEEN; rows],
-            location_at: HashMap::new(),
+            location_at: HashMap::default(),
             names: names(raw),
             frames: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -80,7 +84,8 @@ impl<'a> Stacks<'a> {
 
     fn chain(&mut self, leaf: u32) -> Stack {
         let rows = self.raw.section(Section::Frames);
-        let mut frames = Vec::new();
+        let mut frames = std::mem::take(&mut self.scratch);
+        frames.clear();
         let mut row = leaf;
         let truncated = loop {
             match row {
@@ -101,8 +106,13 @@ impl<'a> Stacks<'a> {
             }
             row = parent;
         };
-        frames.shrink_to_fit();
-        Stack { frames, truncated }
+        // One allocation of the exact size, since there may be thousands of stacks.
+        let stack = Stack {
+            frames: frames.as_slice().to_vec(),
+            truncated,
+        };
+        self.scratch = frames;
+        stack
     }
 
     fn location(&mut self, row: u32, module: u32, address: u64) -> usize {

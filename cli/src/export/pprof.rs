@@ -3,7 +3,7 @@
 //! The values have the names of Go's heap profiles: `inuse_space` and `inuse_objects` are live memory; `alloc_space` and
 //! `alloc_objects`, all memory allocated since the start, are absent if the input does not count it. Samples have the
 //! labels `kind`, `device`, `stream`, `thread`, `bytes` (the size of one block), and, for memory of a library or an
-//! allocator, `library` or `cached`. Each address has its mapping with build id and its lines, inlined calls included.
+//! allocator, `library` or `cached`; those of the process are `host`, `pid` and `rank`. Each address has its mapping with build id and its lines, inlined calls included.
 //! `pprof -diff_base before.pb.gz after.pb.gz` compares.
 //!
 //! The location of a Python line has neither an address nor a mapping.
@@ -13,6 +13,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::categories::Category;
 use culeak::analysis::groups::Level;
+use culeak::analysis::job::member::Member;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{Tally, stream_name};
 use culeak::analysis::site::Frame;
@@ -428,6 +429,15 @@ impl<'p, 'a> Tables<'p, 'a> {
             (Level::Cached, owner) => labels.push(self.label("cached", owner.unwrap_or("pool"))),
             (_, Some(library)) if kind.place() != Place::Within => labels.push(self.label("library", library)),
             _ => {}
+        }
+        // Profiles of several processes are merged by other tools.
+        let member = Member::of(snapshot);
+        if member.pid != 0 {
+            labels.push(self.label("host", &member.host));
+            labels.push(self.label("pid", &member.pid.to_string()));
+        }
+        if let Some(rank) = member.rank {
+            labels.push(self.label("rank", &rank.to_string()));
         }
         labels
     }

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use culeak::analysis::categories::Category;
 use culeak::analysis::groups::Level;
+use culeak::analysis::job::member::Member;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
@@ -83,7 +84,18 @@ pub const COLUMNS: &[Column] = &[
     column("category", Field::Category),
     column("time_ns", Field::Number(|allocation| allocation.time_ns)),
     column("stack", Field::Stack),
+    column("host", Field::Call(|snapshot, _| shown(&snapshot.process.host))),
+    column(
+        "pid",
+        Field::Call(|snapshot, _| known(Some(snapshot.process.pid).filter(|pid| *pid != 0))),
+    ),
+    column("rank", Field::Call(|snapshot, _| known(Member::of(snapshot).rank))),
 ];
+
+/// A number as text, empty if it is not known.
+fn known(number: Option<u32>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
+}
 
 const fn column(name: &'static str, field: Field) -> Column {
     Column { name, field }

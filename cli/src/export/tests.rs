@@ -216,6 +216,11 @@ fn every_id_in_pprofs_tables_is_valid() {
                 let known = 1..=profile.location.len() as u64;
                 assert!(sample.location_id.iter().all(|id| known.contains(id)));
                 assert!(sample.label.iter().all(|label| label.key < texts && label.str < texts));
+                let mut keys = sample
+                    .label
+                    .iter()
+                    .map(|label| &profile.string_table[label.key as usize]);
+                assert!(keys.any(|key| key == "host") && keys.any(|key| key == "pid"));
             }
         }
     }
@@ -356,11 +361,14 @@ fn held_and_cached_rows_add_up_to_the_report() {
         let header = reader.headers().expect("a header").clone();
         let column = |name: &str| header.iter().position(|column| column == name).expect("a column");
         let (bytes, level) = (column("bytes"), column("level"));
+        let process = [column("host"), column("pid"), column("rank")];
         let mut listed = Tally::default();
         let mut all = 0;
         for row in reader.records() {
             let row = row.expect("a row");
             all += 1;
+            let expected = [snapshot.process.host.as_str(), &snapshot.process.pid.to_string(), ""];
+            assert_eq!(process.map(|column| &row[column]), expected);
             if &row[level] != "behind" {
                 listed.add(row[bytes].parse().expect("a number"));
             }

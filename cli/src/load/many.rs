@@ -125,7 +125,10 @@ impl<'a> Work<'a> {
     }
 
     fn sums(&self, place: &Place) -> Result<ProcessSums, Failure> {
-        let mut item = place.load()?;
+        let mut item = match self.how.at {
+            Some(Point::Peak) => place.load()?,
+            _ => place.load_without_peaks()?,
+        };
         let point = self.how.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
         let options = &self.how.report;
         let is_elsewhere = matches!(point, Point::Mark(_) | Point::Time(_));
@@ -139,25 +142,21 @@ impl<'a> Work<'a> {
             .into_at(&point)
             .map_err(|error| Failure::new(error.to_string()))?;
         let keys = Keys::of(&item.snapshot);
-        let unknown = self
-            .sites
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .unknown(&item.snapshot, &keys);
-        if let Some((part, part_keys)) = unknown {
+        let look_up = || self.sites.read().unwrap_or_else(PoisonError::into_inner).named(&keys);
+        let mut named = look_up();
+        if !named.is_complete() {
+            let (part, part_keys) = Sites::unknown(&item.snapshot, &keys, &named);
             let part = self.named(Loaded {
                 snapshot: part,
-                points: None,
-                timeline: None,
                 ..loaded_like(&item)
             });
             self.sites
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
                 .learn(&part, &part_keys);
+            named = look_up();
         }
-        let sites = self.sites.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(ProcessSums::of(&item.snapshot, &keys, &sites, item.source))
+        Ok(ProcessSums::of(&item.snapshot, &named, item.source))
     }
 
     /// The slow way: a whole report of the process, as far as filters, the driver's figures and other points need one.

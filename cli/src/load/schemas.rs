@@ -159,7 +159,7 @@ fn the_report_of_a_job_is_in_its_schema() {
         snapshot.process.command_line = vec!["python".to_owned(), "train.py".to_owned()];
         snapshot.process.executable = "/usr/bin/python3".to_owned();
         if rank == 3 {
-            snapshot.allocations.rows.truncate(1);
+            snapshot.allocations.truncate(1);
         }
         let path = folder.path().join(format!("{rank}.json"));
         std::fs::write(&path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");

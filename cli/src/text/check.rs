@@ -5,6 +5,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
 use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Tolerance, Verdict};
+use culeak::analysis::job::member::{ranges, rank_of};
 use culeak::analysis::report::{Tally, shell_word};
 use culeak::point::Point;
 use culeak::snapshot::Class;
@@ -17,6 +18,56 @@ use crate::escape::Escaped;
 
 /// Call sites listed in a verdict; the report has all.
 const SITES_SHOWN: usize = 10;
+
+/// Failed processes whose verdict is printed in full.
+const FAILED_SHOWN: usize = 5;
+
+/// Writes the verdicts of many processes: how many failed and which, then the verdicts of the first that failed.
+pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+    let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| !verdict.passed).collect();
+    let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
+    let processes = plural(verdicts.len() as u64, "process", "processes");
+    if failed.is_empty() {
+        return writeln!(out, "{} all of {processes}, with {judged}", Styled(GOOD, "passed:"));
+    }
+    let count = units::count(failed.len() as u64);
+    writeln!(
+        out,
+        "{} {count} of {processes}, with {judged} in all",
+        Styled(BAD, "failed:")
+    )?;
+    writeln!(out, "  failed: {}", Escaped(&names(&failed)))?;
+    for (source, verdict) in failed.iter().take(FAILED_SHOWN) {
+        writeln!(out, "== {} ==", Escaped(source))?;
+        write(verdict, source, out)?;
+    }
+    let hidden = failed.len().saturating_sub(FAILED_SHOWN);
+    if hidden > 0 {
+        let more = format!("… and {} more that failed; --json has all", units::count(hidden as u64));
+        writeln!(out, "{}", Styled(DIM, more))?;
+    }
+    Ok(())
+}
+
+/// `ranks 3, 8-15`, or the inputs if not each of them has its own rank.
+fn names(failed: &[&(&str, Verdict)]) -> String {
+    const RANGES: usize = 16;
+    let mut ranks: Vec<u32> = failed
+        .iter()
+        .filter_map(|(_, verdict)| rank_of(verdict.process.ranks))
+        .collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    if ranks.len() == failed.len() {
+        let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
+        return format!("{noun} {}", ranges(&ranks, 0, RANGES));
+    }
+    let sources: Vec<&str> = failed.iter().take(RANGES).map(|(source, _)| *source).collect();
+    match failed.len() - sources.len() {
+        0 => sources.join(", "),
+        more => format!("{} and {} more", sources.join(", "), units::count(more as u64)),
+    }
+}
 
 /// Writes the verdict. `source`: the input as the user named it.
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {

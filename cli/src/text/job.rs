@@ -1,9 +1,10 @@
 //! A job as text: what stands out, the processes, and the call sites over all of them.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 use culeak::analysis::job::sites::Site;
-use culeak::analysis::job::{JobProcess, JobReport, Quantity, SiteRow};
+use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
 use culeak::analysis::report::shell_word;
 use culeak::snapshot::ProcessState;
 
@@ -123,7 +124,14 @@ fn summary(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         );
         writeln!(out, "  {}", Styled(DIM, more))?;
     }
-    for found in &job.stands_out {
+    // Call sites explain the sums of their processes.
+    let named = outlying.iter().flat_map(|(_, found)| &found.processes);
+    let named: BTreeSet<&str> = named.map(|process| process.source.as_str()).collect();
+    let is_unexplained = |found: &&ProcessesOut| {
+        let mut processes = found.out.processes.iter();
+        !processes.all(|process| named.contains(process.source.as_str()))
+    };
+    for found in job.stands_out.iter().filter(is_unexplained) {
         let what = match found.what {
             Quantity::Held => "all that is held",
             Quantity::Peak => "peak",

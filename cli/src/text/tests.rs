@@ -14,6 +14,7 @@ use culeak::snapshot::{EndOf, ProcessState, Snapshot};
 use proptest::prelude::*;
 
 mod fits;
+mod job;
 mod ledger;
 mod objects;
 mod phases;

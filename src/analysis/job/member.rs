@@ -4,6 +4,8 @@
 //! stands first in [`RANKS`] counts: `torchrun` below `srun` sets RANK per process, while SLURM_PROCID is that of the node.
 //! Deliberately absent: other ways to recognize a process; without a variable it is known by host and pid.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::analysis::program::Program;
@@ -24,13 +26,21 @@ pub struct Member {
     pub program: Program,
 }
 
+/// The rank in the whole job, from the recorded variables of a process.
+pub fn rank_of(variables: &BTreeMap<String, String>) -> Option<u32> {
+    RANKS.iter().find_map(|name| number(variables, name))
+}
+
+fn number(variables: &BTreeMap<String, String>, name: &str) -> Option<u32> {
+    variables.get(name)?.trim().parse().ok()
+}
+
 impl Member {
     pub fn of(snapshot: &Snapshot) -> Member {
         let process = &snapshot.process;
-        let number = |name: &&str| process.ranks.get(*name)?.trim().parse().ok();
         Member {
-            rank: RANKS.iter().find_map(number),
-            local_rank: number(&"LOCAL_RANK"),
+            rank: rank_of(&process.ranks),
+            local_rank: number(&process.ranks, "LOCAL_RANK"),
             host: process.host.clone(),
             pid: process.pid,
             started_unix_ns: process.started_unix_ns,

@@ -53,7 +53,7 @@ pub type SiteId = u32;
 
 /// What is known of a stack.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+pub struct Known {
     /// Index of the site's text.
     text: u32,
     allocator: Option<&'static str>,
@@ -69,47 +69,53 @@ impl Known {
 /// The named stacks of all processes so far.
 #[derive(Debug, Default)]
 pub struct Sites {
-    stacks: HashMap<(StackKey, bool), Known>,
+    stacks: HashMap<u64, Known>,
     /// By fingerprint of the site; the text is of the stack with the least fingerprint.
     numbers: HashMap<Fingerprint, u32>,
     texts: Vec<(Fingerprint, Site)>,
 }
 
-/// The keys of a snapshot's stacks. Where libraries are missing, roles of frames depend on whether tensors were recorded.
+/// The keys of a snapshot's stacks, and at the end that of memory without a stack. Where libraries are missing, roles of frames
+/// depend on whether tensors were recorded, and so do these keys.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Keys {
-    stacks: Vec<StackKey>,
-    tensors: bool,
-}
+pub struct Keys(Vec<u64>);
 
 impl Keys {
     pub fn of(snapshot: &Snapshot) -> Keys {
         let mut tensors = snapshot.counters.iter().filter(|counter| counter.kind == Kind::Tensor);
-        Keys {
-            stacks: stack_keys(snapshot),
-            tensors: tensors.any(|counter| counter.total_count > 0),
-        }
+        let tensors = tensors.any(|counter| counter.total_count > 0);
+        let apart = if tensors { 0x9e37_79b9_7f4a_7c15 } else { 0 };
+        let keys = stack_keys(snapshot).into_iter().chain([StackKey::NONE]);
+        Keys(keys.map(|key| key.0 ^ apart).collect())
+    }
+}
+
+/// What is known of a snapshot's stacks, and at the end of memory without a stack.
+#[derive(Debug, Clone)]
+pub struct Named(Vec<Option<Known>>);
+
+impl Named {
+    pub fn is_complete(&self) -> bool {
+        self.0.iter().all(Option::is_some)
     }
 
-    fn get(&self, stack: Option<usize>) -> (StackKey, bool) {
-        (stack.map_or(StackKey::NONE, |stack| self.stacks[stack]), self.tensors)
+    fn get(&self, stack: Option<usize>) -> Option<&Known> {
+        self.0.get(stack.unwrap_or(self.0.len() - 1))?.as_ref()
     }
 }
 
 impl Sites {
+    /// Looks up the stacks of a snapshot.
+    pub fn named(&self, keys: &Keys) -> Named {
+        Named(keys.0.iter().map(|key| self.stacks.get(key).copied()).collect())
+    }
+
     /// The stacks of a snapshot that are not known yet, as a snapshot without allocations, and their keys. The caller looks up
-    /// its names and passes both to [`Sites::learn`]. `None`: all are known.
-    pub fn unknown(&self, snapshot: &Snapshot, keys: &Keys) -> Option<(Snapshot, Keys)> {
-        let mut fresh: Vec<usize> = Vec::new();
+    /// its names and passes both to [`Sites::learn`].
+    pub fn unknown(snapshot: &Snapshot, keys: &Keys, named: &Named) -> (Snapshot, Keys) {
         let mut seen = foldhash::HashSet::default();
-        for (number, key) in keys.stacks.iter().enumerate() {
-            if !self.stacks.contains_key(&(*key, keys.tensors)) && seen.insert(*key) {
-                fresh.push(number);
-            }
-        }
-        if fresh.is_empty() && self.stacks.contains_key(&keys.get(None)) {
-            return None;
-        }
+        let is_fresh = |number: &usize| named.0[*number].is_none() && seen.insert(keys.0[*number]);
+        let fresh: Vec<usize> = (0..snapshot.stacks.len()).filter(is_fresh).collect();
         let mut part = Snapshot {
             taken: snapshot.taken.clone(),
             process: snapshot.process.clone(),
@@ -133,27 +139,21 @@ impl Sites {
                 truncated: *truncated,
             });
         }
-        let stacks = fresh.iter().map(|&number| keys.stacks[number]).collect();
-        Some((
-            part,
-            Keys {
-                stacks,
-                tensors: keys.tensors,
-            },
-        ))
+        let own = fresh.iter().map(|&number| keys.0[number]).chain(keys.0.last().copied());
+        (part, Keys(own.collect()))
     }
 
     /// Adds the stacks of a snapshot whose names were looked up.
     pub fn learn(&mut self, part: &Snapshot, keys: &Keys) {
         let stacks = CallStacks::of(part);
-        for number in (0..part.stacks.len()).map(Some).chain([None]) {
+        for (number, key) in (0..part.stacks.len()).map(Some).chain([None]).zip(&keys.0) {
             let stack = stacks.get(number);
             let known = Known {
                 text: self.text(stack),
                 allocator: stack.allocator,
                 pool: stack.pool,
             };
-            self.stacks.insert(keys.get(number), known);
+            self.stacks.insert(*key, known);
         }
     }
 
@@ -264,13 +264,13 @@ pub struct ProcessSums {
 }
 
 impl ProcessSums {
-    /// `keys` are those of the snapshot's stacks, which are all known.
-    pub fn of(snapshot: &Snapshot, keys: &Keys, sites: &Sites, source: String) -> ProcessSums {
+    /// Stacks that have no name are left out.
+    pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = ProcessRow::of(snapshot, source);
         let mut sums: HashMap<SiteId, Tally> = HashMap::default();
         for group in &groups.all {
-            let Some(known) = sites.stacks.get(&keys.get(group.stack)) else {
+            let Some(known) = named.get(group.stack) else {
                 continue;
             };
             let kind = group.call.kind;
@@ -333,10 +333,11 @@ mod tests {
         for snapshot in [leaky(), training().finish(0, 0)] {
             let (mut sites, mut of_report) = (Sites::default(), Sites::default());
             let keys = Keys::of(&snapshot);
-            let (part, part_keys) = sites.unknown(&snapshot, &keys).expect("none is known yet");
+            let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
+            assert!(!sites.named(&keys).is_complete());
             sites.learn(&part, &part_keys);
-            assert!(sites.unknown(&snapshot, &keys).is_none());
-            let sums = ProcessSums::of(&snapshot, &keys, &sites, String::new());
+            assert!(sites.named(&keys).is_complete());
+            let sums = ProcessSums::of(&snapshot, &sites.named(&keys), String::new());
             let report = Report::of(&snapshot, &Options::default());
             let expected = ProcessSums::of_report(&snapshot, &report, &mut of_report);
             assert_eq!(named(&sums, &sites), named(&expected, &of_report));

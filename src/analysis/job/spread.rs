@@ -11,8 +11,6 @@
 //! The result does not depend on the order in which values are added: examples are those of the lowest numbers, and whether
 //! buckets are exact depends on the set of values alone.
 
-use std::collections::BTreeMap;
-
 /// Different values with a bucket of their own.
 pub const EXACT: usize = 512;
 /// Processes that a bucket keeps.
@@ -21,31 +19,52 @@ pub const EXAMPLES: usize = 16;
 /// A process, by its number in the job, and its value.
 pub type Example = (u32, u64);
 
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Bucket {
+    key: u64,
     pub count: u64,
     sum: u128,
+    /// The highest number among the examples if there is no room for more, so that most processes need not look at them.
+    bar: u32,
     /// Those with the lowest numbers, ascending.
     pub examples: Vec<Example>,
 }
 
 impl Bucket {
-    fn add(&mut self, member: u32, value: u64) {
-        self.count += 1;
-        self.sum += u128::from(value);
-        let at = self.examples.partition_point(|example| example.0 < member);
-        if at < EXAMPLES {
-            self.examples.truncate(EXAMPLES - 1);
-            self.examples.insert(at, (member, value));
+    fn new(key: u64) -> Bucket {
+        Bucket {
+            key,
+            count: 0,
+            sum: 0,
+            bar: u32::MAX,
+            examples: Vec::new(),
         }
     }
 
-    fn join(&mut self, other: Bucket) {
+    fn add(&mut self, member: u32, value: u64) {
+        self.count += 1;
+        self.sum += u128::from(value);
+        if member > self.bar {
+            return;
+        }
+        let at = self.examples.partition_point(|example| example.0 < member);
+        self.examples.insert(at, (member, value));
+        self.limit();
+    }
+
+    fn join(&mut self, other: &Bucket) {
         self.count += other.count;
         self.sum += other.sum;
-        self.examples.extend(other.examples);
+        self.examples.extend(&other.examples);
         self.examples.sort_unstable();
+        self.limit();
+    }
+
+    fn limit(&mut self) {
         self.examples.truncate(EXAMPLES);
+        if let Some(last) = self.examples.get(EXAMPLES - 1) {
+            self.bar = last.0;
+        }
     }
 
     /// The mean of its values, which is exact if they are equal.
@@ -57,7 +76,8 @@ impl Bucket {
 /// The values of some processes; others have no value, which counts as 0.
 #[derive(Debug, Clone, Default)]
 pub struct Spread {
-    buckets: BTreeMap<u64, Bucket>,
+    /// By key.
+    buckets: Vec<Bucket>,
     coarse: bool,
     pub sum: u128,
     min: u64,
@@ -68,7 +88,7 @@ pub struct Spread {
 impl Spread {
     /// Adds the value of a process. Each process is added once.
     pub fn add(&mut self, member: u32, value: u64) {
-        self.min = if self.members.len() == 0 {
+        self.min = if self.members.is_empty() {
             value
         } else {
             self.min.min(value)
@@ -77,16 +97,27 @@ impl Spread {
         self.sum += u128::from(value);
         self.members.add(member);
         let key = if self.coarse { coarse(value) } else { value };
-        self.buckets.entry(key).or_default().add(member, value);
+        self.bucket(key).add(member, value);
         if self.buckets.len() > EXACT && !self.coarse {
             self.coarsen();
         }
     }
 
+    fn bucket(&mut self, key: u64) -> &mut Bucket {
+        let at = match self.buckets.binary_search_by_key(&key, |bucket| bucket.key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.buckets.insert(at, Bucket::new(key));
+                at
+            }
+        };
+        &mut self.buckets[at]
+    }
+
     fn coarsen(&mut self) {
         self.coarse = true;
-        for (value, bucket) in std::mem::take(&mut self.buckets) {
-            self.buckets.entry(coarse(value)).or_default().join(bucket);
+        for bucket in std::mem::take(&mut self.buckets) {
+            self.bucket(coarse(bucket.key)).join(&bucket);
         }
     }
 
@@ -103,9 +134,9 @@ impl Spread {
         if other.coarse && !self.coarse {
             self.coarsen();
         }
-        for (&key, bucket) in &other.buckets {
-            let key = if self.coarse { coarse(key) } else { key };
-            self.buckets.entry(key).or_default().join(bucket.clone());
+        for bucket in &other.buckets {
+            let key = if self.coarse { coarse(bucket.key) } else { bucket.key };
+            self.bucket(key).join(bucket);
         }
         if self.buckets.len() > EXACT && !self.coarse {
             self.coarsen();
@@ -126,7 +157,7 @@ impl Spread {
     fn all(&self, of: u64) -> impl Iterator<Item = (u64, u64)> {
         let absent = of.saturating_sub(self.have());
         let zeros = (absent > 0).then_some((0, absent));
-        let buckets = self.buckets.values().map(|bucket| (bucket.value(), bucket.count));
+        let buckets = self.buckets.iter().map(|bucket| (bucket.value(), bucket.count));
         zeros.into_iter().chain(buckets)
     }
 
@@ -147,7 +178,7 @@ impl Spread {
 
     /// Buckets of processes that have a value, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
-        self.buckets.values()
+        self.buckets.iter()
     }
 }
 

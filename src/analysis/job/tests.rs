@@ -51,7 +51,7 @@ fn process(member: Member, bytes: &[u64]) -> ProcessSums {
 fn sites() -> Sites {
     let (snapshot, mut sites) = (leaky(), Sites::default());
     let keys = Keys::of(&snapshot);
-    let (part, keys) = sites.unknown(&snapshot, &keys).expect("unknown stacks");
+    let (part, keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
     sites.learn(&part, &keys);
     sites
 }

@@ -1,0 +1,72 @@
+//! Golden texts of jobs.
+
+use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
+use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
+use culeak::snapshot::Snapshot;
+
+use super::{expect_golden, plain};
+use crate::text::job;
+use crate::text::sample::leaky;
+
+/// The report of a job whose ranks are changed copies of one process.
+fn report(ranks: u32, options: &Options, change: impl Fn(u32, &mut Snapshot)) -> JobReport {
+    let (mut job, mut sites) = (Job::default(), Sites::default());
+    for rank in 0..ranks {
+        let mut snapshot = leaky();
+        let process = &mut snapshot.process;
+        process.pid = 4000 + rank;
+        process.host = format!("node{}", rank / 4);
+        process.ranks.insert("RANK".to_owned(), rank.to_string());
+        change(rank, &mut snapshot);
+        let keys = Keys::of(&snapshot);
+        let (part, part_keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
+        sites.learn(&part, &part_keys);
+        job.add(
+            rank,
+            ProcessSums::of(&snapshot, &sites.named(&keys), format!("runs/{rank}.culeak")),
+        );
+    }
+    job.finish(&sites, options)
+}
+
+fn shown(report: &JobReport, top: Option<usize>) -> String {
+    plain(|out| job::write(report, top, out))
+}
+
+#[test]
+fn golden_job_with_a_rank_that_stands_out() {
+    let mut report = report(8, &Options::default(), |rank, snapshot| {
+        if rank == 5 {
+            snapshot.allocations.change(|_, allocation, _| allocation.bytes *= 3);
+        }
+    });
+    report.unreadable = (0..11)
+        .map(|nth| Unreadable {
+            source: format!("runs/b{nth}.culeak"),
+            reason: "empty\u{1b}[31m".to_owned(),
+        })
+        .collect();
+    report.earlier_snapshots = 2;
+    expect_golden("job.txt", &shown(&report, Some(20)));
+}
+
+#[test]
+fn golden_job_of_equal_ranks() {
+    let options = Options {
+        top: Some(2),
+        min_bytes: 0,
+    };
+    expect_golden("job-equal.txt", &shown(&report(8, &options, |_, _| {}), Some(3)));
+}
+
+#[test]
+fn golden_job_of_several_programs_without_ranks() {
+    let report = report(4, &Options::default(), |rank, snapshot| {
+        snapshot.process.ranks.clear();
+        snapshot.process.executable = format!("/opt/{}", if rank == 3 { "logger" } else { "trainer" });
+        if rank == 3 {
+            snapshot.allocations.truncate(2);
+        }
+    });
+    expect_golden("job-programs.txt", &shown(&report, Some(20)));
+}

@@ -1,0 +1,167 @@
+//! Several recorded processes are one job: `victims/ranks.c` is started once for each rank.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::support::profile::folder;
+use crate::support::{culeak, profile, sources};
+
+const RANKS: u32 = 8;
+const LEAKING: u32 = 5;
+
+/// Runs all ranks, each with the variables that `environment` gives it, and returns the folder of recordings.
+fn record(folder: &Path, environment: impl Fn(u32) -> Vec<(&'static str, String)>) -> std::path::PathBuf {
+    for rank in 0..RANKS {
+        let mut process = profile("ranks").arg(if rank == LEAKING { "leaking" } else { "usual" });
+        for (name, value) in environment(rank) {
+            process = process.env(name, value);
+        }
+        let ended = process.start_in(folder).finish();
+        assert!(
+            ended.status.success(),
+            "rank {rank}: {}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+    }
+    folder.join("out")
+}
+
+fn report(words: &[&str], folder: &Path) -> Output {
+    let mut command = Command::new(culeak());
+    command
+        .arg("report")
+        .args(words)
+        .current_dir(folder)
+        .env("CULEAK_CACHE_DIR", "");
+    command.output().expect("culeak starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("text")
+}
+
+/// The line of the leak in the victim's source.
+fn line() -> usize {
+    let source = fs::read_to_string(sources().join("victims/ranks.c")).expect("readable");
+    1 + source
+        .lines()
+        .position(|line| line.contains("// the leak"))
+        .expect("the line")
+}
+
+#[test]
+fn the_leaking_rank_is_named_with_its_line_in_the_first_ten_lines() {
+    let folder = folder();
+    let out = record(folder.path(), |rank| {
+        vec![("RANK", rank.to_string()), ("WORLD_SIZE", RANKS.to_string())]
+    });
+    let output = report(&["."], &out);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let expected = format!(
+        "keeps_a_batch  ranks.c:{}  only rank {LEAKING}: 30 MiB, none in the 7 others",
+        line()
+    );
+    assert!(
+        text.lines().take(10).any(|line| line.contains(&expected)),
+        "{expected}\n{text}"
+    );
+    assert!(
+        text.starts_with("8 processes of ranks on 1 host leak 286 MiB in 33 blocks\n"),
+        "{text}"
+    );
+    // Ranks are in order, and the sums are those of the reports of the processes.
+    let table = text
+        .lines()
+        .skip_while(|line| !line.starts_with("  rank  host"))
+        .skip(1);
+    let ranks: Vec<&str> = table
+        .take(8)
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(ranks, ["0", "1", "2", "3", "4", "5", "6", "7"], "{text}");
+    let job: Value = serde_json::from_slice(&report(&[".", "--json"], &out).stdout).expect("JSON");
+    let each: Value = serde_json::from_slice(&report(&[".", "--json", "--per-process"], &out).stdout).expect("JSON");
+    let held = each
+        .as_array()
+        .expect("reports")
+        .iter()
+        .map(|report| report["totals"]["held"]["device"]["bytes"].as_u64());
+    assert_eq!(job["held"]["bytes"].as_u64(), held.sum::<Option<u64>>());
+    assert_eq!(job["sites"][0]["site"]["line"].as_u64(), Some(line() as u64));
+    assert_eq!(job["sites"][1]["sum_bytes"].as_u64(), Some(256 << 20));
+}
+
+#[test]
+fn processes_without_ranks_are_named_by_pid_and_a_damaged_file_does_not_spoil_the_rest() {
+    let folder = folder();
+    let out = record(folder.path(), |_| Vec::new());
+    fs::write(out.join("zero.culeak"), "").expect("written");
+    fs::write(out.join("other.culeak"), "nonsense").expect("written");
+    let output = report(&["."], &out);
+    let text = text(&output);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(
+        text.contains("only process ") && text.contains(": 30 MiB, none in the 7 others"),
+        "{text}"
+    );
+    assert!(
+        text.contains("not read: 2 inputs\n  ./other.culeak: not a culeak recording"),
+        "{text}"
+    );
+}
+
+#[test]
+fn lists_patterns_and_nested_folders_name_the_same_job() {
+    let folder = folder();
+    let out = record(folder.path(), |rank| vec![("OMPI_COMM_WORLD_RANK", rank.to_string())]);
+    let (first, second) = (out.join("jobs/first"), out.join("jobs/second"));
+    fs::create_dir_all(&first).expect("a folder");
+    fs::create_dir_all(&second).expect("a folder");
+    let files: Vec<_> = fs::read_dir(&out)
+        .expect("readable")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    let recordings: Vec<_> = files
+        .iter()
+        .filter(|path| path.extension().is_some_and(|end| end == "culeak"))
+        .collect();
+    assert_eq!(recordings.len(), RANKS as usize);
+    let mut list = String::new();
+    for (nth, path) in recordings.into_iter().enumerate() {
+        let to = [&first, &second][nth % 2].join(path.file_name().expect("a name"));
+        fs::rename(path, &to).expect("renamed");
+        list += &format!("{}\n", to.display());
+    }
+    fs::write(out.join("list"), list).expect("written");
+    let from_list = Command::new(culeak())
+        .args(["report", "-"])
+        .stdin(fs::File::open(out.join("list")).expect("the list"))
+        .env("CULEAK_CACHE_DIR", "")
+        .output()
+        .expect("culeak starts");
+    // The next command names a file as the input did.
+    let body = |output: &Output| {
+        text(output)
+            .lines()
+            .filter(|line| !line.starts_with("next: "))
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    let expected = body(&report(&["jobs"], &out));
+    assert!(expected.contains(&format!("only rank {LEAKING}: 30 MiB")), "{expected}");
+    assert_eq!(body(&report(&["jobs/*/*.culeak"], &out)), expected);
+    assert_eq!(body(&report(&["jobs/first", "jobs/second"], &out)), expected);
+    assert_eq!(body(&from_list), expected);
+    let none = report(&["jobs/*/*.none"], &out);
+    assert!(
+        String::from_utf8_lossy(&none.stderr).contains("no file matches this pattern"),
+        "{none:?}"
+    );
+    let empty = report(&["jobs"], folder.path());
+    assert_eq!(empty.status.code(), Some(2));
+}
