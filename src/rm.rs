@@ -6,9 +6,9 @@
 //! NV_ESC_RM_ALLOC       0x2b  32 or 48 bytes   client 0, parent 4, object 8, class 12, parameters 16, status 28 or 40
 //! NV_ESC_RM_FREE        0x29  16 bytes         client 0, parent 4, object 8, status 12
 //! NV_ESC_RM_DUP_OBJECT  0x34  28 bytes         client 0, parent 4, object 8, client and object of the source 12 and 16, status 24
-//! ```
 //! NV_ESC_RM_VID_HEAP_CONTROL
 //!                       0x4a  184 bytes        function 8, status 20, flags 52, attributes 56
+//! ```
 //!
 //! The process's memory on a device, as NVML reports it, is the sum of the sizes of its objects of class 0x40. The layouts
 //! are those of NVIDIA's open kernel modules, unchanged since driver 515. An argument of another size, or sizes of memory that

@@ -333,7 +333,7 @@ fn a_check_at_a_point_that_will_not_be_recorded_does_not_run_the_program() {
 }
 
 #[test]
-fn marks_of_one_run_are_not_compared_with_a_baseline_of_another() {
+fn marks_of_one_run_are_compared_without_a_baseline_of_another_and_without_limits_of_objects() {
     let outcome = profile("phases")
         .args("rounds 1")
         .env("CULEAK_TIMELINE", "16777216")
@@ -342,6 +342,9 @@ fn marks_of_one_run_are_not_compared_with_a_baseline_of_another() {
         let words = format!("check --at mark:asleep {option} --baseline leaks.json");
         let (code, _, errors) = culeak_json(&outcome, &words);
         assert!(code == 2 && errors.contains("of another run"), "{errors}");
+        let words = format!("check --at mark:asleep {option} --max-objects stream=0");
+        let (code, _, errors) = culeak_json(&outcome, &words);
+        assert!(code == 2 && errors.contains("in a check of their own"), "{errors}");
     }
 }
 

@@ -662,7 +662,7 @@ fn rules_for_objects_are_generated_used_and_hide_them() {
 }
 
 #[test]
-fn segments_are_selected_alone_or_refused_with_a_reason() {
+fn segments_and_objects_are_refused_with_a_reason_where_they_cannot_be_shown() {
     let folder = with_objects(project(""));
     for (words, part) in [
         (
@@ -676,6 +676,18 @@ fn segments_are_selected_alone_or_refused_with_a_reason() {
         (
             &["report", "serving.json", "--kind", "segment", "--objects"],
             "--objects does not apply to memory from the kernel driver",
+        ),
+        (
+            &["report", "serving.json", "--kind", "stream", "--tree"],
+            "which objects without an address do not have",
+        ),
+        (
+            &["diff", "serving.json", "serving.json", "--kind", "stream", "--tree"],
+            "which objects without an address do not have",
+        ),
+        (
+            &["export", "serving.json", "--kind", "stream", "-o", "a.folded"],
+            "add --objects to export them",
         ),
         (
             &["trend", "serving.json", "--kind", "host-segment"],

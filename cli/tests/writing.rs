@@ -293,7 +293,7 @@ fn a_full_device_is_reported() {
 #[test]
 fn thousands_of_inputs_are_read_and_every_bad_one_is_reported() {
     let folder = folder();
-    let mut words = vec!["report"];
+    let mut words = vec!["report", "--per-process"];
     words.extend(["clean.json"; 2000]);
     words.push("missing.json");
     words.extend(["clean.json"; 1000]);

@@ -294,69 +294,68 @@ mod tests {
     }
 
     proptest! {
-            /// A log that lacks its oldest events gives the states of the whole log.
-            #[test]
-            fn states_are_what_the_events_left(
-                steps in prop::collection::vec((0u64..5, 0u64..6, 1u64..100, 0u32..2, any::<bool>()), 1..60),
-                times in prop::collection::vec(0u64..250, 1..5),
-                since in 0u64..100,
-            ) {
-                let mut snapshot = with_marks(&[]);
-                let (mut live, mut all, mut time) = (HashMap::default(), Vec::new(), 0);
-                type State = Vec<(u64, u64, u64)>;
-                let mut states: Vec<(u64, State)> = Vec::new();
-                let in_order = |live: &HashMap<Key, (u64, u64)>| {
-                    let mut rows: Vec<_> = live.iter().map(|(key, &(bytes, time))| (key.0, bytes, time)).collect();
-                    rows.sort_unstable();
-                    rows
-                };
-                for (pause, address, bytes, site, fails) in steps {
-                    time += pause * UNIT_NS;
-                    let key = (address, site);
-                    let event = |op, bytes, lifetime_ns| Event { time_ns: time, op, address, bytes, site, lifetime_ns, thread: None };
-                    match live.remove(&key) {
-                        Some((bytes, since)) => {
-                            all.push(event(Op::Freed, bytes, time - since));
-                            if fails {
-                                all.push(event(Op::Restored, bytes, 0));
-                                live.insert(key, (bytes, since));
-                            }
-                        }
-                        None => {
-                            all.push(event(Op::Allocated, bytes, 0));
-                            live.insert(key, (bytes, time));
+        /// A log that lacks its oldest events gives the states of the whole log.
+        #[test]
+        fn states_are_what_the_events_left(
+            steps in prop::collection::vec((0u64..5, 0u64..6, 1u64..100, 0u32..2, any::<bool>()), 1..60),
+            times in prop::collection::vec(0u64..250, 1..5),
+            since in 0u64..100,
+        ) {
+            let mut snapshot = with_marks(&[]);
+            let (mut live, mut all, mut time) = (HashMap::default(), Vec::new(), 0);
+            type State = Vec<(u64, u64, u64)>;
+            let mut states: Vec<(u64, State)> = Vec::new();
+            let in_order = |live: &HashMap<Key, (u64, u64)>| {
+                let mut rows: Vec<_> = live.iter().map(|(key, &(bytes, time))| (key.0, bytes, time)).collect();
+                rows.sort_unstable();
+                rows
+            };
+            for (pause, address, bytes, site, fails) in steps {
+                time += pause * UNIT_NS;
+                let key = (address, site);
+                let event = |op, bytes, lifetime_ns| Event { time_ns: time, op, address, bytes, site, lifetime_ns, thread: None };
+                match live.remove(&key) {
+                    Some((bytes, since)) => {
+                        all.push(event(Op::Freed, bytes, time - since));
+                        if fails {
+                            all.push(event(Op::Restored, bytes, 0));
+                            live.insert(key, (bytes, since));
                         }
                     }
-                    states.push((time, in_order(&live)));
+                    None => {
+                        all.push(event(Op::Allocated, bytes, 0));
+                        live.insert(key, (bytes, time));
+                    }
                 }
-                let call = Call {
-                    kind: Kind::Device, domain: None, api: "cudaMalloc".to_owned(), device: Some(0), context: None, stream: None,
-                    pool: None, thread: 0, references: 0, mappings: 0, nodes: None,
-    kernel: None,
-                };
-                let mut gathered = Gathering::default();
-                for (&(address, site), &(bytes, time_ns)) in &live {
-                    let stack = Some(site as usize);
-                    gathered.add(Allocation { address, bytes, requested: bytes, time_ns, stack, call: &call });
-                }
-                snapshot.allocations = gathered.finish();
-                let mut times: Vec<u64> = times.iter().map(|time| time * UNIT_NS).collect();
-                times.sort_unstable();
-                let since_ns = since * UNIT_NS;
-                let kept = all.into_iter().filter(|event| event.time_ns >= since_ns);
-                let timeline = Timeline::new(since_ns, time, sites(), kept);
-                let mut seen = Vec::new();
-                super::states(&snapshot, &timeline, &times, |number, state| {
-                    seen.push(number);
-                    let expected = states.iter().rev().find(|(at, _)| *at <= times[number]);
-                    let expected = expected.map_or(Vec::new(), |(_, rows)| rows.clone());
-                    let mut found: Vec<_> = state.allocations.iter().map(|row| (row.address, row.bytes, row.time_ns)).collect();
-                    found.sort_unstable();
-                    assert_eq!(found, expected, "at {}", times[number]);
-                    state.validate().unwrap();
-                });
-                let expected: Vec<usize> = (0..times.len()).filter(|&number| times[number] >= since_ns).collect();
-                prop_assert_eq!(seen, expected);
+                states.push((time, in_order(&live)));
             }
+            let call = Call {
+                kind: Kind::Device, domain: None, api: "cudaMalloc".to_owned(), device: Some(0), context: None, stream: None,
+                pool: None, thread: 0, references: 0, mappings: 0, nodes: None, kernel: None,
+            };
+            let mut gathered = Gathering::default();
+            for (&(address, site), &(bytes, time_ns)) in &live {
+                let stack = Some(site as usize);
+                gathered.add(Allocation { address, bytes, requested: bytes, time_ns, stack, call: &call });
+            }
+            snapshot.allocations = gathered.finish();
+            let mut times: Vec<u64> = times.iter().map(|time| time * UNIT_NS).collect();
+            times.sort_unstable();
+            let since_ns = since * UNIT_NS;
+            let kept = all.into_iter().filter(|event| event.time_ns >= since_ns);
+            let timeline = Timeline::new(since_ns, time, sites(), kept);
+            let mut seen = Vec::new();
+            super::states(&snapshot, &timeline, &times, |number, state| {
+                seen.push(number);
+                let expected = states.iter().rev().find(|(at, _)| *at <= times[number]);
+                let expected = expected.map_or(Vec::new(), |(_, rows)| rows.clone());
+                let mut found: Vec<_> = state.allocations.iter().map(|row| (row.address, row.bytes, row.time_ns)).collect();
+                found.sort_unstable();
+                assert_eq!(found, expected, "at {}", times[number]);
+                state.validate().unwrap();
+            });
+            let expected: Vec<usize> = (0..times.len()).filter(|&number| times[number] >= since_ns).collect();
+            prop_assert_eq!(seen, expected);
         }
+    }
 }

@@ -334,6 +334,10 @@ impl Recording {
             }
             // What was live at the end stays as it was then.
             self.commit(withdrawn, shard);
+            // Meanwhile the handle was freed and given out again: then it stays counted as freed.
+            if table.get(key).is_some() {
+                return;
+            }
             match table.insert(key, &changed) {
                 Ok(_) if is_moved => self.count(key, &changed, shard, Op::Allocated),
                 Ok(_) => self.count(key, &changed, shard, Op::Restored),

@@ -118,11 +118,23 @@ impl Snapshot {
         }
     }
 
+    /// The device of segments whose device is not known. If that of others is known, they are on GPUs that the program does not
+    /// use: the driver takes some memory on each GPU that it sees.
+    pub(crate) fn device_of_segments(&self) -> Option<usize> {
+        let counters = self
+            .object_counters
+            .iter()
+            .map(|counter| (counter.kind, counter.device));
+        let rows = self.segments.calls().iter().map(|call| (call.kind, call.device));
+        let is_known = |(kind, device): (Kind, Option<usize>)| kind == Kind::Segment && device.is_some();
+        (self.devices.len() == 1 && !counters.chain(rows).any(is_known)).then_some(0)
+    }
+
     /// What the kernel driver gave to the process in the place of the memory, for reports of it.
     pub fn into_segments(self) -> Snapshot {
+        let only = self.device_of_segments();
         let mut counters = self.object_counters;
         counters.retain(|counter| counter.kind.place() == Place::Segment && counter.total_count > 0);
-        let only = (self.devices.len() == 1).then_some(0);
         let peaks = counters.iter().filter(|counter| counter.kind == Kind::Segment);
         let device_peaks = peaks.filter_map(|counter| {
             Some(DevicePeak {
@@ -192,16 +204,17 @@ impl Snapshot {
                 ProcessState::Unknown => Err(PointError::Unknown),
             };
         };
-        let later = self.allocations.iter().filter(|row| row.time_ns > end.time_ns);
+        let later = self.allocations.iter().chain(self.objects.iter());
+        let later = later.filter(|row| row.time_ns > end.time_ns);
         let later = by_place(later.map(|row| (row, 1)));
-        self.allocations.retain(|row| row.time_ns <= end.time_ns);
-        let freed = std::mem::take(&mut self.freed_after_end);
-        self.allocations.join(&freed);
-        for counter in &mut self.counters {
+        for counter in self.counters.iter_mut().chain(&mut self.object_counters) {
             let (count, bytes) = later.get(&place(counter)).copied().unwrap_or_default();
             counter.total_count = counter.total_count.saturating_sub(count);
             counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
         }
+        self.allocations.retain(|row| row.time_ns <= end.time_ns);
+        let freed = std::mem::take(&mut self.freed_after_end);
+        self.allocations.join(&freed);
         self.objects.retain(|row| row.time_ns <= end.time_ns);
         let destroyed = std::mem::take(&mut self.objects_freed_after_end);
         self.objects.join(&destroyed);

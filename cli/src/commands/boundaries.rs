@@ -41,7 +41,7 @@ pub struct AtBoundary {
 
 impl BoundaryArgs {
     /// # Errors
-    /// There is a baseline too, maybe from the config file.
+    /// There is a baseline too, maybe from the config file, or a limit of objects.
     pub fn suits(&self, rules: &RuleArgs) -> Result<(), Failure> {
         match (self.is_given(), &rules.baseline) {
             (true, Some(path)) => Err(Failure::new(format!(
@@ -49,6 +49,10 @@ impl BoundaryArgs {
                  one run; leave out one of them, or pass --no-config if the config file names the baseline",
                 path.display()
             ))),
+            (true, None) if !rules.max_objects.is_empty() => Err(Failure::new(
+                "--max-objects: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
+                 marks; judge objects in a check of their own, or pass --no-config if the config file limits them",
+            )),
             _ => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::diff::{Diff, Options, same_process};
-use culeak::analysis::filter::Filter;
+use culeak::analysis::filter::{Filter, only_objects};
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
@@ -97,6 +97,11 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if args.at.len() > 2 {
         return Err(Failure::new(
             "--at: given more than twice; give it once for both sides, or twice: of BEFORE and of AFTER",
+        ));
+    }
+    if only_objects(&args.kind) && (args.tree || args.flamegraph.is_some()) {
+        return Err(Failure::new(
+            "--tree and --flamegraph show bytes, which objects without an address do not have; leave them out",
         ));
     }
     let mut before = load::one(&args.before)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use culeak::analysis::filter::Filter;
+use culeak::analysis::filter::{Filter, only_objects};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report;
 use culeak::analysis::words;
@@ -179,6 +179,11 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     if args.objects && args.cost.is_made() {
         return Err(Failure::new(
             "--objects: destroyed objects are not recorded by stack; use --cost count",
+        ));
+    }
+    if !args.objects && only_objects(&args.kind) {
+        return Err(Failure::new(
+            "--kind: objects without an address are no memory; add --objects to export them",
         ));
     }
     let of_segments = load::segments::are_wanted(&args.kind)?;

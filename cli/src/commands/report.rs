@@ -205,6 +205,12 @@ impl ReportArgs {
                  blocks; leave out --since, --by size, stream or thread, and --sort age",
             ));
         }
+        if only_objects(&self.filter.kind) && (self.tree || self.flamegraph.is_some()) {
+            return Err(Failure::new(
+                "--tree and --flamegraph show bytes, which objects without an address do not have; use --objects, or culeak \
+                 export --objects",
+            ));
+        }
         let others = [
             ("--between", self.between.is_some()),
             ("--objects", self.objects),

@@ -22,7 +22,7 @@ use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
-use crate::snapshot::{Allocation, Snapshot};
+use crate::snapshot::{Allocation, Context, Snapshot};
 
 mod memory_pools;
 mod parts;
@@ -122,7 +122,7 @@ pub(super) fn has_segments(snapshot: &Snapshot) -> bool {
 
 /// The largest sum of the segments of a device, and its time.
 fn peak(snapshot: &Snapshot, device: usize) -> (u64, u64) {
-    let only = (snapshot.devices.len() == 1).then_some(0);
+    let only = snapshot.device_of_segments();
     let counters = snapshot.object_counters.iter();
     let of_device = counters.filter(|of| of.kind == Kind::Segment && of.device.or(only) == Some(device));
     of_device
@@ -168,7 +168,7 @@ impl<'a> ProcessSide<'a> {
             );
         } else {
             let has_graphs = snapshot.counters.iter().any(|counter| counter.kind == Kind::Graph);
-            let heaps = heaps(snapshot, device, contexts);
+            let heaps = heaps(snapshot, device, peak.1, contexts);
             let mut sorted = Sorted::new(&taken, contexts, has_graphs, heaps, &GivenBack::default());
             for (purpose, of) in [
                 (Purpose::Linear, "cuMemAlloc"),
@@ -208,7 +208,7 @@ impl<'a> ProcessSide<'a> {
         let contexts = contexts(snapshot, device, snapshot.taken.at_ns);
         let mut blocks = BlockSums::of(snapshot, device);
         let given_back = GivenBack::of(snapshot, device, stacks);
-        let heaps = heaps(snapshot, device, contexts);
+        let heaps = heaps(snapshot, device, snapshot.taken.at_ns, contexts);
         let mut sorted = Sorted::new(&taken, contexts, blocks.has_graphs, heaps, &given_back);
         let mut lines = Vec::new();
         let side = |lines| ProcessSide {
@@ -329,7 +329,7 @@ fn driver_lines<'a>(
 
 /// Memory that the kernel driver gave on a device, and memory of other processes that this one has open.
 fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'a>) -> (Vec<Taken<'s, 'a>>, Tally) {
-    let only = (snapshot.devices.len() == 1).then_some(0);
+    let only = snapshot.device_of_segments();
     let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
     let (mut taken, mut imported) = (Vec::new(), Tally::default());
     for (row, segment) in snapshot.segments.iter().enumerate() {
@@ -368,12 +368,14 @@ fn channels(snapshot: &Snapshot, device: usize) -> Option<u64> {
 }
 
 /// What a launch takes for the heap of `malloc` in kernels, in each of these contexts: its limit, and a page more.
-fn heaps(snapshot: &Snapshot, device: usize, contexts: u64) -> Vec<u64> {
+fn heaps(snapshot: &Snapshot, device: usize, at_ns: u64, contexts: u64) -> Vec<u64> {
     let of_device = snapshot
         .contexts
         .iter()
         .filter(|context| context.device == Some(device));
-    let limits = of_device.filter_map(|context| context.heap_limit);
+    let limits = of_device
+        .filter(|context| existed(context, at_ns))
+        .filter_map(|context| context.heap_limit);
     let mut sizes: Vec<u64> = limits
         .filter_map(|limit| limit.checked_next_multiple_of(PAGE)?.checked_add(PAGE))
         .collect();
@@ -382,14 +384,16 @@ fn heaps(snapshot: &Snapshot, device: usize, contexts: u64) -> Vec<u64> {
     sizes
 }
 
+fn existed(context: &Context, at_ns: u64) -> bool {
+    let is_gone = context.destroyed_ns.is_some_and(|time_ns| time_ns <= at_ns);
+    !is_gone && context.first_seen_ns <= at_ns
+}
+
 /// The contexts of a device that existed at this time, at least one. A green context lies in another one.
 fn contexts(snapshot: &Snapshot, device: usize, at_ns: u64) -> u64 {
     let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
     let contexts = snapshot.contexts.iter();
-    let existing = contexts.filter(|context| {
-        let is_gone = context.destroyed_ns.is_some_and(|time_ns| time_ns <= at_ns);
-        !is_gone && context.first_seen_ns <= at_ns && of_device(&context.device)
-    });
+    let existing = contexts.filter(|context| existed(context, at_ns) && of_device(&context.device));
     let green = objects(snapshot, device, Kind::GreenContext);
     (existing.count() as u64).saturating_sub(green).max(1)
 }
@@ -409,7 +413,7 @@ fn destroyed(snapshot: &Snapshot, device: usize, kind: Kind) -> u64 {
 
 /// The segments of a device at the peak of their sum.
 fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPeakOfProcess> {
-    let only = (snapshot.devices.len() == 1).then_some(0);
+    let only = snapshot.device_of_segments();
     let mut sums: BTreeMap<Purpose, Tally> = BTreeMap::new();
     let rows = snapshot.segments_at_peaks.iter();
     for row in rows.filter(|row| row.device.or(only) == Some(device)) {

@@ -112,7 +112,7 @@ impl SeriesOfSites {
             }
             series.of_site.push(wanted);
         }
-        let only = (snapshot.devices.len() == 1).then_some(0);
+        let only = snapshot.device_of_segments();
         for site in &timeline.segments.sites {
             let request = Request {
                 kind: site.kind,

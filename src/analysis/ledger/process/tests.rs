@@ -62,6 +62,39 @@ fn a_process_that_allocates_nothing_has_a_context_and_the_pool_for_local_memory(
 }
 
 #[test]
+fn memory_on_gpus_that_the_program_does_not_use_is_not_on_the_one_that_it_uses() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuDevicePrimaryCtxRetain", &[RUNTIME, MAIN], &[2 * MIB]);
+    sample.0.segments.change_last(|_, call| call.device = None);
+    let bytes = |sample: &Sample| ledger(sample, |device| device.process.as_ref().map(|process| process.bytes));
+    assert_eq!(bytes(&sample), Some(i128::from(518 * MIB)));
+    // If no device is known, all are on the only one.
+    for call in sample.0.segments.calls_mut() {
+        call.device = None;
+    }
+    assert_eq!(bytes(&sample), Some(i128::from(520 * MIB)));
+}
+
+#[test]
+fn a_heap_of_a_context_that_is_gone_is_no_heap() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let context = |destroyed_ns| Context {
+        handle: 0x6666_0000,
+        device: Some(0),
+        primary: true,
+        first_seen_ns: 1,
+        destroyed_ns,
+        heap_limit: Some(128 * MIB),
+    };
+    sample.0.contexts = vec![context(Some(2))];
+    assert_eq!(heaps(&sample.0, 0, 2, 1), [DEVICE_HEAP]);
+    sample.0.contexts.push(context(None));
+    assert_eq!(heaps(&sample.0, 0, 2, 1), [130 * MIB]);
+}
+
+#[test]
 fn a_stack_limit_replaces_the_pool_for_local_memory() {
     for pool in [150, 216, 17046] {
         let mut sample = Sample::new();
