@@ -1,15 +1,19 @@
 //! Arguments to snapshots: process ids, recordings, snapshot files of culeak or PyTorch, pipes, `-`, and folders.
 //!
 //! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
-//! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
-//! them. [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`] searches for what keeps its memory alive, and [`sidecar`] adds
-//! holders that `run --why` found. Deliberately absent: symbols; see `symbolize`.
+//! in it, or, if there are none, its snapshots ([`members`]). Patterns and lists name several of these ([`listed`]). Inputs are
+//! protected ([`crate::output::protect`]), so that no command replaces them.
+//!
+//! [`at`] reduces an input to a point in time, [`segments`] puts the kernel driver's side in the place of the memory, [`holders`]
+//! searches for what keeps its memory alive, [`sidecar`] adds holders that `run --why` found, and [`many`] adds several inputs up
+//! as one job. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
 mod file;
 pub mod holders;
 mod listed;
 pub mod many;
+mod members;
 pub mod memory_viz;
 mod process;
 pub mod segments;
@@ -18,8 +22,8 @@ pub mod timeline;
 
 use std::cell::RefCell;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs};
 
 use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::points::Points;
@@ -27,6 +31,7 @@ use culeak::reader;
 use culeak::snapshot::Snapshot;
 
 pub use file::must_be_recording;
+pub use members::Members;
 pub use process::{as_pid, process_lives, recording_of};
 
 use file::Reader;
@@ -55,110 +60,106 @@ pub enum Place {
     StandardInput,
 }
 
-/// The sources that an argument names: one; for a folder its recordings, or its snapshots if it has no recordings; for a
-/// pattern, or `-` with a list of paths, those of each path.
-///
-/// # Errors
-/// A folder cannot be read, or contains neither, or nothing matches the pattern.
-pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
-    let argument = argument.as_ref();
-    if let Some(pid) = as_pid(argument) {
-        return Ok(vec![Place::Process(pid)]);
-    }
-    if argument == "-" {
-        let listed = listed::on_standard_input().map_err(|error| file::unreadable("standard input", &error))?;
-        let Some(listed) = listed else {
-            return Ok(vec![Place::StandardInput]);
-        };
-        let each: Result<Vec<_>, _> = listed.iter().map(places_of_path).collect();
-        return Ok(each?.concat());
-    }
-    if let Some(matching) = listed::matching(argument) {
-        if matching.is_empty() {
-            return Err(Failure::new(format!(
-                "{}: no file matches this pattern; name others",
-                argument.display()
-            )));
-        }
-        let each: Result<Vec<_>, _> = matching.iter().map(places_of_path).collect();
-        return Ok(each?.concat());
-    }
-    places_of_path(argument)
+/// What an argument names.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub places: Vec<Place>,
+    /// What of it cannot be read, with the reason. Without places there is at least one.
+    pub failures: Vec<Failure>,
 }
 
-/// The sources that a path names: the file, or the files of a folder.
-fn places_of_path(path: impl AsRef<Path>) -> Result<Vec<Place>, Failure> {
-    let path = path.as_ref();
-    if !path.is_dir() {
-        return Ok(vec![Place::File(path.to_path_buf())]);
+impl Found {
+    fn failed(failure: Failure) -> Found {
+        Found {
+            places: Vec::new(),
+            failures: vec![failure],
+        }
     }
-    let members = Members::of(path)?;
+
+    fn all(found: impl IntoIterator<Item = Found>) -> Found {
+        let mut all = Found::default();
+        for found in found {
+            all.places.extend(found.places);
+            all.failures.extend(found.failures);
+        }
+        all
+    }
+}
+
+/// The sources that an argument names: one; for a folder its recordings, or its snapshots if it has no recordings; for a
+/// pattern those of each path that matches; for `-` with a list those of each line, which is as an argument.
+pub fn places(argument: impl AsRef<OsStr>) -> Found {
+    let argument = argument.as_ref();
+    if argument != "-" {
+        return places_of_word(argument);
+    }
+    match listed::on_standard_input() {
+        Ok(None) => Found {
+            places: vec![Place::StandardInput],
+            failures: Vec::new(),
+        },
+        Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))),
+        Err(error) => Found::failed(file::unreadable("standard input", &error)),
+    }
+}
+
+fn places_of_line(line: &OsStr) -> Found {
+    match line == "-" {
+        true => Found::failed(Failure::new(
+            "-: standard input contains a list, so it cannot be an input of this list; name a file",
+        )),
+        false => without_pipes(places_of_word(line)),
+    }
+}
+
+/// The sources that a process id, a pattern or a path names.
+fn places_of_word(argument: &OsStr) -> Found {
+    if let Some(pid) = as_pid(argument) {
+        return Found {
+            places: vec![Place::Process(pid)],
+            failures: Vec::new(),
+        };
+    }
+    match listed::matching(argument) {
+        None => places_of_path(Path::new(argument)),
+        Some(matching) if matching.is_empty() => Found::failed(Failure::new(format!(
+            "{}: no file matches this pattern; name others",
+            argument.display()
+        ))),
+        Some(matching) => Found::all(matching.iter().map(|path| without_pipes(places_of_path(path)))),
+    }
+}
+
+/// The sources that a path names: the file, or the files of a folder. Snapshots of a folder count only if neither it nor a
+/// folder in it has recordings.
+fn places_of_path(path: &Path) -> Found {
+    if !path.is_dir() {
+        return Found {
+            places: vec![Place::File(path.to_path_buf())],
+            failures: Vec::new(),
+        };
+    }
+    let members = Members::of(path);
     let paths = match members.recordings.is_empty() {
         true => members.snapshots,
         false => members.recordings,
     };
-    Ok(paths.into_iter().map(Place::File).collect())
+    without_pipes(Found {
+        places: paths.into_iter().map(Place::File).collect(),
+        failures: members.failures,
+    })
 }
 
-/// Whether a path is a folder itself, and not a link to one, which may lead in a circle.
-fn is_own_folder(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
-}
-
-/// The recordings and snapshots in a folder, sorted by name; those of the folders in it, if it has none.
-pub struct Members {
-    /// `*.culeak`.
-    pub recordings: Vec<PathBuf>,
-    /// `*.culeak-snapshot`, and those `*.json` files that are snapshots.
-    pub snapshots: Vec<PathBuf>,
-}
-
-impl Members {
-    /// # Errors
-    /// The folder cannot be read, or contains no such files.
-    pub fn of(folder: &Path) -> Result<Members, Failure> {
-        Members::within(folder, listed::DEPTH)
-    }
-
-    /// As [`Members::of`]; a folder without any has those of the folders in it, down to this depth.
-    fn within(folder: &Path, depth: usize) -> Result<Members, Failure> {
-        let shown = folder.display().to_string();
-        let entries = fs::read_dir(folder).map_err(|error| file::unreadable(&shown, &error))?;
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        paths.sort();
-        let folders: Vec<PathBuf> = paths.iter().filter(|path| is_own_folder(path)).cloned().collect();
-        let extension = |path: &PathBuf| path.extension().unwrap_or_default().to_owned();
-        let (recordings, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| extension(path) == "culeak");
-        let is_snapshot = |path: &PathBuf| match extension(path) {
-            automatic if automatic == "culeak-snapshot" => true,
-            json => json == "json" && file::begins_as_snapshot(path),
-        };
-        let snapshots: Vec<PathBuf> = others.into_iter().filter(is_snapshot).collect();
-        if recordings.is_empty() && snapshots.is_empty() {
-            let below = folders.iter().filter(|_| depth > 0);
-            let below: Vec<Members> = below
-                .filter_map(|folder| Members::within(folder, depth - 1).ok())
-                .collect();
-            if !below.is_empty() {
-                return Ok(Members::together(below));
-            }
-            return Err(Failure::new(format!(
-                "{shown}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-snapshot) or snapshots (*.json); \
-                 name another"
-            )));
-        }
-        Ok(Members { recordings, snapshots })
-    }
-
-    /// Folders without recordings contribute their snapshots only if no folder has recordings.
-    fn together(folders: Vec<Members>) -> Members {
-        let (mut recordings, mut snapshots) = (Vec::new(), Vec::new());
-        for members in folders {
-            recordings.extend(members.recordings);
-            snapshots.extend(members.snapshots);
-        }
-        Members { recordings, snapshots }
-    }
+/// Opening a pipe waits for a writer, so only those count that the user names.
+fn without_pipes(found: Found) -> Found {
+    let (pipes, places) = found.places.into_iter().partition(Place::is_pipe);
+    let (pipes, mut failures): (Vec<Place>, _) = (pipes, found.failures);
+    failures.extend(pipes.iter().map(|pipe| {
+        Failure::new(format!(
+            "{pipe}: a pipe, which is read only if it is an argument itself; name it, or leave it out"
+        ))
+    }));
+    Found { places, failures }
 }
 
 impl fmt::Display for Place {
@@ -172,6 +173,15 @@ impl fmt::Display for Place {
 }
 
 impl Place {
+    /// Whether the source can be read only once.
+    pub fn is_pipe(&self) -> bool {
+        match self {
+            Place::Process(_) => false,
+            Place::File(path) => file::is_pipe(path),
+            Place::StandardInput => true,
+        }
+    }
+
     /// Reads the snapshot.
     ///
     /// # Errors
@@ -267,9 +277,12 @@ pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
 /// # Errors
 /// It names several, or none.
 pub fn single(argument: &OsStr) -> Result<Place, Failure> {
-    let mut found = places(argument)?;
-    match found.len() {
-        1 => Ok(found.remove(0)),
+    let Found { mut places, failures } = places(argument);
+    if let Some(failure) = failures.into_iter().next() {
+        return Err(failure);
+    }
+    match places.len() {
+        1 => Ok(places.remove(0)),
         n => Err(Failure::new(format!(
             "{}: a folder with {n} recordings or snapshots; name one of them",
             argument.display()
@@ -312,15 +325,10 @@ fn all_by(
     arguments: &[impl AsRef<OsStr>],
     load: impl Fn(&Place) -> Result<Loaded, Failure>,
 ) -> Result<Several, Failure> {
-    let (mut found, mut items, mut failures) = (Vec::new(), Vec::new(), Vec::new());
-    for argument in arguments {
-        match places(argument) {
-            Ok(places) => found.extend(places),
-            Err(failure) => failures.push(failure),
-        }
-    }
-    let progress = Progress::over("reading", found.len() as u64, Unit::Of("files"));
-    for place in &found {
+    let Found { places, mut failures } = Found::all(arguments.iter().map(places));
+    let mut items = Vec::new();
+    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
+    for place in &places {
         match load(place) {
             Ok(item) => items.push(item),
             Err(failure) => failures.push(failure),

@@ -143,7 +143,12 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
     let passed = output(&["check", ".", "--max-leaked", "9GiB"]);
     let text = String::from_utf8_lossy(&passed.stdout);
     assert!(
-        text.starts_with("passed: all of 12 processes, with ") && text.lines().count() == 1,
+        text.starts_with("passed: all of 12 processes, with ") && text.lines().count() == 2,
+        "{text}"
+    );
+    let warning = text.lines().nth(1).unwrap_or_default();
+    assert!(
+        warning.starts_with("warning: 40 frees were for") && warning.ends_with("(12 processes that passed)"),
         "{text}"
     );
     let report = String::from_utf8_lossy(&output(&["report", "."]).stdout).into_owned();
@@ -218,4 +223,30 @@ fn with_commas(count: usize) -> String {
         0..1000 => count.to_string(),
         _ => format!("{},{:03}", count / 1000, count % 1000),
     }
+}
+
+/// Several snapshots of one process make the job read its inputs again.
+#[test]
+fn standard_input_is_read_once_if_a_process_has_several_snapshots() {
+    let folder = folder(2);
+    let mut other = leaky();
+    other.process.pid += 1;
+    let piped = folder.path().join("other");
+    fs::write(&piped, serde_json::to_vec(&other).expect("JSON")).expect("written");
+    let output = culeak(
+        folder.path(),
+        &["report", "00000.culeak", "00001.culeak", "-", "--json"],
+    )
+    .stdin(fs::File::open(&piped).expect("a file"))
+    .output()
+    .expect("culeak starts");
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let job: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(job["earlier_snapshots"], 1);
+    assert_eq!(job["processes"].as_array().map(Vec::len), Some(2));
 }

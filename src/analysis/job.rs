@@ -8,7 +8,8 @@
 //!
 //! Processes are added one at a time, in any order, and nothing of a process is kept but its row and its part of each
 //! [`spread::Spread`], so the memory that a job needs depends on its call sites and hardly on its processes. The result does not
-//! depend on the order. Only like is compared with like: processes of the same [`Program`].
+//! depend on the order, unless a program has more than [`SITES_MAX`] call sites: those that come first keep their names. Only
+//! like is compared with like: processes of the same [`Program`].
 //!
 //! Deliberately absent: time. Several snapshots of one process are one process, and the latest counts.
 
@@ -24,7 +25,7 @@ pub mod outliers;
 pub mod sites;
 pub mod spread;
 
-use outliers::{Naming, Outliers, Verdict, judge, sentence};
+use outliers::{Naming, Outliers, Verdict, judge, judge_each, sentence};
 use sites::{ProcessRow, ProcessSums, Site, SiteId, Sites};
 use spread::Spread;
 
@@ -119,8 +120,15 @@ impl Job {
                     rows.push(population.row(sites.get(id as SiteId), sums, &self.rows, naming));
                 }
             }
-            for (what, spread) in [(Quantity::Held, &population.held), (Quantity::Peak, &population.peak)] {
-                if let Verdict::StandOut(out) = judge(spread, &population.members) {
+            type Value = fn(&ProcessRow) -> u64;
+            let quantities: [(_, _, Value); 2] = [
+                (Quantity::Held, &population.held, |row| row.held.bytes),
+                (Quantity::Peak, &population.peak, |row| row.peak_bytes),
+            ];
+            for (what, spread, value) in quantities {
+                let of = |member: &u32| Some((*member, value(self.rows.get(*member as usize)?.as_ref()?)));
+                let values: Vec<_> = population.members.iter().filter_map(of).collect();
+                if let Verdict::StandOut(out) = judge_each(spread, &values) {
                     let sentence = sentence(&out, &population.members, &self.rows, naming);
                     differing.push((what, StandsOut::of(&out, sentence, &self.rows), out.members));
                 }

@@ -15,7 +15,7 @@ use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 use super::boundaries::BoundaryArgs;
 use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::load::{self, Loaded, Several, holders};
+use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
@@ -45,7 +45,8 @@ Examples:
   culeak check app.culeak --at mark:asleep --not-above 64MiB
   culeak check app.culeak --fail-on lost,cycle                        recorded by run --why")]
 pub struct CheckArgs {
-    /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
+    /// Process ids, recordings, snapshots, folders of recordings or snapshots, patterns such as runs/*.culeak, or - for a
+    /// snapshot or a list of these on standard input
     #[arg(
         value_name = "PID|RECORDING|SNAPSHOT",
         required_unless_present = "print_suppressions"
@@ -172,15 +173,9 @@ fn finish(args: &CheckArgs, verdicts: &[(&str, Verdict)], unreadable: usize) -> 
 fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
-        let places = load::places(input);
-        let results = match places {
-            Ok(places) => places
-                .iter()
-                .map(|place| args.boundary.load(place, rules, &args.names))
-                .collect(),
-            Err(failure) => vec![Err(failure)],
-        };
-        for result in results {
+        let Found { places, failures } = load::places(input);
+        let load = |place: &Place| args.boundary.load(place, rules, &args.names);
+        for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
             match result {
                 Ok(item) => judged.push(item),
                 Err(failure) => {

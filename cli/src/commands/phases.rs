@@ -23,13 +23,10 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     };
     let (mut places, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
-        match load::places(input) {
-            Ok(found) => places.extend(found),
-            Err(failure) => {
-                unreadable += 1;
-                progress::fail(&failure);
-            }
-        }
+        let found = load::places(input);
+        unreadable += found.failures.len();
+        found.failures.iter().for_each(progress::fail);
+        places.extend(found.places);
     }
     let mut loaded = Vec::new();
     for place in &places {

@@ -231,7 +231,10 @@ impl ReportArgs {
     fn shows_job(&self) -> bool {
         let of_rows = self.by == By::Site && self.sort == Sort::Bytes && !self.full_stacks;
         let of_process = self.losses || self.objects || self.why || self.tree || self.between.is_some();
-        of_rows && !of_process && !self.per_process && self.html.is_none()
+        // The sums of a job are of memory that programs requested.
+        let of_others = matches!(load::segments::are_wanted(&self.filter.kind), Ok(true) | Err(_))
+            || only_objects(&self.filter.kind);
+        of_rows && !of_process && !of_others && !self.per_process && self.html.is_none()
     }
 
     /// Reads an input, with names, at the point or in the window that the report shows.
@@ -326,14 +329,15 @@ impl<'a> Inputs<'a> {
     fn new(args: &'a ReportArgs) -> Result<Inputs<'a>, Failure> {
         let (mut places, mut unreadable) = (Vec::new(), 0);
         for input in &args.inputs {
-            match load::places(input) {
-                Ok(found) => places.extend(found),
-                Err(failure) if args.inputs.len() == 1 => return Err(failure),
-                Err(failure) => {
-                    unreadable += 1;
-                    progress::fail(&failure);
-                }
+            let mut found = load::places(input);
+            let is_nothing = args.inputs.len() == 1 && found.places.is_empty();
+            if let Some(last) = found.failures.pop_if(|_| is_nothing) {
+                found.failures.iter().for_each(progress::fail);
+                return Err(last);
             }
+            unreadable += found.failures.len();
+            found.failures.iter().for_each(progress::fail);
+            places.extend(found.places);
         }
         let mut inputs = Inputs {
             args,
@@ -483,4 +487,47 @@ fn print_json(args: &ReportArgs, rules: &Rules, inputs: &mut Inputs) -> Result<(
         list.end()?;
         writeln!(out)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ReportArgs,
+    }
+
+    #[test]
+    fn options_that_the_report_of_a_job_lacks_imply_per_process() {
+        let shows_job = |words: &str| {
+            let words = ["report", "runs"].into_iter().chain(words.split_whitespace());
+            Line::try_parse_from(words).expect("valid options").args.shows_job()
+        };
+        for words in [
+            "",
+            "--at peak",
+            "--kind pinned",
+            "--kind pinned --kind stream",
+            "--json",
+            "--top 3",
+        ] {
+            assert!(shows_job(words), "{words}");
+        }
+        for words in [
+            "--per-process",
+            "--by kind",
+            "--why",
+            "--tree",
+            "--kind segment",
+            "--kind host-segment --kind channel",
+            "--kind stream",
+            "--kind graph-exec --kind event",
+        ] {
+            assert!(!shows_job(words), "{words}");
+        }
+    }
 }

@@ -3,8 +3,8 @@
 //! The values have the names of Go's heap profiles: `inuse_space` and `inuse_objects` are live memory; `alloc_space` and
 //! `alloc_objects`, all memory allocated since the start, are absent if the input does not count it. Samples have the
 //! labels `kind`, `device`, `stream`, `thread`, `bytes` (the size of one block), and, for memory of a library or an
-//! allocator, `library` or `cached`; those of the process are `host`, `pid` and `rank`. Each address has its mapping with build id and its lines, inlined calls included.
-//! `pprof -diff_base before.pb.gz after.pb.gz` compares.
+//! allocator, `library` or `cached`; those of the process are `host`, `pid` and `rank`. Each address has its mapping with
+//! build id and its lines, inlined calls included. `pprof -diff_base before.pb.gz after.pb.gz` compares.
 //!
 //! The location of a Python line has neither an address nor a mapping.
 

@@ -41,6 +41,11 @@ pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Whether opening this file waits for a writer.
+pub fn is_pipe(path: &Path) -> bool {
+    path.metadata().is_ok_and(|metadata| metadata.file_type().is_fifo())
+}
+
 /// Whether a file begins like a snapshot, whose first field is its format.
 pub fn begins_as_snapshot(path: &Path) -> bool {
     let mut start = Vec::new();

@@ -1,7 +1,7 @@
 //! Inputs that an argument only describes: patterns that the shell did not expand, and lists on standard input.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,10 @@ use culeak::{reader, wildcard};
 
 use crate::pickle;
 
-/// Folders that contain folders, at most.
-pub const DEPTH: usize = 8;
+/// The lines of a list, at most.
+const LINES: usize = 1_000_000;
+/// The bytes of a line: those of the longest path.
+const LINE: usize = nix::libc::PATH_MAX as usize;
 
 /// The paths that match a pattern such as `runs/*/*.culeak`, sorted; `None`: the argument is not a pattern, or names a file.
 pub fn matching(argument: &OsStr) -> Option<Vec<PathBuf>> {
@@ -49,7 +51,10 @@ pub fn matching(argument: &OsStr) -> Option<Vec<PathBuf>> {
     Some(found)
 }
 
-/// The paths on standard input, one per line; `None`: it contains a snapshot or a recording.
+/// The inputs that standard input lists, one per line; `None`: it contains a snapshot or a recording.
+///
+/// # Errors
+/// It cannot be read, or is longer than a list of inputs.
 pub fn on_standard_input() -> io::Result<Option<Vec<OsString>>> {
     let mut input = io::stdin().lock();
     let start = input.fill_buf()?;
@@ -60,22 +65,55 @@ pub fn on_standard_input() -> io::Result<Option<Vec<OsString>>> {
     if is_snapshot || start.contains(&0) {
         return Ok(None);
     }
-    let mut names = Vec::new();
-    for line in input.split(b'\n') {
-        let mut line = line?;
-        if line.last() == Some(&b'\r') {
-            line.pop();
+    lines(&mut input, LINES).map(Some)
+}
+
+/// The lines that are not empty.
+fn lines(input: &mut impl BufRead, most: usize) -> io::Result<Vec<OsString>> {
+    let bad = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+    let mut lines = Vec::new();
+    for number in 1.. {
+        let mut line = Vec::new();
+        // Its end may be two bytes.
+        input.by_ref().take(LINE as u64 + 2).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            break;
+        }
+        if number > most {
+            return Err(bad(format!("a list of more than {most} lines")));
+        }
+        for end in [b'\n', b'\r'] {
+            if line.last() == Some(&end) {
+                line.pop();
+            }
+        }
+        if line.len() > LINE {
+            return Err(bad(format!(
+                "line {number} is longer than {LINE} bytes, so it names no input"
+            )));
         }
         if !line.is_empty() {
-            names.push(OsString::from_vec(line));
+            lines.push(OsString::from_vec(line));
         }
     }
-    Ok(Some(names))
+    Ok(lines)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_has_one_input_per_line_and_an_end() {
+        let read = |text: &str, most: usize| lines(&mut text.as_bytes(), most).map_err(|error| error.to_string());
+        let path = "p".repeat(LINE);
+        let text = format!("a b\r\n\n4711\n{path}\nruns/*");
+        let expected: Vec<OsString> = ["a b", "4711", &path, "runs/*"].map(OsString::from).to_vec();
+        assert_eq!(read(&text, 5), Ok(expected));
+        assert_eq!(read(&text, 4), Err("a list of more than 4 lines".to_owned()));
+        let long = read(&format!("a\n{path}p"), 5).expect_err("too long");
+        assert!(long.starts_with("line 2 is longer than 4096 bytes"), "{long}");
+    }
 
     #[test]
     fn a_pattern_stands_for_the_files_that_match_it() {

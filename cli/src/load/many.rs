@@ -6,9 +6,10 @@
 //! ```
 //!
 //! Names are looked up once for all processes. An input that cannot be read is kept with the reason, and does not spoil the
-//! rest. The result does not depend on which thread reads what.
+//! rest. The result does not depend on which thread reads what, except for the names of call sites beyond the most that a job
+//! keeps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -42,8 +43,9 @@ pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
     if !earlier.is_empty() {
         // Rare: several snapshots of one process. A process cannot be taken out of its sums again.
         work.job = Mutex::default();
-        work.unreadable = Mutex::default();
-        work.read(places, &|number| !earlier.contains(&number));
+        let mut skipped: HashSet<u32> = earlier.iter().copied().collect();
+        skipped.extend(into_inner(&mut work.unreadable).iter().map(|(number, _)| *number));
+        work.read(places, &|number| !skipped.contains(&number));
     }
     let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
     unreadable.sort_by_key(|(number, _)| *number);
@@ -67,6 +69,8 @@ struct Work<'a> {
     sites: RwLock<Sites>,
     symbols: Mutex<Symbols>,
     unreadable: Mutex<Vec<(u32, Unreadable)>>,
+    /// The contents of pipes, which can be read only once.
+    piped: Mutex<HashMap<u32, Snapshot>>,
 }
 
 impl<'a> Work<'a> {
@@ -77,6 +81,7 @@ impl<'a> Work<'a> {
             sites: RwLock::default(),
             symbols: Mutex::default(),
             unreadable: Mutex::default(),
+            piped: Mutex::default(),
         }
     }
 
@@ -104,7 +109,7 @@ impl<'a> Work<'a> {
     }
 
     fn one(&self, number: u32, place: &Place) {
-        match self.sums(place) {
+        match self.load(number, place).and_then(|item| self.sums(item)) {
             Ok(sums) => self
                 .job
                 .lock()
@@ -124,11 +129,29 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn sums(&self, place: &Place) -> Result<ProcessSums, Failure> {
-        let mut item = match self.how.at {
+    fn load(&self, number: u32, place: &Place) -> Result<Loaded, Failure> {
+        let piped = || self.piped.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = piped().remove(&number);
+        if let Some(snapshot) = known {
+            return Ok(Loaded {
+                snapshot,
+                source: place.to_string(),
+                root: None,
+                points: None,
+                timeline: None,
+            });
+        }
+        let item = match self.how.at {
             Some(Point::Peak) => place.load()?,
             _ => place.load_without_peaks()?,
         };
+        if place.is_pipe() {
+            piped().insert(number, item.snapshot.clone());
+        }
+        Ok(item)
+    }
+
+    fn sums(&self, mut item: Loaded) -> Result<ProcessSums, Failure> {
         let point = self.how.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
         let options = &self.how.report;
         let is_elsewhere = matches!(point, Point::Mark(_) | Point::Time(_));

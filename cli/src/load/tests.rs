@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::file::read_pipe;
 use super::process::{mapped_recording, no_map};
 use super::*;
-use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::{Sample, leaky, shut_down};
+
+mod inputs;
 
 /// Loads a file of these bytes.
 fn load(bytes: &[u8]) -> Result<Snapshot, String> {
@@ -166,53 +167,6 @@ fn an_unreadable_file_is_refused_with_advice() {
         return; // Root can read every file.
     }
     assert!(failure(&file.path().display().to_string()).contains("permission denied; only the user who"));
-}
-
-#[test]
-fn a_folder_means_all_its_recordings() {
-    let folder = tempfile::tempdir().expect("a folder");
-    for name in ["b.culeak", "a.culeak", "notes.txt"] {
-        fs::write(
-            folder.path().join(name),
-            serde_json::to_vec(&Sample::new().finish(0, 0)).expect("json"),
-        )
-        .expect("written");
-    }
-    let path = folder.path().display().to_string();
-    let sources: Vec<_> = all(&[&path])
-        .expect("two recordings")
-        .items
-        .into_iter()
-        .map(|loaded| loaded.source)
-        .collect();
-    assert_eq!(sources, [format!("{path}/a.culeak"), format!("{path}/b.culeak")]);
-    assert!(one(&path).is_err_and(|failure| failure.to_string().contains("2 recordings or snapshots; name one")));
-}
-
-#[test]
-fn a_folder_without_recordings_means_its_snapshots_and_no_other_file_is_opened() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let json = serde_json::to_vec(&Sample::new().finish(0, 0)).expect("json");
-    for (name, bytes) in [
-        ("b.json", json.as_slice()),
-        ("a.peak-1.culeak-snapshot", &json),
-        ("c.json", b"{}"),
-        ("cut.json", &json[..300]),
-    ] {
-        fs::write(folder.path().join(name), bytes).expect("written");
-    }
-    let names = || {
-        let found = all(&[folder.path()]).expect("a folder with snapshots");
-        let name = |item: &Loaded| Path::new(&item.source).file_name().map(OsStr::to_owned);
-        let names: Vec<_> = found.items.iter().filter_map(name).collect();
-        (names, found.unreadable)
-    };
-    let opened = opens_fifo(&folder.path().join("fifo.json"), || {
-        assert_eq!(names(), (vec!["a.peak-1.culeak-snapshot".into(), "b.json".into()], 1));
-    });
-    assert!(!opened);
-    fs::write(folder.path().join("z.culeak"), &json).expect("written");
-    assert_eq!(names(), (vec!["z.culeak".into()], 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A verdict as text: passed or failed, the reasons, the failing call sites, and the next command.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
@@ -19,6 +19,9 @@ use crate::escape::Escaped;
 /// Call sites listed in a verdict; the report has all.
 const SITES_SHOWN: usize = 10;
 
+/// Different warnings of verdicts that are not printed.
+const WARNINGS_SHOWN: usize = 10;
+
 /// Failed processes whose verdict is printed in full.
 const FAILED_SHOWN: usize = 5;
 
@@ -28,7 +31,8 @@ pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Resu
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
     let processes = plural(verdicts.len() as u64, "process", "processes");
     if failed.is_empty() {
-        return writeln!(out, "{} all of {processes}, with {judged}", Styled(GOOD, "passed:"));
+        writeln!(out, "{} all of {processes}, with {judged}", Styled(GOOD, "passed:"))?;
+        return warnings_of_passed(verdicts, out);
     }
     let count = units::count(failed.len() as u64);
     writeln!(
@@ -36,7 +40,8 @@ pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Resu
         "{} {count} of {processes}, with {judged} in all",
         Styled(BAD, "failed:")
     )?;
-    writeln!(out, "  failed: {}", Escaped(&names(&failed)))?;
+    warnings_of_passed(verdicts, out)?;
+    writeln!(out, "  failed: {}", Escaped(&names(&failed, verdicts)))?;
     for (source, verdict) in failed.iter().take(FAILED_SHOWN) {
         writeln!(out, "== {} ==", Escaped(source))?;
         write(verdict, source, out)?;
@@ -49,16 +54,36 @@ pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Resu
     Ok(())
 }
 
-/// `ranks 3, 8-15`, or the inputs if not each of them has its own rank.
-fn names(failed: &[&(&str, Verdict)]) -> String {
+/// The different warnings of verdicts that are not printed because they passed, those of most processes first.
+fn warnings_of_passed(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+    let passed = verdicts.iter().filter(|(_, verdict)| verdict.passed);
+    let mut different: BTreeMap<&str, u64> = BTreeMap::new();
+    for warning in passed.flat_map(|(_, verdict)| &verdict.warnings) {
+        *different.entry(warning).or_default() += 1;
+    }
+    let mut different: Vec<(&str, u64)> = different.into_iter().collect();
+    different.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let shown = different.iter().take(WARNINGS_SHOWN).map(|(warning, count)| {
+        let processes = plural(*count, "process that passed", "processes that passed");
+        format!("{warning} ({processes})")
+    });
+    let mut shown: Vec<String> = shown.collect();
+    let hidden = different.len().saturating_sub(WARNINGS_SHOWN) as u64;
+    if hidden > 0 {
+        let more = plural(hidden, "other warning", "other warnings");
+        shown.push(format!("{more} of processes that passed; --json has all"));
+    }
+    parts::warnings(out, &shown)
+}
+
+/// `ranks 3, 8-15`, or the inputs if not each process that was judged has its own rank.
+fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
     const RANGES: usize = 16;
-    let mut ranks: Vec<u32> = failed
-        .iter()
-        .filter_map(|(_, verdict)| rank_of(verdict.process.ranks))
-        .collect();
-    ranks.sort_unstable();
-    ranks.dedup();
-    if ranks.len() == failed.len() {
+    let rank = |(_, verdict): &(&str, Verdict)| rank_of(verdict.process.ranks);
+    let different: BTreeSet<u32> = all.iter().filter_map(rank).collect();
+    if different.len() == all.len() {
+        let mut ranks: Vec<u32> = failed.iter().filter_map(|judged| rank(judged)).collect();
+        ranks.sort_unstable();
         let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
         return format!("{noun} {}", ranges(&ranks, 0, RANGES));
     }

@@ -3,8 +3,9 @@
 //! Only like is judged with like: processes of one program. A value stands out if it is far from the median, measured in
 //! the usual spread of the values (robust z-score: 0.6745 (x - median) / MAD, at least 8), and if the distance matters: at
 //! least 64 KiB and a tenth of the median. The MAD counts as at least 1 % of the median, since equal processes have none.
-//! If more than a quarter of the processes would stand out, there is no common value and none is named. Of two processes none
-//! is usual, and the larger one is named.
+//! If more than a quarter of the processes, and more than one, would stand out, there is no common value and none is named.
+//! Fewer than [`ENOUGH`] processes do not show their usual spread, so there a value must also be twice the median or half of
+//! it. Of two processes none is usual, and the larger one is named.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,15 @@ use serde::Serialize;
 
 use super::member::ranges;
 use super::sites::ProcessRow;
-use super::spread::{Example, Spread};
+use super::spread::{EXAMPLES, Example, Spread};
 use crate::analysis::words;
 
 /// The least distance from the median that matters.
 pub const LEAST: u64 = 64 << 10;
 /// The robust z-score from which on a value stands out.
 const SCORE: f64 = 8.0;
+/// With fewer processes, chance often puts one far from the others.
+const ENOUGH: u64 = 6;
 /// Ranges of ranks that a sentence lists.
 const RANGES: usize = 8;
 
@@ -49,34 +52,63 @@ pub enum Verdict {
     StandOut(Outliers),
 }
 
+/// The usual values of a population, with which each is compared.
+struct Usual {
+    of: u64,
+    median: u64,
+    deviation: u64,
+}
+
+impl Usual {
+    /// `None`: there are no others to compare with.
+    fn of(spread: &Spread, of: u64) -> Option<Usual> {
+        let (median, _) = spread.median(of);
+        let deviation = spread.deviation(of, median).max(median / 100).max(1);
+        (of >= 2).then_some(Usual { of, median, deviation })
+    }
+
+    fn is_out(&self, value: u64) -> bool {
+        let distance = value.abs_diff(self.median);
+        let is_far = || 0.6745 * distance as f64 / self.deviation as f64 >= SCORE;
+        let is_twice = || value / 2 >= self.median || value <= self.median / 2;
+        let matters = distance >= LEAST.max(self.median / 10);
+        // The lower median of two is the smaller value, and the larger one is compared with it.
+        matters && (self.of == 2 || is_far()) && (self.of >= ENOUGH || is_twice())
+    }
+
+    /// Whether so many outliers leave a common value.
+    fn has_common_value(&self, out: u64) -> bool {
+        out <= (self.of / 4).max(1)
+    }
+
+    /// The verdict if no value is out: where most are far from the median, as if half of the processes have nothing, they do
+    /// not have it in common.
+    fn without_outliers(&self) -> Verdict {
+        match self.deviation >= LEAST.max(self.median / 4) {
+            true => Verdict::NoCommonValue,
+            false => Verdict::Alike,
+        }
+    }
+
+    fn apart(&self, value: u64, count: u64) -> u128 {
+        u128::from(value.abs_diff(self.median)) * u128::from(count)
+    }
+}
+
 /// Judges the values of a population, whose members are given in ascending order.
 pub fn judge(spread: &Spread, population: &[u32]) -> Verdict {
-    let of = population.len() as u64;
-    if of < 2 {
+    let Some(usual) = Usual::of(spread, population.len() as u64) else {
         return Verdict::Alike;
-    }
-    let (median, _) = spread.median(of);
-    let deviation = spread.deviation(of, median).max(median / 100).max(1);
-    let matters = LEAST.max(median / 10);
-    // The lower median of two is the smaller value, and the larger one is compared with it.
-    let is_out = |value: u64| {
-        let distance = value.abs_diff(median);
-        let score = if of == 2 {
-            SCORE
-        } else {
-            0.6745 * distance as f64 / deviation as f64
-        };
-        distance >= matters && score >= SCORE
     };
-    let absent = of.saturating_sub(spread.have());
-    let absent_are_out = absent > 0 && is_out(0);
-    let out = || spread.buckets().filter(|bucket| is_out(bucket.value()));
+    let absent = usual.of.saturating_sub(spread.have());
+    let absent_are_out = absent > 0 && usual.is_out(0);
+    let out = || spread.buckets().filter(|bucket| usual.is_out(bucket.value()));
     let of_buckets: u64 = out().map(|bucket| bucket.count).sum();
     let count = of_buckets + if absent_are_out { absent } else { 0 };
     if count == 0 {
-        return Verdict::Alike;
+        return usual.without_outliers();
     }
-    if count > (of / 4).max(1) {
+    if !usual.has_common_value(count) {
         return Verdict::NoCommonValue;
     }
     let mut examples: Vec<Example> = out().flat_map(|bucket| bucket.examples.iter().copied()).collect();
@@ -87,24 +119,49 @@ pub fn judge(spread: &Spread, population: &[u32]) -> Verdict {
     if absent_are_out {
         let without = population.iter().filter(|member| !spread.members.contains(**member));
         let without: Vec<u32> = without.copied().collect();
-        examples.extend(without.iter().map(|&member| (member, 0)));
+        examples.extend(without.iter().take(EXAMPLES).map(|&member| (member, 0)));
         members.extend(without);
     }
     members.sort_unstable();
     examples.sort_unstable();
     let values = || out().map(|bucket| bucket.examples.iter().map(|example| example.1));
     let zero = absent_are_out.then_some(0);
-    let apart = |(value, count): (u64, u64)| u128::from(value.abs_diff(median)) * u128::from(count);
     let buckets = out().map(|bucket| (bucket.value(), bucket.count));
+    let all = buckets.chain(zero.map(|zero| (zero, absent)));
     Verdict::StandOut(Outliers {
         count,
         from: values().flatten().chain(zero).min().unwrap_or(0),
         to: values().flatten().chain(zero).max().unwrap_or(0),
-        median,
+        median: usual.median,
         is_alone: of_buckets == spread.have() && !absent_are_out,
-        apart: buckets.chain(zero.map(|zero| (zero, absent))).map(apart).sum(),
+        apart: all.map(|(value, count)| usual.apart(value, count)).sum(),
         members,
         examples,
+    })
+}
+
+/// As [`judge`], where the value of every process is known, so that all outliers are.
+pub fn judge_each(spread: &Spread, values: &[Example]) -> Verdict {
+    let Some(usual) = Usual::of(spread, values.len() as u64) else {
+        return Verdict::Alike;
+    };
+    let is_out = |example: &Example| usual.is_out(example.1);
+    let out: Vec<Example> = values.iter().copied().filter(is_out).collect();
+    let Some(from) = out.iter().map(|example| example.1).min() else {
+        return usual.without_outliers();
+    };
+    if !usual.has_common_value(out.len() as u64) {
+        return Verdict::NoCommonValue;
+    }
+    Verdict::StandOut(Outliers {
+        count: out.len() as u64,
+        from,
+        to: out.iter().map(|example| example.1).max().unwrap_or(from),
+        median: usual.median,
+        is_alone: from > 0 && values.iter().all(|example| example.1 == 0 || is_out(example)),
+        apart: out.iter().map(|&(_, value)| usual.apart(value, 1)).sum(),
+        members: out.iter().map(|example| example.0).collect(),
+        examples: out.into_iter().take(EXAMPLES).collect(),
     })
 }
 
@@ -135,6 +192,7 @@ pub fn sentence(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>],
         return format!("only {who}: {value}, none in the {other}");
     }
     let usual = match out.median {
+        0 if others == 1 => "the other has none".to_owned(),
         0 => format!("most of the {other} have none"),
         median if others == 1 => format!("the other has {}", words::bytes(median)),
         median => format!("the median is {}", words::bytes(median)),
@@ -151,11 +209,31 @@ fn who(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>], naming: 
     let members: Vec<&ProcessRow> = out.members.iter().filter_map(row).collect();
     let unnamed = out.count.saturating_sub(members.len() as u64);
     let noun = |one: &'static str, many: &'static str| if out.count == 1 { one } else { many };
+    let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
+    for row in population.iter().filter_map(row) {
+        *per_host.entry(&row.member.host).or_default() += 1;
+    }
+    let host = members.first().map(|row| row.member.host.as_str()).unwrap_or_default();
+    let is_on_host = members.iter().all(|row| row.member.host == host);
+    let on_one_host = unnamed == 0 && per_host.len() > 1 && is_on_host;
     let names = match naming {
         Naming::Rank => {
             let mut ranks: Vec<u32> = members.iter().filter_map(|row| row.member.rank).collect();
             ranks.sort_unstable();
             format!("{} {}", noun("rank", "ranks"), ranges(&ranks, unnamed, RANGES))
+        }
+        // A pid names a process of one host.
+        Naming::Pid if per_host.len() > 1 && !on_one_host => {
+            let pids = members.iter().map(|row| (row.member.host.as_str(), row.member.pid));
+            let mut pids: Vec<(&str, u32)> = pids.collect();
+            pids.sort_unstable();
+            let shown = pids.iter().take(RANGES).map(|(host, pid)| format!("{host}:{pid}"));
+            let shown = shown.collect::<Vec<_>>().join(", ");
+            let more = match out.count.saturating_sub(RANGES.min(pids.len()) as u64) {
+                0 => String::new(),
+                more => format!(" and {} more", words::count(more)),
+            };
+            format!("{} {shown}{more}", noun("process", "processes"))
         }
         Naming::Pid => {
             let mut pids: Vec<u32> = members.iter().map(|row| row.member.pid).collect();
@@ -163,12 +241,6 @@ fn who(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>], naming: 
             format!("{} {}", noun("process", "processes"), ranges(&pids, unnamed, RANGES))
         }
     };
-    let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
-    for row in population.iter().filter_map(row) {
-        *per_host.entry(&row.member.host).or_default() += 1;
-    }
-    let host = members.first().map(|row| row.member.host.as_str()).unwrap_or_default();
-    let on_one_host = unnamed == 0 && per_host.len() > 1 && members.iter().all(|row| row.member.host == host);
     let place = match on_one_host {
         true if out.count > 1 && per_host.get(host) == Some(&out.count) => format!(" (all on {host})"),
         true => format!(" on {host}"),

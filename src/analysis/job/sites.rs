@@ -16,6 +16,7 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Role, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
+use crate::point::Point;
 use crate::snapshot::{ProcessState, Snapshot, Stack};
 
 /// A call site as text.
@@ -70,7 +71,7 @@ impl Known {
 #[derive(Debug, Default)]
 pub struct Sites {
     stacks: HashMap<u64, Known>,
-    /// By fingerprint of the site; the text is of the stack with the least fingerprint.
+    /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
     numbers: HashMap<Fingerprint, u32>,
     texts: Vec<(Fingerprint, Site)>,
 }
@@ -166,8 +167,15 @@ impl Sites {
             }
             Entry::Occupied(entry) => {
                 let known = &mut self.texts[*entry.get() as usize];
-                if stack.fingerprint < known.0 {
-                    *known = (stack.fingerprint, site(stack));
+                if stack.fingerprint <= known.0 {
+                    let other = (stack.fingerprint, site(stack));
+                    let key = |(fingerprint, site): &(Fingerprint, Site)| {
+                        let Site { label, place, file, .. } = site.clone();
+                        (*fingerprint, label, place, file, site.line, site.module.clone())
+                    };
+                    if key(&other) < key(known) {
+                        *known = other;
+                    }
                 }
                 *entry.get()
             }
@@ -243,7 +251,7 @@ impl ProcessRow {
             member: Member::of(snapshot),
             state: snapshot.process.state,
             finished: is_finished(snapshot)
-                || snapshot.taken.point.is_some() && snapshot.process.state != ProcessState::Running,
+                || snapshot.taken.point == Some(Point::End) && snapshot.process.state != ProcessState::Running,
             devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
             held: Tally::default(),
             pools: Tally::default(),
@@ -326,6 +334,42 @@ mod tests {
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by_key(|row| (row.0.clone(), row.1.clone(), row.2, row.3.bytes));
         rows
+    }
+
+    #[test]
+    fn memory_is_leaked_at_the_end_and_only_held_at_the_peak() {
+        let mut snapshot = leaky();
+        snapshot.process.state = ProcessState::Exited;
+        let mut is_finished = |point: Option<Point>| {
+            snapshot.taken.point = point;
+            ProcessRow::of(&snapshot, String::new()).finished
+        };
+        assert!(is_finished(None) && is_finished(Some(Point::End)) && is_finished(Some(Point::Exit)));
+        assert!(!is_finished(Some(Point::Peak)) && !is_finished(Some(Point::Mark("warm".to_owned()))));
+    }
+
+    /// Two builds may give one function two files.
+    #[test]
+    fn the_text_of_a_site_does_not_depend_on_which_process_is_first() {
+        let first = leaky();
+        let mut second = leaky();
+        for location in &mut second.locations {
+            location
+                .symbols
+                .iter_mut()
+                .for_each(|symbol| symbol.line = symbol.line.map(|line| line + 1));
+        }
+        let learned = |snapshots: [&Snapshot; 2]| {
+            let mut sites = Sites::default();
+            for snapshot in snapshots {
+                let report = Report::of(snapshot, &Options::default());
+                ProcessSums::of_report(snapshot, &report, &mut sites);
+            }
+            let mut texts: Vec<Site> = sites.texts.into_iter().map(|(_, site)| site).collect();
+            texts.sort_by_key(|site| (site.fingerprint, site.line));
+            texts
+        };
+        assert_eq!(learned([&first, &second]), learned([&second, &first]));
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Up to [`EXACT`] different values have a bucket each, and the median is exact. With more, a bucket contains all values with
-//! the same seven leading bits, which differ by less than 1/64. Equal processes share one bucket, so a hundred thousand of them need
-//! no more memory than a hundred; rare values, which are those that matter, keep their processes.
+//! the same seven leading bits, which differ by less than 1/64. Equal processes share one bucket, so a hundred thousand of them
+//! need no more memory than a hundred; rare values, which are those that matter, keep their processes.
 //!
 //! The result does not depend on the order in which values are added: examples are those of the lowest numbers, and whether
 //! buckets are exact depends on the set of values alone.
@@ -163,17 +163,18 @@ impl Spread {
 
     /// The lower median of `of` processes, and whether it is exact.
     pub fn median(&self, of: u64) -> (u64, bool) {
-        (weighted_median(self.all(of), of), !self.coarse)
+        (weighted(self.all(of), of.div_ceil(2)), !self.coarse)
     }
 
-    /// The median of the distances from a value.
+    /// The upper median of the distances from a value: the median itself has none, so the lower one is too small for few
+    /// processes.
     pub fn deviation(&self, of: u64, from: u64) -> u64 {
         let mut distances: Vec<(u64, u64)> = self
             .all(of)
             .map(|(value, count)| (value.abs_diff(from), count))
             .collect();
         distances.sort_unstable();
-        weighted_median(distances.into_iter(), of)
+        weighted(distances.into_iter(), of / 2 + 1)
     }
 
     /// Buckets of processes that have a value, in ascending order.
@@ -182,12 +183,12 @@ impl Spread {
     }
 }
 
-/// The lower median of values with counts, in ascending order.
-fn weighted_median(values: impl Iterator<Item = (u64, u64)>, of: u64) -> u64 {
+/// The value at this place, counted from 1, of values with counts in ascending order.
+fn weighted(values: impl Iterator<Item = (u64, u64)>, place: u64) -> u64 {
     let (mut seen, mut last) = (0, 0);
     for (value, count) in values {
         (seen, last) = (seen + count, value);
-        if 2 * seen >= of {
+        if seen >= place {
             break;
         }
     }
@@ -301,10 +302,14 @@ mod tests {
         spread
     }
 
-    fn exact_median(values: &[u64]) -> u64 {
+    fn sorted(values: &[u64]) -> Vec<u64> {
         let mut sorted = values.to_vec();
         sorted.sort_unstable();
-        sorted.get((sorted.len().max(1) - 1) / 2).copied().unwrap_or(0)
+        sorted
+    }
+
+    fn exact_median(values: &[u64]) -> u64 {
+        sorted(values)[(values.len() - 1) / 2]
     }
 
     /// Values of one site in up to 2,000 processes: few different ones, or any.
@@ -333,7 +338,7 @@ mod tests {
             if is_exact {
                 prop_assert_eq!(median, expected);
                 let distances: Vec<u64> = all.iter().map(|value| value.abs_diff(median)).collect();
-                prop_assert_eq!(spread.deviation(of, median), exact_median(&distances));
+                prop_assert_eq!(spread.deviation(of, median), sorted(&distances)[distances.len() / 2]);
             } else {
                 prop_assert!(median.abs_diff(expected) <= expected / 64 + 1, "{} for {}", median, expected);
             }

@@ -123,13 +123,75 @@ fn a_rank_with_more_is_named_with_its_factor() {
 fn of_two_ranks_the_larger_is_named_and_a_single_one_never() {
     let two = job(2, |rank| vec![9 * MIB, u64::from(rank) * 30 * MIB]);
     assert_eq!(sentences(&two)[0], "only rank 1: 30 MiB, none in the other");
-    let more = job(2, |rank| vec![(9 + u64::from(rank)) * MIB]);
-    assert_eq!(sentences(&more)[0], "rank 1: 10 MiB, 1.1x as much: the other has 9 MiB");
+    let more = job(2, |rank| vec![(9 + 11 * u64::from(rank)) * MIB]);
+    assert_eq!(sentences(&more)[0], "rank 1: 20 MiB, 2.2x as much: the other has 9 MiB");
     assert!(sentences(&job(1, |_| vec![MIB])).is_empty());
     let three = job(3, |rank| vec![9 * MIB, u64::from(rank == 2) * MIB]);
     assert_eq!(sentences(&three)[0], "only rank 2: 1 MiB, none in the 2 others");
     let none = Job::default().finish(&Sites::default(), &Options::default());
     assert!(none.processes.is_empty() && !none.finished);
+}
+
+/// Chance puts one of few values far from the others.
+#[test]
+fn of_few_ranks_one_is_named_only_by_a_factor_of_two() {
+    for ranks in 2..6 {
+        let last = |bytes: u64| job(ranks, move |rank| vec![if rank + 1 == ranks { bytes } else { 9 * MIB }]);
+        assert_eq!(sentences(&last(17 * MIB)), [""; 0], "{ranks}");
+        assert!(!sentences(&last(18 * MIB)).is_empty(), "{ranks}");
+    }
+    assert!(!sentences(&job(6, |rank| vec![if rank == 5 { 12 * MIB } else { 9 * MIB }])).is_empty());
+}
+
+#[test]
+fn few_noisy_ranks_seldom_have_outliers() {
+    let named = |ranks: u32, seed: u64| {
+        let noisy = |rank: u32| scattered(seed << 8 | u64::from(rank)) % (40 * MIB / 10);
+        let report = job(ranks, |rank| vec![8 * MIB + noisy(rank)]);
+        !report.stands_out.is_empty()
+    };
+    for ranks in 2..17 {
+        let wrong = (0..500).filter(|&seed| named(ranks, seed)).count();
+        assert!(wrong <= 10, "{wrong} of 500 jobs of {ranks} ranks");
+    }
+}
+
+#[test]
+fn all_ranks_with_an_unusual_sum_are_marked() {
+    let report = job(128, |rank| vec![MIB * if rank % 4 == 0 { 20 } else { 10 }]);
+    let marked = report.processes.iter().filter(|process| process.stands_out);
+    assert_eq!(marked.count(), 32);
+    assert_eq!(report.stands_out[0].out.count, 32);
+    assert!(report.stands_out[0].out.processes.len() < 32);
+}
+
+#[test]
+fn of_many_ranks_without_memory_some_are_listed() {
+    let report = job(400, |rank| vec![MIB, if rank % 4 == 0 { 0 } else { 10 * MIB }]);
+    let out = report.sites[0].stands_out.as_ref().expect("outliers");
+    assert_eq!((out.count, out.processes.len()), (100, spread::EXAMPLES));
+}
+
+#[test]
+fn processes_of_several_hosts_are_named_by_host_and_pid() {
+    let report = |out: [u32; 2]| {
+        let mut job = Job::default();
+        for number in 0..24 {
+            let member = Member {
+                rank: None,
+                ..member(number)
+            };
+            job.add(
+                number,
+                process(member, &[if out.contains(&number) { 30 * MIB } else { 0 }, MIB]),
+            );
+        }
+        job.finish(&sites(), &Options::default())
+    };
+    let expected = "only processes node0000:1006, node0002:1017: 30 MiB each, none in the 22 others";
+    assert_eq!(sentences(&report([6, 17]))[0], expected);
+    let expected = "only processes 1006-1007 on node0000: 30 MiB each, none in the 22 others";
+    assert_eq!(sentences(&report([6, 7]))[0], expected);
 }
 
 #[test]

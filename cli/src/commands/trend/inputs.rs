@@ -11,7 +11,7 @@ use culeak::analysis::trend::{Options, Summary};
 
 use super::TrendArgs;
 use crate::errors::Failure;
-use crate::load::{Loaded, Members, Place};
+use crate::load::{Found, Loaded, Members, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::{load, usage};
 
@@ -20,12 +20,17 @@ use crate::{load, usage};
 /// # Errors
 /// No input can be read, or `--only` matches none.
 pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
-    let mut files = Vec::new();
+    let (mut files, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
-        files.extend(expand(input)?);
+        let mut found = expand(input);
+        if let (true, Some(failure)) = (found.places.is_empty(), found.failures.pop()) {
+            return Err(failure);
+        }
+        unreadable += found.failures.len();
+        found.failures.iter().for_each(progress::fail);
+        files.extend(found.places);
     }
     let mut summaries = Vec::with_capacity(files.len());
-    let mut unreadable = 0;
     let mut others = BTreeSet::new();
     let progress = Progress::over("reading", files.len() as u64, Unit::Of("snapshots"));
     for file in &files {
@@ -69,18 +74,23 @@ fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
 }
 
 /// The files that an argument names: those in a folder, or a recording and the automatic snapshots beside it.
-fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
+fn expand(input: &OsStr) -> Found {
     let path = Path::new(input);
     if path.is_dir() {
         let Members {
             mut recordings,
             snapshots,
-        } = Members::of(path)?;
+            failures,
+        } = Members::of(path);
         recordings.extend(snapshots);
         recordings.sort();
-        return Ok(recordings.into_iter().map(Place::File).collect());
+        return Found {
+            places: recordings.into_iter().map(Place::File).collect(),
+            failures,
+        };
     }
-    let mut files = load::places(input)?;
-    files.extend(load::at::automatic_snapshots(path).into_iter().map(Place::File));
-    Ok(files)
+    let mut found = load::places(input);
+    let snapshots = load::at::automatic_snapshots(path).into_iter();
+    found.places.extend(snapshots.map(Place::File));
+    found
 }

@@ -1,12 +1,13 @@
 //! Golden texts of jobs.
 
+use culeak::analysis::check::{Rules, verdict};
 use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
 use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
 use culeak::snapshot::Snapshot;
 
 use super::{expect_golden, plain};
-use crate::text::job;
 use crate::text::sample::leaky;
+use crate::text::{check, job};
 
 /// The report of a job whose ranks are changed copies of one process.
 fn report(ranks: u32, options: &Options, change: impl Fn(u32, &mut Snapshot)) -> JobReport {
@@ -69,4 +70,43 @@ fn golden_job_of_several_programs_without_ranks() {
         }
     });
     expect_golden("job-programs.txt", &shown(&report, Some(20)));
+}
+
+#[test]
+fn verdicts_of_many_name_ranks_only_if_they_differ_and_show_warnings_of_those_that_passed() {
+    let shown = |ranks: u32| {
+        let snapshots = (0..12).map(|nth| {
+            let mut snapshot = leaky();
+            snapshot
+                .process
+                .ranks
+                .insert("RANK".to_owned(), (nth % ranks).to_string());
+            snapshot
+        });
+        let snapshots: Vec<Snapshot> = snapshots.collect();
+        let verdicts = snapshots.iter().zip(0..12).map(|(snapshot, nth)| {
+            let mut verdict = verdict(snapshot, &Rules::default());
+            verdict.passed = nth != 7;
+            verdict.warnings = match nth {
+                1..=3 => vec!["lost\u{1b}".to_owned()],
+                7 => vec!["printed below".to_owned()],
+                _ => Vec::new(),
+            };
+            ("runs/x.culeak", verdict)
+        });
+        let verdicts: Vec<_> = verdicts.collect();
+        plain(|out| check::write_many(&verdicts, out))
+    };
+    let own = shown(12);
+    let mut lines = own.lines();
+    assert!(
+        lines
+            .next()
+            .is_some_and(|line| line.starts_with("failed: 1 of 12 processes")),
+        "{own}"
+    );
+    assert_eq!(lines.next(), Some("warning: lost\\u{1b} (3 processes that passed)"));
+    assert_eq!(lines.next(), Some("  failed: rank 7"));
+    // Two jobs of six ranks.
+    assert!(shown(6).contains("  failed: runs/x.culeak\n"), "{}", shown(6));
 }
