@@ -126,7 +126,10 @@ impl Entries {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::fs::Permissions;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use nix::unistd::{Uid, setfsuid};
 
     use super::*;
 
@@ -177,16 +180,22 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_read_is_reported() {
-        use std::os::unix::fs::PermissionsExt;
         let folder = folder(&["a/1.culeak", "b/2.culeak"]);
         let closed = folder.path().join("b");
-        fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).expect("permissions");
-        // Root can read every folder.
-        let is_closed = fs::read_dir(&closed).is_err();
+        let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
+        allow(folder.path(), 0o755);
+        allow(&closed, 0o000);
+        // Root can read every folder, so this thread is somebody else meanwhile.
+        let mine = setfsuid(Uid::from_raw(65534));
         let members = Members::of(folder.path());
-        assert_eq!(members.failures.len(), usize::from(is_closed));
-        assert_eq!(members.recordings.len(), 2 - usize::from(is_closed));
-        fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).expect("permissions");
+        setfsuid(mine);
+        allow(&closed, 0o700);
+        assert_eq!(recordings(&members, folder.path()), ["a/1.culeak"]);
+        let reason = members.failures.first().expect("a failure").to_string();
+        assert!(
+            members.failures.len() == 1 && reason.contains("permission denied"),
+            "{reason}"
+        );
     }
 
     #[test]

@@ -66,8 +66,8 @@ static IMPLAUSIBLE: AtomicU32 = AtomicU32::new(0);
 /// So many in a row mean that the layout is another one.
 const TOO_MANY: u32 = 8;
 /// How many duplicates take no bytes because their original does, by a hash of the original: the free of memory without
-/// duplicates looks at no other record. Originals that share a number, and duplicates that were freed with their parent, are only
-/// looked for in vain.
+/// duplicates looks at no other record. Originals that share a number, and duplicates that were freed with their parent, cost a
+/// search that finds nothing.
 static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 fn duplicates_of(original: u64) -> &'static AtomicU32 {

@@ -66,7 +66,7 @@ pub(super) fn changes<'a>(
     })
 }
 
-/// Why objects are not compared, in one sentence; `None` if they are, or if nobody asks for them.
+/// Why objects are not compared, in one sentence; `None` if they are, or are not selected.
 pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Options) -> Option<String> {
     let named = options.kinds.iter().any(|kind| kind.place() == Place::Object);
     let wanted = named || options.kinds.is_empty() && (before.objects_known || after.objects_known);

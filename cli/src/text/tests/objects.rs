@@ -154,7 +154,7 @@ fn a_side_without_objects_is_not_compared() {
         assert!(text.contains(&sentence(which)), "{text}");
     }
     assert!(diff(&later, &before, &[Kind::Stream]).starts_with("stream objects of process 4711: not compared"));
-    // Nobody asks for them.
+    // They are not selected.
     assert!(!diff(&later, &later, &[]).contains("objects"));
     assert!(!diff(&before, &later, &[Kind::Device]).contains("objects"));
 }
