@@ -3,7 +3,8 @@
 //!     cargo run --release --example many_ranks -- OUT/ [RANKS [SITES]]
 //!
 //! In the environment: `LEAKING=17,40-47` names ranks that leak 30 MiB more at line 88 of train.py, `NOISE=3` varies all sizes by
-//! this percentage, and `FIRST=N` makes only the ranks from N on. All other ranks are equal.
+//! this percentage, `STAGES=4` divides the ranks into pipeline stages, of which each has more than the one before, and `FIRST=N`
+//! makes only the ranks from N on. All other ranks are equal.
 //!
 //! Written through the writer's own operations, so the files are what the processes of such a job would have written. Half of
 //! the memory is tensors in PyTorch's segments, requested from lines of Python. Stacks are 12 to 20 frames deep, and share their outer frames. A
@@ -39,6 +40,7 @@ fn main() {
     let (ranks, sites): (u64, u64) = (number(1, 500), number(2, 2000));
     let first: u64 = std::env::var("FIRST").map_or(0, |text| text.parse().expect("a rank"));
     let noise: u64 = std::env::var("NOISE").map_or(0, |text| text.parse().expect("a percentage"));
+    let stages: u64 = std::env::var("STAGES").map_or(1, |text| text.parse().expect("a number"));
     let leaking = std::env::var("LEAKING").unwrap_or_default();
     std::fs::create_dir_all(folder).unwrap_or_else(|error| panic!("{folder}: {error}"));
     let last = ranks.min(first + AT_ONCE);
@@ -49,6 +51,7 @@ fn main() {
             ranks,
             sites,
             noise,
+            stages,
         };
         job.record(is_among(rank, &leaking));
     }
@@ -80,6 +83,7 @@ struct Job<'a> {
     ranks: u64,
     sites: u64,
     noise: u64,
+    stages: u64,
 }
 
 impl Job<'_> {
@@ -100,7 +104,7 @@ impl Job<'_> {
         let segment_stack = native(recording, main, &modules, &[0, 1, 2, 3]);
         for site in 0..self.sites {
             let stack = self.stack(recording, &modules, main, site);
-            let bytes = (512 << (site % 12)) * self.factor(&mut random) / 100;
+            let bytes = (512 << (site % 12)) * (1 + self.stage()) * self.factor(&mut random) / 100;
             match site % 2 {
                 0 => memory.tensor(bytes, stack, segment_stack),
                 _ => {
@@ -113,6 +117,10 @@ impl Job<'_> {
             memory.plain(LEAK, native(recording, step, &modules, &[0, 1, 3]));
         }
         recording.end();
+    }
+
+    fn stage(&self) -> u64 {
+        self.rank * self.stages / self.ranks.max(1)
     }
 
     /// 100, or a number that differs by at most the noise.
@@ -147,7 +155,12 @@ impl Job<'_> {
             ranks,
         };
         debug_assert!(self.rank < self.ranks);
-        Recording::create(&name, &session).unwrap_or_else(|error| panic!("{path}: no recording: {error:?}"))
+        let recording = Recording::create(&name, &session);
+        let recording = recording.unwrap_or_else(|error| panic!("{path}: no recording: {error:?}"));
+        if self.stages > 1 {
+            recording.variable(b"PP_RANK", self.stage().to_string().as_bytes());
+        }
+        recording
     }
 
     /// A frame at a line of a function.

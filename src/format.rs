@@ -99,6 +99,7 @@ sections! {
     Phases = 19: PhaseRow, 64, 1 << 14;
     Events = 20: EventSegment, 16, 256;
     FrameNames = 21: FrameNameRow, 64, 1024;
+    Variables = 22: VariableRow, 64, 64;
 }
 
 /// Room for sections in [`Header::counts`].
@@ -144,7 +145,8 @@ impl Text {
     }
 }
 
-/// The rank variables recorded from the environment, in header order.
+/// The variables of the environment in the header, in its order. Others that name a part of a job are in the section
+/// `Variables`.
 pub const RANK_VARIABLES: [&str; 5] = ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
 /// The most names of allocators ("domains"). Blocks of different allocators may lie at one address (one allocator inside a

@@ -41,6 +41,7 @@
 //! | | [`kind`] | kinds of memory, and where each of them counts |
 //! | | [`quantities`] | sizes and times as people write them |
 //! | | [`variables`] | the environment variables `CULEAK_*` |
+//! | | [`job_variables`] | the environment variables of launchers |
 //! | | [`wildcard`] | `*` and `?` in names |
 //! | | [`system`] | system calls that leave no trace in another program's process |
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
@@ -101,6 +102,7 @@
 
 pub mod cuda_functions;
 pub mod hold;
+pub mod job_variables;
 pub mod kind;
 mod numbered;
 pub mod quantities;

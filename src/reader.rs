@@ -28,6 +28,7 @@
 //! liveness      whether that process still runs
 //! elapsed       how long ago the recording began
 //! progress      progress of long work
+//! pulse         whether a recording has changed
 //! regular       opening files that may be something else
 //! error         why a file cannot be read
 //! ```
@@ -44,6 +45,7 @@ mod identity;
 mod liveness;
 mod phases;
 pub mod progress;
+mod pulse;
 mod python;
 mod python_line;
 mod records;
@@ -56,6 +58,7 @@ pub use error::ReadError;
 pub use follow::Follower;
 pub use identity::{Identity, identity};
 pub use liveness::{own_pid, start_ticks};
+pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;
 pub use stack_sums::{StackSums, Sum};
@@ -121,6 +124,18 @@ pub fn read_without_peaks(path: &Path) -> Result<Snapshot, ReadError> {
         Order::OldestFirst,
         Totals::Unread,
     )
+}
+
+/// As [`read_without_peaks`], with a key of each stack that equal stacks of other processes have too. Stacks whose key is
+/// `known` are left empty: most of the time of a read goes into stacks. `known` is called with a key and whether the process
+/// has recorded tensors.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_unknown_stacks(path: &Path, known: &dyn Fn(u64, bool) -> bool) -> Result<(Snapshot, Vec<u64>), ReadError> {
+    let raw = read_sections_until_still(path, |section| section != Section::Totals)?;
+    let decoded = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::Unread, &[], Some(known))?;
+    Ok((decoded.snapshot, decoded.stack_keys))
 }
 
 /// Whether [`Snapshot::totals`] are wanted.

@@ -108,6 +108,7 @@ pub struct Recording {
     interpreters: SegmentedArray<InterpreterRow>,
     events: SegmentedArray<EventSegment>,
     frame_names: SegmentedArray<FrameNameRow>,
+    variables: SegmentedArray<VariableRow>,
     /// Private to the process.
     log: Log,
     /// The status of records of memory that is freed after the end; 0: the end has not been reached. Private to the process.
@@ -307,6 +308,19 @@ impl Recording {
         match self.row(section, rows) {
             // Release: the bytes are written before the row refers to them.
             Some((_, row)) => row.text.store(text.to_word(), Release),
+            None => self.add(Loss::Details, 1),
+        }
+    }
+
+    /// Stores a variable of the environment that names a part of a job.
+    pub fn variable(&self, name: &[u8], value: &[u8]) {
+        let (name, value) = (self.text(name), self.text(value));
+        match self.row(Section::Variables, &self.variables) {
+            Some((_, row)) => {
+                row.value.store(value.to_word(), Relaxed);
+                // Release: readers see a value whose name they see.
+                row.name.store(name.to_word(), Release);
+            }
             None => self.add(Loss::Details, 1),
         }
     }

@@ -216,7 +216,7 @@ pub struct Process {
     pub executable: String,
     pub command_line: Vec<String>,
     pub host: String,
-    /// Those of RANK, LOCAL_RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK and PMI_RANK that were set.
+    /// The variables of launchers ([`crate::job_variables`]) that were set.
     pub ranks: BTreeMap<String, String>,
     pub started_unix_ns: u64,
     pub state: ProcessState,
@@ -286,6 +286,13 @@ pub struct Thread {
     pub tid: u32,
     pub name: String,
     pub first_seen_ns: u64,
+}
+
+impl Thread {
+    /// Whether this row stands for threads that are not known.
+    pub fn is_unknown(&self) -> bool {
+        self.tid == 0 && self.name == "?"
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

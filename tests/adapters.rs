@@ -146,6 +146,42 @@ fn a_block_of_a_pluggable_allocator_leaked_per_request_is_named() {
     assert_eq!(phases, ["MemPool 0.1"]);
 }
 
+fn with_tensorflow(flags: &[&str]) -> Profile {
+    let stand_in = library("tensorflow", "libtensorflow_framework.so.2", flags, &[fake_driver()]);
+    adapted(&interpreters()[0].command, "tensorflow")
+        .env("TENSORFLOW", stand_in)
+        .env("CULEAK_FAKE_DEVICES", "2")
+}
+
+#[test]
+fn a_tensor_of_tensorflow_leaked_per_request_is_named_with_both_its_sizes() {
+    let snapshot = expect_left(&with_tensorflow(&[]).run(), "TensorFlow", &[1024; 2 * LEAKED]);
+    // The interpreter's shutdown gives them back.
+    let blocks: Vec<_> = snapshot
+        .freed_after_end
+        .iter()
+        .filter(|row| row.kind == Block)
+        .collect();
+    assert!(blocks.iter().all(|block| block.requested == 1000), "{blocks:?}");
+    // Each belongs to the device of its allocator, whichever is current. Those in page-locked memory are left out.
+    for device in [Some(0), Some(1)] {
+        let count = blocks.iter().filter(|block| block.device == device).count();
+        assert_eq!(count, LEAKED, "on device {device:?}: {blocks:?}");
+    }
+    let total = snapshot.counted(Block).total_count;
+    assert_eq!(total, 2 * 4 * LEAKED as u64, "the others were seen too");
+}
+
+#[test]
+fn an_allocator_of_tensorflow_with_other_names_is_left_alone() {
+    let outcome = with_tensorflow(&["-DOTHER_NAMES"]).run();
+    outcome.expect_success();
+    let lines: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("adapter")).collect();
+    let expected = "culeak: the adapter for tensorflow does not fit tensorflow 2.21.0 and stays off: LookupError: \
+                    libtensorflow_framework.so.2 does not export tsl::BFCAllocator::AllocateRaw";
+    assert_eq!(lines, [expected], "{}", outcome.everything());
+}
+
 #[test]
 fn the_environment_switches_adapters_on_too() {
     for value in ["1", "cupy,vllm"] {
@@ -202,6 +238,6 @@ fn an_unknown_adapter_is_an_error_of_the_call() {
     outcome.expect_success();
     assert_eq!(
         outcome.stdout,
-        "culeak.adapters has no adapter 'vlm'; there are cupy, onnxruntime, rmm, sglang, torch, vllm\n"
+        "culeak.adapters has no adapter 'vlm'; there are cupy, onnxruntime, rmm, sglang, tensorflow, torch, vllm\n"
     );
 }

@@ -12,10 +12,19 @@ use crate::support::{culeak, profile, sources};
 const RANKS: u32 = 8;
 const LEAKING: u32 = 5;
 
-/// Runs all ranks, each with the variables that `environment` gives it, and returns the folder of recordings.
 fn record(folder: &Path, environment: impl Fn(u32) -> Vec<(&'static str, String)>) -> std::path::PathBuf {
+    record_as(folder, ["usual", "leaking"], environment)
+}
+
+/// Runs all ranks, each with the variables that `environment` gives it, and returns the folder of recordings. The second behaviour is that
+/// of one rank.
+fn record_as(
+    folder: &Path,
+    behaviours: [&str; 2],
+    environment: impl Fn(u32) -> Vec<(&'static str, String)>,
+) -> std::path::PathBuf {
     for rank in 0..RANKS {
-        let mut process = profile("ranks").arg(if rank == LEAKING { "leaking" } else { "usual" });
+        let mut process = profile("ranks").arg(behaviours[usize::from(rank == LEAKING)]);
         for (name, value) in environment(rank) {
             process = process.env(name, value);
         }
@@ -164,4 +173,80 @@ fn lists_patterns_and_nested_folders_name_the_same_job() {
     );
     let empty = report(&["jobs"], folder.path());
     assert_eq!(empty.status.code(), Some(2));
+}
+
+#[test]
+fn a_rank_that_the_process_sets_before_its_first_context_is_recorded() {
+    let folder = folder();
+    let ended = profile("ranks")
+        .arg("sets_its_rank_late")
+        .env("SLURM_JOB_ID", "4711")
+        .start_in(folder.path())
+        .finish();
+    assert!(ended.status.success(), "{:?}", ended.status);
+    let out = folder.path().join("out");
+    let reports: Value = serde_json::from_slice(&report(&["--per-process", "--json", "."], &out).stdout).expect("JSON");
+    let process = reports.get("process").or_else(|| reports[0].get("process"));
+    let expected = serde_json::json!({ "PP_RANK": "1", "RANK": "6", "SLURM_JOB_ID": "4711", "WORLD_SIZE": "8" });
+    assert_eq!(process.expect("a process")["ranks"], expected, "{reports}");
+}
+
+#[test]
+fn an_environment_that_another_thread_changes_is_read_without_a_crash() {
+    for _ in 0..10 {
+        let folder = folder();
+        let ended = profile("ranks").arg("is_disturbed").start_in(folder.path()).finish();
+        assert!(ended.status.success(), "{:?}", ended.status);
+    }
+}
+
+fn by_rank(rank: u32) -> Vec<(&'static str, String)> {
+    vec![("RANK", rank.to_string())]
+}
+
+#[test]
+fn a_rank_behind_a_common_helper_is_named_with_its_caller() {
+    let folder = folder();
+    let out = record_as(folder.path(), ["helped", "helped_leaking"], by_rank);
+    let text = text(&report(&["."], &out));
+    let line = text
+        .lines()
+        .take(10)
+        .find(|line| line.contains(&format!("only rank {LEAKING} through keeps_with_help")));
+    assert!(
+        line.is_some_and(|line| line.ends_with(": 30 MiB, none in the 7 others")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_job_states_its_filter_and_what_was_refused() {
+    let folder = folder();
+    let out = record_as(folder.path(), ["usual", "refused"], by_rank);
+    let text = text(&report(&[".", "--since", "warm"], &out));
+    let expected = [
+        "\nfilter: allocated since warm; leaves out 0 B".to_owned(),
+        "all of 8 processes set no mark \"warm\"".to_owned(),
+        format!("\n1 failed request for 1 PiB in rank {LEAKING}; "),
+    ];
+    for expected in expected {
+        assert!(text.contains(&expected), "{expected}\n{text}");
+    }
+}
+
+#[test]
+fn ranks_of_a_pipeline_stage_are_compared_with_each_other() {
+    let folder = folder();
+    let out = record(folder.path(), |rank| {
+        let mut variables = by_rank(rank);
+        variables.push(("PP_RANK", (rank / 4).to_string()));
+        variables
+    });
+    let text = text(&report(&["."], &out));
+    assert!(
+        text.contains(&format!(
+            "only rank {LEAKING}: 30 MiB, none in the 3 others of pipeline stage 1"
+        )),
+        "{text}"
+    );
 }

@@ -15,6 +15,7 @@ mod coverage;
 mod cudart;
 mod details;
 mod disk;
+mod doctor;
 mod endings;
 mod ends;
 mod frees;
@@ -24,6 +25,7 @@ mod hostile_holders;
 #[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
 mod job;
+mod job_views;
 mod killed;
 mod kinds;
 mod ledger;

@@ -282,7 +282,7 @@ fn a_buffer_that_is_replaced_each_round_passes_unless_it_grows() {
             let expected = match growth {
                 "0" => "passed: the last mark \"asleep\" holds no more than the previous one\n",
                 _ => {
-                    "failed: 4 KiB in 1 block at the last mark \"asleep\" that the previous one did not hold, allowed none\n"
+                    "failed: the last mark \"asleep\" holds 4 KiB in 1 block that the previous one did not hold, allowed none\n"
                 }
             };
             assert!(shown.starts_with(expected), "{shown}");

@@ -304,6 +304,15 @@ fn an_object_whose_name_was_given_again_before_its_free_returned_is_another_one(
 }
 
 #[test]
+fn memory_whose_free_fails_while_another_thread_frees_its_parent_or_others_counts_once() {
+    for behaviour in ["fails_meanwhile", "fails_meanwhile other"] {
+        let outcome = checked(behaviour);
+        let bytes = bytes_of(outcome.only_snapshot(), Kind::Segment);
+        assert_eq!(bytes, (518 + 4) * MIB, "{behaviour}");
+    }
+}
+
+#[test]
 fn clients_and_their_devices_that_two_threads_free_leave_nothing() {
     let outcome = checked("freed_twice");
     let snapshot = outcome.only_snapshot();

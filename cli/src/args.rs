@@ -8,20 +8,25 @@ use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::categories::CategoriesArgs;
 use crate::commands::check::CheckArgs;
+use crate::commands::collect::CollectArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
-use crate::commands::doctor::DoctorArgs;
+use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
 use crate::commands::environment::EnvironmentArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::live::LiveArgs;
 use crate::commands::man::ManArgs;
+use crate::commands::metrics::MetricsArgs;
+use crate::commands::push::PushArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
+use crate::commands::sql::SqlArgs;
 use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
+use crate::commands::watch::WatchArgs;
 use crate::commands::why::WhyArgs;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
@@ -69,6 +74,11 @@ pub enum Command {
     Stats(StatsArgs),
     Check(CheckArgs),
     Export(ExportArgs),
+    Push(PushArgs),
+    Metrics(MetricsArgs),
+    Watch(WatchArgs),
+    Collect(CollectArgs),
+    Sql(SqlArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
@@ -88,16 +98,18 @@ pub enum Command {
     /// Query NVML about devices and print the answers as JSON
     #[command(name = usage::COMMAND, hide = true)]
     ProbeUsage(ProbeUsageArgs),
+    /// Print what a launcher gave to this process as JSON
+    #[command(name = doctor::PROBE_COMMAND, hide = true)]
+    ProbeRank(ProbeRankArgs),
 }
 
 /// Commands of other tools, and the hint that each gets.
-const HINTS: [(&str, &str); 8] = [
+const HINTS: [(&str, &str); 7] = [
     (
         "attach",
         "culeak cannot attach to a running program; start it with 'culeak run -- PROGRAM'",
     ),
     ("top", "did you mean 'culeak live'?"),
-    ("watch", "did you mean 'culeak live'?"),
     ("record", "did you mean 'culeak run'?"),
     ("ps", "did you mean 'culeak snapshot --list'?"),
     ("list", "did you mean 'culeak snapshot --list'?"),

@@ -19,5 +19,17 @@ pub mod records;
 pub mod speedscope;
 pub mod window;
 
+use culeak::analysis::job::member::Member;
+use culeak::snapshot::Snapshot;
+
+/// The name of a process among several: `rank 5`, or `node1:4711`.
+pub fn called(snapshot: &Snapshot) -> String {
+    let member = Member::of(snapshot);
+    match member.rank {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("{}:{}", member.host, member.pid),
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -14,12 +14,13 @@
 //! The scripts, in order of their dependencies: `elements.js` (building blocks), `data.js` (reads the data), `units.js`
 //! (formats numbers), `table.js`; then `graph.js` (draws stacks), `view.js` (the graph's controls), `spans.js` (sums over time),
 //! `area.js` (draws them), `timeline.js` (its controls), `rows.js`, `holders.js`
-//! (what holds memory), `report.js` and `diff.js`, or `chart.js` and `trend.js`, or `holders.js` and `why.js`; last `page.js`, which starts them. Deliberately absent:
+//! (what holds memory), `report.js` and `diff.js`, or `chart.js` and `trend.js`, or `holders.js` and `why.js`, or `job.js`; last `page.js`, which starts them. Deliberately absent:
 //! verdicts, storage, and network access.
 
 mod columns;
 mod data;
 mod diff;
+pub mod job;
 mod ledger;
 mod page;
 mod report;
@@ -30,6 +31,7 @@ mod trend;
 pub mod why;
 
 pub use diff::write as write_diff;
+pub use job::write as write_job;
 pub use report::{Item, write as write_report};
 pub use trend::write as write_trends;
 pub use why::write as write_why;

@@ -19,6 +19,7 @@ pub mod history;
 pub mod holders;
 pub mod ledger;
 pub mod names;
+pub mod processes;
 pub mod program;
 pub mod reading;
 pub mod rows;

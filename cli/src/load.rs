@@ -198,6 +198,24 @@ impl Place {
         self.load_by(&reader::read_without_peaks)
     }
 
+    /// As [`Place::load_without_peaks`], with the keys of the stacks if it is a recording. Stacks whose key is `known` are empty
+    /// then ([`reader::read_unknown_stacks`]).
+    ///
+    /// # Errors
+    /// As [`Place::load`].
+    pub fn load_unknown_stacks(
+        &self,
+        known: &dyn Fn(u64, bool) -> bool,
+    ) -> Result<(Loaded, Option<Vec<u64>>), Failure> {
+        let keys = RefCell::new(None);
+        let loaded = self.load_by(&|path| {
+            let (snapshot, of_stacks) = reader::read_unknown_stacks(path, known)?;
+            keys.replace(Some(of_stacks));
+            Ok(snapshot)
+        })?;
+        Ok((loaded, keys.into_inner()))
+    }
+
     /// As [`Place::load`], with the events of the process if they were logged.
     ///
     /// # Errors
@@ -277,16 +295,26 @@ pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
 /// # Errors
 /// It names several, or none.
 pub fn single(argument: &OsStr) -> Result<Place, Failure> {
-    let Found { mut places, failures } = places(argument);
-    if let Some(failure) = failures.into_iter().next() {
-        return Err(failure);
-    }
-    match places.len() {
-        1 => Ok(places.remove(0)),
-        n => Err(Failure::new(format!(
-            "{}: a folder with {n} recordings or snapshots; name one of them",
-            argument.display()
-        ))),
+    places(argument).single(argument)
+}
+
+impl Found {
+    /// The only source. `argument`: what named it.
+    ///
+    /// # Errors
+    /// See [`single`].
+    pub fn single(self, argument: &OsStr) -> Result<Place, Failure> {
+        let Found { mut places, failures } = self;
+        if let Some(failure) = failures.into_iter().next() {
+            return Err(failure);
+        }
+        match places.len() {
+            1 => Ok(places.remove(0)),
+            n => Err(Failure::new(format!(
+                "{}: a folder with {n} recordings or snapshots; name one of them",
+                argument.display()
+            ))),
+        }
     }
 }
 

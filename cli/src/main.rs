@@ -11,6 +11,7 @@
 //! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
 //! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
 //! html/           reports as HTML pages
+//! push/           requests to Pyroscope and OpenTelemetry receivers
 //!
 //! launch          a program prepared for recording: its options and its environment
 //!   preload         whether a library can be preloaded into the program
@@ -20,6 +21,8 @@
 //!   proof           why a run has no recording
 //!   holds           processes that wait until their memory is copied, for `run --why`
 //!   supervise       a program run to its end, with signals forwarded
+//!
+//! monitor         recordings read again and again, for `metrics` and `watch`
 //!
 //! usage           the memory in use on each device, queried through NVML
 //! nvml            the NVML functions that `usage` calls
@@ -34,6 +37,7 @@
 //!
 //! output          files written completely or not at all
 //! progress        progress bars and messages on stderr
+//! signals         SIGINT, SIGTERM and SIGHUP as events
 //! json            JSON that is safe to print, of values that `culeak::analysis` returns
 //! errors          how a command fails: one sentence and an exit code
 //! escape          text from a recording, made safe to print
@@ -60,12 +64,16 @@ mod json;
 mod launch;
 mod live;
 mod load;
+mod monitor;
 mod nvml;
 mod options;
 mod output;
 mod pickle;
 mod probe;
 mod progress;
+#[cfg(feature = "push")]
+mod push;
+mod signals;
 mod symbolize;
 mod text;
 mod usage;
@@ -103,7 +111,12 @@ fn main() -> ExitCode {
         Command::Trend(args) => commands::trend::execute(&args),
         Command::Stats(args) => commands::stats::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
+        Command::Metrics(args) => commands::metrics::execute(&args),
+        Command::Watch(args) => commands::watch::execute(&args),
         Command::Export(args) => commands::export::execute(&args),
+        Command::Push(args) => commands::push::execute(&args),
+        Command::Collect(args) => commands::collect::execute(&args),
+        Command::Sql(args) => commands::sql::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::Categories(args) => commands::categories::execute(&args),
@@ -114,6 +127,7 @@ fn main() -> ExitCode {
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
         Command::ProbeUsage(args) => usage::answer(&args),
+        Command::ProbeRank(args) => commands::doctor::answer_probe(&args),
         Command::Symbolize => symbolize::answer(),
     };
     result.unwrap_or_else(|failure| {

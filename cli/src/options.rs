@@ -6,6 +6,7 @@
 pub mod between;
 pub mod categories;
 pub mod config;
+pub mod dataset;
 pub mod format;
 pub mod rules;
 

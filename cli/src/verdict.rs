@@ -14,7 +14,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::check::{Breach, Judged, Standing, Verdict};
+use culeak::analysis::check::{Breach, Judged, JudgedObjects, Standing, Verdict};
+use culeak::analysis::job::identity;
 use culeak::analysis::site::{CallStack, Fingerprint, Frame};
 use culeak::snapshot::Class;
 
@@ -103,6 +104,8 @@ pub enum Kind {
     Objects,
     /// Blocks of a class that must not exist.
     Held(Class),
+    /// A process that holds more than the others.
+    Outlier,
     /// An incomplete recording.
     Incomplete,
 }
@@ -116,7 +119,7 @@ impl Kind {
         }
     }
 
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Leak,
         Kind::New,
         Kind::Grown,
@@ -127,6 +130,7 @@ impl Kind {
         Kind::Held(Class::Cycle),
         Kind::Held(Class::NativeHolder),
         Kind::Held(Class::OverCounted),
+        Kind::Outlier,
     ];
 
     /// The machine-readable name.
@@ -142,6 +146,7 @@ impl Kind {
             Kind::Held(Class::NativeHolder) => "gpu-memory-native-holder",
             Kind::Held(Class::OverCounted) => "gpu-memory-over-counted",
             Kind::Held(Class::Held) => "gpu-memory-held",
+            Kind::Outlier => "gpu-memory-outlier",
             Kind::Incomplete => "gpu-memory-recording-incomplete",
         }
     }
@@ -158,9 +163,16 @@ impl Kind {
             Kind::Held(Class::NativeHolder) => "CUDA memory is held by native code through a Python object.",
             Kind::Held(Class::OverCounted) => "CUDA memory is held by a reference that was never released.",
             Kind::Held(Class::Held) => "CUDA memory is held by a variable.",
+            Kind::Outlier => "A process holds more CUDA memory than the other processes of its job.",
             Kind::Incomplete => "Allocations could not be recorded, so the absence of leaks is not proven.",
         }
     }
+}
+
+/// `rank 5`, for titles among those of other processes.
+pub fn rank_of(verdict: &Verdict) -> Option<String> {
+    let rank = identity::rank_of(verdict.process.ranks)?;
+    Some(format!("rank {rank}"))
 }
 
 pub struct Finding<'v, 'a> {
@@ -201,6 +213,16 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     )
 }
 
+/// `40 graph-exec  Server::decode  server.cu:88`, and how it differs from the baseline.
+pub fn title_of_objects(of: &JudgedObjects) -> String {
+    let title = text::objects::title(&of.row).trim_start().to_owned();
+    match (of.standing, of.known) {
+        (Some(Standing::Grown), Some(known)) => format!("{title}, {} in the baseline", units::count(known)),
+        (Some(Standing::New), _) => title + ", not in the baseline",
+        _ => title,
+    }
+}
+
 pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     let over_limits = verdict
         .rows
@@ -227,7 +249,14 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
             Breach::Objects { .. } => Kind::Objects,
             Breach::LostAllocations { .. } => Kind::Incomplete,
-            Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } | Breach::Class { .. } => return None,
+            Breach::Outlier { key: None, .. } => Kind::Outlier,
+            Breach::Outlier { .. } => return None,
+            Breach::Site { .. }
+            | Breach::New { .. }
+            | Breach::Grown { .. }
+            | Breach::NewObjects { .. }
+            | Breach::GrownObjects { .. }
+            | Breach::Class { .. } => return None,
         };
         let most = match breach {
             Breach::Objects { site, of_site, .. } => format!("; {} by {site}", units::count(*of_site)),
@@ -243,14 +272,15 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     let classes = verdict.rows.iter().flat_map(|judged| by_class(judged, verdict));
     let objects = verdict.objects.iter().filter(|of| of.to_blame).map(|of| Finding {
         kind: Kind::Objects,
-        title: text::objects::title(&of.row).trim_start().to_owned(),
+        title: title_of_objects(of),
         stack: Some(&of.row.stack),
         fingerprint: Some(of.row.stack.loose_site_fingerprint),
     });
     whole.chain(sites).chain(classes).chain(objects).collect()
 }
 
-/// The blocks of a call site that fail by their class, one finding for each path.
+/// What of a call site fails although it is within limits: blocks by their class, one finding for each path, and memory that other
+/// processes do not have.
 pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     let Some(stack) = judged.row.stacks.first().map(|stack| &stack.stack) else {
         return Vec::new();
@@ -259,6 +289,12 @@ pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec
     let findings = verdict.breaches.iter().filter_map(|breach| match breach {
         Breach::Class { class, of, .. } if Some(*of) == judged.key() => Some(Finding {
             kind: Kind::Held(*class),
+            title: Escaped(&reason(breach, word)).to_string(),
+            stack: Some(stack),
+            fingerprint: Some(stack.loose_site_fingerprint),
+        }),
+        Breach::Outlier { key: Some(key), .. } if Some(*key) == judged.key() => Some(Finding {
+            kind: Kind::Outlier,
             title: Escaped(&reason(breach, word)).to_string(),
             stack: Some(stack),
             fingerprint: Some(stack.loose_site_fingerprint),

@@ -212,7 +212,8 @@ fn concurrent_processes_are_judged_separately() {
         rank.process.ranks.insert("RANK".to_owned(), "1".to_owned());
         write(folder.path(), &format!("runs/rank1-{minute}.json"), &rank);
     }
-    let value: Value = serde_json::from_slice(&trend(&folder, &["runs", "--json"]).stdout).expect("JSON");
+    let each = trend(&folder, &["runs", "--json", "--per-process"]);
+    let value: Value = serde_json::from_slice(&each.stdout).expect("JSON");
     let points: Vec<_> = value
         .as_array()
         .expect("two")
@@ -220,7 +221,13 @@ fn concurrent_processes_are_judged_separately() {
         .map(|trend| trend["points"].as_array().map(Vec::len))
         .collect();
     assert_eq!(points, [Some(8), Some(8)]);
-    assert!(stdout(&trend(&folder, &["runs"])).contains("RANK 1"));
+    assert!(stdout(&trend(&folder, &["runs", "--per-process"])).contains("RANK 1"));
+    let job: Value = serde_json::from_slice(&trend(&folder, &["runs", "--json"]).stdout).expect("JSON");
+    let points = job["processes"].as_array().expect("two").iter();
+    assert_eq!(points.map(|process| &process["points"]).collect::<Vec<_>>(), [8, 8]);
+    assert_eq!(job["judged"], 2);
+    let text = stdout(&trend(&folder, &["runs"]));
+    assert!(text.starts_with("2 processes of "), "{text}");
 }
 
 #[test]

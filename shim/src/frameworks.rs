@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! client_api   the functions of culeak.h, which programs call
+//! bfc          functions that record and go on to TensorFlow's allocator
 //! forwarding   functions that record and go on to a program's own allocator
 //! pytorch      PyTorch's caching allocator
 //! nvtx         NVTX heaps and regions, ranges and marks
@@ -13,6 +14,7 @@
 //! xla          XLA buffers
 //! ```
 
+mod bfc;
 pub mod client_api;
 mod forwarding;
 mod names;

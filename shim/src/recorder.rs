@@ -17,6 +17,7 @@
 //! label           the calls that a thread is inside
 //! cost            the recorder's own cost
 //! hold            waiting for `culeak run --why`
+//! job_variables   what launchers tell the process
 //! kernel_name     the kernel that a thread is looking up
 //! kernel_objects  the kernel driver's objects that segments belong to
 //! thread          what a thread remembers between events
@@ -31,6 +32,7 @@ mod cost;
 mod create;
 pub mod current;
 mod hold;
+mod job_variables;
 pub mod kernel_name;
 pub mod kernel_objects;
 mod label;

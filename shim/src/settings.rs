@@ -1,7 +1,7 @@
 //! The settings in the environment, read when the recording starts; the variables are listed in `culeak::variables`.
 //!
-//! An invalid value is reported once and ignored. Nothing else of the environment is recorded, except the rank
-//! variables (`culeak::format::RANK_VARIABLES`).
+//! An invalid value is reported once and ignored. Nothing else of the environment is recorded, except the
+//! variables of launchers (`recorder::job_variables`).
 
 use std::ffi::{CStr, c_char};
 

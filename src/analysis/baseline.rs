@@ -1,4 +1,4 @@
-//! A baseline: known memory by call site, so that a check reports only what is new or has grown.
+//! A baseline: known memory and objects by call site, so that a check reports only what is new or has grown.
 //!
 //! It is a small JSON file, to be committed with the code. [`pair`] matches its sites, so edits elsewhere in the file,
 //! another build or another machine change nothing. Deliberately absent: stacks; all stacks of a site are one entry.
@@ -7,11 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::objects::ObjectRow;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::Row;
 use crate::analysis::site::Fingerprint;
 use crate::analysis::tally::Tally;
+use crate::kind::Kind;
 use crate::point::Point;
 
 /// The value of [`Baseline::format`].
@@ -30,6 +32,43 @@ pub struct Baseline {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub at: Vec<Point>,
     pub sites: Vec<Site>,
+    /// Objects without an address; `None`: they are not judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<Vec<ObjectSite>>,
+}
+
+/// Objects of one kind, of one call site.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectSite {
+    /// The name of a [`Kind`].
+    pub kind: String,
+    /// As those of a [`Site`].
+    pub label: String,
+    pub place: Option<String>,
+    pub fingerprint: String,
+    pub loose_fingerprint: String,
+    pub line: Option<u32>,
+    pub count: u64,
+}
+
+impl ObjectSite {
+    fn of(row: &ObjectRow) -> ObjectSite {
+        let site = row.stack.site();
+        ObjectSite {
+            kind: row.kind.to_owned(),
+            label: row.label.clone(),
+            place: site.and_then(|site| site.short_place()),
+            fingerprint: row.stack.site_fingerprint.to_string(),
+            loose_fingerprint: row.stack.loose_site_fingerprint.to_string(),
+            line: site.and_then(|site| site.line),
+            count: row.count,
+        }
+    }
+
+    /// What the file is sorted by.
+    fn name(&self) -> (&str, &str, Option<&str>, &str) {
+        (&self.kind, &self.label, self.place.as_deref(), &self.fingerprint)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +87,7 @@ pub struct Site {
 
 impl Baseline {
     /// The sites of these rows, sorted by name so that a new version of the file differs little.
-    pub fn of(program: Program, at: Vec<Point>, rows: &[Row]) -> Baseline {
+    pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[ObjectRow]>) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, Fingerprint), Site> = BTreeMap::new();
         for row in rows {
             let key = Key::of_site(row);
@@ -73,15 +112,38 @@ impl Baseline {
             programs: vec![program],
             at,
             sites: sites.into_values().collect(),
+            objects: objects.map(|rows| {
+                let mut objects: Vec<ObjectSite> = rows.iter().map(ObjectSite::of).collect();
+                objects.sort_by(|one, other| one.name().cmp(&other.name()));
+                objects
+            }),
         }
     }
 
     /// The baseline for several processes: for each site, the most that one of them held.
     pub fn most_of(baselines: impl Iterator<Item = Baseline>) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, String), Site> = BTreeMap::new();
+        let mut objects: Option<BTreeMap<_, ObjectSite>> = Some(BTreeMap::new());
         let mut programs = BTreeSet::new();
         let mut at = Vec::new();
         for baseline in baselines {
+            // Those of every process must be known.
+            match (&mut objects, baseline.objects) {
+                (Some(known), Some(more)) => {
+                    for of in more {
+                        let name = of.name();
+                        let name = (
+                            name.0.to_owned(),
+                            name.1.to_owned(),
+                            name.2.map(str::to_owned),
+                            name.3.to_owned(),
+                        );
+                        let most = known.entry(name).or_insert_with(|| of.clone());
+                        most.count = most.count.max(of.count);
+                    }
+                }
+                _ => objects = None,
+            }
             programs.extend(baseline.programs);
             for point in baseline.at {
                 if !at.contains(&point) {
@@ -101,6 +163,7 @@ impl Baseline {
             programs: programs.into_iter().collect(),
             at,
             sites: sites.into_values().collect(),
+            objects: objects.map(|objects| objects.into_values().collect()),
         }
     }
 
@@ -117,9 +180,42 @@ impl Baseline {
         }
     }
 
+    /// The baseline's number of objects for each row, in the order of the rows. `None`: the baseline has no objects.
+    pub fn known_objects(&self, rows: &[ObjectRow]) -> Option<Vec<Option<u64>>> {
+        let objects = self.objects.as_ref()?;
+        // Those of kinds that this version does not know match nothing.
+        let before = objects.iter().filter_map(|of| Some((of, Kind::from_name(&of.kind)?)));
+        let (counts, before): (Vec<u64>, Vec<Key>) = before
+            .map(|(of, kind)| {
+                let key = Key {
+                    exact: print(&of.fingerprint),
+                    loose: print(&of.loose_fingerprint),
+                    line: of.line,
+                    pool: false,
+                };
+                (of.count, key.of_kind(kind))
+            })
+            .unzip();
+        let after = rows.iter().map(|row| {
+            let key = Key {
+                exact: row.stack.site_fingerprint,
+                loose: row.stack.loose_site_fingerprint,
+                line: row.stack.site().and_then(|site| site.line),
+                pool: false,
+            };
+            Kind::from_name(row.kind).map_or(key, |kind| key.of_kind(kind))
+        });
+        let partners = pair(&before, &after.collect::<Vec<_>>(), true);
+        Some(
+            partners
+                .into_iter()
+                .map(|partner| partner.map(|site| counts[site]))
+                .collect(),
+        )
+    }
+
     /// The baseline's tally for each row, in the order of the rows.
     pub fn known(&self, rows: &[Row]) -> Vec<Option<Tally>> {
-        let print = |text: &str| Fingerprint(u64::from_str_radix(text, 16).unwrap_or_default());
         let before: Vec<Key> = self
             .sites
             .iter()
@@ -143,13 +239,16 @@ impl Baseline {
     }
 }
 
+fn print(text: &str) -> Fingerprint {
+    Fingerprint(u64::from_str_radix(text, 16).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::analysis::groups::Groups;
     use crate::analysis::report::{By, rows_by};
     use crate::analysis::site::CallStacks;
-    use crate::kind::Kind;
     use crate::sample::{MAIN, MIB, RUNTIME, Sample};
     use crate::snapshot::Snapshot;
 
@@ -173,7 +272,7 @@ mod tests {
     /// Blocks now and blocks known, by line.
     fn known(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u64, Option<u64>)> {
         let baseline = with_rows(&leaking(before), |rows| {
-            Baseline::of(Program::default(), vec![Point::Exit], rows)
+            Baseline::of(Program::default(), vec![Point::Exit], rows, None)
         });
         with_rows(&leaking(after), |rows| {
             let known = baseline.known(rows);
@@ -211,7 +310,7 @@ mod tests {
         };
         let known = |before: &str, after: &str| {
             let baseline = with_rows(&of_file(before), |rows| {
-                Baseline::of(Program::default(), vec![Point::Exit], rows)
+                Baseline::of(Program::default(), vec![Point::Exit], rows, None)
             });
             with_rows(&of_file(after), |rows| baseline.known(rows)[0].is_some())
         };
@@ -223,7 +322,7 @@ mod tests {
     #[test]
     fn a_written_baseline_reads_back_equal() {
         let baseline = with_rows(&leaking(&[(8, 3)]), |rows| {
-            Baseline::of(Program::default(), vec![Point::Exit], rows)
+            Baseline::of(Program::default(), vec![Point::Exit], rows, None)
         });
         let json = serde_json::to_string(&baseline).expect("json");
         assert_eq!(serde_json::from_str::<Baseline>(&json).expect("a baseline"), baseline);

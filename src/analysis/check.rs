@@ -6,7 +6,9 @@
 //!                 └ ignored                └ suppressed
 //! ```
 //!
-//! Objects without an address are counted apart, by kind; they fail only if their kind has a limit.
+//! Objects without an address are counted apart, by kind; they fail only if their kind has a limit, or against a baseline.
+//!
+//! Processes of a job that hold more than the others fail if that is asked for (outliers.rs), after each was judged.
 //!
 //! Classes of blocks (`lost`, `cycle` …) fail by what holds them, which was searched for before.
 //!
@@ -37,11 +39,13 @@ mod classes;
 mod growth;
 mod limits;
 mod objects;
+mod outliers;
 mod warnings;
 
 pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::{JudgedObjects, lacks_objects};
+pub use outliers::fail_outliers;
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -96,6 +100,20 @@ pub enum Breach {
         limit: u64,
         found: u64,
     },
+    /// Objects without an address, of a call site that the baseline does not have for this kind.
+    NewObjects {
+        kind: &'static str,
+        site: String,
+        found: u64,
+    },
+    /// More objects without an address than the baseline allows for the call site.
+    GrownObjects {
+        kind: &'static str,
+        site: String,
+        known: u64,
+        limit: u64,
+        found: u64,
+    },
     /// Memory of a class that must not exist, of one call site and one path.
     Class {
         class: Class,
@@ -106,6 +124,17 @@ pub enum Breach {
         count: u64,
         #[serde(skip)]
         of: SiteKey,
+    },
+    /// More than the other processes of the job hold, at one call site or in all.
+    Outlier {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        site: Option<String>,
+        found: u64,
+        /// The median over the processes of the program, and how many these are.
+        usual: u64,
+        of: u64,
+        #[serde(skip)]
+        key: Option<SiteKey>,
     },
     LostAllocations {
         count: u64,
@@ -136,29 +165,9 @@ pub struct Judged<'a> {
     /// The site is a reason for the failure: it is over a limit, new or grown, part of a total over its limit, or has blocks of
     /// a class that must not exist.
     pub to_blame: bool,
-    /// Its blocks' classes are the only reason.
+    /// Its blocks' classes, or what other processes hold, are the only reason.
     #[serde(skip)]
     pub only_by_class: bool,
-}
-
-impl Verdict<'_> {
-    /// Only objects without an address have limits, so memory is not judged.
-    pub fn judges_only_objects(&self) -> bool {
-        let without = Limits {
-            max_objects: BTreeMap::new(),
-            ..self.limits.clone()
-        };
-        !self.limits.max_objects.is_empty() && self.boundary.is_none() && without.allow_nothing(self.baseline)
-    }
-
-    /// The judged objects of each kind that has a limit.
-    pub fn objects_found(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        self.limits.max_objects.keys().map(|kind| {
-            let rows = self.objects.iter().filter(|of| of.row.kind == kind.name());
-            let found = rows.fold(0, |sum: u64, of| sum.saturating_add(of.row.count));
-            (kind.name(), found)
-        })
-    }
 }
 
 impl Judged<'_> {
@@ -207,7 +216,8 @@ pub struct Verdict<'a> {
     pub boundary: Option<Boundary>,
     /// The judged records by call site: those to blame first, then largest first.
     pub rows: Vec<Judged<'a>>,
-    /// The objects of the kinds that have a limit, by kind and call site; the rows of kinds over their limit first.
+    /// The objects of the kinds that have a limit, or of all if a baseline has objects, by kind and call site; those to blame
+    /// first.
     pub objects: Vec<JudgedObjects<'a>>,
     /// Objects of these kinds that the suppressions and `--since` exclude.
     pub objects_ignored: u64,
@@ -236,7 +246,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
     let mut sorted = sort(snapshot, &groups, &stacks, rules);
-    let mut objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), limits);
+    let mut objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), rules);
     let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
     let mut judged: Vec<Judged> = rows
@@ -269,6 +279,11 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
+    if objects::are_compared(rules) && !snapshot.objects_known {
+        warnings.push(
+            "objects are not compared with the baseline: the recording does not have those of this point".to_owned(),
+        );
+    }
     judged.sort_by_key(|row| !row.to_blame);
     let lost = snapshot.losses.lost_allocations;
     if lost > 0 && !limits.allow_losses {
@@ -358,11 +373,13 @@ pub fn other_point(snapshot: &Snapshot, rules: &Rules) -> Option<String> {
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
-    let sorted = sort(snapshot, &groups, &stacks, rules);
+    let mut sorted = sort(snapshot, &groups, &stacks, rules);
+    let objects = objects::for_baseline(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules));
     Baseline::of(
         Program::of(snapshot),
         shown_points(snapshot),
         &rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site),
+        objects.as_deref(),
     )
 }
 

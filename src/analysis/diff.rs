@@ -14,6 +14,7 @@ use crate::analysis::report::{By, Cut, ProcessLine, Row, Sort, Tally, process_li
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::words::plural;
 use crate::kind::Kind;
+use crate::point::Point;
 use crate::snapshot::{Losses, Snapshot};
 
 mod objects;
@@ -51,7 +52,8 @@ pub struct Diff<'a> {
     /// All of these are kinds of objects without an address, so no memory is compared.
     #[serde(skip)]
     pub only_objects: bool,
-    /// Time between the two snapshots, if both show the same process and the first is not the later one.
+    /// Time between the two snapshots, if both show the same process and the first is not the later one. Peaks have no time:
+    /// each device has its own.
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
@@ -69,6 +71,9 @@ pub struct Diff<'a> {
 pub struct Side<'a> {
     pub process: ProcessLine<'a>,
     pub taken_unix_ns: u64,
+    /// The point in time that the rows describe, if it is not when the snapshot was taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub point: Option<&'a Point>,
     pub held: Tally,
     pub losses: &'a Losses,
 }
@@ -144,7 +149,7 @@ impl<'a> Diff<'a> {
             same_process,
             kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
             only_objects: only_objects(&options.kinds),
-            elapsed_ns: (after.taken.at_ns.checked_sub(before.taken.at_ns)).filter(|_| same_process),
+            elapsed_ns: elapsed(before, after).filter(|_| same_process),
             hidden_rows: cut.rows(),
             cut,
             rows,
@@ -247,10 +252,20 @@ fn totals(rows: &[DiffRow]) -> Totals {
     totals
 }
 
+fn has_time(snapshot: &Snapshot) -> bool {
+    snapshot.taken.point != Some(Point::Peak)
+}
+
+fn elapsed(before: &Snapshot, after: &Snapshot) -> Option<u64> {
+    let elapsed = after.taken.at_ns.checked_sub(before.taken.at_ns);
+    elapsed.filter(|_| has_time(before) && has_time(after))
+}
+
 fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
     Side {
         process: process_line(snapshot),
         taken_unix_ns: snapshot.taken.at_unix_ns,
+        point: snapshot.taken.point.as_ref(),
         held,
         losses: &snapshot.losses,
     }
@@ -266,7 +281,7 @@ pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
 fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     let [(before, _), (after, _)] = sides;
-    if same_process && before.taken.at_ns > after.taken.at_ns {
+    if same_process && [before, after].iter().all(|side| has_time(side)) && before.taken.at_ns > after.taken.at_ns {
         warnings.push("the first snapshot is the later one; swap the two to see growth".to_owned());
     }
     for (which, (snapshot, bare)) in ["first", "second"].into_iter().zip(sides) {

@@ -68,6 +68,27 @@ impl Filter {
     }
 }
 
+impl Filter {
+    /// Whether it may let memory of this process pass: false if it selects GPUs and the process has used none of them.
+    pub fn concerns(&self, snapshot: &Snapshot) -> bool {
+        let is_used = |device: usize| {
+            let mut counters = snapshot
+                .counters
+                .iter()
+                .filter(|counter| counter.device == Some(device));
+            counters.any(|counter| counter.total_count > 0)
+        };
+        let selected = |location: &Location| match location {
+            Location::Host => true,
+            Location::Gpu(ordinal) => {
+                let mut devices = snapshot.devices.iter().zip(0..);
+                devices.any(|(device, number)| device.ordinal == *ordinal && is_used(number))
+            }
+        };
+        self.devices.is_empty() || self.devices.iter().any(selected)
+    }
+}
+
 /// Whether these kinds are of objects without an address only.
 pub fn only_objects(kinds: &[Kind]) -> bool {
     !kinds.is_empty() && kinds.iter().all(|kind| kind.place() == Place::Object)

@@ -1,15 +1,15 @@
 //! A job: what its processes hold, by process and by call site, and which of them differ from the others.
 //!
 //! ```text
-//! snapshot of a process ─► sites.rs ────────► Job::add ──► spread.rs ──────► outliers.rs ──► JobReport
-//!                          bytes per call      a row for    values of each    who stands out
-//!                          site               the process   site              and a sentence
+//! snapshot of a process ─► sites.rs ───────► population.rs ──► spread.rs ─────► outliers.rs ──► JobReport
+//!                          bytes per call     groups that       values of each    who stands out
+//!                          site and stack    do the same work   site              and a sentence
 //! ```
 //!
 //! Processes are added one at a time, in any order, and nothing of a process is kept but its row and its part of each
 //! [`spread::Spread`], so the memory that a job needs depends on its call sites and hardly on its processes. The result does not
-//! depend on the order, unless a program has more than [`SITES_MAX`] call sites: those that come first keep their names. Only
-//! like is compared with like: processes of the same [`Program`].
+//! depend on the order, unless a program has more than [`population::SITES_MAX`] call sites: those that come first keep their names. Only
+//! like is compared with like: processes of the same [`Program`], and of the same group if their launcher names groups.
 //!
 //! Deliberately absent: time. Several snapshots of one process are one process, and the latest counts.
 
@@ -17,93 +17,71 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::analysis::filter::{Filter, Filtered};
 use crate::analysis::program::Program;
+use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
 
+pub mod change;
+pub mod diff;
+pub mod identity;
 pub mod member;
+pub mod names;
 pub mod outliers;
+pub mod population;
 pub mod sites;
 pub mod spread;
+pub mod trend;
+pub mod why;
 
-use outliers::{Naming, Outliers, Verdict, judge, judge_each, sentence};
-use sites::{ProcessRow, ProcessSums, Site, SiteId, Sites};
-use spread::Spread;
+use outliers::Outliers;
+use population::Population;
+use sites::{ProcessRow, ProcessSums, Site, Sites};
 
 /// The value of [`JobReport::format`].
 pub const FORMAT: &str = "culeak-job";
 pub const VERSION: u32 = 1;
-/// The most call sites of a program. Those of later processes are added up without a name.
-const SITES_MAX: usize = 1 << 18;
-
-/// Processes of one program.
-#[derive(Debug, Default)]
-struct Population {
-    program: Program,
-    members: Vec<u32>,
-    /// By [`SiteId`].
-    sites: Vec<Option<Box<Sums>>>,
-    known: usize,
-    /// Memory of call sites beyond [`SITES_MAX`].
-    beyond: Tally,
-    held: Spread,
-    peak: Spread,
-}
-
-/// One call site in all processes of a program.
-#[derive(Debug, Default)]
-struct Sums {
-    bytes: Spread,
-    count: u64,
-}
-
 /// Processes of a job, added one after the other.
 #[derive(Debug, Default)]
 pub struct Job {
     populations: Vec<Population>,
     /// By number.
     rows: Vec<Option<ProcessRow>>,
+    /// What each rule suppressed.
+    suppressions: Vec<Used>,
 }
 
 impl Job {
     /// Adds a process. `number` is that of its input; each is used once.
     pub fn add(&mut self, number: u32, sums: ProcessSums) {
-        let ProcessSums { row, sites } = sums;
-        let program = &row.member.program;
+        let program = &sums.row.member.program;
         let known = self
             .populations
             .iter()
             .position(|population| population.program == *program);
         let at = known.unwrap_or_else(|| {
-            self.populations.push(Population {
-                program: program.clone(),
-                ..Population::default()
-            });
+            self.populations.push(Population::of(program));
             self.populations.len() - 1
         });
-        let population = &mut self.populations[at];
-        population.members.push(number);
-        population.held.add(number, row.held.bytes);
-        population.peak.add(number, row.peak_bytes);
-        for (site, tally) in sites {
-            population.add(number, site, tally);
+        self.populations[at].add(number, &sums);
+        if self.suppressions.is_empty() {
+            self.suppressions = sums.suppressions;
+        } else {
+            // The rules are the same for all processes.
+            for (all, own) in self.suppressions.iter_mut().zip(&sums.suppressions) {
+                all.suppressed.join(own.suppressed);
+                all.objects += own.objects;
+            }
         }
         if self.rows.len() <= number as usize {
             self.rows.resize(number as usize + 1, None);
         }
-        self.rows[number as usize] = Some(row);
+        self.rows[number as usize] = Some(sums.row);
     }
 
     /// The inputs that are earlier snapshots of a process of which a later one was added.
     pub fn earlier(&self) -> Vec<u32> {
-        let mut order: Vec<(&ProcessRow, u32)> = (0..)
-            .zip(&self.rows)
-            .filter_map(|(n, row)| Some((row.as_ref()?, n)))
-            .collect();
-        let key = |row: &ProcessRow| (row.member.host.clone(), row.member.pid, row.member.started_unix_ns);
-        order.sort_by_cached_key(|(row, number)| (key(row), row.at_unix_ns, *number));
-        let pairs = order.windows(2);
-        let same = pairs.filter(|pair| pair[0].0.member.is_same_process(&pair[1].0.member));
-        same.map(|pair| pair[0].1).collect()
+        earlier((0..).zip(&self.rows).filter_map(|(n, row)| Some((row.as_ref()?, n))))
     }
 
     /// Judges the processes. `sites` has the names of all call sites that were added.
@@ -112,32 +90,16 @@ impl Job {
         let (mut warnings, mut rows, mut beyond) = (Vec::new(), Vec::new(), Tally::default());
         let mut differing = Vec::new();
         for population in &mut self.populations {
-            population.members.sort_unstable();
-            let naming = population.naming(&self.rows, &mut warnings);
             beyond.join(population.beyond);
-            for (id, sums) in population.sites.iter().enumerate() {
-                if let Some(sums) = sums {
-                    rows.push(population.row(sites.get(id as SiteId), sums, &self.rows, naming));
-                }
-            }
-            type Value = fn(&ProcessRow) -> u64;
-            let quantities: [(_, _, Value); 2] = [
-                (Quantity::Held, &population.held, |row| row.held.bytes),
-                (Quantity::Peak, &population.peak, |row| row.peak_bytes),
-            ];
-            for (what, spread, value) in quantities {
-                let of = |member: &u32| Some((*member, value(self.rows.get(*member as usize)?.as_ref()?)));
-                let values: Vec<_> = population.members.iter().filter_map(of).collect();
-                if let Verdict::StandOut(out) = judge_each(spread, &values) {
-                    let sentence = sentence(&out, &population.members, &self.rows, naming);
-                    differing.push((what, StandsOut::of(&out, sentence, &self.rows), out.members));
-                }
-            }
+            let found = population.judge(sites, &self.rows);
+            rows.extend(found.sites);
+            differing.extend(found.processes);
+            warnings.extend(found.warnings);
         }
         rows.sort_by(compare);
         let mut stands_out: Vec<bool> = vec![false; self.rows.len()];
         let of_sites = rows.iter().flat_map(|(_, members)| members);
-        for member in of_sites.chain(differing.iter().flat_map(|(_, _, members)| members)) {
+        for member in of_sites.chain(differing.iter().flat_map(|(_, members)| members)) {
             stands_out[*member as usize] = true;
         }
         let processes = self.rows.into_iter().zip(stands_out);
@@ -169,16 +131,21 @@ impl Job {
             finished: !processes.is_empty() && processes.iter().all(|process| process.row.finished),
             held: total(|row| row.held),
             pools: total(|row| row.pools),
+            failed: total(|row| row.failed),
+            filter: (!options.filter.is_empty()).then(|| Filtered {
+                filter: options.filter.clone(),
+                left_out: total(|row| row.left_out),
+            }),
+            suppressed: total(|row| row.suppressed),
+            suppressions: self.suppressions,
+            elsewhere: 0,
             hosts: hosts.len(),
             programs: self
                 .populations
                 .into_iter()
                 .map(|population| population.program)
                 .collect(),
-            stands_out: differing
-                .into_iter()
-                .map(|(what, out, _)| ProcessesOut { what, out })
-                .collect(),
+            stands_out: differing.into_iter().map(|(out, _)| out).collect(),
             sites: shown,
             hidden_sites: hidden.len(),
             hidden: Tally::total(hidden.iter().map(SiteRow::tally)),
@@ -191,73 +158,15 @@ impl Job {
     }
 }
 
-impl Population {
-    fn add(&mut self, number: u32, site: SiteId, tally: Tally) {
-        let at = site as usize;
-        if self.sites.len() <= at {
-            self.sites.resize_with(at + 1, || None);
-        }
-        if self.sites[at].is_none() {
-            if self.known == SITES_MAX {
-                self.beyond.join(tally);
-                return;
-            }
-            self.known += 1;
-        }
-        let sums = self.sites[at].get_or_insert_default();
-        sums.bytes.add(number, tally.bytes);
-        sums.count = sums.count.saturating_add(tally.count);
-    }
-
-    /// Ranks name processes if each process has its own.
-    fn naming(&self, rows: &[Option<ProcessRow>], warnings: &mut Vec<String>) -> Naming {
-        let rows = self
-            .members
-            .iter()
-            .filter_map(|member| rows.get(*member as usize)?.as_ref());
-        let ranks: Vec<Option<u32>> = rows.map(|row| row.member.rank).collect();
-        let mut different: Vec<u32> = ranks.iter().copied().flatten().collect();
-        different.sort_unstable();
-        let twice = different.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        if let Some(rank) = twice {
-            warnings.push(format!(
-                "several processes of {} have rank {rank}; these may be recordings of several jobs, so processes are named by pid",
-                self.program
-            ));
-        }
-        match twice.is_none() && different.len() == ranks.len() {
-            true => Naming::Rank,
-            false => Naming::Pid,
-        }
-    }
-
-    fn row(&self, site: Site, sums: &Sums, rows: &[Option<ProcessRow>], naming: Naming) -> (SiteRow, Vec<u32>) {
-        let of = self.members.len() as u64;
-        let verdict = judge(&sums.bytes, &self.members);
-        let (median_bytes, median_is_exact) = sums.bytes.median(of);
-        let (stands_out, members) = match &verdict {
-            Verdict::StandOut(out) => {
-                let sentence = sentence(out, &self.members, rows, naming);
-                (Some(StandsOut::of(out, sentence, rows)), out.members.clone())
-            }
-            Verdict::Alike | Verdict::NoCommonValue => (None, Vec::new()),
-        };
-        let row = SiteRow {
-            program: self.program.clone(),
-            site,
-            sum_bytes: u64::try_from(sums.bytes.sum).unwrap_or(u64::MAX),
-            sum_count: sums.count,
-            median_bytes,
-            median_is_exact,
-            min_bytes: sums.bytes.min(of),
-            max_bytes: sums.bytes.max,
-            processes: sums.bytes.have(),
-            of_processes: of,
-            differs: verdict == Verdict::NoCommonValue,
-            stands_out,
-        };
-        (row, members)
-    }
+/// The numbers of earlier snapshots of a process of which there is a later one.
+pub fn earlier<'r>(rows: impl Iterator<Item = (&'r ProcessRow, u32)>) -> Vec<u32> {
+    let mut order: Vec<(&ProcessRow, u32)> = rows.collect();
+    let key = |row: &ProcessRow| (row.member.host.clone(), row.member.pid, row.member.started_unix_ns);
+    // A recording shows more than the automatic snapshots beside it.
+    order.sort_by_cached_key(|(row, number)| (key(row), !row.is_automatic, row.at_unix_ns, *number));
+    let pairs = order.windows(2);
+    let same = pairs.filter(|pair| pair[0].0.member.is_same_process(&pair[1].0.member));
+    same.map(|pair| pair[0].1).collect()
 }
 
 /// Sites with outliers first, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
@@ -287,6 +196,8 @@ pub struct Options {
     pub top: Option<usize>,
     /// Call sites that hold less in all processes together are cut off.
     pub min_bytes: u64,
+    /// The filter that the processes were read with.
+    pub filter: Filter,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -297,6 +208,15 @@ pub struct JobReport {
     pub finished: bool,
     /// Memory in use in all processes, without pools.
     pub held: Tally,
+    /// Requests that CUDA refused.
+    pub failed: Tally,
+    /// The filter, if there is one. It does not apply to peaks and failed requests.
+    pub filter: Option<Filtered>,
+    /// The memory that suppressions removed from the call sites, in total and by rule; no rules unless requested.
+    pub suppressed: Tally,
+    pub suppressions: Vec<Used>,
+    /// Processes without any use of the devices that the filter selects, which are left out.
+    pub elsewhere: usize,
     /// Memory of caching allocators.
     pub pools: Tally,
     pub hosts: usize,
@@ -401,7 +321,8 @@ pub struct Outlier {
 }
 
 impl StandsOut {
-    fn of(out: &Outliers, sentence: String, rows: &[Option<ProcessRow>]) -> StandsOut {
+    /// Outliers of different groups as one.
+    fn of(all: &[&Outliers], sentence: String, rows: &[Option<ProcessRow>]) -> StandsOut {
         let outlier = |&(member, bytes): &(u32, u64)| {
             let row = rows.get(member as usize)?.as_ref()?;
             Some(Outlier {
@@ -413,13 +334,19 @@ impl StandsOut {
             })
         };
         StandsOut {
-            count: out.count,
-            apart_bytes: u64::try_from(out.apart).unwrap_or(u64::MAX),
-            processes: out.examples.iter().filter_map(outlier).collect(),
+            count: all.iter().map(|out| out.count).sum(),
+            apart_bytes: all.iter().fold(0, |sum: u64, out| {
+                sum.saturating_add(u64::try_from(out.apart).unwrap_or(u64::MAX))
+            }),
+            processes: {
+                let mut examples: Vec<_> = all.iter().flat_map(|out| out.examples.iter().copied()).collect();
+                examples.sort_unstable();
+                examples.iter().filter_map(outlier).collect()
+            },
             sentence,
         }
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -39,7 +39,7 @@ pub const VERSION: u32 = 1;
 /// What to show.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Show each phase of this name. `*` stands for any characters.
+    /// Show each phase of this name, or of this row. `*` stands for any characters.
     pub name: Option<String>,
     /// Figures include only memory that passes.
     pub filter: Filter,
@@ -197,13 +197,19 @@ impl<'a> Phases<'a> {
         let stacks = CallStacks::of(snapshot);
         let all = &snapshot.phases;
         let pattern = options.name.as_deref().map(str::as_bytes);
-        let is_chosen = |phase: &Phase| {
+        let names = pattern.map(|_| row_names(all)).unwrap_or_default();
+        let is_chosen = |(phase, name_of_row): (&Phase, &String)| {
+            let names = [&*phase.name, own_name(&phase.name), name_of_row];
             pattern.is_some_and(|pattern| {
-                crate::wildcard::matches(pattern, phase.name.as_bytes())
-                    || crate::wildcard::matches(pattern, own_name(&phase.name).as_bytes())
+                names
+                    .iter()
+                    .any(|name| crate::wildcard::matches(pattern, name.as_bytes()))
             })
         };
-        let chosen: Vec<usize> = (0..all.len()).filter(|&number| is_chosen(&all[number])).collect();
+        let chosen: Vec<usize> = (all.iter().zip(&names).enumerate())
+            .filter(|(_, phase)| is_chosen(*phase))
+            .map(|(number, _)| number)
+            .collect();
         let walked = timeline.filter(|_| !all.is_empty()).map(|timeline| {
             let mut series = SeriesOfSites::of(snapshot, timeline, &stacks, &options.filter);
             if all.len() * series.all.len() > FIGURES_MAX {

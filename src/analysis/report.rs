@@ -198,6 +198,13 @@ pub struct RowStack<'a> {
     pub stack: CallStack<'a>,
 }
 
+impl RowStack<'_> {
+    pub fn tally(&self) -> Tally {
+        let RowStack { bytes, count, .. } = *self;
+        Tally { bytes, count }
+    }
+}
+
 impl<'a> Row<'a> {
     pub fn tally(&self) -> Tally {
         let Row { bytes, count, .. } = *self;

@@ -35,6 +35,7 @@ mod below_main;
 mod origin;
 mod python;
 mod role;
+pub mod text;
 
 /// What a frame means to the reader of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]

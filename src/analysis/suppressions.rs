@@ -16,7 +16,8 @@
 //! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may keep some memory and
 //!   hand out other memory.
 //! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no
-//!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows.
+//!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows. ` of memory` or
+//!   ` of objects` at its end limits it to memory, or to objects without an address.
 //!
 //! In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
 //! rule that matches takes the record, so each byte is suppressed once. LeakSanitizer has no `keep` and `site` rules;
@@ -85,12 +86,32 @@ pub(super) fn each_rule(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     scope: Scope,
+    /// What it suppresses; `None`: both.
+    of: Option<Of>,
     /// A `keep` rule.
     keeps: bool,
     /// The line as written.
     pub text: String,
     pub source: String,
     pub line: usize,
+}
+
+/// What a rule suppresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Of {
+    Memory,
+    /// Objects without an address.
+    Objects,
+}
+
+impl Of {
+    /// How rules name it.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Of::Memory => " of memory",
+            Of::Objects => " of objects",
+        }
+    }
 }
 
 /// What a rule compares.
@@ -141,9 +162,10 @@ impl Suppressions {
     /// The first line that is not a valid rule.
     pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
         each_rule(text, source, |rule, line| {
-            let (keeps, scope) = parse_rule(rule)?;
+            let (keeps, scope, of) = parse_rule(rule)?;
             self.rules.push(Rule {
                 scope,
+                of,
                 keeps,
                 text: rule.to_owned(),
                 source: source.to_owned(),
@@ -157,9 +179,11 @@ impl Suppressions {
         self.rules.is_empty()
     }
 
-    /// Index of the rule that suppresses this stack: the first that matches, unless it is a `keep` rule.
-    pub fn matching(&self, stack: &CallStack) -> Option<usize> {
-        let of_site = self.rules.iter().position(|rule| rule.scope.matches_site(stack));
+    /// Index of the rule that suppresses memory, or objects, of this stack: the first that matches, unless it is a `keep` rule.
+    pub fn matching(&self, stack: &CallStack, of: Of) -> Option<usize> {
+        let suits = |rule: &Rule| rule.of.is_none_or(|only| only == of);
+        let mut rules = self.rules.iter();
+        let of_site = rules.position(|rule| suits(rule) && rule.scope.matches_site(stack));
         let mut first = of_site.unwrap_or(self.rules.len());
         for frame in &stack.frames {
             let names = Names::of(frame);
@@ -177,7 +201,7 @@ impl Suppressions {
 /// is matched once.
 pub struct Sieve<'r> {
     rules: &'r Suppressions,
-    by_stack: HashMap<Option<usize>, Option<usize>>,
+    by_stack: HashMap<(Option<usize>, Of), Option<usize>>,
     /// Memory and the number of objects, by rule.
     taken: Vec<(Tally, u64)>,
 }
@@ -191,13 +215,17 @@ impl<'r> Sieve<'r> {
         }
     }
 
-    /// The rule that suppresses this stack.
+    /// The rule that suppresses memory of this stack.
     pub fn rule(&mut self, stack: Option<usize>, stacks: &CallStacks) -> Option<usize> {
+        self.rule_of(stack, Of::Memory, stacks)
+    }
+
+    fn rule_of(&mut self, stack: Option<usize>, of: Of, stacks: &CallStacks) -> Option<usize> {
         if self.rules.is_empty() {
             return None;
         }
-        let rule = self.by_stack.entry(stack);
-        *rule.or_insert_with(|| self.rules.matching(stacks.get(stack)))
+        let rule = self.by_stack.entry((stack, of));
+        *rule.or_insert_with(|| self.rules.matching(stacks.get(stack), of))
     }
 
     /// Whether no rule suppresses memory of this stack. Otherwise `tally` is added to the rule.
@@ -211,7 +239,7 @@ impl<'r> Sieve<'r> {
 
     /// Whether no rule suppresses objects of this stack. Otherwise `count` is added to the rule.
     pub fn lets_objects_through(&mut self, stack: Option<usize>, count: u64, stacks: &CallStacks) -> bool {
-        let rule = self.rule(stack, stacks);
+        let rule = self.rule_of(stack, Of::Objects, stacks);
         if let Some(rule) = rule {
             let objects = &mut self.taken[rule].1;
             *objects = objects.saturating_add(count);
@@ -243,11 +271,11 @@ impl<'r> Sieve<'r> {
     }
 }
 
-/// Whether it is a `keep` rule, and its scope.
+/// Whether it is a `keep` rule, its scope, and what it suppresses; `None`: memory and objects.
 ///
 /// # Errors
 /// The column, from 1, and what is wrong there.
-fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
+fn parse_rule(rule: &str) -> Result<(bool, Scope, Option<Of>), (usize, String)> {
     let Some((kind, pattern)) = rule.split_once(':') else {
         return Err((
             1,
@@ -260,9 +288,15 @@ fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
     match kind {
         "leak" | "keep" => {
             let pattern = Pattern::parse(pattern).map_err(behind)?;
-            Ok((kind == "keep", Scope::AnyFrame(pattern)))
+            Ok((kind == "keep", Scope::AnyFrame(pattern), None))
         }
-        "site" => Ok((false, Scope::Site(SitePattern::parse(pattern).map_err(behind)?))),
+        "site" => {
+            let of = [Of::Memory, Of::Objects]
+                .into_iter()
+                .find(|of| pattern.ends_with(of.suffix()));
+            let pattern = of.map_or(pattern, |of| &pattern[..pattern.len() - of.suffix().len()]);
+            Ok((false, Scope::Site(SitePattern::parse(pattern).map_err(behind)?), of))
+        }
         _ => {
             let reason = format!(
                 "no such type of suppression: {kind:?}; use leak:PATTERN, site:PATTERN in FILE or keep:PATTERN"
@@ -461,17 +495,18 @@ impl Serialize for Pattern {
 }
 
 /// A rule that matches only this stack's call site; `None` if the site has no stable name.
-pub fn rule_for(stack: &CallStack) -> Option<String> {
+pub fn rule_for(stack: &CallStack, of: Of) -> Option<String> {
     let site = stack.site()?;
     // Code outside all modules has no stable name.
     let source = Some(site.source()).filter(|source| !source.is_empty())?;
     let function = name_of_site(site);
     let by = stack.library.map(|library| format!(" by {}", exactly(library)));
     let rule = format!(
-        "site:{} in {}{}",
+        "site:{} in {}{}{}",
         exactly(&function),
         exactly(source),
-        by.unwrap_or_default()
+        by.unwrap_or_default(),
+        of.suffix()
     );
     parse_rule(&rule).ok().map(|_| rule)
 }

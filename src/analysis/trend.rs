@@ -21,6 +21,7 @@ use crate::analysis::report::By;
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 
+mod history;
 mod judge;
 mod lineage;
 mod sentence;
@@ -28,6 +29,7 @@ mod series;
 mod statistics;
 mod summary;
 
+pub use history::History;
 pub use judge::{Class, POINTS_NEEDED, Steps};
 pub use lineage::{lineages, programs};
 pub use summary::{Process, Site, SiteFrame, Summary};
@@ -235,7 +237,7 @@ impl Trend {
 }
 
 impl Classes {
-    fn add(&mut self, class: Class) {
+    pub fn add(&mut self, class: Class) {
         *match class {
             Class::Growing => &mut self.growing,
             Class::FreedOnlyAtExit => &mut self.freed_only_at_exit,

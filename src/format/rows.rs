@@ -292,6 +292,13 @@ rows! {
         text: Text,
     }
 
+    /// A variable of the environment that names a part of a job ([`crate::job_variables`]).
+    VariableRow as VariableValues, 16 bytes {
+        /// Zero bytes: not published. Written last.
+        name: Text,
+        value: Text,
+    }
+
     /// A mark: a point in time that the program named.
     MarkRow as MarkValues, 32 bytes {
         /// Time + 1; 0: not published. Written last.

@@ -12,6 +12,7 @@ use super::stacks::Stacks;
 use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
+use crate::job_variables::{NAME_MAX, VALUE_MAX};
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
@@ -23,6 +24,15 @@ use crate::timeline::Site;
 
 /// Row number in the recording → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
+
+/// What [`RawSnapshot::into_snapshot_with_sites`] returns.
+pub struct Decoded {
+    pub snapshot: Snapshot,
+    pub sites: Vec<Site>,
+    pub threads: Renumbered,
+    /// By stack; empty unless some stacks were to be left empty.
+    pub stack_keys: Vec<u64>,
+}
 
 /// The order of a snapshot's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,23 +88,30 @@ impl RawSnapshot {
     }
 
     pub fn into_snapshot(self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
-        Ok(self.into_snapshot_with_sites(path, order, totals, &[])?.0)
+        Ok(self.into_snapshot_with_sites(path, order, totals, &[], None)?.snapshot)
     }
 
-    /// As [`RawSnapshot::into_snapshot`], with these sites and the numbers of the threads.
+    /// As [`RawSnapshot::into_snapshot`], with these sites and the numbers of the threads. `known`: stacks with these keys are
+    /// left empty; it is called with a key and whether the process has recorded tensors.
     pub fn into_snapshot_with_sites(
         mut self,
         path: &Path,
         order: Order,
         totals: Totals,
         sites: &[TotalKey],
-    ) -> Result<(Snapshot, Vec<Site>, Renumbered), ReadError> {
+        known: Option<&dyn Fn(u64, bool) -> bool>,
+    ) -> Result<Decoded, ReadError> {
         let (devices, device_numbers) = self.devices();
         let (contexts, context_numbers) = self.contexts(&device_numbers);
         let (mut threads, thread_numbers) = self.threads();
         let (modules, module_numbers) = self.modules();
         let mut records = std::mem::take(&mut self.records);
+        let has_tensors = known.is_some() && self.has_tensors(&device_numbers);
+        let is_known = |key| known.is_some_and(|known| known(key, has_tensors));
         let mut stacks = Stacks::new(&self, path, &module_numbers);
+        if known.is_some() {
+            stacks.skip(&is_known, &modules);
+        }
         let mut unknown_thread = None;
         let mut thread_of = |number: u32| {
             thread_numbers.get(&number).copied().unwrap_or_else(|| {
@@ -215,7 +232,7 @@ impl RawSnapshot {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
-        let (locations, stacks) = (stacks.locations, stacks.stacks);
+        let (locations, stacks, stack_keys) = stacks.finish();
         // Frees carry no time, so a mark may be the latest known time of a process.
         let born = (allocations.rows.iter().chain(&objects.rows).chain(&segments.rows))
             .map(|row| row.time_ns)
@@ -281,7 +298,19 @@ impl RawSnapshot {
         snapshot
             .validate()
             .map_err(|what| ReadError::Damaged(path.to_path_buf(), what))?;
-        Ok((snapshot, named_sites, thread_numbers))
+        Ok(Decoded {
+            snapshot,
+            sites: named_sites,
+            threads: thread_numbers,
+            stack_keys,
+        })
+    }
+
+    fn has_tensors(&self, devices: &Renumbered) -> bool {
+        let (counters, _) = self.counters(devices);
+        counters
+            .iter()
+            .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0)
     }
 
     pub fn api(&self, number: u16) -> String {
@@ -521,6 +550,10 @@ impl RawSnapshot {
             if let Some(value) = self.header_text(offset_of!(Header, ranks) + index * size_of::<Text>()) {
                 ranks.insert((*name).to_string(), value);
             }
+        }
+        for (_, row) in self.rows::<VariableRow>(Section::Variables, |row| row.name.bytes > 0) {
+            let (name, value) = (row.name.at_most(NAME_MAX), row.value.at_most(VALUE_MAX));
+            ranks.entry(self.text(name)).or_insert_with(|| self.text(value));
         }
         let process = Process {
             pid,

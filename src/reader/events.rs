@@ -9,7 +9,7 @@ use std::path::Path;
 
 use foldhash::HashMap;
 
-use super::decode::{self, Order, loss};
+use super::decode::{self, Decoded, Order, loss};
 use super::records::runs;
 use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
 use crate::format::{Field, *};
@@ -42,8 +42,12 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let sites_of_objects = keys_of_objects.len();
     keys.extend(keys_of_objects);
     keys.extend(keys_of_segments);
-    let (mut snapshot, mut sites, threads) =
-        raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys)?;
+    let Decoded {
+        mut snapshot,
+        mut sites,
+        threads,
+        stack_keys: _,
+    } = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys, None)?;
     let mut objects = Log {
         sites: sites.split_off(sites_of_memory),
         events: Vec::new(),

@@ -1,13 +1,16 @@
 //! Stacks, from the rows of the stack trie.
 
+use std::hash::{BuildHasher, Hash};
 use std::path::{Path, PathBuf};
 
 use foldhash::HashMap;
+use foldhash::fast::FixedState;
 
 use super::decode::Renumbered;
 use super::{RawSnapshot, ReadError};
 use crate::format::*;
-use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack, Symbol};
+use crate::lockfree::index::mix;
+use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Module, Stack, Symbol};
 
 /// The longest stack that the recorder stores (`CULEAK_DEPTH`). In a small hostile file thousands of stacks could share a
 /// long chain.
@@ -34,6 +37,29 @@ pub struct Stacks<'a> {
     frames: usize,
     /// Frames of one stack at a time.
     scratch: Vec<usize>,
+    keys: Option<StackKeys<'a>>,
+}
+
+/// Keys of stacks, computed from the rows: equal stacks of different processes have equal keys. A stack whose key is known is
+/// left empty, since the caller needs its key alone.
+struct StackKeys<'a> {
+    known: &'a dyn Fn(u64) -> bool,
+    /// By frame row; 0: not computed.
+    of_row: Vec<u64>,
+    /// By code row and by module; 0: not computed.
+    of_code: Vec<u64>,
+    of_module: Vec<u64>,
+    /// By stack.
+    all: Vec<u64>,
+}
+
+/// Keys of what is outside the outermost frame: the end of the stack, or a cut.
+const END: u64 = 1;
+const CUT_OFF: u64 = 2;
+
+fn hash_of(value: &impl Hash) -> u64 {
+    // 0 means "not computed".
+    FixedState::with_seed(11).hash_one(value).max(1)
 }
 
 impl<'a> Stacks<'a> {
@@ -51,7 +77,31 @@ impl<'a> Stacks<'a> {
             names: names(raw),
             frames: 0,
             scratch: Vec::new(),
+            keys: None,
         }
+    }
+
+    /// Leaves stacks empty whose key is known.
+    pub fn skip(&mut self, known: &'a dyn Fn(u64) -> bool, modules: &[Module]) {
+        self.keys = Some(StackKeys {
+            known,
+            of_row: vec![0; self.location_of.len()],
+            of_code: vec![0; self.raw.section(Section::Codes).len()],
+            of_module: modules
+                .iter()
+                .map(|module| hash_of(&(&module.path, &module.build_id)))
+                .collect(),
+            all: Vec::new(),
+        });
+    }
+
+    /// Locations and stacks, and the keys of the stacks if some were to be left empty.
+    pub fn finish(self) -> (Vec<Location>, Vec<Stack>, Vec<u64>) {
+        (
+            self.locations,
+            self.stacks,
+            self.keys.map(|keys| keys.all).unwrap_or_default(),
+        )
     }
 
     /// The number of the stack whose innermost frame is this row; `None` if there is none.
@@ -63,6 +113,20 @@ impl<'a> Stacks<'a> {
             None | Some(&NOTHING) => return Ok(None),
             Some(&UNSEEN) => {}
             Some(&known) => return Ok(Some(known as usize)),
+        }
+        if let Some(key) = self.key(leaf)
+            && let Some(keys) = &mut self.keys
+        {
+            keys.all.push(key);
+            if (keys.known)(key) {
+                self.stacks.push(Stack {
+                    frames: Vec::new(),
+                    truncated: false,
+                });
+                let number = self.stacks.len() - 1;
+                self.stack_of[leaf as usize] = number as u32;
+                return Ok(Some(number));
+            }
         }
         let stack = self.chain(leaf);
         self.frames += stack.frames.len();
@@ -80,6 +144,85 @@ impl<'a> Stacks<'a> {
         let number = self.stacks.len() - 1;
         self.stack_of[leaf as usize] = number as u32;
         Ok(Some(number))
+    }
+
+    /// The key of a stack; `None` if keys are not wanted, or the stack has no frames.
+    fn key(&mut self, leaf: u32) -> Option<u64> {
+        let mut keys = self.keys.take()?;
+        let key = self.key_with(&mut keys, leaf);
+        self.keys = Some(keys);
+        key
+    }
+
+    /// Climbs to a row whose key is known or to the end of the stack, and computes the keys of the rows on the way back.
+    fn key_with(&mut self, keys: &mut StackKeys, leaf: u32) -> Option<u64> {
+        let rows = self.raw.section(Section::Frames);
+        let mut path = std::mem::take(&mut self.scratch);
+        path.clear();
+        let mut row = leaf;
+        let mut key = loop {
+            match row {
+                ROOT => break END,
+                CUT => break CUT_OFF,
+                _ if row as usize >= rows.len() => break CUT_OFF,
+                _ => {}
+            }
+            match keys.of_row[row as usize] {
+                0 => {}
+                key => break key,
+            }
+            let frame = rows.row::<FrameRow>(row as usize);
+            if frame.address == 0 {
+                break CUT_OFF;
+            }
+            path.push(row as usize);
+            let (parent, _) = halves(frame.parent_module);
+            // As in `chain`: a damaged file.
+            if parent < CUT && parent >= row {
+                break CUT_OFF;
+            }
+            row = parent;
+        };
+        for &row in path.iter().rev() {
+            let frame = rows.row::<FrameRow>(row);
+            let (_, module) = halves(frame.parent_module);
+            key = mix(key ^ self.frame_key(keys, module, frame.address)).max(CUT_OFF + 1);
+            keys.of_row[row] = key;
+        }
+        self.scratch = path;
+        (key > CUT_OFF).then_some(key)
+    }
+
+    fn frame_key(&self, keys: &mut StackKeys, module: u32, address: u64) -> u64 {
+        if module == PYTHON {
+            let (offset, code) = halves(address);
+            let code = code.wrapping_sub(1);
+            let of_code = match keys.of_code.get(code as usize) {
+                Some(0) => {
+                    let key = self.code_key(code);
+                    keys.of_code[code as usize] = key;
+                    key
+                }
+                Some(key) => *key,
+                None => 1,
+            };
+            return mix(of_code ^ mix(u64::from(offset) | 1 << 63));
+        }
+        let number = module.checked_sub(1).and_then(|row| self.modules.get(&row).copied());
+        let of_module = number
+            .and_then(|number| keys.of_module.get(number).copied())
+            .unwrap_or(0);
+        let name = self.names.get(&(module, address));
+        let of_name = name.map_or(0, |&name| hash_of(&self.raw.bytes(name)));
+        mix(mix(of_module) ^ address ^ of_name)
+    }
+
+    /// A function of Python, with its line table, so that an offset means the same line.
+    fn code_key(&self, code: u32) -> u64 {
+        let row = self.raw.section(Section::Codes).row::<CodeRow>(code as usize);
+        let table = row.line_table.present().map(|table| self.raw.bytes(table));
+        let names = (self.raw.bytes(row.file), self.raw.bytes(row.function));
+        hash_of(&(names, table, row.first_line_minor))
     }
 
     fn chain(&mut self, leaf: u32) -> Stack {

@@ -327,8 +327,7 @@ impl Snapshot {
 
 /// The row of the thread of memory whose thread is not known, which is added if it is missing.
 pub(crate) fn unknown_thread(threads: &mut Vec<Thread>) -> usize {
-    let is_unknown = |thread: &Thread| thread.tid == 0 && thread.name == "?";
-    threads.iter().position(is_unknown).unwrap_or_else(|| {
+    threads.iter().position(Thread::is_unknown).unwrap_or_else(|| {
         threads.push(Thread {
             name: "?".to_owned(),
             ..Thread::default()

@@ -39,6 +39,23 @@ def blocks_of_a_pool_of_rmm_are_one_row_each(t):
     expect_blocks(adapted(t, "rmm"), "RMM")
 
 
+@claim(slow=True)
+def chunks_of_tensorflow_are_one_row_each_and_sum_up_to_what_it_says_is_in_use(t):
+    done = adapted(t, "tensorflow")
+    snapshot = snapshot_of(done)
+    rows = [row for row in snapshot.of_kind("block") if row.get("domain") == "TensorFlow"]
+    by_address = {row["address"]: row for row in rows}
+    expect(done.live(), f"the program holds nothing\n{done.story()}")
+    for live in done.live():
+        row = by_address.get(live.address)
+        expect(row is not None, f"no row for the tensor at {live.address:#x}\n{snapshot.where()}")
+        expect_equal(row.get("requested", row["bytes"]), live.bytes, f"bytes asked for: {snapshot.show(row)}")
+        functions = [function for function, _, _, _ in snapshot.frames(row)]
+        expect("request" in functions, f"the leak is not named: {snapshot.show(row)}")
+    expect_equal(sum(row["bytes"] for row in rows), done.fact("in_use"), f"bytes of chunks\n{snapshot.where()}")
+    snapshot.expect_sane()
+
+
 def pluggable(t):
     return {"PLUGGABLE": str(t.program("pluggable.so"))}
 

@@ -10,10 +10,11 @@ import statistics
 import subprocess
 import sys
 
-from claims import ENDS, Watched
+from claims import ENDS
 from frameworks import UNCACHED
 from harness import HERE, HOST, Failure, Missing
 from long_programs import rows_at
+from observed import Watched
 from pairs import alternating, exclusion, leaked, sanitizer, table
 from stepped import MIB, at_line, ledger, line, place, python, run, symbols
 from stepped import program as built

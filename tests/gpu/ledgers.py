@@ -2,9 +2,9 @@
 
 import json
 
-from claims import Watched
 from frameworks import EXPANDABLE
 from harness import HERE, claim, expect, expect_equal, Missing, site, tail
+from observed import Watched
 
 MIB = 1 << 20
 PROGRAM = HERE / "victims" / "fw_ledger.py"

@@ -22,10 +22,12 @@ import ends
 import exports
 import frameworks
 import harness
+import jobs
 import ledgers
 import libraries
 import long_programs
 import objects
+import observed
 import phases
 import plugin
 import segments
@@ -33,7 +35,7 @@ import tensors
 import watching
 import why
 
-assert adapters and categories and claims and coexist and devices and ends and exports and frameworks and ledgers and libraries and long_programs and objects and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

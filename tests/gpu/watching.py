@@ -13,10 +13,10 @@ import subprocess
 import termios
 import time
 
-from claims import Watched
 from frameworks import EXPANDABLE, UNCACHED
 from harness import HERE, Failure, claim, expect, expect_equal, site, tail
 from ledgers import facts
+from observed import Watched
 
 MIB = 1 << 20
 PROGRAM = HERE / "victims" / "fw_growth.py"

@@ -9,9 +9,9 @@ import re
 import threading
 from concurrent.futures import Future
 
-from claims import Watched
 from frameworks import SLAB
 from harness import HERE, Failure, Missing, allocations, claim, expect, expect_equal, tail
+from observed import Watched
 
 PROGRAMS = ["kv_caches", "logits", "trainer", "lightning", "peft", "cached_method", "logged_error", "rebuilt_ddp", "loader"]
 JAX = {**SLAB, "CULEAK_JAX_BUFFERS": "addresses"}

@@ -393,6 +393,30 @@ def several_processes_are_chosen_from_a_list(browser):
         assert t.page.locator(".open").first.inner_text() == "device"
 
 
+def a_job_has_its_processes_and_bars_of_each_call_site(browser):
+    job = FOLDER / "job"
+    job.mkdir(exist_ok=True)
+    snapshot = json.loads((FOLDER / "training.json").read_text())
+    for rank in range(8):
+        snapshot["process"]["pid"] = 100 + rank
+        snapshot["process"]["ranks"] = {"RANK": str(rank)}
+        (job / f"{rank}.json").write_text(json.dumps(snapshot))
+    with tab(browser, write("job", "report", "job")) as t:
+        tables = t.page.locator("table.rows")
+        names = tables.nth(0).locator(".open").all_inner_texts()
+        assert [name for name in names if name.startswith("rank")] == [f"rank {rank}" for rank in range(8)], names
+        sites = tables.nth(1)
+        first = sites.locator("tbody tr").first
+        most = int(first.locator("[data-max]").get_attribute("data-max"))
+        first.locator(".open").click()
+        bars = t.page.locator("svg.bars").first.locator("rect")
+        assert bars.count() >= 8
+        sizes = [int(bars.nth(nth).get_attribute("data-bytes")) for nth in range(bars.count())]
+        assert max(sizes) == most and most > 0, (sizes, most)
+        tables.nth(0).locator(".open").first.click()
+        expect(tables.nth(0).locator("ul.holders li").first).to_be_visible()
+
+
 def holders_are_shown_below_call_sites_and_as_a_tree(browser):
     why = json.loads(culeak("why", "held.json", "--json"))
     with tab(browser, write("held", "report", "held.json")) as t:
@@ -604,6 +628,7 @@ CLAIMS = [
     without_scripts_the_page_has_the_text,
     holders_are_shown_below_call_sites_and_as_a_tree,
     several_processes_are_chosen_from_a_list,
+    a_job_has_its_processes_and_bars_of_each_call_site,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
     an_enormous_stack_is_drawn,
     memory_over_time_has_a_window_that_the_graph_follows,

@@ -3,6 +3,7 @@
  *   batch N     load_batch allocates N blocks of 2 MiB
  *   free N      frees the last N of them
  *   staging     staging_buffer allocates 32 MiB of pinned memory
+ *   stream      creates a stream
  *   fork        starts a second process, which runs the lines that begin with "child "
  *   small N     allocates N blocks of 512 bytes from 1024 distinct stacks
  *   busy        starts a thread that allocates and frees about ten thousand times a second
@@ -78,6 +79,10 @@ static void obey(char *line) {
             OK(cuMemFree_v2(batches[--count]));
     else if (!strncmp(line, "staging", 7))
         staging_buffer();
+    else if (!strncmp(line, "stream", 6)) {
+        CUstream stream;
+        OK(cuStreamCreate(&stream, 0));
+    }
     else if (!strncmp(line, "small", 5)) {
         for (int block = 0; block < number; block++)
             left(block & 1023, 10);

@@ -242,6 +242,36 @@ static void reused_name(void) {
     if (arguments[0]) REQUIRE(!release(client, device));
 }
 
+static uint32_t elsewhere;
+
+static void *frees_elsewhere(void *of) {
+    REQUIRE(!release(elsewhere, (uint32_t)(uintptr_t)of));
+    return 0;
+}
+
+static uint32_t freed_meanwhile;
+
+static void frees_in_another_thread(void) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, 0, frees_elsewhere, (void *)(uintptr_t)freed_meanwhile) && !pthread_join(thread, 0));
+}
+
+/* The free of memory fails, and another thread frees its parent, or with an argument another client, before it has returned. */
+static void fails_meanwhile(void) {
+    own_device();
+    uint32_t parent = take(client, client, DEVICE, 0), memory = take(client, parent, VIDEO, 4 * MIB);
+    uint32_t second = take(0, 0, CLIENT, 0), its = take(second, second, DEVICE, 1);
+    REQUIRE(duplicate(second, its, client, memory));
+    elsewhere = client, freed_meanwhile = parent;
+    if (arguments[0]) {
+        elsewhere = freed_meanwhile = take(0, 0, CLIENT, 0);
+        REQUIRE(take(elsewhere, take(elsewhere, elsewhere, DEVICE, 2), VIDEO, 2 * MIB));
+    }
+    answer(0, 0x57);
+    meanwhile(frees_in_another_thread);
+    REQUIRE(release(client, memory));
+}
+
 /* Clients that one thread frees while another one frees the devices below them. */
 static struct {
     _Atomic uint32_t client, device;
@@ -690,7 +720,7 @@ static int run(int argc, char **argv) {
         BEHAVIOUR(failures), BEHAVIOUR(parents), BEHAVIOUR(duplicates), BEHAVIOUR(foreign), BEHAVIOUR(unknown_layout),
         BEHAVIOUR(hostile_sizes), BEHAVIOUR(heap), BEHAVIOUR(hostile_pointers), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(forks_first),
         BEHAVIOUR(churn), BEHAVIOUR(forwards), BEHAVIOUR(snapshots), BEHAVIOUR(marks), BEHAVIOUR(kernels), BEHAVIOUR(changes), BEHAVIOUR(killed), BEHAVIOUR(many), BEHAVIOUR(thread_exit),
-        BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), {0, 0}};
+        BEHAVIOUR(reused_name), BEHAVIOUR(freed_twice), BEHAVIOUR(peers), BEHAVIOUR(left_creation), BEHAVIOUR(stack_end), BEHAVIOUR(pools), BEHAVIOUR(fails_meanwhile), {0, 0}};
     (void)argc;
     return behave(list, argv);
 }

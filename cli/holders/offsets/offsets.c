@@ -105,7 +105,7 @@ int main(void) {
 #else
     AT(interpreter_atexit, PyInterpreterState, atexit.callbacks);
 #endif
-#if V < 0x030c0000 || V >= 0x030e0000
+#if V < 0x030c0000
     NONE(interpreter_monitoring);
     NONE(interpreter_monitoring_bytes);
 #else
@@ -114,19 +114,25 @@ int main(void) {
 #endif
 #if V < 0x030c0000
     NONE(interpreter_types);
+    NONE(interpreter_types_bytes);
     NONE(interpreter_extension_types);
+    NONE(interpreter_extension_types_bytes);
     NONE(static_type_bytes);
     NONE(static_type_dict);
     NONE(static_type_subclasses);
 #elif V < 0x030d0000
     AT(interpreter_types, PyInterpreterState, types.builtins);
+    SIZE(interpreter_types_bytes, sizeof(((PyInterpreterState *)0)->types.builtins));
     NONE(interpreter_extension_types);
+    NONE(interpreter_extension_types_bytes);
     SIZE(static_type_bytes, sizeof(static_builtin_state));
     AT(static_type_dict, static_builtin_state, tp_dict);
     AT(static_type_subclasses, static_builtin_state, tp_subclasses);
 #else
     AT(interpreter_types, PyInterpreterState, types.builtins.initialized);
+    SIZE(interpreter_types_bytes, sizeof(((PyInterpreterState *)0)->types.builtins.initialized));
     AT(interpreter_extension_types, PyInterpreterState, types.for_extensions.initialized);
+    SIZE(interpreter_extension_types_bytes, sizeof(((PyInterpreterState *)0)->types.for_extensions.initialized));
     SIZE(static_type_bytes, sizeof(managed_static_type_state));
     AT(static_type_dict, managed_static_type_state, tp_dict);
     AT(static_type_subclasses, managed_static_type_state, tp_subclasses);
@@ -134,7 +140,8 @@ int main(void) {
     SIZE(interpreter_bytes, sizeof(PyInterpreterState));
 
     /* The collector: its lists of objects. */
-#if defined(INCREMENTAL)
+#if V >= 0x030e0000 && V < 0x030e0500
+    /* The incremental collector: `young`, then `old[2]`. */
     AT(gc_generations, struct _gc_runtime_state, young);
 #else
     AT(gc_generations, struct _gc_runtime_state, generations);

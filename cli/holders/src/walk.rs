@@ -406,7 +406,7 @@ impl<'w, 's> Walk<'w, 's> {
         }
         if let Some(python) = self.python.as_deref_mut()
             && let Some(of) = python.object(self.copy, value)
-            && is_place_of_object(self.copy, self.native, value)
+            && is_place_of_object(self.copy, python, self.native, value, of)
         {
             if python.is_leaf(of) {
                 if self.graph.kind(from) == NodeKind::Python {

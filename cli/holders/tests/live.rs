@@ -10,6 +10,10 @@ use culeak::snapshot::{Class, HolderPath, Holders};
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, StillLive, search};
 
+#[allow(dead_code)]
+#[path = "../../../shim/cpython/tests/support/mod.rs"]
+mod interpreters;
+
 /// A running program that printed its blocks.
 struct Program {
     child: Child,
@@ -102,24 +106,9 @@ fn program(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// The system's interpreter, and those that pyenv installed.
-fn interpreters() -> Vec<PathBuf> {
-    let mut all = vec![PathBuf::from("python3")];
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    for version in std::fs::read_dir(home.join(".pyenv/versions"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let name = version.file_name().into_string().unwrap_or_default();
-        let minor = name
-            .strip_prefix("3.")
-            .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-        if minor.is_some_and(|minor| (8..=15).contains(&minor)) {
-            all.push(version.path().join("bin/python3"));
-        }
-    }
-    all
+/// The commands of all interpreters.
+fn interpreters() -> impl Iterator<Item = &'static PathBuf> {
+    interpreters::interpreters().iter().map(|python| &python.command)
 }
 
 fn compile(to: &Path, source: &str, options: &[&str]) {
@@ -135,7 +124,7 @@ fn each_block_gets_the_class_of_its_holder() {
     compile(&library, "holds.c", &["-shared", "-fPIC"]);
     let mut mistakes = Vec::new();
     for python in interpreters() {
-        let running = Program::start(Command::new(&python).arg(program("stand_ins.py")).arg(&library));
+        let running = Program::start(Command::new(python).arg(program("stand_ins.py")).arg(&library));
         let holders = running.search();
         for mistake in running.mistakes(&holders) {
             mistakes.push(format!("{} ({:?}): {mistake}", python.display(), holders.search.python));
@@ -222,7 +211,7 @@ fn a_cycle_is_what_the_collector_frees() {
     compile(&library, "holds.c", &["-shared", "-fPIC"]);
     let mut mistakes = Vec::new();
     for python in interpreters() {
-        let running = Program::start(Command::new(&python).arg(program("collector.py")).arg(&library));
+        let running = Program::start(Command::new(python).arg(program("collector.py")).arg(&library));
         let holders = running.search();
         for mistake in running.mistakes(&holders) {
             mistakes.push(format!("{}: {mistake}", python.display()));
@@ -316,7 +305,7 @@ fn the_end_of_a_block_is_not_for_certain_the_start_of_the_next_one() {
 fn addresses_that_python_keeps_as_values_hold() {
     let mut mistakes = Vec::new();
     for python in interpreters() {
-        let running = Program::start(Command::new(&python).arg(program("numbers.py")));
+        let running = Program::start(Command::new(python).arg(program("numbers.py")));
         let holders = running.search();
         for mistake in running.mistakes(&holders) {
             mistakes.push(format!("{}: {mistake}", python.display()));
@@ -382,7 +371,7 @@ fn a_register_of_a_running_thread_holds_if_the_process_is_stopped() {
 fn finalizers_and_tables_hold_what_their_objects_hold() {
     let mut mistakes = Vec::new();
     for python in interpreters() {
-        let running = Program::start(Command::new(&python).arg(program("records.py")));
+        let running = Program::start(Command::new(python).arg(program("records.py")));
         let holders = running.search();
         for mistake in running.mistakes(&holders) {
             mistakes.push(format!("{}: {mistake}", python.display()));

@@ -9,6 +9,10 @@ use culeak::snapshot::{HolderPath, Holders, Retainer};
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
 
+#[allow(dead_code)]
+#[path = "../../../shim/cpython/tests/support/mod.rs"]
+mod interpreters;
+
 /// A running program that printed its blocks and the expected paths.
 struct Program {
     child: Child,
@@ -59,23 +63,9 @@ impl Program {
     }
 }
 
-fn interpreters() -> Vec<PathBuf> {
-    let mut all = vec![PathBuf::from("python3")];
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let versions = std::fs::read_dir(home.join(".pyenv/versions"))
-        .into_iter()
-        .flatten()
-        .flatten();
-    for version in versions {
-        let name = version.file_name().into_string().unwrap_or_default();
-        let minor = name
-            .strip_prefix("3.")
-            .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
-        if minor.is_some_and(|minor| (8..=15).contains(&minor)) {
-            all.push(version.path().join("bin/python3"));
-        }
-    }
-    all
+/// The commands of all interpreters.
+fn interpreters() -> impl Iterator<Item = &'static PathBuf> {
+    interpreters::interpreters().iter().map(|python| &python.command)
 }
 
 fn kinds() -> PathBuf {
@@ -115,7 +105,7 @@ fn without_numbers(text: &str) -> String {
 fn paths_read_as_expected_in_each_version() {
     let mut mistakes = Vec::new();
     for python in interpreters() {
-        let program = Program::start(&python, &kinds());
+        let program = Program::start(python, &kinds());
         let holders = program.search(&Options::default());
         assert_eq!(holders.search.changed, 0, "{python:?}");
         assert_eq!(holders.blocks.len(), program.blocks.len());
@@ -199,7 +189,7 @@ fn retainer<'h>(program: &Program, holders: &'h Holders, label: &str) -> Option<
 fn references_of_native_memory_count_for_what_is_retained() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/retained.py");
     for python in interpreters() {
-        let program = Program::start(&python, &script);
+        let program = Program::start(python, &script);
         let holders = program.search(&Options::default());
         let of_object = retainer(&program, &holders, "object").unwrap_or_default();
         assert!(of_object.starts_with("__main__.owner"), "{python:?}: {holders:#?}");
@@ -220,7 +210,7 @@ fn references_of_native_memory_count_for_what_is_retained() {
 fn what_holds_a_part_of_a_holder_from_outside_is_named() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/outside.py");
     for python in interpreters() {
-        let program = Program::start(&python, &script);
+        let program = Program::start(python, &script);
         let holders = program.search(&Options::default());
         for (label, from_outside) in [
             // By a word of native memory alone.
@@ -259,7 +249,7 @@ fn what_holds_a_part_of_a_holder_from_outside_is_named() {
 fn what_two_variables_hold_is_retained_by_neither_alone() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/shared.py");
     for python in interpreters() {
-        let program = Program::start(&python, &script);
+        let program = Program::start(python, &script);
         let holders = program.search(&Options::default());
         let find = |name: &str| -> &Retainer {
             let found = holders

@@ -240,13 +240,15 @@ fn search(reader: &mut Python, copy: &Copy, tracked: &[u64]) -> HashMap<u64, Fou
     let mut frames = Vec::new();
     let mut queue: Vec<u64> = tracked.to_vec();
     let mut see = |target: u64, sort: Sort, queue: &mut Vec<u64>| {
-        let seen = found.entry(target).or_insert_with(|| {
+        let seen = found.entry(target).or_default();
+        let count = match sort {
+            Sort::Named | Sort::Context => &mut seen.sure,
+            // Memory that a library allocated may look like an object; what the collector tracks is in the queue anyway.
+            Sort::Word | Sort::Possible => return seen.words += 1,
+        };
+        *count += 1;
+        if *count == 1 {
             queue.push(target);
-            Found::default()
-        });
-        match sort {
-            Sort::Named | Sort::Context => seen.sure += 1,
-            Sort::Word | Sort::Possible => seen.words += 1,
         }
     };
     reader.roots(copy, &mut |_, rooted| match rooted.is_frame {

@@ -47,6 +47,7 @@ fn every_command_in_the_readme_and_the_pages_parses() {
     let pages = [
         include_str!("../../../README.md"),
         include_str!("../../../docs/categories.md"),
+        include_str!("../../../docs/dataset.md"),
         include_str!("../../../docs/ci.md"),
         include_str!("../../../docs/environment.md"),
         include_str!("../../../docs/formats.md"),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use culeak::analysis::check::{Rules, other_point, point_of, verdict};
-use culeak::analysis::report::{Options, Report};
+use culeak::analysis::report::{Options, Report, shell_word};
 use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, LEAK, USAGE};
@@ -90,8 +90,12 @@ impl AfterArgs {
             }
             output::check(path, self.overwrite)?;
         }
-        if self.check {
-            self.rules.rules()?;
+        // Verdicts are written as soon as each recording is read.
+        if self.check && self.rules.rules()?.limits.outliers {
+            return Err(Failure::new(
+                "--fail-on outlier compares processes, whose recordings must be complete; run culeak check FOLDER --fail-on outlier \
+                 afterwards",
+            ));
         }
         Ok(())
     }
@@ -148,6 +152,14 @@ pub fn report(
         let message = format!("{}; the recordings are complete", failure.message);
         Failure { message, ..failure }
     })?;
+    if paths.len() > 1 && !args.no_report {
+        let command = format!("culeak report {}", shell_word(&job_of(folder, given, tag, paths.len())));
+        eprintln!(
+            "culeak: to compare these {} processes: {}",
+            paths.len(),
+            Escaped(&command)
+        );
+    }
     // One process has a recording, another has none.
     let prevents_verdict = |gap: &&Gap| match gap {
         Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
@@ -163,6 +175,22 @@ pub fn report(
         return Ok(USAGE);
     }
     Ok(if args.check { code } else { 0 })
+}
+
+/// The folder of this run's recordings as an input, or a pattern if it has recordings of other runs.
+fn job_of(folder: &Path, given: Option<&Path>, tag: &str, ours: usize) -> String {
+    let given = given
+        .filter(|given| !given.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let all = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "culeak"));
+    match all.count() == ours {
+        true => given.display().to_string(),
+        false => given
+            .join(format!("*{}*.culeak", environment::tag_part(tag)))
+            .display()
+            .to_string(),
+    }
 }
 
 /// Prints why nothing was recorded, and returns the exit code: without a recording a check does not pass.
@@ -363,6 +391,28 @@ fn write(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_of_several_processes_is_named_as_one_input() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let touch = |name: &str| fs::write(folder.path().join(name), b"").expect("written");
+        ["app.k3f9.host.7.culeak", "app.k3f9.host.8.culeak"]
+            .into_iter()
+            .for_each(touch);
+        let named = |given: Option<&str>| job_of(folder.path(), given.map(Path::new), "k3f9", 2);
+        assert_eq!(named(Some("runs")), "runs");
+        assert_eq!(named(None), ".");
+        touch("app.abcd.host.7.culeak");
+        let pattern = named(Some("runs"));
+        assert!(pattern.starts_with("runs/*") && pattern.contains("k3f9"), "{pattern}");
+        let matches = |name: &&str| culeak::wildcard::matches(&pattern.as_bytes()["runs/".len()..], name.as_bytes());
+        let names = [
+            "app.k3f9.host.7.culeak",
+            "app.k3f9.host.8.culeak",
+            "app.abcd.host.7.culeak",
+        ];
+        assert_eq!(names.into_iter().filter(matches).count(), 2, "{pattern}");
+    }
 
     #[test]
     fn recordings_of_other_runs_are_ignored() {

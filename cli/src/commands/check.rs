@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::baseline::Baseline;
-use culeak::analysis::check::{Rules, Verdict, baseline_of, lacks_holders, verdict};
+use culeak::analysis::check::{Rules, Verdict, baseline_of, fail_outliers, lacks_holders, verdict};
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
-use culeak::analysis::suppressions::{BUILT_IN, rule_for};
+use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
 
 use super::boundaries::BoundaryArgs;
 use crate::errors::{Failure, LEAK, USAGE};
@@ -19,7 +19,7 @@ use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{RuleArgs, check_holders, check_mark, check_objects, is_baseline};
+use crate::options::rules::{Failing, RuleArgs, check_holders, check_mark, check_objects, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, progress, text};
 
@@ -36,6 +36,7 @@ Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unre
 Examples:
   culeak check app.culeak
   culeak check rank0.culeak rank1.culeak runs/       all must pass
+  culeak check runs/ --fail-on outlier               no rank may hold more than the others
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --max-objects graph-exec=64 --max-objects stream=32
   culeak check app.culeak --suppressions app.supp --format github
@@ -141,7 +142,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         .iter()
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, &rules)))
         .collect();
-    finish(args, &verdicts, unreadable)
+    finish(args, verdicts, loaded.iter(), unreadable)
 }
 
 /// Searches for what holds the memory of a running process, if memory fails by it.
@@ -154,11 +155,27 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     check_holders(rules, &item.snapshot, &item.source)
 }
 
-fn finish(args: &CheckArgs, verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode, Failure> {
+/// Prints the verdicts of these inputs.
+fn finish<'a>(
+    args: &CheckArgs,
+    mut verdicts: Vec<(&str, Verdict)>,
+    items: impl Iterator<Item = &'a Loaded>,
+    unreadable: usize,
+) -> Result<ExitCode, Failure> {
+    if args.rules.fail_on.contains(&Failing::Outlier) {
+        let programs: Vec<Program> = items.map(|item| Program::of(&item.snapshot)).collect();
+        let [_, _, ..] = programs.as_slice() else {
+            return Err(Failure::new(
+                "--fail-on outlier compares the processes of a job, but there is one only; name all of them, or their folder",
+            ));
+        };
+        let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();
+        fail_outliers(&mut each, &programs);
+    }
     if args.gen_suppressions {
-        generate(verdicts)?;
+        generate(&verdicts)?;
     } else {
-        print(args, verdicts)?;
+        print(args, &verdicts)?;
     }
     let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
     Ok(ExitCode::from(match (unreadable, passed) {
@@ -192,7 +209,7 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
         .iter()
         .map(|at| (at.item.source.as_str(), verdict(&at.item.snapshot, &at.rules)))
         .collect();
-    finish(args, &verdicts, unreadable)
+    finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable)
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
@@ -204,12 +221,12 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
     }
 }
 
-/// Prints one rule per call site, with what it suppresses: bytes and blocks, and objects of kinds that are over their limit.
+/// Prints a rule for the memory of each call site, and one for its objects of kinds that fail, with what each suppresses.
 fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
-    // In order of appearance; a site may have memory, and objects of several kinds.
+    // In order of appearance; a site may have objects of several kinds.
     let mut rules: Vec<Generated> = Vec::new();
-    let mut add = |of: usize, stack: &CallStack, what: String| {
-        let Some(rule) = rule_for(stack) else { return };
+    let mut add = |of: usize, stack: &CallStack, thing: Of, what: String| {
+        let Some(rule) = rule_for(stack, thing) else { return };
         match rules.iter_mut().find(|known| known.rule == rule) {
             Some(known) if known.of == of => known.what.push(what),
             Some(_) => {}
@@ -227,13 +244,18 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
             if let Some(stack) = judged.row.stacks.first() {
                 let blocks = text::units::plural(judged.row.count, "block", "blocks");
                 let bytes = text::units::bytes(judged.row.bytes);
-                add(nth, &stack.stack, format!("{bytes} in {blocks}"));
+                add(nth, &stack.stack, Of::Memory, format!("{bytes} in {blocks}"));
             }
         }
         for of in verdict.objects.iter().filter(|of| of.to_blame) {
             let noun = if of.row.count == 1 { "object" } else { "objects" };
             let count = text::units::count(of.row.count);
-            add(nth, &of.row.stack, format!("{count} {} {noun}", of.row.kind));
+            add(
+                nth,
+                &of.row.stack,
+                Of::Objects,
+                format!("{count} {} {noun}", of.row.kind),
+            );
         }
     }
     text::print(|out| {
@@ -285,7 +307,15 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
         writeln!(out)
     })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
+    let objects = match &baseline.objects {
+        Some(objects) if !objects.is_empty() => {
+            let count = objects.iter().fold(0, |sum: u64, of| sum.saturating_add(of.count));
+            format!(" and {}", text::units::plural(count, "object", "objects"))
+        }
+        Some(_) => String::new(),
+        None => ", without objects: they are not recorded at this point".to_owned(),
+    };
     let shown = path.display().to_string();
-    eprintln!("culeak: {}: baseline written with {sites}", Escaped(&shown));
+    eprintln!("culeak: {}: baseline written with {sites}{objects}", Escaped(&shown));
     Ok(ExitCode::SUCCESS)
 }

@@ -35,13 +35,14 @@ Examples:
   culeak diff before.json 4711            changes since then
   culeak diff main.culeak branch.culeak   the effect of a code change
   culeak diff a.culeak a.culeak --at mark:start --at end    what a program gained between two points
+  culeak diff runs/monday/ runs/tuesday/  what grew, at which line, on which rank of a job
   culeak diff before.json 4711 --tree     the changes as a tree of call stacks
   culeak diff before.json 4711 --flamegraph grown.svg")]
 pub struct DiffArgs {
-    /// Earlier process, recording or snapshot
+    /// Earlier process, recording or snapshot; a folder or a pattern with several of them is a job
     #[arg(value_name = "BEFORE")]
     pub before: OsString,
-    /// Later process, recording or snapshot
+    /// Later process, recording or snapshot; or those of a job, whose processes are compared by rank
     #[arg(value_name = "AFTER")]
     pub after: OsString,
     /// Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s; given twice: of BEFORE and
@@ -104,8 +105,13 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
             "--tree and --flamegraph show bytes, which objects without an address do not have; leave them out",
         ));
     }
-    let mut before = load::one(&args.before)?;
-    let mut after = load::one(&args.after)?;
+    let sides = [load::places(&args.before), load::places(&args.after)];
+    if sides.iter().any(|side| side.places.len() > 1) {
+        return super::job_diff::execute(args, sides);
+    }
+    let [before, after] = sides;
+    let mut before = before.single(&args.before)?.load()?;
+    let mut after = after.single(&args.after)?.load()?;
     if !args.overwrite.force {
         check_programs(&before, &after)?;
     }

@@ -3,9 +3,14 @@
 //! Each check is a function that returns findings; this file runs the checks in order and prints the findings. Only a finding
 //! of level `fail`, with which recording does not work, changes the exit code. Deliberately absent: repairs.
 
+mod job;
 mod machine;
 mod preloading;
 
+pub use job::launched::{COMMAND as PROBE_COMMAND, ProbeRankArgs, answer as answer_probe};
+
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -18,15 +23,33 @@ use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
-/// Check whether culeak works on this machine, and suggest fixes
+/// Check whether culeak works on this machine, or why ranks of a job are not recorded, and suggest fixes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 no check failed (there may be warnings), 1 a check failed.
 
 Examples:
   culeak doctor
+  culeak doctor --job runs --ranks 64              which of 64 ranks have no recording in runs, and why
+  culeak doctor --job runs -- srun --ntasks 64     before the job: starts a check instead of the program on each rank
   culeak doctor --json | jq '.findings[] | select(.level == \"fail\")'")]
 pub struct DoctorArgs {
+    /// Check a job: which of its ranks have no recording, and why
+    #[arg(long)]
+    pub job: bool,
+
+    /// The job's recordings: folders, files, patterns [default: the current folder]
+    #[arg(value_name = "RUNS", requires = "job")]
+    pub inputs: Vec<OsString>,
+
+    /// The number of ranks of the job [default: what the ranks' environment says]
+    #[arg(long, value_name = "N", requires = "job", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub ranks: Option<u32>,
+
+    /// A launcher with its options, without the program: start a check on each rank
+    #[arg(last = true, requires = "job", value_name = "LAUNCHER")]
+    pub launcher: Vec<OsString>,
+
     /// Print the findings as JSON
     #[arg(long)]
     pub json: bool,
@@ -40,6 +63,8 @@ struct Findings<'f> {
     failures: u64,
     warnings: u64,
     findings: &'f [Finding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<&'f job::Summary>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -56,35 +81,39 @@ enum Level {
 #[derive(Debug, Serialize)]
 struct Finding {
     level: Level,
-    subject: &'static str,
+    subject: Cow<'static, str>,
     text: String,
     remedy: Option<String>,
 }
 
 impl Finding {
-    fn new(level: Level, subject: &'static str, text: impl Display, remedy: Option<String>) -> Finding {
+    fn new(level: Level, subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: Option<String>) -> Finding {
         Finding {
             level,
-            subject,
+            subject: subject.into(),
             text: text.to_string(),
             remedy,
         }
     }
 
-    fn ok(subject: &'static str, text: impl Display) -> Finding {
+    fn ok(subject: impl Into<Cow<'static, str>>, text: impl Display) -> Finding {
         Finding::new(Level::Ok, subject, text, None)
     }
 
-    fn warn(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
+    fn warn(subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: impl Display) -> Finding {
         Finding::new(Level::Warn, subject, text, Some(remedy.to_string()))
     }
 
-    fn fail(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
+    fn fail(subject: impl Into<Cow<'static, str>>, text: impl Display, remedy: impl Display) -> Finding {
         Finding::new(Level::Fail, subject, text, Some(remedy.to_string()))
     }
 }
 
 pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
+    if args.job {
+        let (findings, summary) = job::check(args)?;
+        return print(args.json, &findings, Some(&summary));
+    }
     let checks: [fn() -> Vec<Finding>; 8] = [
         preloading::library,
         preloading::environment,
@@ -96,17 +125,28 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         machine::container,
     ];
     let findings: Vec<Finding> = checks.iter().flat_map(|check| check()).collect();
-    match args.json {
+    print(args.json, &findings, None)
+}
+
+fn print(json: bool, findings: &[Finding], job: Option<&job::Summary>) -> Result<ExitCode, Failure> {
+    match json {
         true => text::print_json(&Findings {
             format: "culeak-doctor",
             version: 1,
-            failures: count(&findings, Level::Fail),
-            warnings: count(&findings, Level::Warn),
-            findings: &findings,
+            failures: count(findings, Level::Fail),
+            warnings: count(findings, Level::Warn),
+            findings,
+            job,
         })?,
-        false => text::print_lines(|out| write(&findings, out))?,
+        false => text::print_lines(|out| {
+            write(findings, out)?;
+            match job {
+                Some(job) => job.write(count(findings, Level::Fail), out),
+                None => write_end(findings, out),
+            }
+        })?,
     }
-    Ok(ExitCode::from(u8::from(count(&findings, Level::Fail) > 0)))
+    Ok(ExitCode::from(u8::from(count(findings, Level::Fail) > 0)))
 }
 
 fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
@@ -123,11 +163,20 @@ fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
             Level::Warn => Styled(WARN, "warn"),
             Level::Fail => Styled(BAD, "fail"),
         };
-        writeln!(out, "{mark}  {subject:width$}  {}", Escaped(text))?;
+        writeln!(
+            out,
+            "{mark}  {:width$}  {}",
+            Escaped(subject).to_string(),
+            Escaped(text)
+        )?;
         if let Some(remedy) = remedy {
             writeln!(out, "      {:width$}  → {}", "", Escaped(remedy))?;
         }
     }
+    Ok(())
+}
+
+fn write_end(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));
     let warned = text::units::plural(warnings, "warning", "warnings");
     match failures {
@@ -156,6 +205,7 @@ mod tests {
         ];
         let mut out = Vec::new();
         write(&findings, &mut out).expect("memory is writable");
+        write_end(&findings, &mut out).expect("memory is writable");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
         assert!(text.contains("ok    driver         580\n"), "{text}");
         assert!(

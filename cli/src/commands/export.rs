@@ -1,5 +1,6 @@
 //! `culeak export`: the memory that a process holds, in formats of other tools.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -20,11 +21,12 @@ use crate::export::folded::{self, Cost};
 #[cfg(feature = "parquet")]
 use crate::export::parquet;
 use crate::export::records::Rows;
-use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope, window};
+use crate::export::{self, csv, firefox, memory_viz, perfetto, pprof, speedscope, window};
 use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::between::BetweenArgs;
 use crate::options::categories::CategoryArgs;
+use crate::options::dataset::DatasetArgs;
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_point};
 use crate::output::{self, Overwrite};
@@ -41,15 +43,17 @@ Examples:
   culeak export 4711 --format parquet -o gpu.parquet     then: duckdb, pandas, Polars
   culeak export 4711 --objects --format pprof -o objects.pb.gz
   culeak export rank-*.culeak --format perfetto -o job.pftrace
+  culeak export runs/ --format parquet --partition job,host --job train-7 -o dataset      then: culeak sql dataset
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
-    /// Process id, recording or snapshot; perfetto and html accept several, and folders
+    /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list; several are one file, except
+    /// for memory_viz
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
     /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html]
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Output file; -: standard output
+    /// Output file; -: standard output; with --partition, the folder of the dataset
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Write the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
@@ -69,12 +73,19 @@ pub struct ExportArgs {
     /// Apply only the rules in the files of --suppressions
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
+    /// parquet: write a dataset of all inputs, with folders named after these columns, some of job,host,rank. What a dataset has
+    /// of the same processes is replaced
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["objects", "between", "kind", "suppressions", "full_stacks", "force"])]
+    pub partition: Vec<String>,
     /// folded: meaning of the number in each line
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
     /// Also include frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
+    #[command(flatten)]
+    pub dataset: DatasetArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]
@@ -93,7 +104,7 @@ pub enum Format {
     Speedscope,
     /// One line per stack, for flamegraph.pl, inferno and speedscope
     Folded,
-    /// Trace with counters over time, for ui.perfetto.dev; several inputs
+    /// Trace with counters over time, for ui.perfetto.dev
     Perfetto,
     /// Processed profile, for profiler.firefox.com
     Firefox,
@@ -104,7 +115,7 @@ pub enum Format {
     /// PyTorch memory snapshot, for pytorch.org/memory_viz
     #[value(name = "memory_viz")]
     MemoryViz,
-    /// Self-contained HTML page, as from `report --html`; several inputs
+    /// Self-contained HTML page, as from `report --html`
     Html,
 }
 
@@ -122,7 +133,7 @@ impl Format {
 
 /// Said where the parquet crate, a quarter of the build, was left out.
 #[cfg(not(feature = "parquet"))]
-const WITHOUT_PARQUET: &str = "this build cannot write Parquet, which is an optional feature; build with \
+pub const WITHOUT_PARQUET: &str = "this build cannot write Parquet, which is an optional feature; build with \
                                `--features parquet`, use a released build, or export csv";
 
 /// Endings of file names that belong to one format; `.json` belongs to several.
@@ -143,6 +154,9 @@ const ENDINGS: [(&str, Format); 11] = [
 impl ExportArgs {
     /// The format that is named, else the one that the name of the output file ends in.
     fn format(&self) -> Result<Format, Failure> {
+        if self.format.is_none() && !self.partition.is_empty() {
+            return Ok(Format::Parquet);
+        }
         let name = self.output.to_string_lossy();
         let by_name = || ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
         self.format.or_else(|| Some(by_name()?.1)).ok_or_else(|| {
@@ -163,6 +177,15 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "parquet"))]
     if format == Format::Parquet {
         return Err(Failure::new(WITHOUT_PARQUET));
+    }
+    #[cfg(feature = "parquet")]
+    if !args.partition.is_empty() {
+        return export_dataset(args, format);
+    }
+    if args.dataset.job.is_some() || args.dataset.no_blocks {
+        return Err(Failure::new(
+            "--job and --no-blocks are for a dataset: add --format parquet --partition job",
+        ));
     }
     output::check(&args.output, args.overwrite)?;
     if args.at == Some(Point::Peak) && format.has_a_row_per_block() {
@@ -213,11 +236,14 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         true => load::all_with_timelines(&args.inputs)?,
         false => load::all_with_totals(&args.inputs)?,
     };
-    if items.len() > 1 && !matches!(format, Format::Perfetto | Format::Html) {
+    if items.len() > 1 && format == Format::MemoryViz {
         return Err(Failure::new(format!(
-            "{} processes or snapshots, but only perfetto and html can hold more than one; name one",
+            "{} processes or snapshots, but this format holds one; name one, or choose another format",
             items.len()
         )));
+    }
+    if !matches!(format, Format::Perfetto | Format::Html) {
+        each_once(&items)?;
     }
     if let Some(points) = args.between.points() {
         items.iter_mut().try_for_each(|item| restrict(item, points))?;
@@ -259,6 +285,68 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         print_suppressed(&items, &options, args.objects);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// Refuses several snapshots of one process, whose memory would count several times.
+fn each_once(items: &[Loaded]) -> Result<(), Failure> {
+    let mut known: HashMap<(&str, u32, u64), &str> = HashMap::new();
+    for item in items {
+        let process = &item.snapshot.process;
+        let key = (process.host.as_str(), process.pid, process.started_unix_ns);
+        // Snapshots that PyTorch took of itself have no process id.
+        let Some(other) = known.insert(key, &item.source).filter(|_| process.pid != 0) else {
+            continue;
+        };
+        return Err(Failure::new(format!(
+            "{other} and {} are of one process, whose memory would count twice; name one of them, or use perfetto, which shows several \
+             snapshots over time",
+            item.source
+        )));
+    }
+    Ok(())
+}
+
+/// Adds all inputs to a dataset.
+#[cfg(feature = "parquet")]
+fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure> {
+    use crate::commands::dataset::{self, Work};
+    use crate::progress;
+
+    if format != Format::Parquet {
+        return Err(Failure::new(
+            "--partition: only parquet can be partitioned; add --format parquet",
+        ));
+    }
+    if args.at == Some(Point::Peak) {
+        return Err(Failure::new(
+            "--at peak: a dataset has the peak of every process anyway; leave out --at",
+        ));
+    }
+    let partition = dataset::partition(&args.partition)?;
+    let work = Work {
+        args: &args.dataset,
+        names: &args.names,
+        categories: args.categories.read()?,
+        at: args.at.clone(),
+        collects: false,
+    };
+    let (mut places, mut failures) = (Vec::new(), Vec::new());
+    for argument in &args.inputs {
+        let found = load::places(argument);
+        places.extend(found.places);
+        failures.extend(found.failures);
+    }
+    if places.is_empty() {
+        return Err(failures
+            .pop()
+            .unwrap_or_else(|| Failure::new("no input; name recordings")));
+    }
+    let mut store = dataset::open(&args.output, Some(&partition))?;
+    let outcome = work.add(&mut store, &Default::default(), &places)?;
+    store.merge(false).map_err(|problem| dataset::failure(&problem))?;
+    failures.extend(outcome.failures.into_iter().map(|(_, failure)| failure));
+    failures.iter().for_each(progress::fail);
+    Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
 }
 
 /// Puts the objects of an input in the place of its memory.
@@ -318,21 +406,31 @@ fn write(
     let &[snapshot, ..] = snapshots.as_slice() else {
         return Ok(());
     };
+    let named = || {
+        let name = |snapshot: &Snapshot| (snapshots.len() > 1).then(|| export::called(snapshot));
+        snapshots.iter().map(move |&snapshot| (name(snapshot), snapshot))
+    };
+    let rows = snapshots.iter().map(|snapshot| Rows::of(snapshot, options, detail));
     match format {
-        Format::Pprof => pprof::write(snapshot, options, out),
-        Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
+        Format::Pprof => pprof::write_all(&snapshots, options, out),
+        Format::Speedscope => {
+            let profiles = named().map(|(name, snapshot)| (name, Profile::of(snapshot, &with_made)));
+            speedscope::write_all(profiles, detail, out)
+        }
         Format::Folded => {
             let cost = if args.objects { Cost::Count } else { args.cost };
-            folded::write(&Profile::of(snapshot, &with_made), detail, cost, out)
+            named().try_for_each(|(name, snapshot)| {
+                folded::write_below(name.as_deref(), &Profile::of(snapshot, &with_made), detail, cost, out)
+            })
         }
         Format::Perfetto => {
             let inputs = items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
             perfetto::write(&inputs.collect::<Vec<_>>(), &args.kind, out)
         }
-        Format::Firefox => firefox::write(snapshot, options, detail, out),
-        Format::Csv => csv::write(&Rows::of(snapshot, options, detail), out),
+        Format::Firefox => firefox::write_all(&named().collect::<Vec<_>>(), options, detail, out),
+        Format::Csv => csv::write_all(rows, out),
         #[cfg(feature = "parquet")]
-        Format::Parquet => parquet::write(&Rows::of(snapshot, options, detail), out),
+        Format::Parquet => parquet::write_all(rows, out),
         #[cfg(not(feature = "parquet"))]
         Format::Parquet => Err(io::Error::other(WITHOUT_PARQUET)),
         Format::Html => {

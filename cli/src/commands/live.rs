@@ -21,6 +21,7 @@ use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
 use crate::launch::{self, RECORD_OPTIONS, RecordArgs, environment};
 use crate::live::names::{self, Unnamed};
+use crate::live::processes::{self, Order};
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
 use crate::live::view::{self, Palette};
@@ -52,7 +53,7 @@ or if there is nothing to watch.
 Examples:
   culeak live 4711
   culeak live 4711 --once                print once, as plain text
-  culeak live runs/                      all processes that record to this folder
+  culeak live runs/                      all processes that record to this folder, one row each; enter opens one
   culeak live -o runs -- python train.py")]
 pub struct LiveArgs {
     /// Process id, recording, or folder of recordings
@@ -144,6 +145,11 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     terminal::listen(&messages);
     let nanoseconds = u64::try_from(args.interval.as_nanos()).unwrap_or(u64::MAX);
     let mut state = State::new(source.waiting(), nanoseconds);
+    state.list.opens = match &source {
+        Source::Path(path) => path.is_dir(),
+        Source::Run { .. } => true,
+        Source::Process(_) => false,
+    };
     let (end, ended) = event_loop::run(&mut state, &mut screen, senders, &inbox);
     drop(screen);
     event_loop::finish(&end, program, ended, &inbox)
@@ -164,12 +170,17 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         Ok((columns, _)) if stdout().is_terminal() => columns,
         _ => WIDTH_WITHOUT_TERMINAL,
     };
+    let few = states.len() <= EACH;
     text::print(|out| {
-        for (number, state) in states.iter_mut().enumerate() {
+        if several {
+            let processes = states.iter().flat_map(|state| &state.processes);
+            let list = processes::rows(processes, Order::Rank);
+            out.write_all(view::processes::as_text(&list, width).as_bytes())?;
+        }
+        for state in states.iter_mut().filter(|_| few) {
             if several {
-                let gap = if number > 0 { "\n" } else { "" };
                 let recording = state.processes[0].recording.display().to_string();
-                writeln!(out, "{gap}== {} ==", Escaped(&recording))?;
+                writeln!(out, "\n== {} ==", Escaped(&recording))?;
             }
             out.write_all(view::as_text(state, width).as_bytes())?;
         }
@@ -178,6 +189,9 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let unreadable = states.iter().any(|state| state.reading_shown().is_none());
     Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
 }
+
+/// The most processes whose call sites are printed.
+const EACH: usize = 10;
 
 /// The width of rows with all columns.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;

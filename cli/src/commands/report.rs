@@ -234,7 +234,7 @@ impl ReportArgs {
         // The sums of a job are of memory that programs requested.
         let of_others = matches!(load::segments::are_wanted(&self.filter.kind), Ok(true) | Err(_))
             || only_objects(&self.filter.kind);
-        of_rows && !of_process && !of_others && !self.per_process && self.html.is_none()
+        of_rows && !of_process && !of_others && !self.per_process
     }
 
     /// Reads an input, with names, at the point or in the window that the report shows.

@@ -35,7 +35,8 @@ Examples:
   culeak trend monday.json tuesday.json …            snapshots taken earlier
   culeak run -o runs --snapshot-every 30s -- ./serve take automatic snapshots; afterwards:
   culeak trend runs --fail-on growing
-  culeak trend runs --only serve                     one of several programs in the folder")]
+  culeak trend runs --only serve                     one of several programs in the folder
+  culeak trend runs --per-process                    each rank of a job by itself")]
 pub struct TrendArgs {
     /// Snapshots, recordings, automatic snapshots, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
@@ -73,9 +74,12 @@ pub struct TrendArgs {
     /// Exit with code 1 if a call site is growing
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
-    /// Print the trend as JSON; an array if there are several concurrent processes
+    /// Print the trend as JSON; with --per-process, an array if there are several concurrent processes
     #[arg(long)]
     pub json: bool,
+    /// Show each of several concurrent processes by itself, not all as one job; implied by --html
+    #[arg(long)]
+    pub per_process: bool,
     /// Write the trend as a self-contained HTML page with charts; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     pub html: Option<PathBuf>,
@@ -108,6 +112,9 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     };
     unify_programs(&mut summaries, args.overwrite.force)?;
     let lineages = lineages(summaries);
+    if lineages.len() > 1 && !args.per_process && args.html.is_none() {
+        return super::job_trend::execute(args, lineages, &options, unreadable);
+    }
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     if let Some(path) = &args.html {
         output::create(path, args.overwrite, |out| html::write_trends(&trends, options.by, out))?;
@@ -168,29 +175,51 @@ fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure>
 
 /// The exit code. Without a judgement `--fail-on` does not pass.
 fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, Failure> {
-    if args.fail_on.is_some() && trends.iter().any(Trend::is_growing) {
-        return Ok(GROWTH);
-    }
-    if unreadable > 0 {
-        return Ok(USAGE);
-    }
-    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few) {
-        let most = trends
-            .iter()
-            .flat_map(|trend| &trend.processes)
-            .map(|process| process.points);
-        return Err(Failure::new(format!(
-            "--fail-on needs {POINTS_NEEDED} snapshots of a process, but no process has more than {}; \
-             take snapshots more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
-            most.max().unwrap_or(0)
-        )));
-    }
-    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few || trend.too_few_marks) {
-        return Err(Failure::new(format!(
-            "--fail-on with --against marks needs snapshots after {POINTS_NEEDED} different marks of a process (culeak_mark), \
+    let points = trends
+        .iter()
+        .flat_map(|trend| &trend.processes)
+        .map(|process| process.points);
+    let judgement = Judgement {
+        growing: trends.iter().any(Trend::is_growing),
+        too_few: trends.iter().all(|trend| trend.too_few),
+        too_few_marks: trends.iter().all(|trend| trend.too_few || trend.too_few_marks),
+        most_points: points.max().unwrap_or(0),
+    };
+    judgement.verdict(args, unreadable)
+}
+
+/// What `--fail-on` needs to know of all trends.
+pub(super) struct Judgement {
+    pub growing: bool,
+    /// No process has enough snapshots.
+    pub too_few: bool,
+    /// No process has enough snapshots, or after enough marks if those are compared.
+    pub too_few_marks: bool,
+    pub most_points: usize,
+}
+
+impl Judgement {
+    pub(super) fn verdict(&self, args: &TrendArgs, unreadable: usize) -> Result<u8, Failure> {
+        if args.fail_on.is_some() && self.growing {
+            return Ok(GROWTH);
+        }
+        if unreadable > 0 {
+            return Ok(USAGE);
+        }
+        if args.fail_on.is_some() && self.too_few {
+            return Err(Failure::new(format!(
+                "--fail-on needs {POINTS_NEEDED} snapshots of a process, but no process has more than {}; \
+                 take snapshots more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
+                self.most_points
+            )));
+        }
+        if args.fail_on.is_some() && self.too_few_marks {
+            return Err(Failure::new(format!(
+                "--fail-on with --against marks needs snapshots after {POINTS_NEEDED} different marks of a process (culeak_mark), \
                  but no process has as many; set more marks and take snapshots at them (culeak run --snapshot-at-mark), or \
                  leave out --against marks"
-        )));
+            )));
+        }
+        Ok(0)
     }
-    Ok(0)
 }

@@ -33,10 +33,12 @@ Examples:
   culeak why 4711 --class cycle              memory that gc.collect() would free
   culeak run --why -- python train.py        search at the end and when memory runs out; afterwards:
   culeak why python.host.4711.culeak
+  culeak why runs/                           all ranks of a job, by the shape of the path
   culeak why --core core.4711 python.host.4711.culeak
   culeak why 4711 --html why.html            a page with the tree of what retains what")]
 pub struct WhyArgs {
-    /// Process id; or a recording of run --why; or a snapshot of snapshot --why. With --core: the recording of the process
+    /// Process id; or a recording of run --why; or a snapshot of snapshot --why; or a folder, a pattern or - with a list of these, whose
+    /// holders are put together. With --core: the recording of the process
     #[arg(value_name = "PID|RECORDING|SNAPSHOT", required_unless_present = "core")]
     pub input: Option<OsString>,
     /// Show only the memory of this call site, such as train.py:212 or a part of a function's name (*, ^ and $ as in
@@ -93,8 +95,20 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         output::check(path, args.overwrite)?;
     }
+    if let (None, Some(input)) = (&args.core, &args.input) {
+        let found = load::places(input);
+        if found.places.len() > 1 {
+            return super::job_why::execute(args, &found.places, found.failures);
+        }
+        let place = found.single(input)?;
+        return answer(args, load_place(args, &place)?);
+    }
+    answer(args, load(args)?)
+}
+
+/// Shows what holds the memory of one input.
+fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
     let categories = args.categories.read()?;
-    let item = load(args)?;
     let in_text = !args.json && args.html.is_none();
     let (top, rows) = match (in_text, &args.html) {
         (true, _) => (rows_shown(args.top, true), Some(text::why::ROWS_SHOWN)),
@@ -125,35 +139,44 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
 
 /// Reads the input with its holders, which are searched for if it is a process or a core file.
 fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
-    let wanted = Wanted {
-        copies: args.copies,
-        pause: args.pause,
-        concrete: match args.selector {
-            Some(Selector::Address(address)) => vec![address],
-            _ => Vec::new(),
-        },
-    };
+    let wanted = wanted(args);
     if let Some(path) = &args.core {
         let (mut core, mut item) = holders::open_core(path, args.input.as_deref())?;
         args.names.name_frames(&mut item);
         holders::attach(&mut item.snapshot, &mut core, &wanted)?;
         return Ok(item);
     }
-    let place = load::single(args.input.as_deref().unwrap_or_default())?;
-    if let (Place::Process(pid), true) = (&place, args.pause) {
+    load_place(args, &load::single(args.input.as_deref().unwrap_or_default())?)
+}
+
+fn wanted(args: &WhyArgs) -> Wanted {
+    Wanted {
+        copies: args.copies,
+        pause: args.pause,
+        concrete: match args.selector {
+            Some(Selector::Address(address)) => vec![address],
+            _ => Vec::new(),
+        },
+    }
+}
+
+/// As [`load`], for one of the inputs.
+pub(super) fn load_place(args: &WhyArgs, place: &Place) -> Result<Loaded, Failure> {
+    let wanted = wanted(args);
+    if let (Place::Process(pid), true) = (place, args.pause) {
         return holders::of_stopped(*pid, &wanted, |item| args.names.name_frames(item));
     }
     let mut item = place.load()?;
     if let Place::Process(pid) = place {
         args.names.name_frames(&mut item);
-        holders::of_process(&mut item, pid, &wanted)?;
+        holders::of_process(&mut item, *pid, &wanted)?;
     } else {
         load::at::show(&mut item, None, &args.names)?;
     }
     Ok(item)
 }
 
-fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
+pub(super) fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
     let source = &item.source;
     Failure::new(match unanswered {
         Unanswered::NotSearched => holders::not_searched(item),

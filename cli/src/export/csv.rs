@@ -13,11 +13,28 @@ use itoa::Buffer;
 use super::records::{COLUMNS, Column, Field, Rows};
 use crate::progress::{Progress, Unit};
 
+#[cfg(test)]
 pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
+    write_header(out)?;
+    write_rows(rows, out)
+}
+
+/// Writes the rows of several snapshots as one table.
+pub fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
+    write_header(out)?;
+    for rows in tables {
+        write_rows(&rows, out)?;
+    }
+    Ok(())
+}
+
+fn write_header(out: &mut dyn Write) -> io::Result<()> {
     let mut header = Writer::from_writer(&mut *out);
     header.write_record(COLUMNS.iter().map(|column| column.name))?;
-    header.flush()?;
-    drop(header);
+    header.flush()
+}
+
+fn write_rows(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     let texts = (0..COLUMNS.len()).map(|column| rows.texts(column).iter().map(|text| quoted(text)).collect());
     let texts: Vec<Vec<Vec<u8>>> = texts.collect::<Result<_, io::Error>>()?;
     let progress = Progress::over("writing", rows.rows().len() as u64, Unit::Of("rows"));

@@ -4,7 +4,7 @@
 //! and a selected time range shows the live memory that was allocated in it. Freed memory has no stack in a recording and
 //! is absent. A counter track for each device and for the host adds up the same allocations over time, in at most
 //! [`POINTS`](super::curve::POINTS) points. Marks of the program are markers. Frames are labels with their source lines;
-//! the viewer looks up no symbols.
+//! the viewer looks up no symbols. Several processes are on one clock, named by rank.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -23,7 +23,35 @@ use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::names::{self, Detail};
 
+#[cfg(test)]
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    write_all(&[(None, snapshot)], options, detail, out)
+}
+
+/// Writes several processes into one file, on one clock. Each has a name if there are several.
+pub fn write_all(
+    processes: &[(Option<String>, &Snapshot)],
+    options: &Options,
+    detail: Detail,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let zero = processes
+        .iter()
+        .map(|(_, snapshot)| snapshot.process.started_unix_ns)
+        .min()
+        .unwrap_or(0);
+    let began = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(zero));
+    let mut file = File::new("culeak", began, SamplingInterval::from_millis(1));
+    file.set_os_name("Linux");
+    file.set_symbolicated(true);
+    for (name, snapshot) in processes {
+        add_process(&mut file, name.as_deref(), snapshot, options, detail, zero);
+    }
+    crate::json::write(&mut *out, &file)?;
+    writeln!(out)
+}
+
+fn add_process(file: &mut File, name: Option<&str>, snapshot: &Snapshot, options: &Options, detail: Detail, zero: u64) {
     let mut listed: Vec<Listed> = Vec::new();
     let profile = Profile::visiting(snapshot, options, |_, seen| {
         if seen.level.is_listed() {
@@ -37,9 +65,22 @@ pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut d
     if !listed.is_sorted_by_key(time) {
         listed.sort_by_key(time);
     }
-    let file = file(&profile, &listed, detail);
-    crate::json::write(&mut *out, &file)?;
-    writeln!(out)
+    let clock = Clock {
+        offset: snapshot.process.started_unix_ns.saturating_sub(zero),
+    };
+    add(file, name, &profile, &listed, detail, clock);
+}
+
+/// From times of a process to those of the file.
+#[derive(Clone, Copy)]
+struct Clock {
+    offset: u64,
+}
+
+impl Clock {
+    fn at(self, time_ns: u64) -> Timestamp {
+        Timestamp::from_nanos_since_reference(self.offset.saturating_add(time_ns))
+    }
 }
 
 /// A record of the file, and its path in the profile.
@@ -49,16 +90,15 @@ struct Listed {
 }
 
 /// `listed`: in order of time.
-fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
+fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed], detail: Detail, clock: Clock) {
     let snapshot = profile.snapshot;
     let process = &snapshot.process;
-    let began = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(process.started_unix_ns));
     let name = Escaped(file_name(&process.executable)).to_string();
-    let mut file = File::new("culeak", began, SamplingInterval::from_millis(1));
-    file.set_os_name("Linux");
-    file.set_symbolicated(true);
-    let start = Timestamp::from_nanos_since_reference(0);
-    let end = Timestamp::from_nanos_since_reference(snapshot.taken.at_ns);
+    let name = match rank {
+        Some(rank) => format!("{}: {name}", Escaped(rank)),
+        None => name,
+    };
+    let (start, end) = (clock.at(0), clock.at(snapshot.taken.at_ns));
     let owner = file.add_process(&name, process.pid, start);
     file.set_process_end_time(owner, end);
     // The viewer reads allocations from one thread.
@@ -97,7 +137,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     for (nth, each) in listed.iter().enumerate() {
         progress.tick(nth);
         let allocation = snapshot.allocations.at(each.record as usize);
-        let at = Timestamp::from_nanos_since_reference(allocation.time_ns);
+        let at = clock.at(allocation.time_ns);
         let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
         file.add_allocation_sample(thread, at, stacks[each.path as usize], allocation.address, bytes);
         let place = &places[snapshot.allocations.call_of(each.record as usize)];
@@ -113,18 +153,17 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
         file.add_counter_sample(counter, start, 0.0, 0);
         let mut before = Point::default();
         for point in curve.points() {
-            let at = Timestamp::from_nanos_since_reference(point.time_ns);
+            let at = clock.at(point.time_ns);
             let (bytes, count) = (point.bytes - before.bytes, point.count - before.count);
             file.add_counter_sample(counter, at, bytes as f64, u32::try_from(count).unwrap_or(u32::MAX));
             before = point;
         }
     }
     for mark in &snapshot.marks {
-        let at = Timestamp::from_nanos_since_reference(mark.time_ns);
+        let at = clock.at(mark.time_ns);
         let name = file.intern_string(&Escaped(&mark.name).to_string());
         file.add_marker(thread, MarkerTiming::Instant(at), Mark(name));
     }
-    file
 }
 
 /// A mark of the program, as a marker.

@@ -60,10 +60,24 @@ pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String,
     lines
 }
 
+#[cfg(test)]
 pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write) -> io::Result<()> {
+    write_below(None, profile, detail, cost, out)
+}
+
+/// As [`write`], with a frame for the process below all others.
+pub fn write_below(
+    process: Option<&str>,
+    profile: &Profile,
+    detail: Detail,
+    cost: Cost,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    // Semicolons separate frames.
+    let below = process.map_or_else(String::new, |name| format!("{};", name.replace(';', ":")));
     for (stack, sum) in stacks(profile, detail, cost) {
         if sum > 0 {
-            writeln!(out, "{stack} {sum}")?;
+            writeln!(out, "{below}{stack} {sum}")?;
         }
     }
     Ok(())

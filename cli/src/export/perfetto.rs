@@ -11,7 +11,7 @@
 //! All processes are on one clock, so that the ranks of a job compare. A track has at most
 //! [`POINTS`](super::curve::POINTS) points; if points are dropped, the others are exact.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
 use culeak::analysis::diff::same_process;
@@ -140,6 +140,8 @@ pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Re
     let mut trace = Writer {
         out,
         uuids: 0,
+        several: false,
+        pids: HashSet::new(),
         zero: snapshots
             .iter()
             .map(|(snapshot, _)| snapshot.process.started_unix_ns)
@@ -153,6 +155,10 @@ pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Re
     let clocks = vec![clock(BOOT_TIME, 0), clock(REAL_TIME, trace.zero)];
     trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
     let mut left: Vec<Input> = snapshots.to_vec();
+    let first = snapshots.first().map(|input| input.0);
+    trace.several = snapshots
+        .iter()
+        .any(|input| first.is_some_and(|first| !same_process(first, input.0)));
     while !left.is_empty() {
         // `same_process` is false for a snapshot of an unknown process, even with itself, so take it out first.
         let first = left.remove(0);
@@ -168,6 +174,10 @@ pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Re
 struct Writer<'o> {
     out: &'o mut dyn Write,
     uuids: u64,
+    /// There is more than one process.
+    several: bool,
+    /// The processes so far.
+    pids: HashSet<u32>,
     /// The start of the first process, where the trace begins.
     zero: u64,
 }
@@ -237,8 +247,16 @@ impl Writer<'_> {
             .rev()
             .find_map(|(snapshot, logged)| Some((*snapshot, (*logged)?)));
         let offset = last.process.started_unix_ns.saturating_sub(self.zero);
+        let executable = Escaped(&last.process.executable).to_string();
+        let name = match self.several {
+            true => format!("{}: {executable}", Escaped(&super::called(last))),
+            false => executable,
+        };
+        // The viewer takes equal pids of two hosts for one process. Snapshots that PyTorch took of itself have none.
+        let is_new = last.process.pid == 0 || self.pids.insert(last.process.pid);
         let owner = self.track(TrackDescriptor {
-            process: Some(ProcessDescriptor {
+            name: (!is_new).then(|| format!("{name} (process {})", last.process.pid)),
+            process: is_new.then(|| ProcessDescriptor {
                 pid: i32::try_from(last.process.pid).ok(),
                 cmdline: last
                     .process
@@ -246,7 +264,7 @@ impl Writer<'_> {
                     .iter()
                     .map(|word| Escaped(word).to_string())
                     .collect(),
-                process_name: Some(Escaped(&last.process.executable).to_string()),
+                process_name: Some(name.clone()),
             }),
             ..TrackDescriptor::default()
         })?;

@@ -141,11 +141,34 @@ pub struct Function {
     pub filename: i64,
 }
 
+#[cfg(test)]
 pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    write_all(&[snapshot], options, out)
+}
+
+/// Writes one profile of several processes; labels tell their samples apart.
+pub fn write_all(snapshots: &[&Snapshot], options: &Options, out: &mut dyn Write) -> io::Result<()> {
     // The level that Go uses: higher levels save little space.
     let mut packed = GzEncoder::new(out, Compression::fast());
-    write_plain(snapshot, options, &mut packed)?;
+    write_plain(snapshots, options, Detail::Full, &mut packed)?;
     packed.finish().map(drop)
+}
+
+/// The profile without compression, for servers that make a series of each set of labels: live memory only, in samples without
+/// `thread`, `stream`, `bytes` and the labels of the process. The period type is that of Go's heap profiles.
+#[cfg(feature = "push")]
+pub fn compact(snapshot: &Snapshot, options: &Options) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    write_plain(&[snapshot], options, Detail::Compact, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// How samples are distinguished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Detail {
+    #[default]
+    Full,
+    Compact,
 }
 
 /// Records with equal keys are one sample.
@@ -162,23 +185,89 @@ struct Key {
 }
 
 /// Writes the message in pieces, one sample each: there may be millions.
-fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+fn write_plain(snapshots: &[&Snapshot], options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let is_full = detail == Detail::Full;
     let options = Options {
         addresses: true,
-        made: true,
+        made: is_full,
         ..options.clone()
     };
+    // All samples have the same values.
+    let lacks = |snapshot: &&Snapshot| snapshot.totals.is_empty() && !snapshot.allocations.is_empty();
+    let has_made =
+        is_full && snapshots.iter().any(|snapshot| !snapshot.totals.is_empty()) && !snapshots.iter().any(lacks);
+    let mut kept = Kept {
+        detail,
+        ..Kept::default()
+    };
+    let mut has_bytes = false;
+    for snapshot in snapshots {
+        has_bytes |= write_samples(snapshot, &options, has_made, &mut kept, out)?;
+    }
+    let space = kept.value_type("inuse_space", "bytes");
+    let objects = kept.value_type("inuse_objects", "count");
+    let mut sample_type = vec![space, objects];
+    if has_made {
+        sample_type.push(kept.value_type("alloc_space", "bytes"));
+        sample_type.push(kept.value_type("alloc_objects", "count"));
+    }
+    let period_type = Some(match detail {
+        Detail::Full => space,
+        Detail::Compact => kept.value_type("space", "bytes"),
+    });
+    let comment = |snapshot: &&Snapshot| {
+        kept.text(&format!(
+            "culeak {}, process {}",
+            env!("CARGO_PKG_VERSION"),
+            snapshot.process.pid
+        ))
+    };
+    let comment = snapshots.iter().map(comment).collect();
+    let rest = ProfileMessage {
+        sample_type,
+        sample: Vec::new(),
+        time_nanos: number(
+            snapshots
+                .iter()
+                .map(|snapshot| snapshot.taken.at_unix_ns)
+                .max()
+                .unwrap_or(0),
+        ),
+        duration_nanos: number(snapshots.iter().map(|snapshot| snapshot.taken.at_ns).max().unwrap_or(0)),
+        period_type,
+        // Every allocation is recorded, without sampling.
+        period: 1,
+        comment,
+        // Objects have counts only.
+        default_sample_type: if has_bytes { space.r#type } else { objects.r#type },
+        mapping: kept.mappings,
+        location: kept.locations,
+        function: kept.functions,
+        string_table: kept.texts.items,
+    };
+    out.write_all(&rest.encode_to_vec())
+}
+
+/// Writes the samples of one process, and keeps what they refer to. Returns whether it has none, or any with bytes.
+fn write_samples(
+    snapshot: &Snapshot,
+    options: &Options,
+    has_made: bool,
+    kept: &mut Kept,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let is_full = kept.detail == Detail::Full;
     let mut sums: Vec<(Key, Tally)> = Vec::new();
-    let profile = Profile::visiting_sizes(snapshot, &options, |group, path, category| {
+    let profile = Profile::visiting_sizes(snapshot, options, |group, path, category| {
         let key = Key {
             path,
             kind: group.call.kind,
             level: group.level,
             category,
             device: group.call.device,
-            stream: group.call.stream,
-            thread: group.call.thread,
-            bytes: group.largest,
+            stream: group.call.stream.filter(|_| is_full),
+            thread: if is_full { group.call.thread } else { 0 },
+            bytes: if is_full { group.largest } else { 0 },
         };
         sums.push((key, group.tally()));
     });
@@ -191,10 +280,9 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         same
     });
     sums.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.bytes));
-    let mut tables = Tables::new(&profile);
+    let mut tables = Tables::new(&profile, kept);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
     // `made` includes live memory. The difference was freed, and of that only the stack is known.
-    let has_made = profile.samples.iter().any(|sample| sample.made.is_some());
     let values = |live: Tally, made: Tally| {
         let values = [live.bytes, live.count, made.bytes, made.count];
         values
@@ -223,7 +311,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
             label: tables.labels(key),
         })?;
     }
-    for of in &profile.samples {
+    for of in profile.samples.iter().filter(|_| has_made) {
         let made = of.made.unwrap_or_default();
         let freed = Tally {
             bytes: made.bytes.saturating_sub(of.live.bytes),
@@ -237,36 +325,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
             })?;
         }
     }
-    let has_bytes = sums.is_empty() || sums.iter().any(|(_, tally)| tally.bytes > 0);
-    let space = tables.value_type("inuse_space", "bytes");
-    let objects = tables.value_type("inuse_objects", "count");
-    let mut sample_type = vec![space, objects];
-    if has_made {
-        sample_type.push(tables.value_type("alloc_space", "bytes"));
-        sample_type.push(tables.value_type("alloc_objects", "count"));
-    }
-    let comment = vec![tables.text(&format!(
-        "culeak {}, process {}",
-        env!("CARGO_PKG_VERSION"),
-        snapshot.process.pid
-    ))];
-    let rest = ProfileMessage {
-        sample_type,
-        sample: Vec::new(),
-        time_nanos: number(snapshot.taken.at_unix_ns),
-        duration_nanos: number(snapshot.taken.at_ns),
-        period_type: Some(space),
-        // Every allocation is recorded, without sampling.
-        period: 1,
-        comment,
-        // Objects have counts only.
-        default_sample_type: if has_bytes { space.r#type } else { objects.r#type },
-        mapping: tables.mappings,
-        location: tables.locations,
-        function: tables.functions,
-        string_table: tables.texts.items,
-    };
-    out.write_all(&rest.encode_to_vec())
+    Ok(sums.is_empty() || sums.iter().any(|(_, tally)| tally.bytes > 0))
 }
 
 /// The format has signed numbers.
@@ -274,33 +333,63 @@ fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The tables that samples refer to. Ids begin with 1; 0 means none.
-struct Tables<'p, 'a> {
-    profile: &'p Profile<'a>,
+/// The tables that samples of all processes refer to. Ids begin with 1; 0 means none.
+struct Kept {
+    detail: Detail,
     texts: Texts,
     mappings: Vec<Mapping>,
-    /// By path, the first module of that name.
-    mapping_of: HashMap<&'a str, (u64, &'a Module)>,
     functions: Vec<Function>,
     function_of: HashMap<(i64, i64), u64>,
     locations: Vec<Location>,
+}
+
+impl Default for Kept {
+    fn default() -> Kept {
+        let mut kept = Kept {
+            detail: Detail::Full,
+            texts: Texts::default(),
+            mappings: Vec::new(),
+            functions: Vec::new(),
+            function_of: HashMap::new(),
+            locations: Vec::new(),
+        };
+        // The format requires the empty text at 0.
+        kept.text("");
+        kept
+    }
+}
+
+impl Kept {
+    /// The number of a text. It is escaped, because `pprof -top` prints it to a terminal.
+    fn text(&mut self, text: &str) -> i64 {
+        self.texts.number(text) as i64
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> ValueType {
+        ValueType {
+            r#type: self.text(name),
+            unit: self.text(unit),
+        }
+    }
+}
+
+/// The tables, and what one process has in them.
+struct Tables<'p, 'a> {
+    profile: &'p Profile<'a>,
+    kept: &'p mut Kept,
+    /// By path, the first module of that name.
+    mapping_of: HashMap<&'a str, (u64, &'a Module)>,
     location_of: HashMap<Vec<usize>, u64>,
 }
 
 impl<'p, 'a> Tables<'p, 'a> {
-    fn new(profile: &'p Profile<'a>) -> Tables<'p, 'a> {
+    fn new(profile: &'p Profile<'a>, kept: &'p mut Kept) -> Tables<'p, 'a> {
         let mut tables = Tables {
             profile,
-            texts: Texts::default(),
-            mappings: Vec::new(),
+            kept,
             mapping_of: HashMap::new(),
-            functions: Vec::new(),
-            function_of: HashMap::new(),
-            locations: Vec::new(),
             location_of: HashMap::new(),
         };
-        // The format requires the empty text at 0.
-        tables.text("");
         tables.add_mappings();
         tables
     }
@@ -324,7 +413,7 @@ impl<'p, 'a> Tables<'p, 'a> {
                 frames.all(has)
             };
             let mapping = Mapping {
-                id: self.mappings.len() as u64 + 1,
+                id: self.kept.mappings.len() as u64 + 1,
                 memory_start: module.start,
                 memory_limit: module.end,
                 // Addresses are those of the process; the bias gives those of the file.
@@ -338,20 +427,12 @@ impl<'p, 'a> Tables<'p, 'a> {
                 has_inline_frames: named(|frame| frame.function.is_some()),
             };
             self.mapping_of.insert(&module.path, (mapping.id, module));
-            self.mappings.push(mapping);
+            self.kept.mappings.push(mapping);
         }
     }
 
-    /// The number of a text. It is escaped, because `pprof -top` prints it to a terminal.
     fn text(&mut self, text: &str) -> i64 {
-        self.texts.number(text) as i64
-    }
-
-    fn value_type(&mut self, name: &str, unit: &str) -> ValueType {
-        ValueType {
-            r#type: self.text(name),
-            unit: self.text(unit),
-        }
+        self.kept.text(text)
     }
 
     /// Locations of a path, innermost first; calls inlined into one address are lines of one location.
@@ -379,9 +460,9 @@ impl<'p, 'a> Tables<'p, 'a> {
             None if first.is_python() => 0,
             None => first.address,
         };
-        let id = self.locations.len() as u64 + 1;
+        let id = self.kept.locations.len() as u64 + 1;
         let line = frames.iter().filter_map(|&frame| self.line(frame)).collect();
-        self.locations.push(Location {
+        self.kept.locations.push(Location {
             id,
             mapping_id: mapping.map_or(0, |(id, _)| id),
             address,
@@ -401,10 +482,10 @@ impl<'p, 'a> Tables<'p, 'a> {
         };
         let name = self.text(name);
         let filename = self.text(frame.file.unwrap_or_default());
-        let next = self.functions.len() as u64 + 1;
-        let id = *self.function_of.entry((name, filename)).or_insert(next);
+        let next = self.kept.functions.len() as u64 + 1;
+        let id = *self.kept.function_of.entry((name, filename)).or_insert(next);
         if id == next {
-            self.functions.push(Function {
+            self.kept.functions.push(Function {
                 id,
                 name,
                 system_name: name,
@@ -430,6 +511,9 @@ impl<'p, 'a> Tables<'p, 'a> {
             (_, Some(library)) if kind.place() != Place::Within => labels.push(self.label("library", library)),
             _ => {}
         }
+        if self.kept.detail == Detail::Compact {
+            return labels;
+        }
         // Profiles of several processes are merged by other tools.
         let member = Member::of(snapshot);
         if member.pid != 0 {
@@ -449,6 +533,9 @@ impl<'p, 'a> Tables<'p, 'a> {
             labels.push(self.label("stream", &stream_name(key.stream)));
         }
         labels.push(self.label("category", key.category.name()));
+        if self.kept.detail == Detail::Compact {
+            return labels;
+        }
         let thread = &snapshot.threads[key.thread];
         let name = format!("{} {}", thread.tid, thread.name);
         labels.push(self.label("thread", name.trim_end()));

@@ -2,9 +2,9 @@
 //!
 //! A file holds several profiles, which the viewer lists: live bytes and live allocations of each place (a device, or the
 //! host), because memory of different places does not add up; and all allocations since the start, if the input counts
-//! them. The innermost frame is the kind in brackets.
+//! them. The innermost frame is the kind in brackets. Of several processes each has profiles of its own, named by rank.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use culeak::analysis::profile::{Profile, Sample};
@@ -33,7 +33,7 @@ struct Shared {
     frames: Vec<Frame>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 struct Frame {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,66 +54,118 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
+#[cfg(test)]
 pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let process = &profile.snapshot.process;
-    let mut frames: Vec<Frame> = profile.frames.iter().map(|frame| named(frame, detail)).collect();
-    let mut extra: BTreeMap<String, usize> = BTreeMap::new();
-    let mut place_of: BTreeMap<String, Vec<(&Sample, Vec<usize>)>> = BTreeMap::new();
-    for sample in &profile.samples {
-        let path = &profile.paths[sample.path];
-        let mut add = |text: String| {
-            *extra.entry(text).or_insert_with_key(|text| {
-                frames.push(Frame {
-                    name: text.clone(),
-                    file: None,
-                    line: None,
-                });
-                frames.len() - 1
-            })
-        };
-        let mut stack = Vec::with_capacity(path.frames.len() + 2);
-        if path.frames.is_empty() {
-            stack.push(add(names::NO_STACK.to_owned()));
-        } else if path.truncated {
-            stack.push(add(names::CUT.to_owned()));
-        }
-        stack.extend(&path.frames);
-        stack.push(add(names::kind(profile, sample)));
-        place_of.entry(profile.place(sample)).or_default().push((sample, stack));
+    let mut pages = Pages::default();
+    pages.add(None, profile, detail);
+    pages.write(&name_of(profile), out)
+}
+
+/// Writes the profiles of several processes into one file. Each has a name if there are several.
+pub fn write_all<'a>(
+    profiles: impl Iterator<Item = (Option<String>, Profile<'a>)>,
+    detail: Detail,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (mut pages, mut names) = (Pages::default(), Vec::new());
+    for (process, profile) in profiles {
+        pages.add(process.as_deref(), &profile, detail);
+        names.push(name_of(&profile));
     }
-    let mut profiles = Vec::new();
-    for (place, samples) in &place_of {
-        let has_made = samples.iter().any(|(sample, _)| sample.made.is_some());
-        let costs = [Cost::Bytes, Cost::Count, Cost::MadeBytes, Cost::MadeCount];
-        for cost in costs.into_iter().filter(|cost| has_made || !cost.is_made()) {
-            let weights: Vec<u64> = samples.iter().map(|(sample, _)| cost.of(sample)).collect();
-            profiles.push(Sampled {
-                r#type: "sampled",
-                name: match cost.is_made() {
-                    false => format!("{place}: live {}", cost.unit()),
-                    true => format!("{place}: {}, freed or not", cost.unit()),
-                },
-                unit: match cost {
-                    Cost::Bytes | Cost::MadeBytes => "bytes",
-                    Cost::Count | Cost::MadeCount => "none",
-                },
-                start_value: 0,
-                end_value: weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight)),
-                samples: samples.iter().map(|(_, stack)| stack.clone()).collect(),
-                weights,
-            });
-        }
-    }
-    let file = File {
-        schema: SCHEMA,
-        exporter: format!("culeak {}", env!("CARGO_PKG_VERSION")),
-        name: format!("{} {}", process.pid, Escaped(&process.executable)),
-        active_profile_index: 0,
-        shared: Shared { frames },
-        profiles,
+    let name = match names.as_slice() {
+        [one] => one.clone(),
+        several => format!("{} processes", several.len()),
     };
-    crate::json::write(&mut *out, &file)?;
-    writeln!(out)
+    pages.write(&name, out)
+}
+
+fn name_of(profile: &Profile) -> String {
+    let process = &profile.snapshot.process;
+    format!("{} {}", process.pid, Escaped(&process.executable))
+}
+
+/// The frames and profiles so far.
+#[derive(Default)]
+struct Pages {
+    frames: Vec<Frame>,
+    /// Numbers of frames of any process, by what is shown of them.
+    numbers: HashMap<Frame, usize>,
+    profiles: Vec<Sampled>,
+}
+
+impl Pages {
+    fn frame(&mut self, frame: Frame) -> usize {
+        let next = self.frames.len();
+        *self.numbers.entry(frame).or_insert_with_key(|frame| {
+            self.frames.push(frame.clone());
+            next
+        })
+    }
+
+    fn bare(&mut self, text: String) -> usize {
+        self.frame(Frame {
+            name: text,
+            file: None,
+            line: None,
+        })
+    }
+
+    fn add(&mut self, process: Option<&str>, profile: &Profile, detail: Detail) {
+        let own: Vec<usize> = profile
+            .frames
+            .iter()
+            .map(|frame| self.frame(named(frame, detail)))
+            .collect();
+        let mut place_of: BTreeMap<String, Vec<(&Sample, Vec<usize>)>> = BTreeMap::new();
+        for sample in &profile.samples {
+            let path = &profile.paths[sample.path];
+            let mut stack = Vec::with_capacity(path.frames.len() + 2);
+            if path.frames.is_empty() {
+                stack.push(self.bare(names::NO_STACK.to_owned()));
+            } else if path.truncated {
+                stack.push(self.bare(names::CUT.to_owned()));
+            }
+            stack.extend(path.frames.iter().map(|&frame| own[frame]));
+            stack.push(self.bare(names::kind(profile, sample)));
+            place_of.entry(profile.place(sample)).or_default().push((sample, stack));
+        }
+        let process = process.map_or_else(String::new, |name| format!("{}, ", Escaped(name)));
+        for (place, samples) in &place_of {
+            let has_made = samples.iter().any(|(sample, _)| sample.made.is_some());
+            let costs = [Cost::Bytes, Cost::Count, Cost::MadeBytes, Cost::MadeCount];
+            for cost in costs.into_iter().filter(|cost| has_made || !cost.is_made()) {
+                let weights: Vec<u64> = samples.iter().map(|(sample, _)| cost.of(sample)).collect();
+                self.profiles.push(Sampled {
+                    r#type: "sampled",
+                    name: match cost.is_made() {
+                        false => format!("{process}{place}: live {}", cost.unit()),
+                        true => format!("{process}{place}: {}, freed or not", cost.unit()),
+                    },
+                    unit: match cost {
+                        Cost::Bytes | Cost::MadeBytes => "bytes",
+                        Cost::Count | Cost::MadeCount => "none",
+                    },
+                    start_value: 0,
+                    end_value: weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight)),
+                    samples: samples.iter().map(|(_, stack)| stack.clone()).collect(),
+                    weights,
+                });
+            }
+        }
+    }
+
+    fn write(self, name: &str, out: &mut dyn Write) -> io::Result<()> {
+        let file = File {
+            schema: SCHEMA,
+            exporter: format!("culeak {}", env!("CARGO_PKG_VERSION")),
+            name: name.to_owned(),
+            active_profile_index: 0,
+            shared: Shared { frames: self.frames },
+            profiles: self.profiles,
+        };
+        crate::json::write(&mut *out, &file)?;
+        writeln!(out)
+    }
 }
 
 fn named(frame: &culeak::analysis::site::Frame, detail: Detail) -> Frame {

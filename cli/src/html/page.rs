@@ -24,6 +24,8 @@ pub enum Parts {
     Charts,
     /// What holds memory, as a table and a tree.
     Holders,
+    /// Processes and call sites of a job, as tables with bars.
+    Job,
 }
 
 const PAGE_STYLE: &str = include_str!("page.css");
@@ -37,7 +39,7 @@ const START: &str = include_str!("page.js");
 impl Parts {
     fn styles(self) -> Vec<&'static str> {
         match self {
-            Parts::Graph | Parts::Holders => vec![PAGE_STYLE],
+            Parts::Graph | Parts::Holders | Parts::Job => vec![PAGE_STYLE],
             Parts::Charts => vec![include_str!("vendor/uPlot.min.css"), PAGE_STYLE],
         }
     }
@@ -50,7 +52,7 @@ impl Parts {
                 include_str!("vendor/d3-selection.min.js"),
             ],
             Parts::Charts => vec![include_str!("vendor/uPlot.iife.min.js")],
-            Parts::Holders => Vec::new(),
+            Parts::Holders | Parts::Job => Vec::new(),
         };
         scripts.extend([ELEMENTS, DATA, UNITS, TABLE]);
         scripts.extend(match self {
@@ -67,6 +69,7 @@ impl Parts {
             ],
             Parts::Charts => vec![include_str!("chart.js"), include_str!("trend.js")],
             Parts::Holders => vec![HOLDERS, include_str!("why.js")],
+            Parts::Job => vec![include_str!("job.js")],
         });
         scripts.push(START);
         scripts
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn no_script_or_style_ends_its_own_element() {
-        let parts = [Parts::Graph, Parts::Charts, Parts::Holders];
+        let parts = [Parts::Graph, Parts::Charts, Parts::Holders, Parts::Job];
         for text in parts
             .into_iter()
             .flat_map(|parts| [parts.styles(), parts.scripts()].concat())

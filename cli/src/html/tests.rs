@@ -3,6 +3,8 @@
 use std::io::Read;
 
 use culeak::analysis::diff;
+use culeak::analysis::job::Job;
+use culeak::analysis::job::sites::{ProcessSums, Sites};
 use culeak::analysis::report::{By, Options, Report};
 use culeak::analysis::trend::{self, Summary, Trend, lineages};
 use culeak::analysis::why::{self, Why};
@@ -77,6 +79,30 @@ fn why_page(snapshot: &Snapshot) -> String {
     String::from_utf8(out).expect("text")
 }
 
+/// A job of eight processes, of which one holds everything twice.
+fn job_page(snapshot: &Snapshot) -> String {
+    let (mut job, mut sites) = (Job::default(), Sites::default());
+    let mut values: Vec<Vec<u64>> = Vec::new();
+    for rank in 0..8_u32 {
+        let mut own = snapshot.clone();
+        own.process.pid = 100 + rank;
+        own.process.ranks.insert("RANK".to_owned(), rank.to_string());
+        if rank == 5 {
+            own.allocations.change(|_, allocation, _| allocation.bytes *= 2);
+        }
+        let report = Report::of(&own, &Options::default());
+        job.add(rank, ProcessSums::of_report(&own, &report, &mut sites));
+    }
+    let report = job.finish(&sites, &culeak::analysis::job::Options::default());
+    for row in &report.sites {
+        let each = row.sum_bytes / 9;
+        values.push((0..8).map(|rank| if rank == 5 { 2 * each } else { each }).collect());
+    }
+    let mut out = Vec::new();
+    write_job(&report, &values, &mut out).expect("a page");
+    String::from_utf8(out).expect("text")
+}
+
 /// The texts between two markers of a page.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> Vec<&'a str> {
     let parts = page.split(start).skip(1);
@@ -124,6 +150,7 @@ fn the_policy_allows_the_scripts_and_styles_of_the_page_and_nothing_else() {
         diff_page(&leaky(), &leaky()),
         trend_page(leaky),
         why_page(&held()),
+        job_page(&leaky()),
     ] {
         let policy = between(&page, "http-equiv=\"Content-Security-Policy\" content=\"", "\"")[0];
         let directive = |name: &str| -> Vec<&str> {
@@ -175,6 +202,7 @@ fn names_of_a_recording_never_become_markup() {
         trend_page(|| snapshot.clone()),
         page(&with_holders, By::Site),
         why_page(&with_holders),
+        job_page(&snapshot),
     ] {
         assert!(!page.contains("<img") && !page.contains("<b>"));
         assert!(page.contains("&lt;/script&gt;&lt;img src=x"));
@@ -344,6 +372,26 @@ fn a_row_finds_its_stacks() {
     assert_eq!(first, ["main", "Trainer::run", "Trainer::step"]);
     assert_eq!(string(column("0.rows.label")[0]), "Trainer::step");
     assert_eq!(string(column("0.rows.place")[0]), "train.cu:212");
+}
+
+#[test]
+fn a_job_has_one_value_per_call_site_and_process() {
+    let (header, column) = data(&job_page(&leaky()));
+    let page = &header["page"];
+    let (processes, sites) = (page["processes"].as_array(), page["sites"].as_array());
+    let (processes, sites) = (processes.expect("processes").len(), sites.expect("sites").len());
+    assert_eq!((processes, sites > 0), (8, true));
+    let values = column("values");
+    assert_eq!(values.len(), processes * sites);
+    let sums: Vec<u64> = values.chunks(processes).map(|values| values.iter().sum()).collect();
+    assert_eq!(sums, column("site.sum"));
+    assert_eq!(page["processes"][5]["out"], true);
+    assert!(
+        page["sites"][0]["sentence"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("rank 5")),
+        "{page:#}"
+    );
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::history::History;
 use super::holders::{Answer, Question};
 use super::ledger;
 use super::names::{NamedFrame, Names};
+use super::processes::List;
 use super::reading::Reading;
 use super::rows::{Row, Rows, SiteKey};
 use super::sums::LiveSums;
@@ -68,6 +69,8 @@ impl Sort {
 pub enum Page {
     #[default]
     Sites,
+    /// All processes; opens one of them.
+    Processes,
     /// The stacks of the chosen call site.
     Stacks,
     /// What holds the memory of the chosen call site.
@@ -121,6 +124,7 @@ pub struct State {
     /// Text to show while there is no process.
     pub waiting: String,
     pub page: Page,
+    pub list: List,
     pub sort: Sort,
     pub filter: String,
     pub filtering: bool,
@@ -251,12 +255,13 @@ impl State {
                 recording: recording.to_path_buf(),
                 ..Watched::default()
             });
+            self.open_list_if_due();
             self.processes.len() - 1
         })
     }
 
     /// Groups, filters and sorts the chosen process again.
-    fn refresh(&mut self) {
+    pub(super) fn refresh(&mut self) {
         self.rows = match self.processes.get(self.chosen) {
             Some(Watched {
                 reading: Some(reading),
@@ -326,6 +331,12 @@ impl State {
             self.filter_key(key.code);
             return None;
         }
+        self.list.opens = false;
+        if self.page == Page::Processes
+            && let (true, action) = self.list_key(key.code)
+        {
+            return action;
+        }
         match key.code {
             KeyCode::Char('q') => return Some(Action::Quit),
             KeyCode::Tab => return self.choose(1),
@@ -338,6 +349,7 @@ impl State {
                 }
             }
             KeyCode::Char(' ' | 'f') => self.pause(),
+            KeyCode::Char('p') => self.show_list(),
             KeyCode::Char('m') => self.mark(),
             KeyCode::Esc => self.back(),
             KeyCode::Char('w') if self.page != Page::Help => return self.why(),
@@ -398,7 +410,9 @@ impl State {
                 self.diff = false;
                 self.sort = Sort::Bytes;
             }
+            Page::Sites if self.filter.is_empty() => return self.show_list(),
             Page::Sites => self.filter.clear(),
+            Page::Processes => {}
             Page::Stacks | Page::Holders | Page::Ledger | Page::Help => self.page = Page::Sites,
         }
         self.offset = 0;
@@ -459,7 +473,7 @@ impl State {
                 self.scroll_to_selected();
             }
             // Drawing limits the offset to the number of lines.
-            Page::Stacks | Page::Holders | Page::Ledger | Page::Help => {
+            Page::Processes | Page::Stacks | Page::Holders | Page::Ledger | Page::Help => {
                 self.offset = self.offset.saturating_add_signed(by)
             }
         }
@@ -490,20 +504,6 @@ impl State {
             });
         }
         self.refresh();
-    }
-
-    fn choose(&mut self, step: usize) -> Option<Action> {
-        if self.processes.len() < 2 {
-            return None;
-        }
-        self.chosen = (self.chosen + step) % self.processes.len();
-        self.selected = None;
-        self.offset = 0;
-        if matches!(self.page, Page::Stacks | Page::Holders) {
-            self.page = Page::Sites;
-        }
-        self.refresh();
-        Some(Action::Choose(self.processes[self.chosen].recording.clone()))
     }
 }
 

@@ -18,6 +18,7 @@ mod bottom;
 mod help;
 mod holders;
 mod ledger;
+pub mod processes;
 mod stacks;
 mod table;
 mod top;
@@ -72,13 +73,18 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
     if area.width < LEAST.0 || area.height < LEAST.1 {
         return too_small(area, buffer);
     }
+    if state.page == Page::Processes {
+        let height = area.height - 2;
+        processes::draw(state, palette, rows(area, 0, height), buffer);
+        return bottom::draw(state, palette, rows(area, height, 2), buffer);
+    }
     let below = top::draw(state, palette, area, buffer);
     let (middle, last) = (
         rows(below, 0, below.height.saturating_sub(2)),
         rows(below, below.height - 2, 2),
     );
     match state.page {
-        Page::Sites => table::draw(state, palette, middle, buffer),
+        Page::Sites | Page::Processes => table::draw(state, palette, middle, buffer),
         Page::Stacks => stacks::draw(state, palette, middle, buffer),
         Page::Holders => holders::draw(state, palette, middle, buffer),
         Page::Ledger => ledger::draw(state, palette, middle, buffer),

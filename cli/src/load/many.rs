@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::thread;
 
+use culeak::analysis::job::diff::Side;
 use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
-use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
+use culeak::analysis::job::{Job, JobReport, Options, Unreadable, earlier};
 use culeak::analysis::report::{self, Report};
 use culeak::point::Point;
 use culeak::snapshot::{Location, ProcessState, Snapshot, Symbol};
@@ -26,6 +27,9 @@ use crate::errors::Failure;
 use crate::options::NameArgs;
 use crate::progress::{Progress, Unit};
 use crate::usage;
+
+/// The most stacks of a call site that are distinguished in one process.
+const STACKS_KEPT: usize = 64;
 
 /// How the processes of a job are read.
 pub struct How<'a> {
@@ -37,25 +41,57 @@ pub struct How<'a> {
 
 /// Reads all places and judges them as one job.
 pub fn job(places: &[Place], how: &How, options: &Options) -> JobReport {
-    let mut work = Work::over(how);
+    let job = Mutex::new(Job::default());
+    let add = |number, sums| job.lock().unwrap_or_else(PoisonError::into_inner).add(number, sums);
+    let mut work = Work::over(how, Sites::default(), &add);
     work.read(places, &|_| true);
-    let earlier = into_inner(&mut work.job).earlier();
+    let earlier = job.lock().unwrap_or_else(PoisonError::into_inner).earlier();
     if !earlier.is_empty() {
         // Rare: several snapshots of one process. A process cannot be taken out of its sums again.
-        work.job = Mutex::default();
+        *job.lock().unwrap_or_else(PoisonError::into_inner) = Job::default();
+        work.elsewhere = AtomicUsize::new(0);
         let mut skipped: HashSet<u32> = earlier.iter().copied().collect();
         skipped.extend(into_inner(&mut work.unreadable).iter().map(|(number, _)| *number));
         work.read(places, &|number| !skipped.contains(&number));
     }
+    let elsewhere = *work.elsewhere.get_mut();
     let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
     unreadable.sort_by_key(|(number, _)| *number);
-    let job = std::mem::take(into_inner(&mut work.job));
     let sites = work.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
     JobReport {
         earlier_snapshots: earlier.len(),
+        elsewhere,
         unreadable: unreadable.into_iter().map(|(_, why)| why).collect(),
-        ..job.finish(&sites, options)
+        ..job
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .finish(&sites, options)
     }
+}
+
+/// Reads all places and keeps the sums of each process: of several snapshots of one, those of the latest. `sites` has the call
+/// sites that are known already, so that several sides number them alike.
+pub fn side(places: &[Place], how: &How, sites: Sites) -> (Side, Sites) {
+    let kept = Mutex::new(Vec::new());
+    let keep =
+        |number: u32, sums: ProcessSums| kept.lock().unwrap_or_else(PoisonError::into_inner).push((number, sums));
+    let mut work = Work::over(how, sites, &keep);
+    work.read(places, &|_| true);
+    let mut unreadable = std::mem::take(into_inner(&mut work.unreadable));
+    unreadable.sort_by_key(|(number, _)| *number);
+    let sites = work.sites.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+    kept.sort_by_key(|(number, _)| *number);
+    let skipped: HashSet<u32> = earlier(kept.iter().map(|(number, sums)| (&sums.row, *number)))
+        .into_iter()
+        .collect();
+    kept.retain(|(number, _)| !skipped.contains(number));
+    let side = Side {
+        processes: kept.into_iter().map(|(_, sums)| sums).collect(),
+        earlier_snapshots: skipped.len(),
+        unreadable: unreadable.into_iter().map(|(_, why)| why).collect(),
+    };
+    (side, sites)
 }
 
 fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
@@ -65,23 +101,27 @@ fn into_inner<T>(mutex: &mut Mutex<T>) -> &mut T {
 /// What the threads share.
 struct Work<'a> {
     how: &'a How<'a>,
-    job: Mutex<Job>,
+    /// Takes the sums of a process and its number.
+    take: &'a (dyn Fn(u32, ProcessSums) + Sync),
     sites: RwLock<Sites>,
     symbols: Mutex<Symbols>,
     unreadable: Mutex<Vec<(u32, Unreadable)>>,
     /// The contents of pipes, which can be read only once.
     piped: Mutex<HashMap<u32, Snapshot>>,
+    /// Processes that use none of the devices that the filter selects.
+    elsewhere: AtomicUsize,
 }
 
 impl<'a> Work<'a> {
-    fn over(how: &'a How) -> Work<'a> {
+    fn over(how: &'a How, sites: Sites, take: &'a (dyn Fn(u32, ProcessSums) + Sync)) -> Work<'a> {
         Work {
             how,
-            job: Mutex::default(),
-            sites: RwLock::default(),
+            take,
+            sites: RwLock::new(sites),
             symbols: Mutex::default(),
             unreadable: Mutex::default(),
             piped: Mutex::default(),
+            elsewhere: AtomicUsize::new(0),
         }
     }
 
@@ -109,12 +149,16 @@ impl<'a> Work<'a> {
     }
 
     fn one(&self, number: u32, place: &Place) {
-        match self.load(number, place).and_then(|item| self.sums(item)) {
-            Ok(sums) => self
-                .job
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .add(number, sums),
+        let loaded = self.load(number, place);
+        if let Ok((item, _)) = &loaded
+            && !self.how.report.filter.concerns(&item.snapshot)
+        {
+            // Relaxed: the threads have ended when it is read.
+            self.elsewhere.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        match loaded.and_then(|item| self.sums(item)) {
+            Ok(sums) => (self.take)(number, sums),
             Err(failure) => {
                 let (source, reason) = (place.to_string(), failure.to_string());
                 let unreadable = Unreadable {
@@ -129,42 +173,62 @@ impl<'a> Work<'a> {
         }
     }
 
-    fn load(&self, number: u32, place: &Place) -> Result<Loaded, Failure> {
+    /// Reads a place, with the keys of its stacks if known stacks were left empty.
+    fn load(&self, number: u32, place: &Place) -> Result<(Loaded, Option<Vec<u64>>), Failure> {
         let piped = || self.piped.lock().unwrap_or_else(PoisonError::into_inner);
         let known = piped().remove(&number);
         if let Some(snapshot) = known {
-            return Ok(Loaded {
+            let item = Loaded {
                 snapshot,
                 source: place.to_string(),
                 root: None,
                 points: None,
                 timeline: None,
-            });
+            };
+            return Ok((item, None));
+        }
+        let is_pipe = place.is_pipe();
+        if !is_pipe && !self.needs_reports() {
+            let sites = || self.sites.read().unwrap_or_else(PoisonError::into_inner);
+            let (item, keys) = place.load_unknown_stacks(&|stack, tensors| sites().knows(stack, tensors))?;
+            // A report of a running process shows its stacks.
+            if keys.is_none() || !is_running(&item.snapshot) {
+                return Ok((item, keys));
+            }
         }
         let item = match self.how.at {
             Some(Point::Peak) => place.load()?,
             _ => place.load_without_peaks()?,
         };
-        if place.is_pipe() {
+        if is_pipe {
             piped().insert(number, item.snapshot.clone());
         }
-        Ok(item)
+        Ok((item, None))
     }
 
-    fn sums(&self, mut item: Loaded) -> Result<ProcessSums, Failure> {
+    /// Whether sums need a whole report of each process.
+    fn needs_reports(&self) -> bool {
+        let options = &self.how.report;
+        let is_elsewhere = matches!(self.how.at, Some(Point::Mark(_) | Point::Time(_) | Point::Peak));
+        is_elsewhere || !options.filter.is_empty() || !options.suppressions.is_empty()
+    }
+
+    fn sums(&self, (mut item, stacks): (Loaded, Option<Vec<u64>>)) -> Result<ProcessSums, Failure> {
         let point = self.how.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
         let options = &self.how.report;
         let is_elsewhere = matches!(point, Point::Mark(_) | Point::Time(_));
-        let is_running =
-            item.snapshot.process.state == ProcessState::Running && item.snapshot.taken.automatic.is_none();
-        if is_elsewhere || is_running || !options.filter.is_empty() || !options.suppressions.is_empty() {
+        let is_filtered = !options.filter.is_empty() || !options.suppressions.is_empty();
+        if is_elsewhere || is_filtered || is_running(&item.snapshot) {
             return self.sums_of_report(item, &point);
         }
         item.snapshot = item
             .snapshot
             .into_at(&point)
             .map_err(|error| Failure::new(error.to_string()))?;
-        let keys = Keys::of(&item.snapshot);
+        let keys = match stacks {
+            Some(stacks) => Keys::with(stacks, &item.snapshot),
+            None => Keys::of(&item.snapshot),
+        };
         let look_up = || self.sites.read().unwrap_or_else(PoisonError::into_inner).named(&keys);
         let mut named = look_up();
         if !named.is_complete() {
@@ -193,6 +257,7 @@ impl<'a> Work<'a> {
             points: item.points.clone(),
             top: None,
             min_bytes: 0,
+            stacks_kept: Some(STACKS_KEPT),
             ..self.how.report.clone()
         };
         let report = Report::of(&item.snapshot, &options);
@@ -206,6 +271,10 @@ impl<'a> Work<'a> {
         symbols.name(&mut item, self.how.names);
         item.snapshot
     }
+}
+
+fn is_running(snapshot: &Snapshot) -> bool {
+    snapshot.process.state == ProcessState::Running && snapshot.taken.automatic.is_none()
 }
 
 fn numbered(places: &[Place], nth: usize) -> Option<(u32, &Place)> {
@@ -230,10 +299,11 @@ fn without_source(reason: &str, source: &str) -> String {
 
 /// Symbols by module (path and build id) and address. Misses are kept too.
 #[derive(Default)]
-struct Symbols(HashMap<(String, String), HashMap<u64, Vec<Symbol>>>);
+pub struct Symbols(HashMap<(String, String), HashMap<u64, Vec<Symbol>>>);
 
 impl Symbols {
-    fn name(&mut self, item: &mut Loaded, names: &NameArgs) {
+    /// Looks up the names of a snapshot's frames.
+    pub fn name(&mut self, item: &mut Loaded, names: &NameArgs) {
         let snapshot = &mut item.snapshot;
         let key = |location: &Location| {
             let module = &snapshot.modules[location.module.filter(|_| location.symbols.is_empty())?];

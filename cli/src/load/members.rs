@@ -185,7 +185,7 @@ mod tests {
         let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
         allow(folder.path(), 0o755);
         allow(&closed, 0o000);
-        // Root can read every folder, so this thread is somebody else meanwhile.
+        // Root can read every folder, so this thread runs as another user here.
         let mine = setfsuid(Uid::from_raw(65534));
         let members = Members::of(folder.path());
         setfsuid(mine);

@@ -1,6 +1,7 @@
-//! `docs/why.schema.json`, `docs/holders.schema.json` and `docs/job.schema.json` describe what is written.
+//! `docs/why.schema.json`, `docs/holders.schema.json`, `docs/job.schema.json` and `docs/job-diff.schema.json` describe what is written.
 
 use culeak::analysis::filter::Filter;
+use culeak::analysis::job::diff::diff;
 use culeak::analysis::why::{Options, Why};
 use culeak::snapshot::{Class, Snapshot};
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use crate::text::sample::{held, leaky};
 const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
 const WHY: &str = include_str!("../../../docs/why.schema.json");
 const JOB: &str = include_str!("../../../docs/job.schema.json");
+const JOB_DIFF: &str = include_str!("../../../docs/job-diff.schema.json");
 const HOLDERS: &str = include_str!("../../../docs/holders.schema.json");
 
 /// A validator that refuses fields that the schema does not describe. Its references to the snapshot's schema lead to a copy
@@ -140,7 +142,7 @@ fn the_file_beside_a_recording_is_in_its_schema() {
 }
 
 #[test]
-fn the_report_of_a_job_is_in_its_schema() {
+fn the_report_and_the_changes_of_a_job_are_in_their_schemas() {
     let folder = tempfile::tempdir().expect("a folder");
     let names = NameArgs {
         no_symbol_cache: true,
@@ -165,7 +167,25 @@ fn the_report_of_a_job_is_in_its_schema() {
         std::fs::write(&path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");
         places.push(Place::File(path));
     }
-    let job = many::job(&places, &how, &culeak::analysis::job::Options::default());
+    let options = culeak::analysis::job::Options::default();
+    let sites = culeak::analysis::job::sites::Sites::default();
+    // The last process is on one side alone.
+    let (before, sites) = many::side(&places[..places.len() - 1], &how, sites);
+    let (mut after, sites) = many::side(&places, &how, sites);
+    for sums in &mut after.processes[2..3] {
+        sums.sites.iter_mut().for_each(|sum| sum.tally.bytes += 30 << 20);
+        sums.row.held.bytes += 30 << 20;
+    }
+    let changed = diff(before, after, &sites, &options);
+    let json = serde_json::to_value(&changed).expect("JSON");
+    assert_eq!(problems(&strict(JOB_DIFF), &json), Vec::<String>::new());
+    let is_full = |list: &str| json[list].as_array().is_some_and(|list| !list.is_empty());
+    assert!(
+        ["pairs", "only_after", "stands_out", "sites"].into_iter().all(is_full),
+        "{json:#}"
+    );
+    assert_eq!(json["sites"][0]["stands_out"]["processes"][0]["rank"], 2);
+    let job = many::job(&places, &how, &options);
     let json = serde_json::to_value(&job).expect("JSON");
     assert_eq!(problems(&strict(JOB), &json), Vec::<String>::new());
     let is_full = |list: &str| json[list].as_array().is_some_and(|list| !list.is_empty());

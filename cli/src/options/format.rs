@@ -6,7 +6,6 @@ use std::path::Path;
 use clap::ValueEnum;
 use culeak::analysis::check::Verdict;
 
-use crate::escape::Escaped;
 use crate::text;
 use crate::verdict::{self, SourceRoot};
 
@@ -26,9 +25,6 @@ pub enum Format {
     Markdown,
 }
 
-/// The most verdicts that are printed one after the other; more are summed up.
-const EACH: usize = 10;
-
 /// Writes all verdicts as one document; `root` is the root of the source tree if the user named it.
 pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, out: &mut dyn Write) -> io::Result<()> {
     let root = || SourceRoot::find(root);
@@ -37,12 +33,9 @@ pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, 
             [(_, one)] => text::write_json(one, out),
             several => text::write_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>(), out),
         },
-        Format::Text if verdicts.len() > EACH => text::check::write_many(verdicts, out),
+        Format::Text if verdicts.len() > 1 => text::check::write_many(verdicts, out),
         Format::Text => {
             for (source, verdict) in verdicts {
-                if verdicts.len() > 1 {
-                    writeln!(out, "== {} ==", Escaped(source))?;
-                }
                 text::check::write(verdict, source, out)?;
             }
             Ok(())

@@ -33,6 +33,8 @@ use crate::text::units;
 pub enum Failing {
     AgainstBaseline(FailOn),
     Class(Class),
+    /// A process that holds more than the others.
+    Outlier,
 }
 
 /// The rules of a check.
@@ -87,8 +89,9 @@ pub struct RuleArgs {
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
     /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]. Or memory
-    /// that fails by what holds it: lost, cycle, native-holder, over-counted; list or repeatable
-    #[arg(long, value_name = "new|grown|any|CLASS", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
+    /// that fails by what holds it: lost, cycle, native-holder, over-counted. Or outlier: a process that holds more than the
+    /// other processes of the job; list or repeatable
+    #[arg(long, value_name = "new|grown|any|CLASS|outlier", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Vec<Failing>,
 }
 
@@ -143,7 +146,7 @@ impl RuleArgs {
     fn against_baseline(&self) -> Vec<FailOn> {
         let values = self.fail_on.iter().filter_map(|failing| match failing {
             Failing::AgainstBaseline(what) => Some(*what),
-            Failing::Class(_) => None,
+            Failing::Class(_) | Failing::Outlier => None,
         });
         values.collect()
     }
@@ -152,7 +155,7 @@ impl RuleArgs {
     pub fn classes(&self) -> BTreeSet<Class> {
         let classes = self.fail_on.iter().filter_map(|failing| match failing {
             Failing::Class(class) => Some(*class),
-            Failing::AgainstBaseline(_) => None,
+            Failing::AgainstBaseline(_) | Failing::Outlier => None,
         });
         classes.collect()
     }
@@ -174,6 +177,7 @@ impl RuleArgs {
                 tolerance: self.tolerance.unwrap_or_default(),
                 fail_on: self.against_baseline().first().copied().unwrap_or_default(),
                 classes: self.classes(),
+                outliers: self.fail_on.contains(&Failing::Outlier),
                 since: self.since.clone(),
                 kinds: self.kind.clone(),
                 judge_pools: self.judge_pools,
@@ -436,7 +440,16 @@ fn fail_on_parser() -> impl TypedValueParser<Value = Failing> {
     PossibleValuesParser::new(FAILING).try_map(|text| parse_fail_on(&text))
 }
 
-const FAILING: [&str; 7] = ["new", "grown", "any", "lost", "cycle", "native-holder", "over-counted"];
+const FAILING: [&str; 8] = [
+    "new",
+    "grown",
+    "any",
+    "lost",
+    "cycle",
+    "native-holder",
+    "over-counted",
+    "outlier",
+];
 
 pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
     let class = Class::from_name(text).filter(|&class| class != Class::Held);
@@ -444,6 +457,7 @@ pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
         "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
         "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
         "any" => Ok(Failing::AgainstBaseline(FailOn::Any)),
+        "outlier" => Ok(Failing::Outlier),
         _ => class
             .map(Failing::Class)
             .ok_or_else(|| format!("expected one of {}", FAILING.join(", "))),

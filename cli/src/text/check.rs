@@ -5,7 +5,8 @@ use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
 use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Tolerance, Verdict};
-use culeak::analysis::job::member::{ranges, rank_of};
+use culeak::analysis::job::identity::rank_of;
+use culeak::analysis::job::member::ranges;
 use culeak::analysis::report::{Tally, shell_word};
 use culeak::point::Point;
 use culeak::snapshot::Class;
@@ -22,17 +23,24 @@ const SITES_SHOWN: usize = 10;
 /// Different warnings of verdicts that are not printed.
 const WARNINGS_SHOWN: usize = 10;
 
+/// The most verdicts that are printed one after the other; of more, those of the first that failed.
+const EACH: usize = 10;
+
 /// Failed processes whose verdict is printed in full.
 const FAILED_SHOWN: usize = 5;
 
-/// Writes the verdicts of many processes: how many failed and which, then the verdicts of the first that failed.
+/// Writes the verdicts of several processes: how many failed and which, then the verdicts; of many, those of the first that failed.
 pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| !verdict.passed).collect();
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
     let processes = plural(verdicts.len() as u64, "process", "processes");
+    let few = verdicts.len() <= EACH;
     if failed.is_empty() {
         writeln!(out, "{} all of {processes}, with {judged}", Styled(GOOD, "passed:"))?;
-        return warnings_of_passed(verdicts, out);
+        return match few {
+            true => each(verdicts.iter(), out),
+            false => warnings_of_passed(verdicts, out),
+        };
     }
     let count = units::count(failed.len() as u64);
     writeln!(
@@ -40,16 +48,27 @@ pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Resu
         "{} {count} of {processes}, with {judged} in all",
         Styled(BAD, "failed:")
     )?;
-    warnings_of_passed(verdicts, out)?;
-    writeln!(out, "  failed: {}", Escaped(&names(&failed, verdicts)))?;
-    for (source, verdict) in failed.iter().take(FAILED_SHOWN) {
-        writeln!(out, "== {} ==", Escaped(source))?;
-        write(verdict, source, out)?;
+    if !few {
+        warnings_of_passed(verdicts, out)?;
     }
+    writeln!(out, "  failed: {}", Escaped(&names(&failed, verdicts)))?;
+    if few {
+        return each(verdicts.iter(), out);
+    }
+    each(failed.iter().take(FAILED_SHOWN).copied(), out)?;
     let hidden = failed.len().saturating_sub(FAILED_SHOWN);
     if hidden > 0 {
         let more = format!("… and {} more that failed; --json has all", units::count(hidden as u64));
         writeln!(out, "{}", Styled(DIM, more))?;
+    }
+    Ok(())
+}
+
+/// Verdicts one after the other, each with its input and rank.
+fn each<'v, 'a: 'v>(verdicts: impl Iterator<Item = &'v (&'v str, Verdict<'a>)>, out: &mut dyn Write) -> io::Result<()> {
+    for (source, verdict) in verdicts {
+        writeln!(out, "== {} ==", Escaped(source))?;
+        write(verdict, source, out)?;
     }
     Ok(())
 }
@@ -280,7 +299,7 @@ fn same_as_last(verdict: &Verdict, mark: &str) -> String {
     }
     let judged = parts::tally(verdict.judged);
     format!(
-        "{judged} at {mark} that the previous one did not hold, {}",
+        "{mark} holds {judged} that the previous one did not hold, {}",
         limits(verdict)
     )
 }
@@ -373,11 +392,20 @@ fn limits(verdict: &Verdict) -> String {
         };
         parts.push(format!("what the baseline has{tolerance}"));
     }
+    if verdict.limits.outliers {
+        parts.push("no more than other processes".to_owned());
+    }
     if !verdict.limits.classes.is_empty() {
         let classes: Vec<&str> = verdict.limits.classes.iter().map(|class| class.name()).collect();
         parts.push(format!("nothing that is {}", classes.join(" or ")));
     }
     format!("allowed {}", parts.join(" and "))
+}
+
+/// `1 stream object`, `40 graph-exec objects`.
+fn of_kind(count: u64, kind: &str) -> String {
+    let noun = if count == 1 { "object" } else { "objects" };
+    format!("{} {kind} {noun}", units::count(count))
 }
 
 /// One reason of a failure, as a sentence.
@@ -430,6 +458,27 @@ pub fn reason(breach: &Breach, word: &str) -> String {
                 units::bytes(*known)
             )
         }
+        Breach::NewObjects { kind, site, found } => {
+            format!("new: {} by {site}", of_kind(*found, kind))
+        }
+        Breach::GrownObjects {
+            kind,
+            site,
+            known,
+            limit,
+            found,
+        } => {
+            let allowed = if limit > known {
+                format!(", allowed {}", units::count(*limit))
+            } else {
+                String::new()
+            };
+            format!(
+                "grown: {} by {site}, {} in the baseline{allowed}",
+                of_kind(*found, kind),
+                units::count(*known)
+            )
+        }
         Breach::Class {
             class,
             site,
@@ -443,6 +492,23 @@ pub fn reason(breach: &Breach, word: &str) -> String {
             units::bytes(*found),
             plural(*count, "block", "blocks")
         ),
+        Breach::Outlier {
+            site, found, usual, of, ..
+        } => {
+            let by = site.iter().map(|site| format!(" by {site}")).collect::<String>();
+            let usual = match usual {
+                0 => "most have none".to_owned(),
+                usual => format!("the median is {}", units::bytes(*usual)),
+            };
+            format!(
+                "{} {word}{by}, more than in the other {}: {usual}",
+                units::bytes(*found),
+                match of - 1 {
+                    1 => "process".to_owned(),
+                    others => format!("{} processes", units::count(others)),
+                }
+            )
+        }
         Breach::LostAllocations { count } => format!(
             "{} could not be recorded, so the run cannot pass; free disk space for the recording, or pass \
              --allow-losses",

@@ -114,10 +114,7 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         0 => PLAIN,
         _ => GOOD,
     };
-    let time = diff
-        .elapsed_ns
-        .map(|ns| format!(" in {}", units::duration(ns)))
-        .unwrap_or_default();
+    let time = time(diff);
     let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
@@ -147,12 +144,23 @@ fn headline_of_objects(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
             (what, style)
         }
     };
-    let how = match (diff.same_process, diff.elapsed_ns) {
-        (false, _) => " between two runs".to_owned(),
-        (true, Some(ns)) => format!(" in {}", units::duration(ns)),
-        (true, None) => String::new(),
-    };
-    writeln!(out, "{subject}: {}{how}", Styled(style, what))
+    let runs = if diff.same_process { "" } else { " between two runs" };
+    writeln!(out, "{subject}: {}{runs}{}", Styled(style, what), time(diff))
+}
+
+/// ` in 28 s, from mark:start to end`: the time between the two, and the points in time if they differ.
+fn time(diff: &Diff) -> String {
+    let mut text = diff
+        .elapsed_ns
+        .map_or_else(String::new, |ns| format!(" in {}", units::duration(ns)));
+    let points = [("from", diff.before.point), ("to", diff.after.point)];
+    let differ = diff.before.point != diff.after.point;
+    let named = points.into_iter().filter_map(|(word, point)| Some((word, point?)));
+    for (number, (word, point)) in named.enumerate().filter(|_| differ) {
+        let comma = if number == 0 && !text.is_empty() { "," } else { "" };
+        text.push_str(&format!("{comma} {word} {}", Escaped(&point.to_string())));
+    }
+    text
 }
 
 fn only_unchanged(totals: &Totals) -> bool {

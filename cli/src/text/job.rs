@@ -8,6 +8,10 @@ use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteR
 use culeak::analysis::report::shell_word;
 use culeak::snapshot::ProcessState;
 
+pub mod diff;
+pub mod trend;
+pub mod why;
+
 use super::columns;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
@@ -49,7 +53,12 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
         .iter()
         .map(|process| process.row.lost_allocations)
         .fold(0, u64::saturating_add);
+    parts::suppressions(job.suppressed, 0, &job.suppressions, out)?;
+    failed_requests(job, out)?;
     let mut warnings = job.warnings.clone();
+    if let Some(warning) = missing_mark(job) {
+        warnings.push(warning);
+    }
     if lost > 0 {
         let lost = plural(lost, "allocation was", "allocations were");
         warnings.push(format!(
@@ -69,6 +78,45 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
         Some(source) => parts::next(out, &format!("culeak report {}", shell_word(source))),
         None => Ok(()),
     }
+}
+
+/// Requests that CUDA refused, and in which processes.
+fn failed_requests(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
+    let failed = job.processes.iter().filter(|process| process.row.failed.count > 0);
+    let failed: Vec<&JobProcess> = failed.collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    const SHOWN: usize = 3;
+    let name = |process: &&JobProcess| match process.row.member.rank {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("process {}", process.row.member.pid),
+    };
+    let names = match failed.len() <= SHOWN {
+        true => failed.iter().map(name).collect::<Vec<_>>().join(", "),
+        false => plural(failed.len() as u64, "process", "processes"),
+    };
+    let requests = plural(job.failed.count, "failed request", "failed requests");
+    let line = format!(
+        "{requests} for {} in {}; --per-process shows them",
+        units::bytes(job.failed.bytes),
+        names
+    );
+    writeln!(out, "{}", Styled(WARN, line))
+}
+
+/// Processes whose memory all passes, since they set no mark of the name that `--since` gives.
+fn missing_mark(job: &JobReport) -> Option<String> {
+    let name = job.filter.as_ref()?.filter.since.as_deref()?;
+    let lacking = job.processes.iter().filter(|process| process.row.lacks_mark).count();
+    let all = job.processes.len();
+    let processes = plural(all as u64, "process", "processes");
+    (lacking > 0).then(|| {
+        format!(
+            "{} of {processes} set no mark {name:?}, so all of their memory counts; --per-process --json lists the marks",
+            if lacking == all { "all".to_owned() } else { units::count(lacking as u64) }
+        )
+    })
 }
 
 /// `64 processes of python train.py on 8 hosts leak 2.1 TiB in 1,234 blocks`
@@ -102,6 +150,13 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         let earlier = plural(job.earlier_snapshots as u64, "earlier snapshot", "earlier snapshots");
         let line = format!("{earlier} of the same processes left out; culeak trend compares them");
         writeln!(out, "{}", Styled(DIM, line))?;
+    }
+    if let Some(filtered) = &job.filter {
+        writeln!(out, "filter: {}", parts::filter(filtered, 0))?;
+    }
+    if job.elsewhere > 0 {
+        let others = plural(job.elsewhere as u64, "more process uses", "more processes use");
+        writeln!(out, "{}", Styled(DIM, format!("{others} none of these devices")))?;
     }
     Ok(())
 }
@@ -252,7 +307,8 @@ fn processes(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
     Ok(())
 }
 
-fn state(state: ProcessState) -> &'static str {
+/// The word for a state.
+pub fn state(state: ProcessState) -> &'static str {
     match state {
         ProcessState::Running => "running",
         ProcessState::Exited => "exited",

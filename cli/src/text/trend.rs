@@ -94,7 +94,7 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", Styled(style, classes(&trend.classes)))
 }
 
-fn classes(classes: &Classes) -> String {
+pub fn classes(classes: &Classes) -> String {
     let counts = [
         (classes.growing, Class::Growing),
         (classes.freed_only_at_exit, Class::FreedOnlyAtExit),

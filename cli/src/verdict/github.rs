@@ -7,12 +7,14 @@ use std::io::{self, Write};
 
 use culeak::analysis::check::Verdict;
 
-use super::{SourceRoot, findings, stack_text, summary};
+use super::{SourceRoot, findings, rank_of, stack_text, summary};
 use crate::escape::Escaped;
 
 /// Writes all findings. The runner shows the first ten errors of a step; the others are in the log.
 pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Write) -> io::Result<()> {
     for (source, verdict) in verdicts {
+        let rank = rank_of(verdict).filter(|_| verdicts.len() > 1);
+        let rank = rank.map_or_else(String::new, |rank| format!("{rank}: "));
         for finding in findings(verdict) {
             let mut properties = Vec::new();
             if let Some((file, frame)) = finding.line_in(root) {
@@ -24,10 +26,10 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
                 .stack
                 .map(|stack| format!("\n{}", stack_text(stack)))
                 .unwrap_or_default();
-            let message = format!("{}{}", finding.title, stack.trim_end());
+            let message = format!("{rank}{}{}", finding.title, stack.trim_end());
             writeln!(out, "::error {}::{}", properties.join(","), data(&message))?;
         }
-        let text = format!("{source}: {}", summary(verdict));
+        let text = format!("{source}: {rank}{}", summary(verdict));
         match verdict.passed {
             true => writeln!(out, "::notice title=culeak check::{}", data(&text))?,
             // The annotations have the details; this line is for the log, where the runner also interprets `##[`.

@@ -4,11 +4,12 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use culeak::analysis::check::Verdict;
+use culeak::analysis::job::identity;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Kind, by_class, findings, stack_text, summary, title};
+use super::{Kind, by_class, findings, stack_text, summary, title, title_of_objects};
 use crate::escape::Escaped;
-use crate::text::{self, parts};
+use crate::text::parts;
 
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     let mut report = Report::new("culeak check");
@@ -23,6 +24,9 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
 fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     let mut suite = TestSuite::new(Escaped(source).to_string());
     suite.add_property(Property::new("summary", summary(verdict)));
+    if let Some(rank) = identity::rank_of(verdict.process.ranks) {
+        suite.add_property(Property::new("rank", rank.to_string()));
+    }
     let lasted = Duration::from_nanos(verdict.process.lasted_ns);
     suite.set_time(lasted);
     let whole: Vec<_> = findings(verdict)
@@ -68,7 +72,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     }
     for of in &verdict.objects {
         let mut status = TestCaseStatus::success();
-        let title = text::objects::title(&of.row).trim_start().to_owned();
+        let title = title_of_objects(of);
         if of.to_blame {
             status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(title).set_type(Kind::Objects.id());

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::check::{Standing, Verdict};
 
-use super::{Finding, Kind, findings, summary};
+use super::{Finding, Kind, findings, rank_of, summary};
 use crate::escape::Escaped;
 use crate::text::{parts, units};
 
@@ -21,10 +21,13 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
             false => Kind::Limit.subject(),
         };
         writeln!(out, "### {sign} {subject}: {}\n", escape(&summary(verdict)))?;
-        writeln!(out, "{}\n", escape(source))?;
+        let rank = rank_of(verdict).filter(|_| verdicts.len() > 1);
+        let rank = rank.map_or_else(String::new, |rank| format!(" ({rank})"));
+        writeln!(out, "{}{rank}\n", escape(source))?;
         // The table has the other call sites.
-        let in_words =
-            |finding: &&Finding| finding.stack.is_none() || matches!(finding.kind, Kind::Held(_) | Kind::Objects);
+        let in_words = |finding: &&Finding| {
+            finding.stack.is_none() || matches!(finding.kind, Kind::Held(_) | Kind::Objects | Kind::Outlier)
+        };
         for finding in findings(verdict).iter().filter(in_words) {
             writeln!(out, "- {}", escape(&finding.title))?;
         }

@@ -3,6 +3,7 @@
 //! Written as plain JSON, because it uses a small part of the format; a test validates it against the published schema.
 
 use culeak::analysis::check::Verdict;
+use culeak::analysis::job::identity;
 use culeak::analysis::site::{CallStack, Frame};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -39,7 +40,7 @@ impl Serialize for Results<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.collect_seq(self.verdicts.iter().flat_map(|(source, verdict)| {
             let findings = findings(verdict).into_iter();
-            findings.map(|finding| result(source, &finding, self.root))
+            findings.map(|finding| result(source, verdict, &finding, self.root))
         }))
     }
 }
@@ -98,7 +99,7 @@ impl Serialize for Frames<'_> {
     }
 }
 
-fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> Outcome<'v> {
+fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> Outcome<'v> {
     let rule = Kind::ALL.iter().position(|kind| *kind == finding.kind);
     let mut result = json!({
         "ruleId": finding.kind.id(),
@@ -107,6 +108,9 @@ fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> 
         "message": {"text": finding.title},
         "properties": {"input": Escaped(source).to_string()},
     });
+    if let Some(rank) = identity::rank_of(verdict.process.ranks) {
+        result["properties"]["rank"] = json!(rank);
+    }
     if let Some((file, frame)) = finding.line_in(root) {
         result["locations"] = json!([{"physicalLocation": physical(&file, frame)}]);
     }

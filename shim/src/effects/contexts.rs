@@ -19,7 +19,8 @@ pub unsafe fn creates_context<T: Word>(api: Api, real: impl FnOnce() -> i32, out
         let handle = unsafe { read(out) };
         recorder::quietly(|| {
             if let Some(recording) = recorder::recording() {
-                recording.add_context(handle, current::device_row(recording, device), true);
+                let device = current::device_row(recording, device);
+                current::add_context(recording, handle, device, true);
                 current::contexts_changed();
             }
         });
@@ -108,7 +109,8 @@ pub unsafe fn retains_primary<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
         recorder::quietly(|| {
             if let Some(recording) = recorder::recording() {
                 if recording.context(handle).is_none() {
-                    recording.add_context(handle, current::device_row(recording, device), false);
+                    let device = current::device_row(recording, device);
+                    current::add_context(recording, handle, device, false);
                 }
                 recorder::watch_exit();
             }

@@ -45,6 +45,9 @@ enum Begun {
     Free {
         object: Object,
         held: Option<(Withdrawn<'static>, Entry)>,
+        /// The segment's parent is known.
+        has_parent: bool,
+        freeing: Freeing,
         is_parent: bool,
         before: Before,
     },
@@ -72,6 +75,34 @@ static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 fn duplicates_of(original: u64) -> &'static AtomicU32 {
     &DUPLICATES[mix(original) as usize % DUPLICATES.len()]
+}
+
+/// Originals with duplicates whose free has begun and has not returned; 0: none. If there are more, the others are not known here.
+static FREEING: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+
+/// The free of a handle, from before its record is withdrawn until it is removed or restored.
+struct Freeing(Option<&'static AtomicU64>);
+
+impl Freeing {
+    fn begin(original: u64) -> Freeing {
+        if duplicates_of(original).load(Relaxed) == 0 {
+            return Freeing(None);
+        }
+        // AcqRel: pairs with the Acquire in `is_any`. A thread that finds no record finds this.
+        let take = |slot: &&AtomicU64| slot.compare_exchange(0, original, AcqRel, Relaxed).is_ok();
+        Freeing(FREEING.iter().find(take))
+    }
+
+    fn is_any(original: u64) -> bool {
+        FREEING.iter().any(|slot| slot.load(Acquire) == original)
+    }
+
+    fn end(self) {
+        if let Some(slot) = self.0 {
+            // Release: pairs with the Acquire in `is_any`. A thread that does not find this finds a record that was restored.
+            slot.store(0, Release);
+        }
+    }
 }
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
@@ -106,6 +137,7 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
             if !(is_parent || is_segment()) || !is_drivers_file(fd) {
                 return None;
             }
+            let freeing = Freeing::begin(object.to_word());
             let held = recording.and_then(|recording| {
                 let held = recording.withdraw_out_of_line(key, thread_and_shard(recording).1)?;
                 let entry = held.entry()?;
@@ -113,7 +145,10 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
             });
             Some(Begun::Free {
                 object,
+                has_parent: (held.as_ref())
+                    .is_some_and(|(_, entry)| kernel_objects::is_known(Object::from_word(entry.pool))),
                 held,
+                freeing,
                 is_parent,
                 before: Before {
                     time_ns: recording.map_or(0, Recording::now),
@@ -150,6 +185,8 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
         Begun::Free {
             object,
             held,
+            has_parent,
+            freeing,
             is_parent,
             before,
         } => {
@@ -168,8 +205,14 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
                     }
                 } else {
                     recording.restore(held, shard);
+                    // Another thread has freed the parent, and the memory with it. It may have looked for segments while this one
+                    // was withdrawn. If it has looked and has not forgotten the parent yet, the record stays.
+                    if has_parent && !kernel_objects::is_known(Object::from_word(entry.pool)) {
+                        free_orphan(recording, object, &entry);
+                    }
                 }
             }
+            freeing.end();
             if is_freed && is_parent {
                 freed_parent(object, before);
             }
@@ -317,18 +360,33 @@ fn duplicated(object: Object, parent: u32, source: Object, at: Registers) {
     publish(object, parent, &event);
 }
 
+/// Removes memory that was freed with its parent.
+fn free_orphan(recording: &Recording, object: Object, entry: &Entry) {
+    let (_, shard) = thread_and_shard(recording);
+    let key = recorder::key(Space::Segment, object.to_word());
+    if let Some(held) = recording.withdraw_out_of_line(key, shard) {
+        recording.commit(held, shard);
+        if is_without_bytes(entry) {
+            forget_duplicate(entry.extra);
+        } else if duplicates_of(object.to_word()).load(Relaxed) > 0 {
+            pass_on(recording, Some(object.to_word()));
+        }
+    }
+}
+
 /// Memory whose original handle was freed belongs to one of its duplicates, from now on. `original`: the handle; `None`: the first
 /// that is found not to be live. Returns whether there was a duplicate.
 fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     let (_, shard) = thread_and_shard(recording);
     let original = Cell::new(original);
     let mut heir = None;
-    let is_live = |word: u64| {
-        recording
-            .table(shard)
-            .link(recorder::key(Space::Segment, word))
-            .is_some()
+    let has_record = |word: u64| {
+        let key = recorder::key(Space::Segment, word);
+        recording.table(shard).link(key).is_some()
     };
+    // While a handle is being freed it has no record, and the free may fail. If it has failed between the first two questions, there
+    // is a record again.
+    let is_live = |word: u64| has_record(word) || Freeing::is_any(word) || has_record(word);
     let wanted = |entry: &Entry| {
         is_without_bytes(entry)
             && match original.get() {
@@ -403,10 +461,11 @@ fn ended(why: Unknown) {
     running();
 }
 
-/// In a forked child: what was lost and duplicated is the parent's.
+/// In a forked child: what was lost, duplicated and being freed is the parent's.
 pub fn forked() {
     LOST.store(0, Relaxed);
     DUPLICATES.iter().for_each(|count| count.store(0, Relaxed));
+    FREEING.iter().for_each(|slot| slot.store(0, Relaxed));
     IMPLAUSIBLE.store(0, Relaxed);
 }
 

@@ -10,7 +10,7 @@ use libc::{c_char, c_int, c_void};
 use std::cell::Cell;
 use std::ffi::CStr;
 
-use crate::frameworks::{self, forwarding, phases};
+use crate::frameworks::{self, bfc, forwarding, phases};
 use crate::recorder::{self, AllocationEvent, auto_snapshot};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, block_address};
@@ -159,6 +159,27 @@ redhook::hook! {
             Some(pair) => {
                 // SAFETY: `functions` is not null, or nothing would have been found.
                 unsafe { functions.write(pair) };
+                1
+            }
+            None => 0,
+        }
+    }
+}
+
+redhook::hook! {
+    // The same for the methods of TensorFlow's allocator: `AllocateRaw`, `DeallocateRaw`, which are replaced, `AllocatedSize` and
+    // `GetMemoryType`. Returns 0 also if those of another library were given before.
+    //
+    // Safety: `domain` is null or a C string; `methods` is null or valid for the addresses of these four.
+    unsafe fn culeak_forward_bfc(domain: *const c_char, methods: *mut bfc::Methods) -> c_int => forward_bfc_called {
+        // SAFETY: the same conditions.
+        let found = recorder::quietly(|| unsafe {
+            bfc::pair(bytes(domain), *methods.as_ref()?)
+        });
+        match found.flatten() {
+            Some(pair) => {
+                // SAFETY: `methods` is not null, or nothing would have been found.
+                unsafe { methods.cast::<[*const c_void; 2]>().write(pair) };
                 1
             }
             None => 0,

@@ -3,8 +3,9 @@
 
 use std::ffi::CStr;
 
-use crate::recorder::{auto_snapshot, hold, proof, unhooked};
+use crate::recorder::{auto_snapshot, hold, job_variables, proof, unhooked};
 use crate::{messages, settings, stacks};
+use culeak::job_variables::VALUE_MAX;
 use culeak::proof::Fact;
 use culeak::recording::{Recording, Session, inode};
 use culeak::system::{Descriptor, Errno, Scratch};
@@ -18,6 +19,7 @@ struct Buffers {
     system: libc::utsname,
     path: settings::Path,
     numbered: settings::Path,
+    rank: [u8; VALUE_MAX],
 }
 
 /// Creates the recording. `None` if recording is disabled or impossible; the latter is reported on stderr.
@@ -66,7 +68,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     .to_bytes();
     let command_line = read_file(c"/proc/self/cmdline", &mut buffers.command_line);
     let ranks = settings::ranks();
-    let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
+    let rank = job_variables::rank(&mut buffers.rank);
     let path = &mut buffers.path;
     path.set_output(&settings::Names {
         host,
@@ -110,6 +112,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     match result {
         Ok(recording) => {
             proof::created();
+            job_variables::record(recording);
             hold::prepare();
             unhooked::flush(recording);
             if settings::is_set(variables::INTERVALS) {

@@ -6,6 +6,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
+use crate::recorder::job_variables;
 use crate::recorder::thread::THREAD;
 use crate::resolve::driver;
 use cudarc::driver::sys::CUuuid;
@@ -39,13 +40,19 @@ impl Seen {
     fn set(&self, recording: &Recording, handle: u64, changes: u32) {
         let row = recording.context(handle).unwrap_or_else(|| {
             let device = ordinal().map_or(Attributes::NO_DEVICE, |ordinal| device_row(recording, ordinal));
-            recording.add_context(handle, device, false)
+            add_context(recording, handle, device, false)
         });
         self.handle.set(handle);
         self.changes.set(changes);
         self.row.set(row);
         self.device.set(recording.context_device(row));
     }
+}
+
+/// Registers a context. At the first one, variables that the process has set for itself are there.
+pub fn add_context(recording: &Recording, handle: u64, device: u8, created: bool) -> u16 {
+    job_variables::record_later(recording);
+    recording.add_context(handle, device, created)
 }
 
 /// Voids what threads know about their contexts.
@@ -70,6 +77,17 @@ pub fn context_and_device(recording: &Recording) -> (u16, u8) {
         }
         (seen.row.get(), seen.device.get())
     })
+}
+
+/// Calls `work`. Also returns the row of the device on which the calling thread last allocated inside it; `None` if it recorded no
+/// allocation there.
+pub fn device_used_in<R>(work: impl FnOnce() -> R) -> (R, Option<u8>) {
+    let handle = || THREAD.with(|thread| thread.seen.handle.replace(0));
+    handle();
+    let result = work();
+    let device = THREAD.with(|thread| thread.seen.device.get());
+    // The next allocation looks up the context again.
+    (result, (handle() != 0).then_some(device))
 }
 
 /// The current device of the calling thread.

@@ -30,6 +30,8 @@ pub struct Limits {
     pub fail_on: FailOn,
     /// Blocks of these classes fail; their holders must be known.
     pub classes: BTreeSet<Class>,
+    /// Processes that hold more than the others fail.
+    pub outliers: bool,
     /// Judge only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
     /// Judge only these kinds; every kind that holds memory if empty.
@@ -96,7 +98,8 @@ impl Limits {
             || !self.per_kind.is_empty()
             || !self.max_objects.is_empty()
             || !self.budgets.is_empty()
-            || !self.classes.is_empty();
+            || !self.classes.is_empty()
+            || self.outliers;
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 

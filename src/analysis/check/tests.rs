@@ -602,3 +602,96 @@ fn objects_fail_only_if_their_kind_has_a_limit() {
     assert!(verdict.judges_only_objects());
     assert_eq!(verdict.objects_found().collect::<Vec<_>>(), [("stream", 12)]);
 }
+
+#[test]
+fn against_a_baseline_objects_fail_that_are_new_or_more() {
+    let mut snapshot = crate::sample::serving();
+    snapshot.objects_known = true;
+    // What the program had before: a number of executable graphs, and all of the rest.
+    let before = |graphs: usize| {
+        let mut before = snapshot.clone();
+        let left = std::cell::Cell::new(graphs);
+        before.objects.retain(|row| {
+            let is_graph = row.kind == Kind::GraphExec;
+            let stays = !is_graph || left.get() > 0;
+            left.set(left.get() - usize::from(stays && is_graph));
+            stays
+        });
+        let baseline = baseline_of(&before, &Rules::default());
+        // As it is read from its file.
+        let file = serde_json::to_string(&baseline).expect("json");
+        serde_json::from_str::<Baseline>(&file).expect("a baseline")
+    };
+    let judge = |baseline: Baseline, limits: Limits| {
+        let rules = Rules {
+            baseline: Some(baseline),
+            ..Rules::from(limits)
+        };
+        let verdict = verdict(&snapshot, &rules);
+        assert_eq!(verdict.passed, verdict.breaches.is_empty());
+        (verdict.breaches, verdict.warnings)
+    };
+    let site = || "Server::decode server.cu:88".to_owned();
+    let (kind, none) = ("graph-exec", Limits::default);
+    let breaches = |graphs: usize, limits: Limits| judge(before(graphs), limits).0;
+    assert_eq!(breaches(40, none()), []);
+    let grown = |known, limit| Breach::GrownObjects {
+        kind,
+        site: site(),
+        known,
+        limit,
+        found: 40,
+    };
+    assert_eq!(breaches(30, none()), [grown(30, 30)]);
+    let found = 40;
+    let new = Breach::NewObjects {
+        kind,
+        site: site(),
+        found,
+    };
+    assert_eq!(breaches(0, none()), std::slice::from_ref(&new));
+    let with = |tolerance, fail_on| Limits {
+        tolerance,
+        fail_on,
+        ..none()
+    };
+    let percent = Tolerance::Percent;
+    assert_eq!(breaches(30, with(percent(10.0), FailOn::Grown)), [grown(30, 33)]);
+    assert_eq!(breaches(30, with(percent(50.0), FailOn::Grown)), []);
+    assert_eq!(
+        breaches(30, with(Tolerance::Bytes(MIB), FailOn::Grown)),
+        [grown(30, 30)]
+    );
+    assert_eq!(breaches(30, with(percent(0.0), FailOn::New)), []);
+    assert_eq!(breaches(0, with(percent(0.0), FailOn::New)), [new]);
+    // A baseline of several processes has the most that one of them had.
+    let both = Baseline::most_of([before(40), before(10)].into_iter());
+    assert_eq!(judge(both, none()).0, []);
+    // One of an older version has no objects.
+    let without = Baseline {
+        objects: None,
+        ..before(0)
+    };
+    assert_eq!(judge(without.clone(), none()).0, []);
+    assert_eq!(Baseline::most_of([before(40), without].into_iter()).objects, None);
+}
+
+#[test]
+fn objects_that_are_not_known_are_not_compared_and_the_verdict_says_so() {
+    let mut snapshot = crate::sample::serving();
+    snapshot.objects_known = true;
+    let baseline = baseline_of(&snapshot, &Rules::default());
+    snapshot.objects_known = false;
+    assert_eq!(baseline_of(&snapshot, &Rules::default()).objects, None);
+    let rules = Rules {
+        baseline: Some(baseline),
+        ..Rules::default()
+    };
+    let warnings = verdict(&snapshot, &rules).warnings;
+    assert!(
+        warnings
+            .iter()
+            .any(|warning| warning.starts_with("objects are not compared")),
+        "{warnings:?}"
+    );
+}

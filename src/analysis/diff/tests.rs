@@ -91,6 +91,23 @@ fn snapshots_in_the_wrong_order_are_a_warning() {
 }
 
 #[test]
+fn peaks_have_no_time_and_points_are_named() {
+    let (mut before, mut after) = (holding(&[("a", 1)]), holding(&[("a", 2)]));
+    before.taken.point = Some(Point::Time(5));
+    (before.taken.at_ns, after.taken.at_ns) = (5, 20);
+    after.taken.point = Some(Point::Mark("b".to_owned()));
+    let diff = Diff::of(&before, &after, &Options::default());
+    assert_eq!((diff.elapsed_ns, diff.before.point), (Some(15), Some(&Point::Time(5))));
+    assert_eq!(diff.after.point, Some(&Point::Mark("b".to_owned())));
+    // Its snapshot was taken later, when the process had ended.
+    before.taken = after.taken.clone();
+    before.taken.point = Some(Point::Peak);
+    before.taken.at_ns = 30;
+    let diff = Diff::of(&before, &after, &Options::default());
+    assert_eq!((diff.elapsed_ns, diff.warnings.len()), (None, 0));
+}
+
+#[test]
 fn kinds_top_and_min_bytes_select_rows() {
     let (before, after) = (holding(&[]), holding(&[("a", 3), ("b", 2), ("c", 1)]));
     let with = |options: Options| Diff::of(&before, &after, &options).rows.len();

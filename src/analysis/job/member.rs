@@ -1,46 +1,38 @@
-//! Which process of a job this is: its rank, its place on the host, and how it is called in sentences.
-//!
-//! Launchers put the rank into the environment, and the recorder keeps these variables. If several are set, the variable that
-//! stands first in [`RANKS`] counts: `torchrun` below `srun` sets RANK per process, while SLURM_PROCID is that of the node.
-//! Deliberately absent: other ways to recognize a process; without a variable it is known by host and pid.
+//! A process of a job, and how processes are called in sentences.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 
 use serde::Serialize;
 
+use super::identity::Identity;
 use crate::analysis::program::Program;
 use crate::analysis::words;
 use crate::snapshot::Snapshot;
 
-/// Variables that contain the rank in the whole job, first those that are set for the process itself.
-const RANKS: [&str; 4] = ["RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-
 /// A process of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    pub rank: Option<u32>,
-    pub local_rank: Option<u32>,
+    #[serde(flatten)]
+    pub identity: Identity,
     pub host: String,
     pub pid: u32,
     pub started_unix_ns: u64,
     pub program: Program,
 }
 
-/// The rank in the whole job, from the recorded variables of a process.
-pub fn rank_of(variables: &BTreeMap<String, String>) -> Option<u32> {
-    RANKS.iter().find_map(|name| number(variables, name))
-}
+impl Deref for Member {
+    type Target = Identity;
 
-fn number(variables: &BTreeMap<String, String>, name: &str) -> Option<u32> {
-    variables.get(name)?.trim().parse().ok()
+    fn deref(&self) -> &Identity {
+        &self.identity
+    }
 }
 
 impl Member {
     pub fn of(snapshot: &Snapshot) -> Member {
         let process = &snapshot.process;
         Member {
-            rank: rank_of(&process.ranks),
-            local_rank: number(&process.ranks, "LOCAL_RANK"),
+            identity: Identity::of(process),
             host: process.host.clone(),
             pid: process.pid,
             started_unix_ns: process.started_unix_ns,
@@ -81,19 +73,6 @@ pub fn ranges(numbers: &[u32], beyond: u64, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::leaky;
-
-    #[test]
-    fn the_rank_of_the_process_counts_before_that_of_the_node() {
-        let mut snapshot = leaky();
-        assert_eq!(Member::of(&snapshot).rank, None);
-        let ranks = &mut snapshot.process.ranks;
-        ranks.insert("SLURM_PROCID".to_owned(), "1".to_owned());
-        ranks.insert("RANK".to_owned(), "9".to_owned());
-        assert_eq!(Member::of(&snapshot).rank, Some(9));
-        snapshot.process.ranks.insert("RANK".to_owned(), "nine".to_owned());
-        assert_eq!(Member::of(&snapshot).rank, Some(1));
-    }
 
     #[test]
     fn neighbouring_ranks_are_a_range() {

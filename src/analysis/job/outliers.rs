@@ -1,6 +1,6 @@
 //! Which processes differ from the others, and the sentence about it.
 //!
-//! Only like is judged with like: processes of one program. A value stands out if it is far from the median, measured in
+//! Only like is judged with like: processes of one group (`population.rs`). A value stands out if it is far from the median, measured in
 //! the usual spread of the values (robust z-score: 0.6745 (x - median) / MAD, at least 8), and if the distance matters: at
 //! least 64 KiB and a tenth of the median. The MAD counts as at least 1 % of the median, since equal processes have none.
 //! If more than a quarter of the processes, and more than one, would stand out, there is no common value and none is named.
@@ -8,6 +8,7 @@
 //! it. Of two processes none is usual, and the larger one is named.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -15,13 +16,14 @@ use super::member::ranges;
 use super::sites::ProcessRow;
 use super::spread::{EXAMPLES, Example, Spread};
 use crate::analysis::words;
+use crate::job_variables::Dimension;
 
 /// The least distance from the median that matters.
 pub const LEAST: u64 = 64 << 10;
 /// The robust z-score from which on a value stands out.
-const SCORE: f64 = 8.0;
+pub const SCORE: f64 = 8.0;
 /// With fewer processes, chance often puts one far from the others.
-const ENOUGH: u64 = 6;
+pub const ENOUGH: u64 = 6;
 /// Ranges of ranks that a sentence lists.
 const RANGES: usize = 8;
 
@@ -173,10 +175,55 @@ pub enum Naming {
     Pid,
 }
 
-/// `only rank 17: 30 MiB, none in the 63 others`.
-pub fn sentence(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>], naming: Naming) -> String {
-    let who = who(out, population, rows, naming);
-    let others = population.len() as u64 - out.count;
+/// Where a group of processes is in the job: coordinates in dimensions of parallelism. Empty: it is the whole job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope(pub Vec<(Dimension, u32)>);
+
+impl fmt::Display for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self
+            .0
+            .iter()
+            .map(|(dimension, at)| coordinate(*dimension, *at))
+            .collect();
+        match names.is_empty() {
+            true => Ok(()),
+            false => write!(out, " of {}", names.join(", ")),
+        }
+    }
+}
+
+fn coordinate(dimension: Dimension, at: u32) -> String {
+    let name = match dimension {
+        Dimension::Pipeline => "pipeline stage",
+        Dimension::Tensor => "tensor rank",
+        Dimension::Expert => "expert rank",
+        Dimension::Context => "context rank",
+        Dimension::Data => "data rank",
+    };
+    format!("{name} {at}")
+}
+
+/// Processes that were compared with each other.
+pub struct Group<'a> {
+    /// Ascending.
+    pub members: &'a [u32],
+    /// Those of the job, by number.
+    pub rows: &'a [Option<ProcessRow>],
+    pub naming: Naming,
+    pub scope: &'a Scope,
+    /// The caller, if only memory that was requested through it was compared.
+    pub via: Option<String>,
+}
+
+/// `only rank 17: 30 MiB, none in the 63 others of pipeline stage 1`.
+pub fn sentence(out: &Outliers, group: &Group) -> String {
+    let via = group
+        .via
+        .as_ref()
+        .map_or_else(String::new, |via| format!(" through {via}"));
+    let (who, scope) = (format!("{}{via}", who(out, group)), group.scope);
+    let others = group.members.len() as u64 - out.count;
     let value = match (out.from, out.to) {
         (0, 0) => "none".to_owned(),
         (from, to) if from == to && out.count > 1 => format!("{} each", words::bytes(to)),
@@ -184,18 +231,18 @@ pub fn sentence(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>],
         (from, to) => format!("{} to {}", words::bytes(from), words::bytes(to)),
     };
     let other = if others == 1 {
-        "other".to_owned()
+        format!("other{scope}")
     } else {
-        format!("{} others", words::count(others))
+        format!("{} others{scope}", words::count(others))
     };
     if out.is_alone {
         return format!("only {who}: {value}, none in the {other}");
     }
     let usual = match out.median {
-        0 if others == 1 => "the other has none".to_owned(),
+        0 if others == 1 => format!("the {other} has none"),
         0 => format!("most of the {other} have none"),
-        median if others == 1 => format!("the other has {}", words::bytes(median)),
-        median => format!("the median is {}", words::bytes(median)),
+        median if others == 1 => format!("the {other} has {}", words::bytes(median)),
+        median => format!("the median{scope} is {}", words::bytes(median)),
     };
     let times = out.to as f64 / out.median.max(1) as f64;
     match out.from == out.to && out.median > 0 && (1.05..1000.0).contains(&times) {
@@ -204,19 +251,19 @@ pub fn sentence(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>],
     }
 }
 
-fn who(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>], naming: Naming) -> String {
-    let row = |member: &u32| rows.get(*member as usize).and_then(Option::as_ref);
+fn who(out: &Outliers, group: &Group) -> String {
+    let row = |member: &u32| group.rows.get(*member as usize).and_then(Option::as_ref);
     let members: Vec<&ProcessRow> = out.members.iter().filter_map(row).collect();
     let unnamed = out.count.saturating_sub(members.len() as u64);
     let noun = |one: &'static str, many: &'static str| if out.count == 1 { one } else { many };
     let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
-    for row in population.iter().filter_map(row) {
+    for row in group.members.iter().filter_map(row) {
         *per_host.entry(&row.member.host).or_default() += 1;
     }
     let host = members.first().map(|row| row.member.host.as_str()).unwrap_or_default();
     let is_on_host = members.iter().all(|row| row.member.host == host);
     let on_one_host = unnamed == 0 && per_host.len() > 1 && is_on_host;
-    let names = match naming {
+    let names = match group.naming {
         Naming::Rank => {
             let mut ranks: Vec<u32> = members.iter().filter_map(|row| row.member.rank).collect();
             ranks.sort_unstable();
@@ -244,7 +291,27 @@ fn who(out: &Outliers, population: &[u32], rows: &[Option<ProcessRow>], naming: 
     let place = match on_one_host {
         true if out.count > 1 && per_host.get(host) == Some(&out.count) => format!(" (all on {host})"),
         true => format!(" on {host}"),
-        false => String::new(),
+        false => shared_coordinate(out, &members, group).map_or_else(String::new, |name| format!(" (all of {name})")),
     };
     format!("{names}{place}")
+}
+
+/// `tensor rank 0`, if these are all processes of the group that have this coordinate, and others have another.
+fn shared_coordinate(out: &Outliers, members: &[&ProcessRow], group: &Group) -> Option<String> {
+    if out.count < 2 || out.count != members.len() as u64 || members.len() == group.members.len() {
+        return None;
+    }
+    let rows = || {
+        group
+            .members
+            .iter()
+            .filter_map(|member| group.rows.get(*member as usize)?.as_ref())
+    };
+    Dimension::ALL.into_iter().find_map(|dimension| {
+        let of = |row: &ProcessRow| row.member.groups.get(&dimension).copied();
+        let at = of(members[0])?;
+        let is_shared = members.iter().all(|row| of(row) == Some(at));
+        let is_all = rows().filter(|row| of(row) == Some(at)).count() == members.len();
+        (is_shared && is_all).then(|| coordinate(dimension, at))
+    })
 }

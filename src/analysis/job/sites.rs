@@ -8,49 +8,42 @@ use std::collections::hash_map::Entry;
 use foldhash::HashMap;
 use serde::Serialize;
 
+pub use crate::analysis::site::text::{Site, SiteFrame};
+
 use super::member::Member;
+use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
+use crate::analysis::pairing::Key;
 use crate::analysis::report::{Report, is_finished};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Role, is_pool};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
+use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::snapshot::{ProcessState, Snapshot, Stack};
 
-/// A call site as text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Site {
-    /// The function, or module and offset.
-    pub label: String,
-    /// `train.py:212`.
-    pub place: Option<String>,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub module: String,
-    /// A caching allocator holds the memory.
-    pub pool: bool,
-    /// The owner of that allocator.
-    pub allocator: Option<&'static str>,
-    /// The CUDA library that requested the memory.
-    pub library: Option<&'static str>,
-    /// `site_fingerprint` of a report.
-    pub fingerprint: Fingerprint,
-    /// The shown frames of one of its stacks, innermost first.
-    pub stack: Vec<SiteFrame>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SiteFrame {
-    pub function: String,
-    pub place: Option<String>,
-    pub module: String,
-    pub role: Role,
-}
-
 /// The number of a site; held and cached memory of one line have two numbers.
 pub type SiteId = u32;
+
+/// The number of a stack.
+pub type PathId = u32;
+/// The most stacks whose callers are kept.
+const PATHS_MAX: usize = 1 << 18;
+/// The most callers of a call site that are kept for each stack.
+const CALLERS_MAX: usize = 24;
+
+/// A stack of a call site.
+#[derive(Debug)]
+struct Path {
+    fingerprint: Fingerprint,
+    /// From the call site outwards, as indices into [`Sites::callers`].
+    callers: Vec<u32>,
+}
+
+/// Function and place of a caller.
+type Caller = (String, Option<String>);
 
 /// What is known of a stack.
 #[derive(Debug, Clone, Copy)]
@@ -59,6 +52,7 @@ pub struct Known {
     text: u32,
     allocator: Option<&'static str>,
     pool: bool,
+    path: Option<PathId>,
 }
 
 impl Known {
@@ -74,6 +68,12 @@ pub struct Sites {
     /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
     numbers: HashMap<Fingerprint, u32>,
     texts: Vec<(Fingerprint, Site)>,
+    /// By number of a text: `loose_site_fingerprint` of its stacks.
+    loose: Vec<Fingerprint>,
+    path_numbers: HashMap<Fingerprint, PathId>,
+    paths: Vec<Path>,
+    caller_numbers: HashMap<Caller, u32>,
+    callers: Vec<Caller>,
 }
 
 /// The keys of a snapshot's stacks, and at the end that of memory without a stack. Where libraries are missing, roles of frames
@@ -83,12 +83,20 @@ pub struct Keys(Vec<u64>);
 
 impl Keys {
     pub fn of(snapshot: &Snapshot) -> Keys {
+        Keys::with(stack_keys(snapshot).into_iter().map(|key| key.0).collect(), snapshot)
+    }
+
+    /// With the keys of the stacks that [`crate::reader::read_unknown_stacks`] returned.
+    pub fn with(stacks: Vec<u64>, snapshot: &Snapshot) -> Keys {
         let mut tensors = snapshot.counters.iter().filter(|counter| counter.kind == Kind::Tensor);
         let tensors = tensors.any(|counter| counter.total_count > 0);
-        let apart = if tensors { 0x9e37_79b9_7f4a_7c15 } else { 0 };
-        let keys = stack_keys(snapshot).into_iter().chain([StackKey::NONE]);
-        Keys(keys.map(|key| key.0 ^ apart).collect())
+        let keys = stacks.into_iter().chain([StackKey::NONE.0]);
+        Keys(keys.map(|key| key ^ apart(tensors)).collect())
     }
+}
+
+fn apart(tensors: bool) -> u64 {
+    if tensors { 0x9e37_79b9_7f4a_7c15 } else { 0 }
 }
 
 /// What is known of a snapshot's stacks, and at the end of memory without a stack.
@@ -106,6 +114,11 @@ impl Named {
 }
 
 impl Sites {
+    /// Whether a stack has been learned, by its key alone.
+    pub fn knows(&self, stack: u64, tensors: bool) -> bool {
+        self.stacks.contains_key(&(stack ^ apart(tensors)))
+    }
+
     /// Looks up the stacks of a snapshot.
     pub fn named(&self, keys: &Keys) -> Named {
         Named(keys.0.iter().map(|key| self.stacks.get(key).copied()).collect())
@@ -153,6 +166,7 @@ impl Sites {
                 text: self.text(stack),
                 allocator: stack.allocator,
                 pool: stack.pool,
+                path: self.path(stack),
             };
             self.stacks.insert(*key, known);
         }
@@ -162,13 +176,14 @@ impl Sites {
         let next = self.texts.len() as u32;
         match self.numbers.entry(stack.site_fingerprint) {
             Entry::Vacant(entry) => {
-                self.texts.push((stack.fingerprint, site(stack)));
+                self.texts.push((stack.fingerprint, Site::of(stack)));
+                self.loose.push(stack.loose_site_fingerprint);
                 *entry.insert(next)
             }
             Entry::Occupied(entry) => {
                 let known = &mut self.texts[*entry.get() as usize];
                 if stack.fingerprint <= known.0 {
-                    let other = (stack.fingerprint, site(stack));
+                    let other = (stack.fingerprint, Site::of(stack));
                     let key = |(fingerprint, site): &(Fingerprint, Site)| {
                         let Site { label, place, file, .. } = site.clone();
                         (*fingerprint, label, place, file, site.line, site.module.clone())
@@ -182,6 +197,64 @@ impl Sites {
         }
     }
 
+    /// The number of a stack; `None` if there are too many.
+    fn path(&mut self, stack: &CallStack) -> Option<PathId> {
+        if let Some(path) = self.path_numbers.get(&stack.fingerprint) {
+            return Some(*path);
+        }
+        if self.paths.len() == PATHS_MAX {
+            return None;
+        }
+        let site = stack.site().map(std::ptr::from_ref);
+        let outside = stack
+            .shown()
+            .skip_while(|frame| site.is_some_and(|site| !std::ptr::eq(*frame, site)));
+        let callers = outside.skip(usize::from(site.is_some())).take(CALLERS_MAX);
+        let callers: Vec<Caller> = callers
+            .map(|frame| (plain(&frame.name()).into_owned(), frame.short_place()))
+            .collect();
+        let callers = callers.into_iter().map(|caller| self.caller(caller)).collect();
+        let path = self.paths.len() as PathId;
+        self.path_numbers.insert(stack.fingerprint, path);
+        self.paths.push(Path {
+            fingerprint: stack.fingerprint,
+            callers,
+        });
+        Some(path)
+    }
+
+    fn caller(&mut self, caller: Caller) -> u32 {
+        let next = self.callers.len() as u32;
+        match self.caller_numbers.entry(caller) {
+            Entry::Occupied(entry) => *entry.get(),
+            Entry::Vacant(entry) => {
+                self.callers.push(entry.key().clone());
+                *entry.insert(next)
+            }
+        }
+    }
+
+    /// The fingerprint of a stack, the same whichever process was read first.
+    pub fn fingerprint(&self, path: PathId) -> Fingerprint {
+        self.paths[path as usize].fingerprint
+    }
+
+    /// `load_batch (data.py:12)`: the innermost caller by which a stack differs from all the others; its outermost one if they
+    /// have all of its callers. `None` if it has none.
+    pub fn via(&self, path: PathId, others: &[PathId]) -> Option<String> {
+        let own = &self.paths[path as usize].callers;
+        let is_shared = |length: usize| {
+            let of = |other: &PathId| self.paths[*other as usize].callers.get(..length) == Some(&own[..length]);
+            others.iter().any(of)
+        };
+        let length = (1..=own.len()).find(|&length| !is_shared(length)).unwrap_or(own.len());
+        let (function, place) = &self.callers[*own.get(length.checked_sub(1)?)? as usize];
+        Some(match place {
+            Some(place) => format!("{function} ({place})"),
+            None => function.clone(),
+        })
+    }
+
     /// The text of a site.
     pub fn get(&self, id: SiteId) -> Site {
         let (_, site) = &self.texts[id as usize / 2];
@@ -192,27 +265,17 @@ impl Sites {
             ..site.clone()
         }
     }
-}
 
-fn site(stack: &CallStack) -> Site {
-    let site = stack.site();
-    let frames = stack.shown().map(|frame| SiteFrame {
-        function: plain(&frame.name()).into_owned(),
-        place: frame.short_place(),
-        module: frame.module_name().to_owned(),
-        role: frame.role,
-    });
-    Site {
-        label: site.map_or_else(|| "(no stack)".to_owned(), |site| plain(&site.name()).into_owned()),
-        place: site.and_then(|site| site.short_place()),
-        file: site.and_then(|site| site.file).map(str::to_owned),
-        line: site.and_then(|site| site.line),
-        module: site.map_or_else(String::new, |site| site.module_name().to_owned()),
-        pool: false,
-        allocator: stack.allocator,
-        library: stack.library,
-        fingerprint: stack.site_fingerprint,
-        stack: frames.collect(),
+    /// What a site is matched by in another run of the program, whose lines may have moved.
+    pub fn key(&self, id: SiteId) -> Key {
+        let number = id as usize / 2;
+        let (_, site) = &self.texts[number];
+        Key {
+            exact: site.fingerprint,
+            loose: self.loose[number],
+            line: site.line,
+            pool: id % 2 == 1,
+        }
     }
 }
 
@@ -236,8 +299,19 @@ pub struct ProcessRow {
     pub peak_bytes: u64,
     /// What the driver reports beyond everything that is known; `None` if the driver was not asked.
     pub unexplained_bytes: Option<i128>,
+    /// Requests that CUDA refused.
+    pub failed: Tally,
+    /// Memory that suppressions removed from its call sites.
+    pub suppressed: Tally,
+    /// Memory that did not pass the filter.
+    pub left_out: Tally,
+    /// It has no mark of the name that the filter starts at, so all of its memory passes.
+    pub lacks_mark: bool,
     /// Allocations that were not recorded.
     pub lost_allocations: u64,
+    /// It is an automatic snapshot, and not the recording.
+    #[serde(skip)]
+    pub is_automatic: bool,
     /// Wall clock of the contents.
     pub at_unix_ns: u64,
 }
@@ -257,26 +331,63 @@ impl ProcessRow {
             pools: Tally::default(),
             peak_bytes: peaks.fold(0, |sum, peak| sum.saturating_add(peak.peak_bytes)),
             unexplained_bytes: None,
+            failed: failed(snapshot),
+            suppressed: Tally::default(),
+            left_out: Tally::default(),
+            lacks_mark: false,
             lost_allocations: snapshot.losses.lost_allocations,
+            is_automatic: snapshot.taken.automatic.is_some(),
             at_unix_ns: snapshot.process.started_unix_ns.saturating_add(at_ns),
         }
     }
+}
+
+/// What a process holds at a call site, through one stack.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SiteSum {
+    pub site: SiteId,
+    /// `None`: through stacks that are not told apart.
+    pub path: Option<PathId>,
+    pub tally: Tally,
+}
+
+/// The failed requests of a process.
+fn failed(snapshot: &Snapshot) -> Tally {
+    Tally::total(snapshot.failed.iter().map(|failed| Tally {
+        bytes: failed.bytes.saturating_mul(failed.count),
+        count: failed.count,
+    }))
 }
 
 /// The memory of one process, by call site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessSums {
     pub row: ProcessRow,
-    /// Each site once, in no order.
-    pub sites: Vec<(SiteId, Tally)>,
+    /// By site; each site and stack once.
+    pub sites: Vec<SiteSum>,
+    /// What each suppression rule removed, in the order of the rules; no rules unless requested.
+    pub suppressions: Vec<Used>,
+}
+
+fn by_site(mut sites: Vec<SiteSum>) -> Vec<SiteSum> {
+    sites.sort_unstable_by_key(|sum| (sum.site, sum.path));
+    sites
 }
 
 impl ProcessSums {
+    /// Each call site once, with the memory of all its stacks.
+    pub fn by_site(&self) -> Vec<(SiteId, Tally)> {
+        let sites = self.sites.chunk_by(|a, b| a.site == b.site);
+        sites
+            .map(|sums| (sums[0].site, Tally::total(sums.iter().map(|sum| sum.tally))))
+            .collect()
+    }
+
     /// Stacks that have no name are left out.
     pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = ProcessRow::of(snapshot, source);
-        let mut sums: HashMap<SiteId, Tally> = HashMap::default();
+        let mut sums: HashMap<(SiteId, Option<PathId>), Tally> = HashMap::default();
         for group in &groups.all {
             let Some(known) = named.get(group.stack) else {
                 continue;
@@ -291,13 +402,18 @@ impl ProcessSums {
                 _ => row.pools.join(group.tally()),
             }
             if level.is_listed() {
-                let id = known.id(is_pool(kind, known.pool));
-                sums.entry(id).or_default().join(group.tally());
+                let site = known.id(is_pool(kind, known.pool));
+                sums.entry((site, known.path)).or_default().join(group.tally());
             }
         }
         ProcessSums {
             row,
-            sites: sums.into_iter().collect(),
+            sites: by_site(
+                sums.into_iter()
+                    .map(|((site, path), tally)| SiteSum { site, path, tally })
+                    .collect(),
+            ),
+            suppressions: Vec::new(),
         }
     }
 
@@ -307,14 +423,41 @@ impl ProcessSums {
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
         let unexplained: Option<Vec<i128>> = report.ledger.devices.iter().map(|device| device.unexplained).collect();
         row.unexplained_bytes = unexplained.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
-        let listed = report.rows.iter().filter_map(|row| {
-            let stack = row.stacks.first()?;
-            let text = sites.text(&stack.stack);
-            Some((text * 2 + u32::from(row.pool), row.tally()))
-        });
+        row.suppressed = report.suppressed;
+        row.left_out = report
+            .filter
+            .as_ref()
+            .map_or_else(Tally::default, |filtered| filtered.left_out);
+        let since = report
+            .filter
+            .as_ref()
+            .and_then(|filtered| filtered.filter.since.as_deref());
+        row.lacks_mark = since.is_some_and(|name| mark_time(snapshot, name).is_none());
+        let mut sums: HashMap<(SiteId, Option<PathId>), Tally> = HashMap::default();
+        for row in &report.rows {
+            let Some(first) = row.stacks.first() else { continue };
+            let site = sites.text(&first.stack) * 2 + u32::from(row.pool);
+            let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally()));
+            for stack in &row.stacks {
+                let path = sites.path(&stack.stack);
+                sums.entry((site, path)).or_default().join(stack.tally());
+            }
+            let rest = Tally {
+                bytes: row.bytes.saturating_sub(listed.bytes),
+                count: row.count.saturating_sub(listed.count),
+            };
+            if rest != Tally::default() {
+                sums.entry((site, None)).or_default().join(rest);
+            }
+        }
         ProcessSums {
             row,
-            sites: listed.collect(),
+            sites: by_site(
+                sums.into_iter()
+                    .map(|((site, path), tally)| SiteSum { site, path, tally })
+                    .collect(),
+            ),
+            suppressions: report.suppressions.clone(),
         }
     }
 }
@@ -327,9 +470,9 @@ mod tests {
 
     /// Rows by text, so that both ways compare.
     fn named(sums: &ProcessSums, sites: &Sites) -> Vec<(String, Option<String>, bool, Tally)> {
-        let rows = sums.sites.iter().map(|&(id, tally)| {
-            let site = sites.get(id);
-            (site.label, site.place, site.pool, tally)
+        let rows = sums.sites.iter().map(|sum| {
+            let site = sites.get(sum.site);
+            (site.label, site.place, site.pool, sum.tally)
         });
         let mut rows: Vec<_> = rows.collect();
         rows.sort_by_key(|row| (row.0.clone(), row.1.clone(), row.2, row.3.bytes));

@@ -177,6 +177,12 @@ impl Spread {
         weighted(distances.into_iter(), of / 2 + 1)
     }
 
+    /// The value of a process, if it is kept.
+    pub fn example(&self, member: u32) -> Option<u64> {
+        let mut examples = self.buckets.iter().flat_map(|bucket| &bucket.examples);
+        examples.find(|example| example.0 == member).map(|example| example.1)
+    }
+
     /// Buckets of processes that have a value, in ascending order.
     pub fn buckets(&self) -> impl Iterator<Item = &Bucket> {
         self.buckets.iter()

@@ -1,18 +1,24 @@
 //! Jobs made in memory: planted outliers are found, and equal processes have none.
 
+use super::identity::Identity;
 use super::member::Member;
 use super::spread::scattered;
 use super::*;
-use crate::analysis::job::sites::{Keys, ProcessRow};
+use crate::analysis::job::sites::{Keys, ProcessRow, SiteId, SiteSum};
 use crate::sample::leaky;
 use crate::snapshot::ProcessState;
 
-const MIB: u64 = 1 << 20;
+mod groups;
 
-fn member(rank: u32) -> Member {
+pub const MIB: u64 = 1 << 20;
+
+pub fn member(rank: u32) -> Member {
     Member {
-        rank: Some(rank),
-        local_rank: Some(rank % 8),
+        identity: Identity {
+            rank: Some(rank),
+            local_rank: Some(rank % 8),
+            ..Identity::default()
+        },
         host: format!("node{:04}", rank / 8),
         pid: 1000 + rank,
         started_unix_ns: 7,
@@ -23,8 +29,16 @@ fn member(rank: u32) -> Member {
     }
 }
 
+fn sum(site: SiteId, path: Option<u32>, bytes: u64) -> SiteSum {
+    SiteSum {
+        site,
+        path,
+        tally: Tally { bytes, count: 1 },
+    }
+}
+
 /// A process that holds these bytes at sites 0, 2, 4 …
-fn process(member: Member, bytes: &[u64]) -> ProcessSums {
+pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
     let tally = |bytes: u64| Tally { bytes, count: 1 };
     let held = Tally::total(bytes.iter().map(|&bytes| tally(bytes)));
     let row = ProcessRow {
@@ -37,18 +51,24 @@ fn process(member: Member, bytes: &[u64]) -> ProcessSums {
         pools: Tally::default(),
         peak_bytes: held.bytes,
         unexplained_bytes: None,
+        failed: Tally::default(),
+        suppressed: Tally::default(),
+        left_out: Tally::default(),
+        lacks_mark: false,
         lost_allocations: 0,
+        is_automatic: false,
         at_unix_ns: 0,
     };
     let sites = (0..).zip(bytes).filter(|(_, bytes)| **bytes > 0);
     ProcessSums {
         row,
-        sites: sites.map(|(site, &bytes)| (2 * site, tally(bytes))).collect(),
+        sites: sites.map(|(site, &bytes)| sum(2 * site, Some(site), bytes)).collect(),
+        suppressions: Vec::new(),
     }
 }
 
 /// Names of at least three sites.
-fn sites() -> Sites {
+pub fn sites() -> Sites {
     let (snapshot, mut sites) = (leaky(), Sites::default());
     let keys = Keys::of(&snapshot);
     let (part, keys) = Sites::unknown(&snapshot, &keys, &sites.named(&keys));
@@ -177,10 +197,8 @@ fn processes_of_several_hosts_are_named_by_host_and_pid() {
     let report = |out: [u32; 2]| {
         let mut job = Job::default();
         for number in 0..24 {
-            let member = Member {
-                rank: None,
-                ..member(number)
-            };
+            let mut member = member(number);
+            member.identity.rank = None;
             job.add(
                 number,
                 process(member, &[if out.contains(&number) { 30 * MIB } else { 0 }, MIB]),
@@ -266,7 +284,8 @@ fn processes_are_named_by_pid_if_ranks_are_missing_or_not_unique() {
     ] {
         let mut job = Job::default();
         for (number, rank) in (0..).zip(ranks) {
-            let member = Member { rank, ..member(number) };
+            let mut member = member(number);
+            member.identity.rank = rank;
             job.add(number, process(member, &[if number == 6 { 30 * MIB } else { 0 }, MIB]));
         }
         let report = job.finish(&sites(), &Options::default());
@@ -312,7 +331,7 @@ fn sites_are_ordered_by_what_stands_out_and_cut_with_their_sum() {
         &sites(),
         &Options {
             top: Some(1),
-            min_bytes: 0,
+            ..Options::default()
         },
     );
     assert_eq!(report.sites.len(), 1);

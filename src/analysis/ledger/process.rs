@@ -21,8 +21,7 @@ use super::{Line, What};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
-use crate::point::Point;
-use crate::snapshot::{Allocation, Context, Snapshot};
+use crate::snapshot::{Allocation, Context, Snapshot, Thread};
 
 mod memory_pools;
 mod parts;
@@ -99,6 +98,8 @@ struct Taken<'s, 'a> {
     pool: Option<u64>,
     /// The kernel whose code it was taken for.
     kernel: Option<&'a str>,
+    /// It was given back after the time that the snapshot shows. The event log has neither pool nor kernel.
+    is_gone: bool,
     /// Number of segments; 1 unless only their sum is known.
     count: u64,
 }
@@ -246,10 +247,8 @@ impl<'a> ProcessSide<'a> {
             } else {
                 let count = if what == What::Arrays { held.1 } else { count(&list) };
                 add(&mut lines, what, rest, count, true, by_site(&list));
-                // Of chunks that were given back since, the event log does not know the pool.
-                let is_earlier = matches!(snapshot.taken.point, Some(Point::Time(_) | Point::Mark(_)));
                 if purpose == Purpose::Pool
-                    && !is_earlier
+                    && memory_pools::are_known(snapshot, device, &list)
                     && let Some(line) = lines.last_mut().filter(|line| line.what == what)
                 {
                     line.pools = memory_pools::of(snapshot, device, &list, stacks);
@@ -349,6 +348,10 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
             bytes: segment.bytes,
             pool: segment.pool,
             kernel: segment.call.kernel.as_deref(),
+            is_gone: snapshot
+                .threads
+                .get(segment.call.thread)
+                .is_some_and(Thread::is_unknown),
             count: snapshot.segments.count(row),
         });
     }
@@ -389,13 +392,14 @@ fn existed(context: &Context, at_ns: u64) -> bool {
     !is_gone && context.first_seen_ns <= at_ns
 }
 
-/// The contexts of a device that existed at this time, at least one. A green context lies in another one.
+/// The contexts of a device that existed at this time, at least one. A green context lies in the primary one, and is among those
+/// that `cuCtxCreate` did not create if the program made it current.
 fn contexts(snapshot: &Snapshot, device: usize, at_ns: u64) -> u64 {
     let of_device = |of: &Option<usize>| of.is_none_or(|of| of == device);
     let contexts = snapshot.contexts.iter();
     let existing = contexts.filter(|context| existed(context, at_ns) && of_device(&context.device));
-    let green = objects(snapshot, device, Kind::GreenContext);
-    (existing.count() as u64).saturating_sub(green).max(1)
+    let (primary, created): (Vec<_>, Vec<_>) = existing.partition(|context| context.primary);
+    (created.len() as u64 + u64::from(!primary.is_empty())).max(1)
 }
 
 /// The objects of a kind that exist on a device.

@@ -222,7 +222,15 @@ fn names_with_numbers_are_one_row_if_there_are_many() {
     ];
     assert_eq!(rows, expected);
     assert_eq!(own_name("batch 3, seq = 128"), "batch 3, seq = 128");
-    assert_eq!(Phases::of(&snapshot, None, &each("aten::mm")).chosen.len(), 30);
+    for (name, count) in [
+        ("aten::mm", 30),
+        ("step #", 30),
+        ("step 7", 1),
+        ("epoch #", 0),
+        ("s*#", 30),
+    ] {
+        assert_eq!(Phases::of(&snapshot, None, &each(name)).chosen.len(), count, "{name}");
+    }
 }
 
 #[test]

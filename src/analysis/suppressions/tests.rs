@@ -16,7 +16,9 @@ fn takes(rule: &str, frames: &[FrameText]) -> bool {
     let snapshot = sample.finish(1, 0);
     let mut suppressions = Suppressions::default();
     suppressions.add(rule, "test.supp").expect("a rule");
-    suppressions.matching(CallStacks::of(&snapshot).get(Some(0))).is_some()
+    suppressions
+        .matching(CallStacks::of(&snapshot).get(Some(0)), Of::Memory)
+        .is_some()
 }
 
 #[test]
@@ -164,6 +166,41 @@ fn the_built_in_list_does_not_suppress_the_programs_memory() {
     }
 }
 
+#[test]
+fn a_rule_for_a_call_site_may_be_of_memory_or_of_objects_alone() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[("fill", "/src/cache.cu:8", "/opt/app")]);
+    sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+    let snapshot = sample.finish(1, 0);
+    let stacks = CallStacks::of(&snapshot);
+    let stack = stacks.get(Some(0));
+    for (rules, memory, objects) in [
+        ("site:fill in cache.cu", Some(0), Some(0)),
+        ("site:fill in cache.cu of memory", Some(0), None),
+        ("site:fill in cache.cu of objects", None, Some(0)),
+        (
+            "site:fill in cache.cu of objects\nsite:fill in cache.cu of memory",
+            Some(1),
+            Some(0),
+        ),
+        // A part of a name.
+        ("site:fill in cache.cu of", None, None),
+        ("leak:fill of memory", None, None),
+    ] {
+        let mut suppressions = Suppressions::default();
+        suppressions.add(rules, "rules").expect("valid");
+        let found = [Of::Memory, Of::Objects].map(|of| suppressions.matching(stack, of));
+        assert_eq!(found, [memory, objects], "{rules}");
+    }
+    for of in [Of::Memory, Of::Objects] {
+        let rule = rule_for(stack, of).expect("a rule");
+        let mut suppressions = Suppressions::default();
+        suppressions.add(&rule, "generated").expect("valid");
+        let found = [Of::Memory, Of::Objects].map(|of| suppressions.matching(stack, of).is_some());
+        assert_eq!(found, [of == Of::Memory, of == Of::Objects], "{rule}");
+    }
+}
+
 /// The rule generated for the first stack, and which of the stacks it matches.
 fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
     let mut sample = Sample::new();
@@ -173,10 +210,10 @@ fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
     }
     let snapshot = sample.finish(1, 0);
     let read = CallStacks::of(&snapshot);
-    let rule = rule_for(read.get(Some(0))).expect("a rule");
+    let rule = rule_for(read.get(Some(0)), Of::Memory).expect("a rule");
     let mut suppressions = Suppressions::default();
     suppressions.add(&rule, "generated").expect("a rule that can be read");
-    let taken = (0..stacks.len()).map(|stack| suppressions.matching(read.get(Some(stack))).is_some());
+    let taken = (0..stacks.len()).map(|stack| suppressions.matching(read.get(Some(stack)), Of::Memory).is_some());
     (rule, taken.collect())
 }
 
@@ -201,7 +238,7 @@ fn a_generated_rule_matches_only_its_call_site() {
         // Edited, and built elsewhere.
         &[RUNTIME, ("run", "/ci/7/job.cu:19", "/home/me/runner"), MAIN],
     ]);
-    assert_eq!(rule, "site:^run$ in ^job.cu$");
+    assert_eq!(rule, "site:^run$ in ^job.cu$ of memory");
     assert_eq!(taken, [true, false, false, false, false, false, true]);
     let (rule, taken) = generated(&[
         &[RUNTIME, lambda, MAIN],
@@ -218,11 +255,14 @@ fn a_generated_rule_matches_only_its_call_site() {
     ]);
     assert_eq!(
         rule,
-        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu$"
+        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu$ of memory"
     );
     assert_eq!(taken, [true, false, false]);
     let (rule, taken) = generated(&[&[RUNTIME, cublas, TRAINER, MAIN], &[RUNTIME, TRAINER, MAIN]]);
-    assert_eq!((rule.ends_with(" by ^cuBLAS$"), taken), (true, vec![true, false]));
+    assert_eq!(
+        (rule.ends_with(" by ^cuBLAS$ of memory"), taken),
+        (true, vec![true, false])
+    );
 }
 
 proptest! {
@@ -235,10 +275,10 @@ proptest! {
         sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
         let snapshot = sample.finish(1, 0);
         let stacks = CallStacks::of(&snapshot);
-        if let Some(rule) = rule_for(stacks.get(Some(0))) {
+        if let Some(rule) = rule_for(stacks.get(Some(0)), Of::Memory) {
             let mut suppressions = Suppressions::default();
             prop_assert_eq!(suppressions.add(&rule, "generated"), Ok(()));
-            prop_assert_eq!(suppressions.matching(stacks.get(Some(0))), Some(0), "{}", rule);
+            prop_assert_eq!(suppressions.matching(stacks.get(Some(0)), Of::Memory), Some(0), "{}", rule);
         }
     }
 

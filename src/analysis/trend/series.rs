@@ -337,7 +337,7 @@ fn evidence(judgement: &Judgement, values: &[u64], at_end: Option<u64>) -> Evide
 }
 
 impl Class {
-    pub(super) fn is_growth(self) -> bool {
+    pub fn is_growth(self) -> bool {
         matches!(self, Class::Growing | Class::FreedOnlyAtExit)
     }
 }

@@ -12,7 +12,8 @@ use crate::analysis::objects;
 use crate::analysis::pairing::Key;
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by};
-use crate::analysis::site::{CallStacks, Role};
+use crate::analysis::site::CallStacks;
+pub use crate::analysis::site::text::{Site, SiteFrame};
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
@@ -65,40 +66,6 @@ pub(super) struct DeviceSummary {
     pub name: String,
     /// Bytes in total and in use, if the driver was asked.
     pub total_and_used: Option<(u64, u64)>,
-}
-
-/// A call site as text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Site {
-    /// The function, or module and offset.
-    pub label: String,
-    /// `train.py:212`.
-    pub place: Option<String>,
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub module: String,
-    /// A caching allocator holds it.
-    pub pool: bool,
-    /// The CUDA library that requested it.
-    pub library: Option<&'static str>,
-    pub kinds: Vec<&'static str>,
-    /// The kind of object that it creates, if the row is of objects without an address; it has counts only.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub object: Option<&'static str>,
-    /// `site_fingerprint` of a report, or `fingerprint` if rows are stacks.
-    pub fingerprint: String,
-    /// The shown frames of its largest stack, innermost first.
-    pub stack: Vec<SiteFrame>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SiteFrame {
-    pub function: String,
-    pub place: Option<String>,
-    pub module: String,
-    pub role: Role,
-    /// Whether this frame is the call site.
-    pub site: bool,
 }
 
 impl Summary {
@@ -165,27 +132,15 @@ impl SummaryRow {
             Key::of_stack(row)
         };
         let stack = &row.stacks[0].stack;
-        let site = row.site();
-        let frames = stack.shown().map(|frame| SiteFrame {
-            function: plain(&frame.name()).into_owned(),
-            place: frame.short_place(),
-            module: frame.module_name().to_owned(),
-            role: frame.role,
-            site: Some(frame) == site,
-        });
         SummaryRow {
             site: Site {
                 label: plain(&row.label).into_owned(),
-                place: site.and_then(|site| site.short_place()),
-                file: site.and_then(|site| site.file).map(str::to_owned),
-                line: site.and_then(|site| site.line),
-                module: site.map_or_else(String::new, |site| site.module_name().to_owned()),
                 pool: row.pool,
+                allocator: row.allocator,
                 library: row.library,
                 kinds: row.kinds.keys().copied().collect(),
-                object: None,
-                fingerprint: key.exact.to_string(),
-                stack: frames.collect(),
+                fingerprint: key.exact,
+                ..Site::of(stack)
             },
             key,
             tally: row.tally(),

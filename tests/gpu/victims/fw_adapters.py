@@ -3,6 +3,7 @@
 `request` leaks 5,000 bytes, or one page. `bench NAME` prints microseconds of an allocation and a free; it is no claim.
 """
 
+import ctypes
 import os
 import sys
 import threading
@@ -98,6 +99,31 @@ def mem_pool():
     fact("pool_first", pool.id[0])
     fact("pool_second", pool.id[1])
     fact("segments", sum(segment["total_size"] for segment in pool.snapshot()))
+    leave()
+
+
+def tensorflow():
+    needs("tensorflow")
+    culeak.adapters.tensorflow.enable()
+    import tensorflow as tf
+
+    if not tf.config.list_physical_devices("GPU"):
+        print(f"UNSUPPORTED {os.getpid()} TensorFlow with CUDA", flush=True)
+        sys.exit(0)
+    with tf.device("GPU:0"):
+        for _ in range(LEAKED):
+            work = tf.ones((300, 300))
+            result("sum", float(tf.reduce_sum(work @ work)))
+            request(lambda: tf.zeros((5000,), dtype=tf.uint8))
+            del work
+    for tensor in kept:
+        capsule = tf.experimental.dlpack.to_dlpack(tensor)
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        # A DLManagedTensor begins with the address of the data.
+        address = ctypes.c_uint64.from_address(pointer(capsule, b"dltensor")).value
+        live("tensorflow", "block", address, int(tf.size(tensor)))
+    fact("in_use", tf.config.experimental.get_memory_info("GPU:0")["current"])
     leave()
 
 
@@ -207,4 +233,4 @@ def bench():
     os._exit(0)
 
 
-{f.__name__: f for f in (bench, cupy, mem_pool, pluggable, rmm, sglang)}[sys.argv[1]]()
+{f.__name__: f for f in (bench, cupy, mem_pool, pluggable, rmm, sglang, tensorflow)}[sys.argv[1]]()

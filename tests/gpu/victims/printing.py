@@ -8,19 +8,25 @@ import os
 import sys
 
 
+def say(*words):
+    """A line in one write, so that processes that share the output do not mix their lines."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
 def live(label, kind, address, size):
-    print(f"LIVE {os.getpid()} {label} {kind} {address:#x} {size} {size}", flush=True)
+    say("LIVE", os.getpid(), label, kind, f"{address:#x}", size, size)
 
 
 def fact(name, value):
-    print(f"FACT {os.getpid()} {name} {int(value):#x}", flush=True)
+    say("FACT", os.getpid(), name, f"{int(value):#x}")
 
 
 def needs(*packages):
     """Ends the program, and the claim counts as not run, if this machine lacks one of these packages."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            print(f"UNSUPPORTED {os.getpid()} the Python package {package}", flush=True)
+            say("UNSUPPORTED", os.getpid(), "the Python package", package)
             sys.exit(0)
 
 
@@ -36,11 +42,11 @@ def here(frame):
 
 def lines(label, address, frames):
     """These frames allocated the memory at this address."""
-    print(f"LINES {os.getpid()} {label} {address:#x}", json.dumps(frames, separators=(",", ":")).replace(" ", "\\u0020"), flush=True)
+    say("LINES", os.getpid(), label, f"{address:#x}", json.dumps(frames, separators=(",", ":")).replace(" ", "\\u0020"))
 
 
 def result(*words):
-    print("RESULT", *words, flush=True)
+    say("RESULT", *words)
 
 
 def digest(array):

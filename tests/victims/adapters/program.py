@@ -197,6 +197,28 @@ def torch():
     return allocator
 
 
+def tensorflow():
+    import tensorflow as early
+
+    # From before the adapter: its free is of a block that nothing is known of.
+    before = early.Device(0).zeros(800)
+    on("tensorflow")
+    import tensorflow as tf
+
+    del before
+    kept = []
+    devices = [tf.Device(0), tf.Device(1), tf.Device(-1)]
+    for _ in range(LEAKED):
+        for device in devices:
+            work = [device.zeros(700) for _ in range(3)]
+            thread = threading.Thread(target=work.clear)
+            thread.start()
+            thread.join()
+            request(lambda: kept.append(device.zeros(1000)))  # noqa: B023
+    assert not devices[0].zeros(1 << 30).address, "refused"
+    return kept
+
+
 def breaks():
     """The framework is not what the adapters expect: they stop, and it goes on."""
     on("vllm")

@@ -54,8 +54,7 @@ def install(new, ignore):
     sys.unraisablehook = holding("sys.unraisablehook", "sys.unraisablehook", ".args")
     os.register_at_fork(before=holding("os.register_at_fork", "fork hook", ".args"))
     gc.callbacks.append(holding("gc.callbacks", "gc.callbacks", ".args"))
-    # The place of the callbacks in later versions is not known.
-    if (3, 12) <= sys.version_info < (3, 14):
+    if sys.version_info >= (3, 12):
         sys.monitoring.use_tool_id(3, "zoo")
         watch = holding("sys.monitoring", "monitoring callback", ".args")
         sys.monitoring.register_callback(3, sys.monitoring.events.PY_START, watch)

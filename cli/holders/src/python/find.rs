@@ -7,7 +7,7 @@
 use crate::Error;
 use crate::copy::Copy;
 use crate::modules::{Module, Modules};
-use crate::python::offsets::{self, ABSENT, Offsets};
+use crate::python::offsets::{self, ABSENT, Offsets, State};
 use crate::python::references::is_address;
 use crate::python::types::{Kind, Types};
 use crate::python::{OBJECT_TYPE, Python};
@@ -74,9 +74,9 @@ fn version_of(file: &str) -> Option<u32> {
 fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let (major, minor) = (version >> 24, version >> 16 & 0xff);
     let name = format!("Python {major}.{minor}");
-    let table = if major == 3 { offsets::of(minor) } else { None };
-    let mut offsets = *table.ok_or_else(|| format!("{name} {UNKNOWN}"))?;
-    let is_state_shifted = described(copy, runtime, &name, &mut offsets)? && !offsets.move_state(version);
+    let table = if major == 3 { offsets::of(minor).next() } else { None };
+    let table = table.ok_or_else(|| format!("{name} {UNKNOWN}"))?;
+    let (offsets, state) = described(copy, runtime, &name, table)?;
     let types = Types::new(minor, &offsets, find);
     let mut python = Python {
         version,
@@ -84,7 +84,7 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
         runtime,
         offsets,
         types: types.ok_or_else(|| format!("{name} does not export its types"))?,
-        is_state_shifted,
+        is_state_shifted: state == State::Shifted,
         code_type: find("PyCode_Type").ok_or_else(|| format!("{name} does not export its types"))?,
         plain_lookup: 0,
         signal_handlers: None,
@@ -97,11 +97,10 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
     Ok(python)
 }
 
-/// Compares the interpreter's description of its structures with the table, and adopts that of its own state. Returns
-/// whether that differs.
-fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Result<bool, Reason> {
-    if offsets.described_runtime_interpreters == ABSENT {
-        return Ok(false);
+/// Compares the interpreter's description of its structures with the table, and adopts that of its own state.
+fn described(copy: &Copy, runtime: u64, name: &str, table: &Offsets) -> Result<(Offsets, State), Reason> {
+    if table.described_runtime_interpreters == ABSENT {
+        return Ok((*table, State::Known));
     }
     const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
     const FREE_THREADED: u64 = 16;
@@ -115,16 +114,13 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
             "a free-threaded build of {name} keeps other structures and is not supported; run the build with the GIL"
         ));
     }
-    let table = *offsets;
-    let mut is_shifted = false;
+    let mut own = *table;
     for (place, expected, what) in table.described() {
         let found = copy.word(runtime + place);
         if found == expected {
             continue;
         }
-        let is_state = ["runtime_", "interpreter_", "thread_"]
-            .iter()
-            .any(|state| what.starts_with(state));
+        let is_state = offsets::STATE.iter().any(|state| what.starts_with(state));
         if !is_state || !found.is_multiple_of(8) || found >= LARGEST_STATE {
             let what = what.replace('_', " ");
             return Err(format!(
@@ -132,11 +128,9 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
                  expected {expected}), so its objects cannot be read"
             ));
         }
-        offsets.adopt(place, found);
-        // Some builds of a version have more at the end.
-        is_shifted |= !what.ends_with("_bytes");
+        own.adopt(place, found);
     }
-    Ok(is_shifted)
+    Ok(own.with_undescribed())
 }
 
 /// No part of the interpreter's state is larger.

@@ -45,7 +45,9 @@ offsets! {
     interpreter_monitoring
     interpreter_monitoring_bytes
     interpreter_types
+    interpreter_types_bytes
     interpreter_extension_types
+    interpreter_extension_types_bytes
     static_type_bytes
     static_type_dict
     static_type_subclasses
@@ -259,7 +261,8 @@ impl Lines<'_> {
 /// The oldest minor version with a table.
 pub const OLDEST: u32 = 8;
 
-const TABLES: [Offsets; 8] = [
+/// By minor version. Of one with several builds, the newest comes first.
+const TABLES: [Offsets; 10] = [
     Offsets::parse(include_str!("../../offsets/3.8.txt")),
     Offsets::parse(include_str!("../../offsets/3.9.txt")),
     Offsets::parse(include_str!("../../offsets/3.10.txt")),
@@ -267,55 +270,61 @@ const TABLES: [Offsets; 8] = [
     Offsets::parse(include_str!("../../offsets/3.12.txt")),
     Offsets::parse(include_str!("../../offsets/3.13.txt")),
     Offsets::parse(include_str!("../../offsets/3.14.txt")),
+    Offsets::parse(include_str!("../../offsets/3.14.4.txt")),
+    Offsets::parse(include_str!("../../offsets/3.14.0.txt")),
     Offsets::parse(include_str!("../../offsets/3.15.txt")),
 ];
 
-/// The offsets of a minor version: 12 for 3.12.
-pub fn of(minor: u32) -> Option<&'static Offsets> {
-    TABLES.get(minor.checked_sub(OLDEST)? as usize)
+/// The tables of a minor version, 12 for 3.12: none if it is unknown. They differ only in the state of the interpreter and
+/// of its threads.
+///
+/// The state of the collector has 24 bytes more from 3.14.5 on, whose collector is not incremental. 3.14.0 and 3.14.4 also
+/// differ in what is behind the list of audit hooks.
+pub fn of(minor: u32) -> impl Iterator<Item = &'static Offsets> {
+    const { &TABLES }
+        .iter()
+        .filter(move |table| table.version == u64::from(3 << 8 | minor))
+}
+
+/// What the interpreter's description says nothing about may be elsewhere in an unknown build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Known,
+    /// The part that is not described is unknown.
+    Shifted,
 }
 
 impl Offsets {
-    /// The state of the collector has 24 bytes more at its end from 3.14.5 on, with a collector of another kind. So in the
-    /// interpreter's state of older builds, everything behind it is 24 bytes nearer, of which the interpreter describes only a part. The
-    /// rest is moved as well if all of that part is, and the size of the state.
-    pub fn move_state(&mut self, version: u32) -> bool {
-        const MORE: u64 = 24;
-        let Some(table) = of(version >> 16 & 0xff).filter(|_| version >> 16 == 0x30e && version >> 8 & 0xff < 5) else {
-            return false;
+    /// The offsets of a build whose description was adopted: of its state, also those that are not described.
+    pub fn with_undescribed(self) -> (Offsets, State) {
+        /// What the state of a thread has behind its described part from 3.14.1 on: two addresses of a stack.
+        const STACK: u64 = 16;
+        let minor = self.version as u32 & 0xff;
+        let is_similar = |table: &&Offsets| {
+            let mut table = **table;
+            (table.interpreter_bytes, table.thread_bytes) = (self.interpreter_bytes, self.thread_bytes);
+            self.described().eq(table.described())
         };
-        let are_moved = [
-            (self.interpreter_modules, table.interpreter_modules),
-            (self.interpreter_sysdict, table.interpreter_sysdict),
-            (self.interpreter_builtins, table.interpreter_builtins),
-            (self.interpreter_bytes, table.interpreter_bytes),
-        ];
-        let are_kept = [
-            (self.interpreter_next, table.interpreter_next),
-            (self.interpreter_threads, table.interpreter_threads),
-            (self.interpreter_gc, table.interpreter_gc),
-            (self.thread_frame, table.thread_frame),
-            (self.thread_native_id, table.thread_native_id),
-        ];
-        let is_older = are_moved.iter().all(|(own, of_table)| own + MORE == *of_table)
-            && are_kept.iter().all(|(own, of_table)| own == of_table);
-        if is_older {
-            for moved in [
-                &mut self.interpreter_dict,
-                &mut self.interpreter_importlib,
-                &mut self.interpreter_codecs,
-                &mut self.interpreter_fork_hooks,
-                &mut self.interpreter_audit_hooks,
-                &mut self.interpreter_atexit,
-                &mut self.interpreter_types,
-                &mut self.interpreter_extension_types,
-            ] {
-                *moved -= MORE;
-            }
-        }
-        is_older
+        let similar: Vec<&Offsets> = of(minor).filter(is_similar).collect();
+        // The state of the first thread is the end of the interpreter's state.
+        let before = |offsets: &Offsets| offsets.interpreter_bytes.wrapping_sub(offsets.thread_bytes);
+        let same = match &similar[..] {
+            // Some builds of a version have more at the end.
+            [only] => Some(only),
+            several => (several.iter().find(|table| before(&self) == before(table)))
+                .or_else(|| several.last().filter(|oldest| before(&self) == before(oldest) + STACK)),
+        };
+        let Some(same) = same else {
+            return (self, State::Shifted);
+        };
+        let mut own = **same;
+        (own.interpreter_bytes, own.thread_bytes) = (self.interpreter_bytes, self.thread_bytes);
+        (own, State::Known)
     }
 }
+
+/// Prefixes of the offsets that patch releases may change; the interpreter's description of them is adopted.
+pub const STATE: [&str; 3] = ["runtime_", "interpreter_", "thread_"];
 
 macro_rules! described {
     ($($place:ident $name:ident)*) => {
@@ -377,48 +386,78 @@ described! {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_table_is_that_of_its_version() {
-        let end = OLDEST + TABLES.len() as u32;
-        for minor in OLDEST..end {
-            let offsets = of(minor).unwrap();
-            assert_eq!(offsets.version, u64::from(3 << 8 | minor));
-            assert_eq!(offsets.described().count() > 0, minor >= 13, "3.{minor}");
-        }
-        assert!(of(OLDEST - 1).is_none() && of(end).is_none());
+    const NEWEST: u32 = 15;
+
+    fn is_state(name: &str) -> bool {
+        STATE.iter().any(|state| name.starts_with(state))
     }
 
     #[test]
-    fn the_state_of_a_build_with_the_incremental_collector_is_moved_as_a_whole() {
-        const OLDER: u32 = 0x030e_02f0;
-        let table = *of(14).unwrap();
-        let described = [
-            table.described_interpreter_modules,
-            table.described_interpreter_sysdict,
-            table.described_interpreter_builtins,
-            table.described_interpreter_bytes,
-        ];
-        let older = |places: &[u64]| {
-            let mut own = table;
-            for (place, value, _) in table.described().filter(|(place, ..)| places.contains(place)) {
-                own.adopt(place, value - 24);
+    fn every_version_has_a_table() {
+        for minor in OLDEST..=NEWEST {
+            assert_eq!(of(minor).count(), if minor == 14 { 3 } else { 1 }, "3.{minor}");
+            for table in of(minor) {
+                assert_eq!(table.described().count() > 0, minor >= 13, "3.{minor}");
             }
-            own
-        };
-        let mut own = older(&described);
-        assert!(own.move_state(OLDER));
-        assert_eq!(own.interpreter_atexit, table.interpreter_atexit - 24);
-        assert_eq!(own.interpreter_threads, table.interpreter_threads);
+        }
+        assert!(of(OLDEST - 1).next().is_none() && of(NEWEST + 1).next().is_none());
+    }
+
+    #[test]
+    fn tables_of_one_version_differ_only_in_the_state() {
+        for minor in OLDEST..=NEWEST {
+            let newest = of(minor).next().unwrap();
+            for table in of(minor) {
+                for (ours, theirs) in newest.described().zip(table.described()) {
+                    assert!(
+                        ours == theirs || ours.0 == theirs.0 && is_state(ours.2),
+                        "3.{minor}: {ours:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// A build that describes its state like this table, with sizes of its own.
+    fn described_as(table: &Offsets, interpreter_bytes: u64, thread_bytes: u64) -> Offsets {
+        let mut own = *of(table.version as u32 & 0xff).next().unwrap();
+        for (place, value, _) in table.described() {
+            own.adopt(place, value);
+        }
+        (own.interpreter_bytes, own.thread_bytes) = (interpreter_bytes, thread_bytes);
+        own
+    }
+
+    #[test]
+    fn builds_of_3_14_are_told_apart_by_their_description() {
+        for table in of(14) {
+            let own = described_as(table, table.interpreter_bytes, table.thread_bytes);
+            assert_eq!(own.with_undescribed(), (*table, State::Known));
+        }
+        let oldest = of(14).last().unwrap();
+        // 3.14.1: the state of a thread has two more words at its end.
+        let (interpreter, thread) = (oldest.interpreter_bytes + 16, oldest.thread_bytes);
+        let (found, state) = described_as(oldest, interpreter, thread).with_undescribed();
+        assert_eq!(
+            (found.interpreter_audit_hooks, state),
+            (oldest.interpreter_audit_hooks, State::Known)
+        );
+        assert_eq!((found.interpreter_bytes, found.thread_bytes), (interpreter, thread));
         // Anything else is an unknown build.
-        for (mut own, version) in [
-            (older(&described), 0x030e_05f0),
-            (older(&described), 0x030d_02f0),
-            (older(&described[..3]), OLDER),
-            (table, OLDER),
-        ] {
-            let before = own;
-            assert!(!own.move_state(version));
-            assert_eq!(own, before);
+        let own = described_as(oldest, interpreter + 24, thread);
+        assert_eq!(own.with_undescribed(), (own, State::Shifted));
+    }
+
+    #[test]
+    fn the_state_of_an_unknown_build_is_used_only_where_it_is_described() {
+        for minor in 13..=NEWEST {
+            let table = *of(minor).next().unwrap();
+            let mut more = table;
+            more.interpreter_bytes += 64;
+            assert_eq!(more.with_undescribed(), (more, State::Known), "3.{minor}");
+            let mut moved = table;
+            moved.interpreter_modules += 8;
+            assert_eq!(moved.with_undescribed(), (moved, State::Shifted), "3.{minor}");
         }
     }
 }

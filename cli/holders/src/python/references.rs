@@ -178,6 +178,11 @@ impl Python {
         info.basic + if is_sane { more } else { 0 }
     }
 
+    /// Bytes in front of objects of this type that belong to them.
+    pub fn header_bytes(&self, of: TypeId) -> u64 {
+        self.types[of].header_bytes(self.minor())
+    }
+
     /// The object's memory: from before its header for the collector to its end.
     pub fn extent(&self, copy: &Copy, address: u64, of: TypeId) -> Range<u64> {
         let info = &self.types[of];
@@ -186,7 +191,7 @@ impl Python {
             let capacity = u64::from(copy.byte(address + info.basic));
             end = address + info.basic + self.offsets.values_first + capacity * 8;
         }
-        address - info.header_bytes(self.minor())..end.next_multiple_of(8)
+        address - self.header_bytes(of)..end.next_multiple_of(8)
     }
 
     /// Ranges other than the object itself that its references are read from: the array of a list, the keys of a

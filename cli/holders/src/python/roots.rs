@@ -13,9 +13,6 @@ use crate::python::{Python, PythonRoot, Rooted, Sort};
 
 const MOST_EXCEPTIONS: usize = 1000;
 const MOST_CALLBACKS: u64 = 1 << 20;
-/// The types of the interpreter that each interpreter has a dictionary for, and those of its extension modules.
-const STATIC_TYPES: u64 = 200;
-const EXTENSION_TYPES: u64 = 10;
 /// The id of the thread in glibc's `struct pthread`.
 const PTHREAD_ID: u64 = 720;
 
@@ -228,14 +225,17 @@ impl Python {
     /// From 3.12 on each interpreter has its own dictionaries and lists of subclasses for the types that interpreters share.
     fn static_types(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
-        for (first, count) in [
-            (o.interpreter_types, STATIC_TYPES),
-            (o.interpreter_extension_types, EXTENSION_TYPES),
+        for (first, bytes) in [
+            (o.interpreter_types, o.interpreter_types_bytes),
+            (o.interpreter_extension_types, o.interpreter_extension_types_bytes),
         ] {
             if first == ABSENT {
                 continue;
             }
-            for entry in (0..count).map(|number| interpreter + first + number * o.static_type_bytes) {
+            for entry in (first..first + bytes)
+                .step_by(o.static_type_bytes as usize)
+                .map(|at| interpreter + at)
+            {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
                     let target = copy.word(entry + at);
                     if is_address(target) {

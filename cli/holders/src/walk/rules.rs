@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::copy::Copy;
 use crate::native::{Chunk, ClassId, Heap, Native};
-use crate::python::{Python, Reference, Sort};
+use crate::python::{Python, Reference, Sort, TypeId};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
 /// its storage and to what autograd keeps of it. What follows may be uninitialised.
@@ -130,18 +130,16 @@ pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> 
     })
 }
 
-/// Whether an object may begin at this address.
-pub fn is_place_of_object(copy: &Copy, native: &Native, address: u64) -> bool {
-    let begins_before = |header: &u64| {
-        let start = address.wrapping_sub(*header);
-        native.chunk(copy, start).is_some_and(|chunk| chunk.start == start)
-    };
+/// Whether an object of this type may begin at this address: behind its own header, and no other one. The memory of a module
+/// or of a library may begin like an object, with a small address and that of a type.
+pub fn is_place_of_object(copy: &Copy, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
+    let start = address.wrapping_sub(python.header_bytes(of));
     match native.chunk(copy, address) {
-        Some(chunk) if chunk.heap == Heap::Window => true,
-        Some(chunk) => HEADERS.contains(&(address - chunk.start)),
+        Some(chunk) => chunk.heap == Heap::Window || chunk.start == start,
         // Behind a header in Python's heap, or in static memory.
         None => {
-            HEADERS.iter().any(begins_before) || copy.region(address).is_some_and(|region| region.name.starts_with('/'))
+            native.chunk(copy, start).is_some_and(|chunk| chunk.start == start)
+                || copy.region(address).is_some_and(|region| region.name.starts_with('/'))
         }
     }
 }

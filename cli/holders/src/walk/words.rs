@@ -259,13 +259,14 @@ impl Walk<'_, '_> {
             if object < PAGE || object & 7 != 0 || !self.copied.contains(&object) || !self.copy.has(object) {
                 continue;
             }
-            if !counts::refers_back(self.copy, object, start) || !is_place_of_object(self.copy, self.native, object) {
+            if !counts::refers_back(self.copy, object, start) {
                 continue;
             }
             let Some(python) = self.python.as_deref_mut() else {
                 break;
             };
-            if python.object(self.copy, object).is_none() {
+            let of = python.object(self.copy, object);
+            if !of.is_some_and(|of| is_place_of_object(self.copy, python, self.native, object, of)) {
                 continue;
             }
             if counts::is_kept(self.copy, start, word) {

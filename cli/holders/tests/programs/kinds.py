@@ -23,13 +23,15 @@ class T(ctypes.Structure):
     _fields_ = [("impl", ctypes.c_uint64), ("pad", ctypes.c_uint64)]
 
 
-def t(path):
+def t(path, first_words=()):
     """A stand-in whose path ends with `T → native memory`, or in native memory if it ends with `!`."""
     number[0] += 1
     at = 0x7F0000000000 + number[0] * 0x100000
     end = " → native memory" if path.endswith("!") else " → T → native memory"
     print("%x\t%s" % (at, path.rstrip("!") + end), flush=True)
     chunk = libc.calloc(1, 64)
+    for place, word in enumerate(first_words):
+        ctypes.c_uint64.from_address(chunk + place * 8).value = word
     ctypes.c_uint64.from_address(chunk + 24).value = at
     made = T()
     made.impl = chunk
@@ -84,6 +86,9 @@ dict_sub = DictSub()
 dict_sub.attribute = t("__main__.dict_sub.attribute")
 list_sub = ListSub()
 list_sub.extra = t("__main__.list_sub.extra")
+# Native memory that begins with a small number and the address of a class is no object of this class.
+similar = t("__main__.similar!", (3, id(Slots)))
+similar_with_attributes = t("__main__.similar_with_attributes!", (3, id(Cache)))
 data = Data(t("__main__.data.tensor"))
 point = Point(1, t("__main__.point[*]"))
 

@@ -2,6 +2,7 @@
 # and another variable. Prints a line for each block: address in hexadecimal, a tab, and a label.
 # Then "ready", and waits.
 import ctypes
+import functools
 import gc
 import sys
 
@@ -65,7 +66,8 @@ def count_twice(made):
 
 
 gc.disable()
-owner = owner_of_object()
+# It is called from C, so that what its frame leaves on the thread's stack is overwritten below.
+owner = functools.partial(owner_of_object)()
 alone = optimizer_of("alone")
 in_garbage, counted, elsewhere = optimizer_of("in_garbage"), optimizer_of("counted"), optimizer_of("elsewhere")
 forget(in_garbage)

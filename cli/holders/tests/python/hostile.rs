@@ -14,7 +14,7 @@ use culeak_holders::source::live::Process;
 use culeak_holders::source::{Region, Source, Thread};
 
 use crate::Waiting;
-use crate::interpreters::interpreters;
+use crate::interpreters::{interpreters, other_builds};
 
 /// A process whose memory reads differently than it is.
 struct Damaged {
@@ -206,6 +206,27 @@ fn unknown_and_unsupported_builds_are_refused_by_name() {
             refused(runtime, 7, "does not describe its structures");
         }
     }
+}
+
+#[test]
+fn free_threaded_and_debug_builds_are_refused_by_name() {
+    let builds = other_builds();
+    for python in &builds {
+        let mut program = Waiting::start(&python.command, "interpreters.py");
+        assert_eq!(program.line(), "ready");
+        let process = program.process();
+        let copy = Copy::take(&process, &[]).unwrap();
+        let expected = match python.version.contains('d') {
+            true => "a debug build of Python keeps other structures and is not supported",
+            false => "keeps other structures and is not supported; run the build with the GIL",
+        };
+        match Python::find(&copy, &Modules::find(&copy)) {
+            Err(Error::Unsupported(text)) => assert!(text.contains(expected), "{}: {text}", python.version),
+            Err(other) => panic!("{}: {other}", python.version),
+            Ok(found) => panic!("{} is accepted: {}", python.version, found.is_some()),
+        }
+    }
+    println!("{} free-threaded or debug builds", builds.len());
 }
 
 #[test]

@@ -17,11 +17,11 @@ framework.
 import os
 from typing import Dict
 
-from culeak.adapters import cupy, imports, onnxruntime, rmm, sglang, torch, vllm
+from culeak.adapters import cupy, imports, onnxruntime, rmm, sglang, tensorflow, torch, vllm
 from culeak.adapters.blocks import say
 from culeak.recorder import Recorder
 
-__all__ = ["cupy", "enable", "onnxruntime", "rmm", "sglang", "torch", "vllm"]
+__all__ = ["cupy", "enable", "onnxruntime", "rmm", "sglang", "tensorflow", "torch", "vllm"]
 
 #: Names of adapters, separated by commas; or a switch.
 VARIABLE = "CULEAK_ADAPTERS"
@@ -31,6 +31,7 @@ _ALL: Dict[str, imports.Adapter] = {
     "onnxruntime": onnxruntime.ADAPTER,
     "rmm": rmm.ADAPTER,
     "sglang": sglang.ADAPTER,
+    "tensorflow": tensorflow.ADAPTER,
     "torch": torch.ADAPTER,
     "vllm": vllm.ADAPTER,
 }

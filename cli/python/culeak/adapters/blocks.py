@@ -45,6 +45,8 @@ class _Functions:
         self.free_pages = _declared(library.culeak_free_pages, [ctypes.c_char_p, number, word])
         self.forward = _declared(library.culeak_forward, [ctypes.c_char_p, ctypes.c_void_p])
         self.forward.restype = ctypes.c_int
+        self.forward_bfc = _declared(library.culeak_forward_bfc, [ctypes.c_char_p, ctypes.c_void_p])
+        self.forward_bfc.restype = ctypes.c_int
 
     @classmethod
     def here(cls) -> "_Functions":
@@ -69,18 +71,22 @@ def forward(domain: str, alloc: int, free: int) -> Optional[Tuple[int, int]]:
     return int(pair[0] or 0), int(pair[1] or 0)
 
 
+def forward_bfc(domain: str, methods: Tuple[int, int, int, int]) -> Optional[Tuple[int, int]]:
+    """Addresses of functions for the place of the first two of these methods; None if those of another library are in use."""
+    words = (ctypes.c_void_p * 4)(*methods)
+    if not _Functions.here().forward_bfc(domain.encode(), ctypes.addressof(words)):
+        return None
+    return int(words[0] or 0), int(words[1] or 0)
+
+
 class Domain:
     """The blocks of one framework. After a failure it forgets them, and nothing is recorded any more.
 
-    Sizes and addresses that no block can have are a ValueError, and nothing of that call is recorded. ``pool_bytes``: the size of
-    the pool that the blocks lie in, if it is known; a call that takes more is an error too."""
+    Sizes and addresses that no block can have are a ValueError, and nothing of that call is recorded."""
 
-    def __init__(self, name: str, pool_bytes: Optional[int] = None) -> None:
-        if pool_bytes is not None and not 0 <= pool_bytes < MOST_BYTES:
-            raise ValueError("{}: a pool of {} bytes; expected 0 to 2**56 - 1".format(name, pool_bytes))
+    def __init__(self, name: str) -> None:
         functions = _Functions.here()
         self.name = name
-        self._most = MOST_BYTES - 1 if pool_bytes is None else pool_bytes
         self.is_on = True
         self._name = name.encode()
         self._alloc, self._free = functions.alloc, functions.free
@@ -99,15 +105,11 @@ class Domain:
         what = "a block" if count == 1 else "{:,} blocks".format(count)
         if not 0 <= address < _END:
             raise ValueError("{}: {} at {:#x}; expected an address of 0 to 2**57 - 1".format(self.name, what, address))
-        if self._most < MOST_BYTES - 1:
-            limit = "the pool has {:,}".format(self._most)
-        else:
-            limit = "expected 0 to 2**56 - 1"
-        raise ValueError("{}: {} of {:,} bytes at {:#x}; {}".format(self.name, what, size, address, limit))
+        raise ValueError("{}: {} of {:,} bytes at {:#x}; expected 0 to 2**56 - 1".format(self.name, what, size, address))
 
     def alloc(self, address: int, size: int, stream: int = 0) -> None:
         address, size = index(address), index(size)
-        if not (0 <= size <= self._most and 0 <= address < _END):
+        if not (0 <= size < MOST_BYTES and 0 <= address < _END):
             self._refuse(address, size, 1)
         if self.is_on:
             self._live.add(address | MARK)
@@ -124,7 +126,7 @@ class Domain:
     def alloc_pages(self, addresses: List[int], size: int) -> None:
         """Blocks of ``size`` bytes each, which one call allocated."""
         size = index(size)
-        if not (size >= 0 and size * len(addresses) <= self._most):
+        if not (size >= 0 and size * len(addresses) < MOST_BYTES):
             self._refuse(addresses[0] if addresses else 0, size, len(addresses))
         if addresses and not (0 <= min(addresses) and max(addresses) < _END):
             self._refuse(next(page for page in addresses if not 0 <= page < _END), size, len(addresses))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use std::{env, fs};
+use std::{env, fs, io};
 
 use nix::fcntl::posix_fallocate;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -143,22 +143,31 @@ fn file_name(path: &Path) -> String {
 
 /// The current folder, in which `culeak run` writes recordings by default.
 pub fn output_folder() -> Vec<Finding> {
-    const SUBJECT: &str = "output folder";
-    const ELSEWHERE: &str = "use another folder: culeak run --output DIR";
-    let folder = match env::current_dir() {
-        Ok(folder) => folder,
-        Err(error) => {
-            return vec![Finding::warn(
-                SUBJECT,
-                format_args!("no current folder: {error}"),
-                ELSEWHERE,
-            )];
-        }
-    };
+    match env::current_dir() {
+        Ok(folder) => recordings_in(&folder),
+        Err(error) => vec![Finding::warn(
+            SUBJECT,
+            format_args!("no current folder: {error}"),
+            ELSEWHERE,
+        )],
+    }
+}
+
+const SUBJECT: &str = "output folder";
+const ELSEWHERE: &str = "use another folder: culeak run --output DIR";
+
+/// Reserves the space of a small recording, and gives it back.
+///
+/// # Errors
+/// The folder is missing, not writable, or full, or the user's quota is used up.
+pub fn reserve(folder: &Path) -> io::Result<()> {
+    tempfile::tempfile_in(folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into))
+}
+
+/// Whether this process can write recordings into the folder.
+pub fn recordings_in(folder: &Path) -> Vec<Finding> {
     let shown = folder.display();
-    let reserved =
-        tempfile::tempfile_in(&folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into));
-    if let Err(error) = reserved {
+    if let Err(error) = reserve(folder) {
         return vec![Finding::warn(
             SUBJECT,
             format_args!("{shown}: cannot reserve space for a recording: {error}"),
@@ -166,7 +175,7 @@ pub fn output_folder() -> Vec<Finding> {
         )];
     }
     let mut findings = vec![];
-    let free = statvfs(&folder).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
+    let free = statvfs(folder).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
     findings.push(match free {
         Ok(free) if free < COMFORTABLE => Finding::warn(
             SUBJECT,

@@ -2,24 +2,19 @@
 //!
 //! Signals arrive through a signalfd, so that they end the waiting and not this program: the snapshots are still reported.
 
-use std::io;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use culeak::analysis::trend::{Options, POINTS_NEEDED, Summary};
 use culeak::snapshot::ProcessState;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::TrendArgs;
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::text::units::{duration, plural};
-use crate::usage;
+use crate::{signals, usage};
 
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
-    let signals = block_signals().map_err(|error| {
+    let signals = signals::block().map_err(|error| {
         Failure::new(format!(
             "cannot wait for signals: {error}; take snapshots with `culeak snapshot` instead"
         ))
@@ -34,7 +29,7 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Su
         if args.lasting.is_some_and(|lasting| next > lasting) {
             break;
         }
-        if let Some(signal) = wait(&signals, began + next) {
+        if let Some(signal) = signals::wait(&signals, began + next) {
             eprintln!(
                 "culeak: {signal}: stopped after {}",
                 plural(summaries.len() as u64, "snapshot", "snapshots")
@@ -81,34 +76,5 @@ fn announce(pid: u32, args: &TrendArgs) {
         .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
     if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
         eprintln!("culeak: note: this takes {taken} snapshots; judging growth needs {POINTS_NEEDED}");
-    }
-}
-
-/// Blocks SIGINT, SIGTERM and SIGHUP. Call this before starting threads, which would receive them.
-fn block_signals() -> io::Result<SignalFd> {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        signals.add(signal);
-    }
-    signals.thread_block()?;
-    Ok(SignalFd::with_flags(
-        &signals,
-        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
-    )?)
-}
-
-/// Waits until a time, or for a signal, which is returned.
-fn wait(signals: &SignalFd, until: Instant) -> Option<Signal> {
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        // Rounded up to milliseconds; otherwise the last millisecond would be spent spinning.
-        let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
-        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout);
-        if let Ok(Some(arrived)) = signals.read_signal() {
-            return Signal::try_from(arrived.ssi_signo.cast_signed()).ok();
-        }
-        if Instant::now() >= until {
-            return None;
-        }
     }
 }

@@ -33,13 +33,14 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
             "m mark",
             "d diff",
         ],
+        Page::Processes => vec!["q quit", "? help", "enter open", "s sort", "m mark"],
         Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
         Page::Holders => vec!["q quit", "? help", "esc back", "up/down scroll", "w search again"],
         Page::Ledger => vec!["q quit", "? help", "esc back", "up/down scroll"],
         Page::Help => vec!["q quit", "esc back"],
     };
     keys.push(if state.paused { "space resume" } else { "space pause" });
-    if state.processes.len() > 1 {
+    if state.processes.len() > 1 && state.page != Page::Processes {
         keys.insert(2, "tab process");
     }
     line(last, buffer, Line::styled(keys.join("  "), palette.dim));
@@ -52,10 +53,14 @@ pub fn losses_line(state: &State, palette: &Palette, area: Rect, buffer: &mut Bu
 
 /// The last error, how the program ended, and the losses that occurred.
 fn losses<'a>(state: &State, palette: &Palette) -> Line<'a> {
-    if let Some(problem) = state.process().and_then(|process| process.problem.as_ref()) {
+    let problem = state.process().and_then(|process| process.problem.as_ref());
+    if let Some(problem) = problem.filter(|_| state.page != Page::Processes) {
         return Line::styled(Escaped(problem).to_string(), palette.warning);
     }
     let ended = state.ended.iter().map(|ended| format!("{ended} · "));
+    if state.page == Page::Processes {
+        return Line::raw(state.ended.clone().unwrap_or_default());
+    }
     let Some(reading) = state.reading_shown() else {
         return Line::raw("");
     };

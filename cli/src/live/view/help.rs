@@ -20,7 +20,10 @@ const KEYS: &[(&str, &str)] = &[
     ("m", "set a mark: growth counts from now on"),
     ("d", "show changes since the mark, the largest first"),
     ("space, f", "pause or resume the view; the program keeps running"),
-    ("tab, shift-tab", "show the next or the previous process"),
+    (
+        "tab, shift-tab",
+        "show the next or the previous process; p: list all of them",
+    ),
     ("esc", "go back, or clear the filter"),
     ("Ctrl-Z, Ctrl-L", "suspend the view; redraw it"),
 ];

@@ -55,7 +55,7 @@ fn golden_job_with_a_rank_that_stands_out() {
 fn golden_job_of_equal_ranks() {
     let options = Options {
         top: Some(2),
-        min_bytes: 0,
+        ..Options::default()
     };
     expect_golden("job-equal.txt", &shown(&report(8, &options, |_, _| {}), Some(3)));
 }

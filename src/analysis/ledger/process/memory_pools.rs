@@ -11,7 +11,8 @@ use super::{Taken, site_of};
 use crate::analysis::ledger::driver_calls::Purpose;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
-use crate::snapshot::Snapshot;
+use crate::point::Point;
+use crate::snapshot::{Allocation, Snapshot};
 
 /// Which pool it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -41,6 +42,20 @@ pub struct MemoryPool {
     pub name: Option<String>,
     /// File and line of that call site.
     pub place: Option<String>,
+}
+
+/// Whether the pools of these chunks and of the blocks in them are known. At an earlier time, those of what was freed since are
+/// not, unless the program had only the devices' default pools.
+pub(super) fn are_known(snapshot: &Snapshot, device: usize, chunks: &[Taken]) -> bool {
+    let is_earlier = matches!(snapshot.taken.point, Some(Point::Time(_) | Point::Mark(_)));
+    let mut counters = snapshot.counters.iter();
+    if !is_earlier || !counters.any(|of| of.kind == Kind::Pool && of.total_count > 0) {
+        return true;
+    }
+    let is_block = |row: &Allocation| row.kind == Kind::Async && row.device == Some(device);
+    // A block that is still live has its stream.
+    let mut blocks = snapshot.allocations.iter().filter(is_block);
+    blocks.all(|row| row.stream.is_some()) && chunks.iter().all(|chunk| !chunk.is_gone)
 }
 
 /// The pools with these chunks, largest first.

@@ -392,6 +392,71 @@ fn each_pool_has_its_chunks_its_blocks_and_the_line_that_created_it() {
     });
 }
 
+/// What was given back since has neither thread nor stream nor pool.
+#[test]
+fn at_an_earlier_time_pools_are_divided_if_none_of_a_programs_own_is_affected() {
+    let freed_since = |sample: &mut Sample, is_chunk: bool| {
+        let thread = crate::snapshot::at::unknown_thread(&mut sample.0.threads);
+        match is_chunk {
+            true => sample.0.segments.change_last(|_, call| call.thread = thread),
+            false => sample.0.allocations.change_last(|_, call| call.stream = None),
+        }
+    };
+    let pools = |own_pool: bool, chunk_freed: bool, block_freed: bool| {
+        let mut sample = Sample::new();
+        sample.takes_context(MAIN, Some(414 * MIB));
+        let stack = sample.stack(&[RUNTIME, MAIN]);
+        if own_pool {
+            sample.has_objects(Kind::Pool, 0, 1, stack);
+            sample.0.counters = std::mem::take(&mut sample.0.object_counters);
+        }
+        sample.holds(Kind::Async, "cudaMallocAsync", 300, 1, stack);
+        if block_freed {
+            freed_since(&mut sample, false);
+        }
+        sample.takes("cuMemAllocFromPoolAsync", &[RUNTIME, MAIN], &[64 * MIB]);
+        if chunk_freed {
+            freed_since(&mut sample, true);
+        }
+        sample.0.taken.point = Some(Point::Time(5));
+        ledger(&sample, |device| {
+            let line = device.lines.iter().find(|line| line.what == What::CudaPools);
+            line.expect("a line of pools").pools.len()
+        })
+    };
+    assert_eq!(pools(true, false, false), 1, "all is known");
+    assert_eq!(pools(false, true, true), 1, "there is only the default pool");
+    assert_eq!((pools(true, true, false), pools(true, false, true)), (0, 0));
+}
+
+/// A program that makes green contexts current has a row of each among its contexts; at the peak, objects are not known.
+#[test]
+fn green_contexts_are_no_contexts_of_their_own_at_the_peak_either() {
+    let mut sample = Sample::new();
+    let context = |handle, primary| Context {
+        heap_limit: None,
+        handle,
+        device: Some(0),
+        primary,
+        first_seen_ns: 2,
+        destroyed_ns: None,
+    };
+    let seen = [(0x10, true), (0x20, true), (0x30, true), (0x40, false)];
+    sample.0.contexts = seen.map(|(handle, primary)| context(handle, primary)).into();
+    assert_eq!(
+        contexts(&sample.0, 0, 5),
+        2,
+        "the primary one and the one that was created"
+    );
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.has_objects(Kind::GreenContext, 2, 0, stack);
+    let peak = sample.0.at(&Point::Peak).expect("a peak");
+    for snapshot in [&sample.0, &peak] {
+        assert_eq!(contexts(snapshot, 0, 5), 2);
+    }
+    assert_eq!(contexts(&sample.0, 0, 1), 1, "before any was seen");
+}
+
 #[test]
 fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
     let mut sample = Sample::new();

@@ -1,0 +1,307 @@
+//! The agent over recordings made by the real writer, whose process is this test.
+
+use super::*;
+use crate::families::PROCESS_LABELS;
+use crate::keep::Policy;
+use culeak::format::NONE;
+use culeak::kind::Kind;
+use culeak::lockfree::table::{Attributes, Entry, Key, Space};
+use culeak::recording::{Recording, Session};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+
+const DAY_NS: u64 = 86_400_000_000_000;
+
+/// Reads recordings without names, and counts the reads.
+#[derive(Default)]
+struct Counting {
+    reads: Vec<PathBuf>,
+    asked: usize,
+    used_bytes: Option<u64>,
+    no_space: bool,
+}
+
+impl Inputs for Counting {
+    fn read(&mut self, path: &Path) -> Result<Snapshot, String> {
+        self.reads.push(path.to_path_buf());
+        reader::read(path).map_err(|error| error.to_string())
+    }
+
+    fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String> {
+        let text = fs::read(path).map_err(|error| error.to_string())?;
+        serde_json::from_slice(&text).map_err(|error| error.to_string())
+    }
+
+    fn ask_driver(&mut self, snapshot: &mut Snapshot) {
+        self.asked += 1;
+        let device = |used_bytes| DeviceUsage {
+            device: 0,
+            total_bytes: 1 << 30,
+            used_bytes,
+            reserved_bytes: 0,
+            process_bytes: None,
+            others: None,
+        };
+        snapshot.usage = Some(Usage {
+            source: "test".to_owned(),
+            devices: self.used_bytes.map(device).into_iter().collect(),
+            missing: None,
+        });
+    }
+
+    fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String> {
+        if self.no_space {
+            return Err("no space".to_owned());
+        }
+        let snapshot = reader::read(recording).map_err(|error| error.to_string())?;
+        fs::write(to, serde_json::to_vec(&snapshot).expect("JSON")).map_err(|error| error.to_string())
+    }
+}
+
+fn record(path: &Path, ticks: u64) -> &'static Recording {
+    let session = Session {
+        pid: std::process::id(),
+        parent_pid: 1,
+        depth: 128,
+        pid_namespace: 0,
+        time_namespace: 0,
+        process_start_ticks: ticks,
+        executable: b"/usr/bin/trainer",
+        command_line: b"trainer\0",
+        host: fs::read("/proc/sys/kernel/hostname")
+            .expect("a name")
+            .trim_ascii()
+            .to_vec()
+            .leak(),
+        ranks: [Some(b"3"), None, None, None, None],
+    };
+    let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
+    let recording = Recording::create(&path, &session).expect("a recording");
+    recording.add_device(0, Some((false, [0xab; 16])), b"Fake H200");
+    recording.add_thread(1, b"main\0\0\0\0\0\0\0\0\0\0\0\0");
+    recording
+}
+
+fn of_this_process(path: &Path) -> &'static Recording {
+    record(path, start_ticks(std::process::id()).expect("this process"))
+}
+
+fn allocate(recording: &Recording, address: u64, bytes: u64) {
+    let entry = Entry {
+        bytes,
+        requested: bytes,
+        time_ns: recording.now(),
+        extra: 0,
+        pool: 0,
+        stack: NONE,
+        thread: 0,
+        attributes: Attributes {
+            kind: Kind::Device,
+            space: Space::Pointer,
+            flags: 0,
+            device: 0,
+            api: 5,
+            context: 0,
+        },
+    };
+    let key = Key {
+        space: Space::Pointer,
+        address,
+    };
+    assert!(recording.allocated(key, &entry));
+}
+
+fn settings(folder: &Path) -> Settings {
+    Settings {
+        folders: vec![folder.to_path_buf()],
+        files: Vec::new(),
+        job_id: "job 7".to_owned(),
+        top: 5,
+        processes: 10,
+        forget: None,
+        interval: Duration::from_millis(1),
+    }
+}
+
+fn pass(agent: &mut Agent, inputs: &mut Counting) -> Update {
+    agent.pass(inputs, culeak::system::unix_ns())
+}
+
+/// The sum of a metric over all series whose own labels begin with these.
+fn sum(update: &Update, of: Name, labels: &[&str]) -> Option<f64> {
+    let own = |all: &Vec<Box<str>>| {
+        let from = if of.family().of_process {
+            PROCESS_LABELS.len()
+        } else {
+            0
+        };
+        all[from..].iter().map(|label| label.to_string()).collect::<Vec<_>>()
+    };
+    let of = &update.page.families[of as usize];
+    let found: Vec<f64> = of
+        .iter()
+        .filter(|(all, _)| own(all).iter().zip(labels).all(|(have, want)| have == want))
+        .map(|(_, value)| *value)
+        .collect();
+    (!found.is_empty()).then(|| found.iter().sum())
+}
+
+#[test]
+fn what_has_not_changed_is_not_read_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("a.culeak");
+    let recording = of_this_process(&path);
+    allocate(recording, 0x1000, 100);
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
+    assert_eq!(sum(&update, Name::ProcessUp, &[]), Some(1.0));
+    for _ in 0..3 {
+        assert_eq!(
+            sum(&pass(&mut agent, &mut inputs), Name::Held, &["device"]),
+            Some(100.0)
+        );
+    }
+    assert_eq!(inputs.reads.len(), 1);
+    allocate(recording, 0x2000, 11);
+    assert_eq!(
+        sum(&pass(&mut agent, &mut inputs), Name::Held, &["device"]),
+        Some(111.0)
+    );
+    assert_eq!(inputs.reads.len(), 2);
+    fs::remove_file(&path).expect("removed");
+    assert_eq!(sum(&pass(&mut agent, &mut inputs), Name::Held, &[]), None);
+}
+
+#[test]
+fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = of_this_process(&folder.path().join("a.culeak"));
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    inputs.used_bytes = Some(1 << 29);
+    let mut update = pass(&mut agent, &mut inputs);
+    for address in 1..=1000 {
+        allocate(recording, address << 20, 1 << 10);
+        update = pass(&mut agent, &mut inputs);
+        // Points that are a millisecond apart are uneven on a busy machine, and then it takes more of them.
+        let is_judged = sum(&update, Name::GrowthPoints, &[]) >= Some(30.0);
+        if is_judged && sum(&update, Name::GrowingSites, &[]) == Some(1.0) {
+            break;
+        }
+    }
+    assert_eq!(sum(&update, Name::GrowingSites, &[]), Some(1.0));
+    let pace = sum(&update, Name::Growth, &["0"]).expect("judged");
+    let full = sum(&update, Name::UntilFull, &["0"]).expect("the driver was asked");
+    assert!(
+        pace > 0.0 && (full * pace / (1u64 << 29) as f64 - 1.0).abs() < 1e-6,
+        "{pace} {full}"
+    );
+    assert_eq!(inputs.asked, 1, "the driver is asked once a minute");
+    assert_eq!(
+        sum(&update, Name::GpuUsed, &[]),
+        Some((1u64 << 29) as f64),
+        "its figures stay"
+    );
+}
+
+#[test]
+fn ended_processes_are_shown_for_a_while_and_read_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // As if by an earlier process with the same pid.
+    let recording = record(&folder.path().join("a.culeak"), 1);
+    allocate(recording, 0x1000, 100);
+    let settings = Settings {
+        forget: Some(Duration::from_secs(3600)),
+        ..settings(folder.path())
+    };
+    let (mut agent, mut inputs) = (Agent::new(settings.clone(), None), Counting::default());
+    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(sum(&update, Name::Leaked, &[]), Some(100.0));
+    assert_eq!(sum(&update, Name::ProcessUp, &[]), Some(0.0));
+    let mut later = Agent::new(settings, None);
+    for _ in 0..2 {
+        let update = later.pass(&mut inputs, culeak::system::unix_ns() + DAY_NS);
+        assert_eq!(sum(&update, Name::Leaked, &[]), None);
+        assert_eq!(sum(&update, Name::Recordings, &["left_out"]), Some(1.0));
+    }
+    assert_eq!(inputs.reads.len(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_reported_once_and_does_not_spoil_the_rest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    allocate(of_this_process(&folder.path().join("a.culeak")), 0x1000, 100);
+    fs::write(folder.path().join("b.culeak"), "no recording at all").expect("a file");
+    fs::write(folder.path().join("c.culeak"), "").expect("a file");
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(update.failures.len(), 1, "{:?}", update.failures);
+    assert_eq!(sum(&update, Name::Recordings, &["unreadable"]), Some(1.0));
+    assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
+    let reads = inputs.reads.len();
+    assert!(pass(&mut agent, &mut inputs).failures.is_empty());
+    assert_eq!(inputs.reads.len(), reads);
+}
+
+#[test]
+fn snapshots_are_kept_by_policy_and_growth_goes_on_after_a_restart() {
+    let (folder, state) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    let recording = of_this_process(&folder.path().join("a.culeak"));
+    let keeper = || {
+        let policy = Policy {
+            folder: state.path().to_path_buf(),
+            every: Duration::from_secs(1),
+            per_process: 9,
+            bytes: u64::MAX,
+            age: Duration::from_secs(3600),
+        };
+        Some(Keeper::open(policy).expect("a folder"))
+    };
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), keeper()), Counting::default());
+    let now = culeak::system::unix_ns();
+    let mut kept = 0;
+    for second in 0..20 {
+        allocate(recording, (second + 1) << 20, 1 << 10);
+        kept += agent.pass(&mut inputs, now + second * 1_000_000_000).kept.len();
+    }
+    assert_eq!(kept, 20);
+    let files = || fs::read_dir(state.path()).expect("a folder").count();
+    assert_eq!(files(), 9);
+    // A process that did not change gets no further snapshot.
+    assert!(agent.pass(&mut inputs, now + 60_000_000_000).kept.is_empty());
+    let mut again = Agent::new(settings(folder.path()), keeper());
+    let update = again.pass(&mut inputs, now + 61_000_000_000);
+    // Nine kept ones, and what was read now: enough for a judgement.
+    assert!(sum(&update, Name::GrowthPoints, &[]) >= Some(10.0));
+    assert!(sum(&update, Name::GrowingSites, &[]).is_some());
+}
+
+#[test]
+fn a_full_disk_costs_snapshots_and_nothing_else() {
+    let (folder, state) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    allocate(of_this_process(&folder.path().join("a.culeak")), 0x1000, 100);
+    let policy = Policy {
+        folder: state.path().to_path_buf(),
+        every: Duration::from_secs(1),
+        per_process: 9,
+        bytes: u64::MAX,
+        age: Duration::from_secs(3600),
+    };
+    let mut agent = Agent::new(settings(folder.path()), Keeper::open(policy).ok());
+    let mut inputs = Counting {
+        no_space: true,
+        ..Counting::default()
+    };
+    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(update.failures, ["no space"]);
+    assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
+    let update = pass(&mut agent, &mut inputs);
+    assert!(update.failures.is_empty(), "said once");
+    assert_eq!(sum(&update, Name::KeepFailures, &[]), Some(2.0));
+}

@@ -1,0 +1,186 @@
+//! A dataset of many processes: what `culeak export --partition` and `culeak collect` share.
+//!
+//! ```text
+//! places ─► one thread per core: read ─► names, known ones first ─► rows of each process ─► files, a batch in one step
+//! ```
+//!
+//! A process is complete in the dataset or not there at all: a batch contains whole processes.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::{num::NonZero, thread};
+
+use culeak::analysis::categories::Categories;
+use culeak::point::Point;
+use culeak::snapshot::ProcessState;
+use culeak_dataset::store::{Problem, Store};
+use culeak_dataset::take::{About, Batch, add};
+
+use crate::errors::Failure;
+use crate::escape::Escaped;
+use crate::load::many::Symbols;
+use crate::load::{self, Place};
+use crate::options::NameArgs;
+use crate::options::dataset::DatasetArgs;
+use crate::progress::{Progress, Unit};
+
+/// Rows that a thread gathers before it writes them.
+const BATCH: usize = 1 << 20;
+
+/// How processes are read and written.
+pub struct Work<'a> {
+    pub args: &'a DatasetArgs,
+    pub names: &'a NameArgs,
+    pub categories: Categories,
+    pub at: Option<Point>,
+    /// Processes may still run, so each reading is a point in time of its own.
+    pub collects: bool,
+}
+
+/// What became of the inputs.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// By number of the place, in order.
+    pub failures: Vec<(usize, Failure)>,
+    /// Numbers of those that have ended, in order.
+    pub ended: Vec<usize>,
+    pub added: usize,
+}
+
+/// Opens a dataset for writing.
+///
+/// # Errors
+/// The folder is something else, or cannot be written.
+pub fn open(folder: &Path, partition: Option<&[String]>) -> Result<Store, Failure> {
+    if folder.as_os_str() == "-" {
+        return Err(Failure::new("-: a dataset is a folder; name one with -o"));
+    }
+    Store::open(folder, partition).map_err(|problem| failure(&problem))
+}
+
+pub fn failure(problem: &Problem) -> Failure {
+    Failure::new(format!(
+        "{}: the dataset cannot be used ({}); choose another folder with -o, or make room",
+        problem.path.display(),
+        problem.reason
+    ))
+}
+
+/// The names of `--partition`, which clap has split.
+///
+/// # Errors
+/// A name is unknown, or the order is another.
+pub fn partition(names: &[String]) -> Result<Vec<String>, Failure> {
+    culeak_dataset::store::partition(names).map_err(|reason| Failure::new(format!("--partition: {reason}")))
+}
+
+impl Work<'_> {
+    /// Reads the places and adds them.
+    ///
+    /// # Errors
+    /// The dataset cannot be written; what was added before stays.
+    pub fn add(&self, store: &mut Store, symbols: &Mutex<Symbols>, places: &[Place]) -> Result<Outcome, Failure> {
+        let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
+        let (next, store) = (AtomicUsize::new(0), Mutex::new(store));
+        let (outcome, broken) = (Mutex::new(Outcome::default()), Mutex::new(None::<Failure>));
+        let threads = thread::available_parallelism()
+            .map_or(1, NonZero::get)
+            .min(places.len());
+        let write = |batch: Batch| {
+            if batch.is_empty() {
+                return;
+            }
+            let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(problem) = store.add(batch) {
+                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.get_or_insert(failure(&problem));
+            }
+        };
+        let read_some = || {
+            let mut batch = Batch::default();
+            // Relaxed: the number alone is shared.
+            while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
+                if broken.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+                    return;
+                }
+                let read = self.one(place, symbols, &mut batch);
+                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+                match read {
+                    Ok(ended) => {
+                        outcome.added += 1;
+                        outcome.ended.extend(ended.then_some(number));
+                    }
+                    Err(failure) => outcome.failures.push((number, failure)),
+                }
+                drop(outcome);
+                progress.advance(1);
+                if batch.len() >= BATCH {
+                    write(std::mem::take(&mut batch));
+                }
+            }
+            write(batch);
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(read_some);
+            }
+            read_some();
+        });
+        if let Some(failure) = broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(failure);
+        }
+        let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        outcome.failures.sort_by_key(|(number, _)| *number);
+        outcome.ended.sort_unstable();
+        Ok(outcome)
+    }
+
+    /// Adds the rows of one process; whether it has ended.
+    fn one(&self, place: &Place, symbols: &Mutex<Symbols>, batch: &mut Batch) -> Result<bool, Failure> {
+        let mut item = place.load()?;
+        let process = &item.snapshot.process;
+        let ended = matches!(process.state, ProcessState::Exited | ProcessState::Ended)
+            && item.snapshot.taken.automatic.is_none();
+        let source = item.source.clone();
+        let about = About {
+            job: self.args.job.as_deref(),
+            source: &source,
+            is_running: self.collects && !ended,
+            blocks: !self.args.no_blocks,
+            categories: &self.categories,
+            escape: |text| Escaped(text).to_string(),
+        };
+        if let Some(Point::Mark(_) | Point::Time(_)) = self.at {
+            load::at::show(&mut item, self.at.as_ref(), self.names)?;
+            add(batch, &item.snapshot, &about);
+            return Ok(ended);
+        }
+        symbols
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .name(&mut item, self.names);
+        let point = self.at.clone().unwrap_or_else(|| item.snapshot.usual_point());
+        if self.at.is_none() && item.snapshot.taken.point.is_none() && !item.snapshot.at_peaks.is_empty() {
+            let peak = item.snapshot.clone().into_at(&Point::Peak);
+            if let Ok(peak) = peak {
+                add(batch, &peak, &about);
+            }
+        }
+        let snapshot = item
+            .snapshot
+            .into_at(&point)
+            .map_err(|error| Failure::new(format!("{source}: {error}")))?;
+        add(batch, &snapshot, &about);
+        Ok(ended)
+    }
+}
+
+fn numbered(places: &[Place], nth: usize) -> Option<(usize, &Place)> {
+    Some((nth, places.get(nth)?))
+}
+
+/// The absolute path of a folder, for engines that run elsewhere.
+pub fn absolute(folder: &Path) -> PathBuf {
+    folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())
+}

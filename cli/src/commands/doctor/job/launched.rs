@@ -1,0 +1,352 @@
+//! `culeak doctor --job RUNS -- LAUNCHER`: starts a check instead of the program on each rank, as the job would be started.
+//!
+//! The launcher gets the environment that `culeak run` would give it. Each rank prints one line with what arrived: variables, the
+//! loaded library, and whether it can write into the folder and sees a file that this command has put there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use culeak::job_variables::JOB_VARIABLES;
+use serde::{Deserialize, Serialize};
+
+use super::cause::Cause;
+use super::launcher::Launcher;
+use super::processes::{Identity, Process};
+use super::{LISTED, Summary, named};
+use crate::commands::doctor::{Finding, machine};
+use crate::errors::Failure;
+use crate::launch::shim;
+use crate::probe;
+
+/// The hidden command that runs [`answer`] on each rank.
+pub const COMMAND: &str = "__probe-rank";
+/// A job may wait in a queue.
+const LIMIT: Duration = Duration::from_secs(300);
+/// Begins each rank's line; a launcher may put its own text before it.
+const MARK: &str = "culeak-rank ";
+
+/// The arguments of the check on a rank.
+#[derive(Debug, clap::Args)]
+pub struct ProbeRankArgs {
+    folder: PathBuf,
+    /// A file in the folder.
+    file: OsString,
+}
+
+/// What a rank finds.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    host: String,
+    variables: BTreeMap<String, String>,
+    has_library: bool,
+    is_library_here: bool,
+    /// Why the folder cannot hold a recording.
+    unwritable: Option<String>,
+    sees_file: bool,
+}
+
+/// Prints what arrived in this process.
+///
+/// # Errors
+/// The answer cannot be printed.
+pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
+    let own = Process::of_self();
+    let wanted = |name: &str| {
+        let is_rank = JOB_VARIABLES.iter().any(|row| row.name == name);
+        is_rank || LAUNCHERS.contains(&name) || name == "LD_PRELOAD" || name == "CULEAK_OUTPUT"
+    };
+    let answer = Answer {
+        host: super::host(),
+        has_library: own.has_library,
+        is_library_here: own.preloaded().is_some_and(|path| Path::new(path).exists()),
+        unwritable: machine::reserve(&args.folder).err().map(|error| error.to_string()),
+        sees_file: args.folder.join(&args.file).exists(),
+        variables: own.variables.into_iter().filter(|(name, _)| wanted(name)).collect(),
+    };
+    let line = serde_json::to_string(&answer).map_err(|error| Failure::new(format!("the answer: {error}")))?;
+    // One write: the lines of several ranks do not mix.
+    crate::text::print_lines(|out| out.write_all(format!("{MARK}{line}\n").as_bytes()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Variables by which a launcher is recognized.
+const LAUNCHERS: [&str; 11] = [
+    "SUDO_COMMAND",
+    "KUBERNETES_SERVICE_HOST",
+    "RAY_RAYLET_PID",
+    "RAY_JOB_ID",
+    "DASK_INTERNAL_INHERIT_CONFIG",
+    "PYTHON_WORKER_FACTORY_PORT",
+    "SPARK_ENV_LOADED",
+    "TORCHELASTIC_RUN_ID",
+    "JPY_PARENT_PID",
+    "SSH_CONNECTION",
+    "INVOCATION_ID",
+];
+
+/// Starts the launcher and judges the answers of its ranks.
+///
+/// # Errors
+/// The folder or the launcher cannot be used, or no rank answers.
+pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result<(Vec<Finding>, Summary), Failure> {
+    let shown = folder.display();
+    let folder = fs::canonicalize(folder).map_err(|error| {
+        Failure::new(format!(
+            "{shown}: cannot hold recordings: {error}; create it: mkdir -p {shown}"
+        ))
+    })?;
+    let mut findings = machine::recordings_in(&folder);
+    let file = tempfile::Builder::new()
+        .prefix(".culeak-probe-")
+        .tempfile_in(&folder)
+        .map_err(|error| {
+            Failure::new(format!(
+                "{shown}: cannot hold recordings: {error}; choose another folder"
+            ))
+        })?;
+    let program =
+        env::current_exe().map_err(|error| Failure::new(format!("cannot find the culeak executable: {error}")))?;
+    let library = shim::locate()?;
+    let mut preload = library.clone().into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut output = folder.clone().into_os_string();
+    output.push("/");
+    let mut command = Command::new(&launcher[0]);
+    command
+        .args(&launcher[1..])
+        .arg(program)
+        .arg(COMMAND)
+        .arg(&folder)
+        .arg(file.path().file_name().unwrap_or_default())
+        .env("LD_PRELOAD", preload)
+        .env("CULEAK_OUTPUT", output)
+        .env_remove("CULEAK_DISABLE");
+    let name = launcher[0].to_string_lossy().into_owned();
+    let ended = probe::ask(&mut command, LIMIT)
+        .map_err(|error| Failure::new(format!("{name}: cannot be started, or did not end: {error}")))?;
+    let answers: Vec<Answer> = ended.stdout.lines().filter_map(parse).collect();
+    if answers.is_empty() {
+        let last: Vec<&str> = ended.stderr.lines().rev().take(3).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        let last = match last.is_empty() {
+            true => String::new(),
+            false => format!(": {}", last.join(" ")),
+        };
+        return Err(Failure::new(format!(
+            "{name} started no rank ({}){last}; give the launcher with its options, without the program (torchrun also needs --no-python)",
+            ended.status
+        )));
+    }
+    if !ended.status.success() {
+        let text = format!("{name} ended with {}", ended.status);
+        findings.push(Finding::warn(
+            "launcher",
+            text,
+            "its own messages say why; start it without culeak",
+        ));
+    }
+    let (more, summary) = judge(&answers, ranks, &folder, shown.to_string());
+    findings.extend(more);
+    Ok((findings, summary))
+}
+
+fn parse(line: &str) -> Option<Answer> {
+    let at = line.find(MARK)?;
+    // A launcher may also put text after it.
+    let mut values = serde_json::Deserializer::from_str(&line[at + MARK.len()..]).into_iter();
+    values.next()?.ok()
+}
+
+fn judge(answers: &[Answer], ranks: Option<u32>, folder: &Path, shown: String) -> (Vec<Finding>, Summary) {
+    let identity = |answer: &Answer| Identity::of(&answer.variables);
+    let row = answers.iter().filter_map(identity).map(|identity| identity.row).min();
+    let ours = |answer: &Answer| identity(answer).filter(|identity| Some(identity.row) == row);
+    let ranks = ranks.or_else(|| answers.iter().filter_map(|answer| ours(answer)?.ranks).max());
+    let mut problems: BTreeMap<(String, String), (BTreeSet<u32>, usize)> = BTreeMap::new();
+    let (mut able, mut able_without_rank) = (BTreeSet::new(), 0);
+    for answer in answers {
+        let rank = ours(answer).map(|identity| identity.rank);
+        match problem(answer, folder) {
+            Some(problem) => {
+                let (ranks, count) = problems.entry(problem).or_default();
+                ranks.extend(rank);
+                *count += 1;
+            }
+            None => match rank {
+                Some(rank) => _ = able.insert(rank),
+                None => able_without_rank += 1,
+            },
+        }
+    }
+    let mut findings: Vec<Finding> = problems
+        .into_iter()
+        .map(|((text, remedy), (ranks, count))| {
+            let subject = match ranks.is_empty() {
+                true => crate::text::units::plural(count as u64, "process", "processes"),
+                false => named(&ranks),
+            };
+            Finding::fail(subject, text, remedy)
+        })
+        .collect();
+    if row.is_none() {
+        let text = "the launcher sets no rank that culeak knows, so reports name processes by pid";
+        findings.push(Finding::warn(
+            "ranks",
+            text,
+            "set RANK in the environment of each process before it uses CUDA",
+        ));
+    }
+    let seen: BTreeSet<u32> = answers.iter().filter_map(|answer| Some(ours(answer)?.rank)).collect();
+    let silent: BTreeSet<u32> = (0..ranks.unwrap_or(0))
+        .filter(|rank| row.is_some() && !seen.contains(rank))
+        .collect();
+    if !silent.is_empty() {
+        let text = "did not answer: the launcher did not start culeak there, or its output does not arrive here";
+        let remedy = "install culeak at the same path on all hosts, or in a shared folder";
+        findings.push(Finding::fail(named(&silent), text, remedy));
+    }
+    if findings.is_empty() {
+        let hosts: BTreeSet<&str> = answers.iter().map(|answer| answer.host.as_str()).collect();
+        let hosts = crate::text::units::plural(hosts.len() as u64, "host", "hosts");
+        let text = format!(
+            "the library arrives in all {}, on {hosts}, and all write the same folder",
+            answers.len()
+        );
+        findings.push(Finding::ok("processes", text));
+    }
+    let missing = (0..ranks.unwrap_or(0))
+        .filter(|rank| row.is_some() && !able.contains(rank))
+        .take(LISTED)
+        .collect();
+    let summary = Summary {
+        ranks,
+        recorded: able.len() as u32,
+        without_rank: able_without_rank,
+        missing,
+        inputs: vec![shown],
+        before: true,
+    };
+    (findings, summary)
+}
+
+/// What keeps this rank from being recorded, and the remedy.
+fn problem(answer: &Answer, folder: &Path) -> Option<(String, String)> {
+    let process = Process {
+        variables: answer.variables.clone(),
+        ..Process::default()
+    };
+    let launcher = Launcher::of(&process);
+    let said = |cause: Cause| Some((cause.to_string(), cause.remedy(folder)));
+    match process.preloaded() {
+        None => return said(Cause::Dropped { at: None, launcher }),
+        Some(path) if !answer.is_library_here => {
+            let path = path.to_owned();
+            return said(Cause::NoFile { path, launcher });
+        }
+        Some(path) if !answer.has_library => return said(Cause::NotLoaded(path.to_owned())),
+        Some(_) => {}
+    }
+    let expected = format!("{}/", folder.display());
+    if process.variable("CULEAK_OUTPUT") != Some(&expected) {
+        let text = match process.variable("CULEAK_OUTPUT") {
+            None => "CULEAK_OUTPUT is not in its environment, so it would write into its current folder".to_owned(),
+            Some(other) => format!("CULEAK_OUTPUT is {other} there"),
+        };
+        return Some((text, launcher.remedy(folder)));
+    }
+    if let Some(reason) = &answer.unwritable {
+        let folder = folder.to_owned();
+        let reason = format!("{reason} (on {})", answer.host);
+        return said(Cause::Folder { folder, reason });
+    }
+    let text = format!(
+        "on {}, {} is another folder: it is not shared",
+        answer.host,
+        folder.display()
+    );
+    let remedy = "use a folder that all hosts share, or collect the recordings afterwards";
+    (!answer.sees_file).then(|| (text, remedy.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(rank: u32, change: impl Fn(&mut Answer)) -> Answer {
+        let variables = [
+            ("RANK", rank.to_string()),
+            ("WORLD_SIZE", "3".to_owned()),
+            ("LD_PRELOAD", "/opt/libculeak.so".to_owned()),
+            ("CULEAK_OUTPUT", "/runs/".to_owned()),
+        ];
+        let mut answer = Answer {
+            host: "node".to_owned(),
+            variables: variables.map(|(name, value)| (name.to_owned(), value)).into(),
+            has_library: true,
+            is_library_here: true,
+            unwritable: None,
+            sees_file: true,
+        };
+        change(&mut answer);
+        answer
+    }
+
+    fn texts(answers: &[Answer], ranks: Option<u32>) -> (Vec<String>, Summary) {
+        let (findings, summary) = judge(answers, ranks, Path::new("/runs"), "runs".to_owned());
+        let texts = findings
+            .iter()
+            .map(|finding| format!("{}: {}", finding.subject, finding.text));
+        (texts.collect(), summary)
+    }
+
+    #[test]
+    fn ranks_that_can_be_recorded_are_one_line() {
+        let all: Vec<Answer> = (0..3).map(|rank| answer(rank, |_| ())).collect();
+        let (texts, summary) = texts(&all, None);
+        assert_eq!(
+            texts,
+            ["processes: the library arrives in all 3, on 1 host, and all write the same folder"]
+        );
+        assert_eq!((summary.ranks, summary.recorded), (Some(3), 3));
+    }
+
+    #[test]
+    fn each_problem_is_named_with_its_ranks() {
+        let all = [
+            answer(0, |answer| _ = answer.variables.remove("LD_PRELOAD")),
+            answer(1, |answer| answer.sees_file = false),
+            answer(2, |answer| answer.unwritable = Some("permission denied".to_owned())),
+            answer(3, |answer| _ = answer.variables.remove("CULEAK_OUTPUT")),
+            answer(4, |answer| answer.is_library_here = false),
+            answer(5, |answer| answer.has_library = false),
+        ];
+        let (texts, summary) = texts(&all, Some(8));
+        let has = |text: &str| assert!(texts.iter().any(|found| found.starts_with(text)), "{text}: {texts:#?}");
+        has("rank 0: LD_PRELOAD is not in its environment");
+        has("rank 1: on node, /runs is another folder");
+        has("rank 2: its output folder /runs cannot hold a recording: permission denied (on node)");
+        has("rank 3: CULEAK_OUTPUT is not in its environment");
+        has("rank 4: LD_PRELOAD names /opt/libculeak.so, which the process does not see");
+        has("rank 5: LD_PRELOAD names /opt/libculeak.so, but the loader did not load it");
+        has("ranks 6-7: did not answer");
+        assert_eq!((summary.recorded, summary.missing.len()), (0, 8));
+    }
+
+    #[test]
+    fn a_line_is_found_behind_the_launchers_own_text() {
+        let line = format!(
+            "[1,0]<stdout>:{MARK}{} ",
+            serde_json::to_string(&answer(1, |_| ())).expect("JSON")
+        );
+        assert_eq!(parse(&line).expect("an answer").variables["RANK"], "1");
+        assert!(parse("culeak-rank {").is_none() && parse("anything").is_none());
+    }
+}

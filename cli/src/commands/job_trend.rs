@@ -1,0 +1,57 @@
+//! `culeak trend` over several processes that ran at the same time: one trend of the job.
+
+use std::process::ExitCode;
+
+use culeak::analysis::job::trend::{Job, Options};
+use culeak::analysis::trend::{self, Summary, Trend};
+
+use super::trend::{Judgement, TrendArgs};
+use crate::errors::Failure;
+use crate::progress::{Progress, Unit};
+use crate::text;
+
+/// Judges each process, and prints what they have in common.
+///
+/// # Errors
+/// `--fail-on` is given, and no process can be judged.
+pub fn execute(
+    args: &TrendArgs,
+    lineages: Vec<Vec<Summary>>,
+    options: &trend::Options,
+    unreadable: usize,
+) -> Result<ExitCode, Failure> {
+    // Rows are cut when those of all processes are known.
+    let each = trend::Options {
+        top: None,
+        min_bytes: 0,
+        ..options.clone()
+    };
+    let mut job = Job::default();
+    let mut judgement = Judgement {
+        growing: false,
+        too_few: true,
+        too_few_marks: true,
+        most_points: 0,
+    };
+    let progress = Progress::over("judging", lineages.len() as u64, Unit::Of("processes"));
+    for lineage in lineages {
+        let trend = Trend::of(&lineage, &each);
+        judgement.growing |= trend.is_growing();
+        judgement.too_few &= trend.too_few;
+        judgement.too_few_marks &= trend.too_few || trend.too_few_marks;
+        let points = trend.processes.iter().map(|process| process.points);
+        judgement.most_points = judgement.most_points.max(points.max().unwrap_or(0));
+        job.add(&trend);
+        progress.advance(1);
+    }
+    drop(progress);
+    let trend = job.finish(&Options {
+        top: options.top,
+        min_bytes: options.min_bytes,
+    });
+    match args.json {
+        true => text::print_json(&trend)?,
+        false => text::print_lines(|out| text::job::trend::write(&trend, out))?,
+    }
+    judgement.verdict(args, unreadable).map(ExitCode::from)
+}

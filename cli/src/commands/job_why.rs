@@ -1,0 +1,106 @@
+//! `culeak why` over several processes: what holds their memory, merged by the shape of the path.
+
+use std::process::ExitCode;
+
+use culeak::analysis::job::Unreadable;
+use culeak::analysis::job::identity::rank_of;
+use culeak::analysis::job::why::{Job, Options};
+use culeak::analysis::why::{self, Unanswered, Why};
+
+use super::why::{WhyArgs, failure, load_place};
+use crate::errors::{Failure, USAGE};
+use crate::load::Place;
+use crate::options::categories::CategoryArgs;
+use crate::options::rows_shown;
+use crate::progress::{self, Progress, Unit};
+use crate::text;
+
+/// Answers for every input that was searched; any other input makes the exit code 2.
+///
+/// # Errors
+/// No input has an answer, or an option applies to one process only.
+pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Result<ExitCode, Failure> {
+    if args.html.is_some() {
+        return Err(Failure::new(
+            "--html shows one process, but there are several inputs; name one, or leave it out",
+        ));
+    }
+    let mut unreadable: Vec<Unreadable> = failures.iter().map(|failure| unread(String::new(), failure)).collect();
+    let mut job = Job::default();
+    let (mut selected, mut answered) = (false, false);
+    let categories = CategoryArgs::read(&args.categories)?;
+    let progress = Progress::over("searching", places.len() as u64, Unit::Of("processes"));
+    for place in places {
+        progress.advance(1);
+        let item = match load_place(args, place) {
+            Ok(item) => item,
+            Err(failure) => {
+                unreadable.push(unread(place.to_string(), &failure));
+                continue;
+            }
+        };
+        let options = why::Options {
+            source: item.source.clone(),
+            selector: args.selector.clone(),
+            class: args.class,
+            filter: args.filter.filter(&categories),
+            ..why::Options::default()
+        };
+        match Why::of(&item.snapshot, &options) {
+            Ok(answer) => {
+                job.add(item.source.clone(), rank_of(&item.snapshot.process.ranks), &answer);
+                answered = true;
+            }
+            // Another process has such memory, or none.
+            Err(Unanswered::NothingSelected(_)) => {
+                job.add_without(item.source.clone(), &item.snapshot.process);
+                selected = true;
+            }
+            Err(unanswered) => unreadable.push(unread(item.source.clone(), &failure(&unanswered, args, &item))),
+        }
+    }
+    drop(progress);
+    const SHOWN: usize = 10;
+    for input in unreadable.iter().take(SHOWN) {
+        let source = if input.source.is_empty() {
+            String::new()
+        } else {
+            format!("{}: ", input.source)
+        };
+        progress::fail(&Failure::new(format!("{source}{}", input.reason)));
+    }
+    if unreadable.len() > SHOWN {
+        let more = unreadable.len() - SHOWN;
+        progress::fail(&Failure::new(format!(
+            "{more} more inputs have no answer; --json lists them"
+        )));
+    }
+    if !answered {
+        return Err(Failure::new(match selected {
+            true => "no process has memory that matches; name another call site, holder or class",
+            false => "no input has an answer (see above); record with culeak run --why, or name running processes",
+        }));
+    }
+    let all_answered = unreadable.is_empty();
+    let answer = job.finish(
+        unreadable,
+        &Options {
+            top: rows_shown(args.top, !args.json),
+            min_bytes: args.min_bytes,
+        },
+    );
+    match args.json {
+        true => text::print_json(&answer)?,
+        false => text::print_lines(|out| text::job::why::write(&answer, out))?,
+    }
+    Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
+}
+
+fn unread(source: String, failure: &Failure) -> Unreadable {
+    let reason = failure.to_string();
+    let reason = reason
+        .strip_prefix(&format!("{source}: "))
+        .map(str::to_owned)
+        .unwrap_or(reason);
+    Unreadable { source, reason }
+}

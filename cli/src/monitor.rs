@@ -1,0 +1,326 @@
+//! Recordings read again and again, for `culeak metrics` and `culeak watch`: options, readers, outlets, and the loop.
+//!
+//! [`culeak_metrics::agent`] decides what is read; this module reads, looks up names, asks the driver, and hands the result to
+//! outlets until a signal arrives. Another destination for the figures is another [`Outlet`].
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use culeak::reader;
+use culeak::snapshot::Snapshot;
+use culeak::system::unix_ns;
+use culeak_metrics::agent::{Agent, Inputs, Outlet, Settings, Update};
+use culeak_metrics::server::{self, Limits, Served, Texts};
+use culeak_metrics::text;
+
+use crate::errors::Failure;
+use crate::escape::Escaped;
+use crate::load::many::Symbols;
+use crate::load::{self, Loaded, Place};
+use crate::options::NameArgs;
+use crate::output::{self, Overwrite};
+use crate::text::units;
+use crate::{json, progress, signals, usage};
+
+/// The port of `--listen` without one.
+pub const PORT: u16 = 9477;
+/// Without `--every`.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Where the figures go, and how many series there are.
+#[derive(Debug, Clone, Args)]
+pub struct SeriesArgs {
+    /// Serve /metrics and /healthz over HTTP at ADDR:PORT, a port of 127.0.0.1, or 127.0.0.1:9477; runs until SIGTERM or Ctrl-C
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = false, default_missing_value = "9477", value_parser = parse_address)]
+    pub listen: Option<SocketAddr>,
+    /// Write a textfile for node_exporter, replaced in one step; its name must end in .prom
+    #[arg(long, value_name = "FILE.prom")]
+    pub textfile: Option<PathBuf>,
+    /// The label job_id of all series
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub job: String,
+    /// Call sites of each process that have series of their own; the rest is one series, other
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(0..=200))]
+    pub top: u16,
+    /// Processes that have series of their own; the rest is added up as pid other
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub processes: u16,
+}
+
+/// Parses `9477`, `0.0.0.0:9477` or `[::1]:9477`.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    match text.parse::<u16>() {
+        Ok(port) => Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)),
+        Err(_) => text
+            .parse()
+            .map_err(|_| "expected a port, or an address and a port such as 127.0.0.1:9477 or [::1]:9477".to_owned()),
+    }
+}
+
+/// Parses a time between two passes.
+///
+/// # Errors
+/// The text is no time, or one that is not allowed.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text)?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(86_400);
+    allowed
+        .contains(&time)
+        .then_some(time)
+        .ok_or_else(|| "expected a time from 100ms to 1d".to_owned())
+}
+
+impl SeriesArgs {
+    /// The settings without inputs.
+    pub fn settings(&self, every: Option<Duration>) -> Settings {
+        Settings {
+            folders: Vec::new(),
+            files: Vec::new(),
+            job_id: self.job.clone(),
+            top: self.top.into(),
+            processes: self.processes.into(),
+            forget: None,
+            interval: every.unwrap_or(EVERY),
+        }
+    }
+
+    /// Checks the outlets before anything is read.
+    ///
+    /// # Errors
+    /// The textfile cannot be written.
+    pub fn check(&self, overwrite: Overwrite) -> Result<(), Failure> {
+        let Some(path) = &self.textfile else { return Ok(()) };
+        let shown = path.display();
+        if path.extension().is_none_or(|extension| extension != "prom") {
+            return Err(Failure::new(format!(
+                "{shown}: node_exporter reads only files whose names end in .prom; choose such a name"
+            )));
+        }
+        output::check(path, overwrite.or_ours(path, is_textfile))
+    }
+
+    /// Starts the outlets. Call this after signals are blocked.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub fn outlets(&self, overwrite: Overwrite) -> Result<Vec<Box<dyn Outlet>>, Failure> {
+        let mut outlets: Vec<Box<dyn Outlet>> = Vec::new();
+        if let Some(address) = self.listen {
+            let served = Served::default();
+            let bound = server::start(address, Limits::default(), Arc::clone(&served)).map_err(|error| {
+                Failure::new(format!(
+                    "--listen {address}: cannot be bound: {error}; choose another address or port"
+                ))
+            })?;
+            progress::say(format_args!("metrics at http://{bound}/metrics"));
+            if !bound.ip().is_loopback() {
+                progress::say(format_args!(
+                    "note: {} can be reached from other machines, without a password; host names, programs and lines of code are shown",
+                    bound.ip()
+                ));
+            }
+            outlets.push(Box::new(Endpoint(served)));
+        }
+        if let Some(path) = &self.textfile {
+            outlets.push(Box::new(Textfile {
+                path: path.clone(),
+                overwrite,
+            }));
+        }
+        Ok(outlets)
+    }
+}
+
+/// Whether a file was written by [`Textfile`].
+fn is_textfile(content: &[u8]) -> bool {
+    content.starts_with(b"# HELP culeak_")
+}
+
+struct Endpoint(Served);
+
+impl Outlet for Endpoint {
+    fn updated(&mut self, update: &Update) -> Result<(), String> {
+        let open_metrics = text::open_metrics(Arc::clone(&update.page));
+        let prometheus = text::prometheus(&open_metrics);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Texts::new(open_metrics, prometheus));
+        Ok(())
+    }
+}
+
+struct Textfile {
+    path: PathBuf,
+    overwrite: Overwrite,
+}
+
+impl Outlet for Textfile {
+    fn updated(&mut self, update: &Update) -> Result<(), String> {
+        let text = text::prometheus(&text::open_metrics(Arc::clone(&update.page)));
+        let overwrite = self.overwrite.or_ours(&self.path, is_textfile);
+        let written = output::create(&self.path, overwrite, |out| out.write_all(text.as_bytes()));
+        written.map_err(|failure| failure.message)
+    }
+}
+
+/// Reads recordings with names.
+pub struct Reading {
+    pub names: NameArgs,
+    pub symbols: Mutex<Symbols>,
+}
+
+impl Reading {
+    pub fn new(names: NameArgs) -> Reading {
+        Reading {
+            names,
+            symbols: Mutex::default(),
+        }
+    }
+
+    fn named(&self, snapshot: Snapshot, path: &Path) -> Snapshot {
+        let mut item = loaded(snapshot, path);
+        let mut symbols = self.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+        symbols.name(&mut item, &self.names);
+        item.snapshot
+    }
+}
+
+fn loaded(snapshot: Snapshot, path: &Path) -> Loaded {
+    Loaded {
+        snapshot,
+        source: path.display().to_string(),
+        root: None,
+        points: None,
+        timeline: None,
+    }
+}
+
+impl Inputs for Reading {
+    fn read(&mut self, path: &Path) -> Result<Snapshot, String> {
+        let place = Place::File(path.to_path_buf());
+        let snapshot = match path.extension().is_some_and(|extension| extension == "culeak") {
+            true => reader::read_without_peaks(path).map_err(|error| error.to_string())?,
+            false => place.load_without_peaks().map_err(|failure| failure.message)?.snapshot,
+        };
+        let snapshot = self.named(snapshot, path);
+        let point = snapshot.usual_point();
+        snapshot.into_at(&point).map_err(|error| error.to_string())
+    }
+
+    fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String> {
+        // Not an input as others are, which are never replaced: these files are removed, and their numbers used again.
+        let text = fs::read(path).map_err(|error| error.to_string())?;
+        let snapshot: Snapshot = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
+        snapshot.validate()?;
+        Ok(snapshot)
+    }
+
+    fn ask_driver(&mut self, snapshot: &mut Snapshot) {
+        let mut item = loaded(std::mem::take(snapshot), Path::new(""));
+        usage::ask_driver(&mut item);
+        *snapshot = item.snapshot;
+    }
+
+    fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String> {
+        let snapshot = reader::read_with_totals(recording).map_err(|error| error.to_string())?;
+        let snapshot = self.named(snapshot, recording);
+        let written = output::create_private(to, Overwrite::default(), |out| {
+            json::write(&mut *out, &snapshot)?;
+            writeln!(out)
+        });
+        written.map_err(|failure| failure.message)
+    }
+}
+
+/// The folders and files that arguments name. Folders are searched again and again; other arguments are resolved once.
+///
+/// # Errors
+/// An argument names nothing that can be read again.
+pub fn sort(inputs: &[OsString], settings: &mut Settings) -> Result<(), Failure> {
+    for input in inputs {
+        let path = Path::new(input);
+        if path.is_dir() {
+            settings.folders.push(path.to_path_buf());
+            continue;
+        }
+        let found = load::places(input);
+        if let Some(failure) = found.failures.into_iter().next() {
+            return Err(failure);
+        }
+        for place in found.places {
+            settings.files.push(match place {
+                Place::File(path) if !place_is_pipe(&path) => path,
+                Place::File(path) => return Err(only_files(&path.display().to_string())),
+                Place::Process(pid) => load::recording_of(pid)?.0,
+                Place::StandardInput => return Err(only_files("-")),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn place_is_pipe(path: &Path) -> bool {
+    Place::File(path.to_path_buf()).is_pipe()
+}
+
+fn only_files(what: &str) -> Failure {
+    Failure::new(format!(
+        "{what}: a pipe can be read only once; name a recording, a snapshot or a folder"
+    ))
+}
+
+/// What ended [`run`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// One pass was wanted. Whether all of it succeeded.
+    Once {
+        complete: bool,
+    },
+    Signal,
+}
+
+/// Reads everything, once or until a signal, and calls the outlets after each pass.
+///
+/// # Errors
+/// Signals cannot be received, or an outlet cannot be started.
+pub fn run(
+    mut agent: Agent,
+    mut inputs: Reading,
+    every: Option<Duration>,
+    outlets: impl FnOnce() -> Result<Vec<Box<dyn Outlet>>, Failure>,
+) -> Result<End, Failure> {
+    // A signal ends a single pass as usual.
+    let signals = every.map(|_| signals::block()).transpose();
+    let signals = signals
+        .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; is a seccomp filter active?")))?;
+    let mut outlets = outlets()?;
+    let mut said: Vec<Option<String>> = vec![None; outlets.len()];
+    loop {
+        let began = Instant::now();
+        let update = agent.pass(&mut inputs, unix_ns());
+        for failure in &update.failures {
+            progress::fail(&Failure::new(failure.as_str()));
+        }
+        let mut complete = update.failures.is_empty();
+        for (outlet, said) in outlets.iter_mut().zip(&mut said) {
+            let failure = outlet.updated(&update).err();
+            complete &= failure.is_none();
+            if let Some(reason) = failure.as_ref().filter(|_| *said != failure) {
+                progress::fail(&Failure::new(reason.as_str()));
+            }
+            *said = failure;
+        }
+        let (Some(every), Some(signals)) = (every, &signals) else {
+            return Ok(End::Once { complete });
+        };
+        // A pass that takes long is followed by a pause all the same.
+        let next = (began + every).max(Instant::now() + every / 10);
+        if let Some(signal) = signals::wait(signals, next) {
+            progress::say(format_args!("{}: stopped", Escaped(signal.as_str())));
+            return Ok(End::Signal);
+        }
+    }
+}

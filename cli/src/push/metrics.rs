@@ -1,0 +1,268 @@
+//! The metrics of a process for OTLP: the figures of its report, with the names and labels of `culeak metrics`.
+
+use std::collections::BTreeMap;
+
+use culeak::analysis::function_name;
+use culeak::analysis::job::member::Member;
+use culeak::analysis::ledger::DeviceLedger;
+use culeak::analysis::report::{Report, Tally};
+use culeak::snapshot::{Losses, Snapshot};
+use culeak_push::messages::otlp::{KeyValue, attribute};
+use culeak_push::messages::otlp_metrics::{Counts, Metric, ResourceMetrics, of_resource};
+
+use super::value;
+
+/// The most devices of one process that have metrics.
+const MOST_DEVICES: usize = 16;
+/// The most lines of a device's ledger that have metrics; the others are one.
+const MOST_OWNERS: usize = 16;
+/// The value of a label that stands for the rest.
+const OTHER: &str = "other";
+
+/// Attributes of the process as a resource: of OpenTelemetry's conventions.
+pub fn resource(snapshot: &Snapshot, service: &str) -> Vec<KeyValue> {
+    let member = Member::of(snapshot);
+    let mut attributes = vec![attribute("service.name", service)];
+    let instance = format!("{}:{}", value(&member.host), member.pid);
+    attributes.push(attribute("service.instance.id", instance.as_str()));
+    attributes.push(attribute("host.name", value(&member.host).as_str()));
+    attributes.push(attribute("process.pid", i64::from(member.pid)));
+    attributes
+}
+
+pub fn of(
+    snapshot: &Snapshot,
+    report: &Report,
+    service: &str,
+    labels: &[(String, String)],
+    top: usize,
+) -> ResourceMetrics {
+    let mut metrics = Metrics {
+        common: labels
+            .iter()
+            .map(|(name, value)| attribute(name, value.as_str()))
+            .collect(),
+        times: [snapshot.process.started_unix_ns, snapshot.taken.at_unix_ns],
+        all: Vec::new(),
+    };
+    metrics.totals(report);
+    metrics.devices(report);
+    metrics.sites(report, top);
+    let kinds = report.objects.kinds.iter();
+    metrics.gauge(
+        "culeak_objects",
+        "{object}",
+        "Objects without an address that exist: streams, events, modules, graphs and others",
+        kinds.map(|kind| (vec![attribute("kind", kind.kind)], kind.live)),
+    );
+    metrics.counter(
+        "culeak_losses_total",
+        "1",
+        "What the recorder could not observe or record, by the name in the report's JSON",
+        losses(report.losses).map(|(loss, number)| (vec![attribute("loss", loss)], number)),
+    );
+    of_resource(resource(snapshot, service), metrics.all)
+}
+
+struct Metrics {
+    common: Vec<KeyValue>,
+    times: [u64; 2],
+    all: Vec<Metric>,
+}
+
+impl Metrics {
+    fn push(
+        &mut self,
+        [name, unit, help]: [&str; 3],
+        counts: Counts,
+        points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>,
+    ) {
+        let with_common = |(own, number): (Vec<KeyValue>, u64)| {
+            // A label of the user with the same name gives way, as otherwise points could not be told apart.
+            let is_own = |other: &KeyValue| own.iter().any(|own| own.key == other.key);
+            let mut attributes: Vec<KeyValue> = self.common.iter().filter(|label| !is_own(label)).cloned().collect();
+            attributes.extend(own);
+            (attributes, number)
+        };
+        let points: Vec<_> = points.into_iter().map(with_common).collect();
+        if !points.is_empty() {
+            self.all.push(Metric::new(name, help, unit, counts, self.times, points));
+        }
+    }
+
+    fn gauge(&mut self, name: &str, unit: &str, help: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
+        self.push([name, unit, help], Counts::Now, points);
+    }
+
+    fn counter(&mut self, name: &str, unit: &str, help: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
+        self.push([name, unit, help], Counts::SinceStart, points);
+    }
+
+    fn totals(&mut self, report: &Report) {
+        let held = &report.totals.held;
+        let places = [
+            ("blocks", held.blocks),
+            ("device", held.device),
+            ("managed", held.managed),
+            ("host", held.host),
+        ];
+        let by_place =
+            |number: fn(Tally) -> u64| places.map(|(place, tally)| (vec![attribute("place", place)], number(tally)));
+        let one = |number: u64| [(Vec::new(), number)];
+        self.gauge(
+            "culeak_held_bytes",
+            "By",
+            "Memory in use, each byte once; blocks: of frameworks, without their caches",
+            by_place(|tally| tally.bytes),
+        );
+        self.gauge(
+            "culeak_held_allocations",
+            "{allocation}",
+            "Allocations in use",
+            by_place(|tally| tally.count),
+        );
+        self.gauge(
+            "culeak_cached_bytes",
+            "By",
+            "Memory that caching allocators hold from the driver",
+            one(report.totals.pool.bytes),
+        );
+        self.gauge(
+            "culeak_leaked_bytes",
+            "By",
+            "Memory in use when the process ended; 0 while it runs",
+            one(if report.finished { held.total().bytes } else { 0 }),
+        );
+        self.counter(
+            "culeak_allocations_total",
+            "{allocation}",
+            "Allocations since the recording began",
+            one(report.totals.allocated),
+        );
+        self.counter(
+            "culeak_frees_total",
+            "{allocation}",
+            "Those of them that were freed",
+            one(report.totals.freed),
+        );
+        self.counter(
+            "culeak_failed_requests_total",
+            "{request}",
+            "Allocation requests that CUDA refused",
+            one(report.totals.failed.count),
+        );
+    }
+
+    fn devices(&mut self, report: &Report) {
+        let devices = || report.devices.iter().take(MOST_DEVICES);
+        let ordinal = |ordinal: i32| vec![attribute("device", ordinal.to_string().as_str())];
+        self.gauge(
+            "culeak_device_allocated_bytes",
+            "By",
+            "Memory on a device that the driver has given to the process, caches included",
+            devices().map(|device| (ordinal(device.ordinal), device.live.bytes)),
+        );
+        self.gauge(
+            "culeak_device_peak_bytes",
+            "By",
+            "The most that it was at once",
+            devices().map(|device| (ordinal(device.ordinal), device.peak_bytes)),
+        );
+        let ledgers = report.ledger.devices.iter().take(MOST_DEVICES);
+        let points: Vec<_> = ledgers.flat_map(owners).collect();
+        self.gauge(
+            "culeak_owned_bytes",
+            "By",
+            "Memory of the process on a device by what holds it, as in the ledger of the report",
+            points,
+        );
+    }
+
+    /// The call sites with most bytes, and the rest as one, so that the sum is that of the report.
+    fn sites(&mut self, report: &Report, top: usize) {
+        let mut sums: BTreeMap<String, Tally> = BTreeMap::new();
+        for row in &report.rows {
+            let function = function_name::plain(&row.label);
+            let name = match row.site().and_then(|site| site.short_place()) {
+                Some(place) => format!("{function} {place}"),
+                None => function.into_owned(),
+            };
+            let name = Some(value(&name)).filter(|name| name != OTHER);
+            sums.entry(name.unwrap_or_else(|| format!("{OTHER}~")))
+                .or_default()
+                .join(row.tally());
+        }
+        let mut sums: Vec<(String, Tally)> = sums.into_iter().collect();
+        sums.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(&b.0)));
+        let rest = sums.split_off(top.min(sums.len()));
+        sums.push((OTHER.to_owned(), Tally::total(rest.into_iter().map(|(_, tally)| tally))));
+        let points = |number: fn(&Tally) -> u64| {
+            let point = |(name, tally): &(String, Tally)| (vec![attribute("site", name.as_str())], number(tally));
+            sums.iter().map(point).collect::<Vec<_>>()
+        };
+        self.gauge(
+            "culeak_call_site_held_bytes",
+            "By",
+            "Memory in use of the call sites with most of it; other: the rest",
+            points(|tally| tally.bytes),
+        );
+        self.gauge(
+            "culeak_call_site_held_allocations",
+            "{allocation}",
+            "Their allocations in use",
+            points(|tally| tally.count),
+        );
+    }
+}
+
+/// The lines of the process in a device's ledger, largest first, and their rest. A line below 0 is left out.
+fn owners(device: &DeviceLedger) -> Vec<(Vec<KeyValue>, u64)> {
+    let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
+    for line in device
+        .lines
+        .iter()
+        .filter(|line| line.what.is_of_process() && line.bytes >= 0)
+    {
+        // The name in the report's JSON.
+        let what = serde_json::to_value(line.what).ok();
+        let what = what.as_ref().and_then(|what| what.as_str()).unwrap_or(OTHER);
+        let key = (what.to_owned(), value(line.of.unwrap_or_default()));
+        let sum = sums.entry(key).or_default();
+        *sum = sum.saturating_add(u64::try_from(line.bytes).unwrap_or_default());
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let rest = sums.split_off(MOST_OWNERS.min(sums.len()));
+    if !rest.is_empty() {
+        let bytes = rest.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
+        sums.push(((OTHER.to_owned(), String::new()), bytes));
+    }
+    let point = |((what, owner), bytes): ((String, String), u64)| {
+        let mut attributes = vec![
+            attribute("device", device.ordinal.to_string().as_str()),
+            attribute("what", what.as_str()),
+        ];
+        if !owner.is_empty() {
+            attributes.push(attribute("owner", owner.as_str()));
+        }
+        (attributes, bytes)
+    };
+    sums.into_iter().map(point).collect()
+}
+
+fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
+    [
+        ("lost_allocations", losses.lost_allocations),
+        ("lost_stacks", losses.lost_stacks),
+        ("lost_python", losses.lost_python),
+        ("lost_details", losses.lost_details),
+        ("unknown_frees", losses.unknown_frees),
+        ("vanished", losses.vanished),
+        ("unknown_blocks", losses.unknown_blocks),
+        ("lost_snapshots", losses.lost_snapshots),
+        ("lost_events", losses.lost_events),
+        ("lost_phases", losses.lost_phases),
+        ("lost_segments", losses.lost_segments),
+        ("unhooked", losses.unhooked.len() as u64),
+    ]
+}

@@ -1,0 +1,165 @@
+//! The config file.
+
+use super::*;
+
+#[test]
+fn limits_come_from_the_config_file_unless_the_command_line_sets_them() {
+    let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
+    let code = |words: &[&str]| code(folder.path(), words);
+    assert_eq!(code(&["check", "leaky.json"]), 0);
+    assert_eq!(code(&["check", "leaky.json", "--max-leaked", "1MiB"]), 1);
+    assert_eq!(code(&["check", "leaky.json", "--max-count", "3"]), 1, "both apply");
+    assert_eq!(code(&["check", "leaky.json", "--no-config"]), 1);
+}
+
+#[test]
+fn every_key_of_the_config_file_has_an_effect() {
+    for (config, passes) in [
+        ("max-leaked = 0", false),
+        ("max-leaked = 2147483648", true),
+        ("max-count = 3", false),
+        ("max-count = 1000", true),
+        ("max-per-site = \"1MiB\"", false),
+        ("max-per-site = \"2GiB\"", true),
+        ("max-kind = { pinned = \"1MiB\" }", false),
+        ("max-kind = { pinned = \"64MiB\", managed = 12288 }", true),
+        ("budget = { \"train.cu\" = \"1MiB\" }", false),
+        ("budget = { \"train.cu\" = \"2GiB\" }", true),
+        ("suppressions = [\"own.supp\"]", true),
+        ("baseline = \"known.json\"", true),
+        ("baseline = \"early.json\"", false),
+        ("baseline = \"early.json\"\ntolerance = \"2GiB\"", false),
+        ("baseline = \"early.json\"\nsuppressions = [\"new.supp\"]", false),
+        (
+            "baseline = \"early.json\"\nsuppressions = [\"new.supp\"]\ntolerance = \"2GiB\"",
+            true,
+        ),
+        ("baseline = \"early.json\"\nfail-on = \"any\"", false),
+    ] {
+        let folder = project(&format!("[check]\n{config}\n"));
+        fs::write(folder.path().join("own.supp"), "leak:main\n").expect("written");
+        let new = "leak:load_weights\nleak:libfancy.so\n";
+        fs::write(folder.path().join("new.supp"), new).expect("written");
+        fs::copy(folder.path().join("leaky.json"), folder.path().join("known.json")).expect("copied");
+        let output = output(folder.path(), &["check", "leaky.json"]);
+        let expected = Some(i32::from(!passes));
+        assert_eq!(
+            output.status.code(),
+            expected,
+            "{config}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn mistakes_in_the_config_file_are_reported_with_their_line() {
+    for (config, expected) in [
+        (
+            "[check]\nmax-leeked = 1\n",
+            "culeak.toml:2:1: unknown field `max-leeked`",
+        ),
+        ("[chekc]\n", "culeak.toml:1:2: unknown field `chekc`"),
+        ("output = \"runs\"\n", "culeak.toml:1:1: unknown field `output`"),
+        ("[run]\n\noutput = 3\n", "culeak.toml:3:10: invalid type"),
+        ("[check]\nmax-leaked = \"much\"\n", "culeak.toml:2:14: \"much\""),
+        ("[check]\nmax-leaked = -1\n", "culeak.toml:2:14: expected a size"),
+        (
+            "[check]\n\nmax-kind = { tape = 1 }\n",
+            "culeak.toml:3:12: \"tape\": unknown kind of memory",
+        ),
+        (
+            "[check]\nmax-objects = { device = 1 }\n",
+            "culeak.toml:2:15: \"device\": device is memory, whose limit is a size: --max-kind device=SIZE",
+        ),
+        (
+            "[check]\nmax-objects = { stream = \"1MiB\" }\n",
+            "culeak.toml:2:26: invalid type",
+        ),
+        ("[check]\nbudget = { \"*\" = 1 }\n", "culeak.toml:2:10: \"*\""),
+        (
+            "[check]\nfail-on = \"old\"\n",
+            "culeak.toml:2:11: expected one of new, grown, any, lost, cycle, native-holder, over-counted",
+        ),
+        ("[check\n", "culeak.toml:1:"),
+    ] {
+        let output = output(project(config).path(), &["check", "clean.json"]);
+        assert_eq!(output.status.code(), Some(2), "{config}");
+        assert!(
+            text(&output.stderr).contains(expected),
+            "{config}: {}",
+            text(&output.stderr)
+        );
+        assert_eq!(output.stdout, b"", "{config}");
+    }
+}
+
+#[test]
+fn the_config_file_is_found_up_to_the_root_of_the_repository_and_no_further() {
+    let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
+    let inside = folder.path().join("build/tests");
+    fs::create_dir_all(&inside).expect("made");
+    let check = ["check", "../../leaky.json"];
+    assert_eq!(code(&inside, &check), 1, "no repository, no parent");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    assert_eq!(code(&inside, &check), 0, "the root's file");
+    fs::create_dir(folder.path().join("build/.git")).expect("made");
+    assert_eq!(code(&inside, &check), 1, "a repository in the repository");
+    let named = [&check[..], &["--config", "../../culeak.toml"]].concat();
+    assert_eq!(code(&inside, &named), 0);
+    let mut by_variable = culeak(&inside, &check);
+    by_variable.env("CULEAK_CONFIG", "../../culeak.toml");
+    assert_eq!(by_variable.status().expect("culeak starts").code(), Some(0));
+    by_variable.arg("--no-config");
+    assert_eq!(by_variable.status().expect("culeak starts").code(), Some(1));
+    let missing = stderr(&inside, &[&check[..], &["--config", "other.toml"]].concat());
+    assert!(
+        missing.contains("other.toml: the config file cannot be read"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn paths_in_the_config_file_are_relative_to_it() {
+    let folder = project("[run]\noutput = \"runs\"\n[check]\nsuppressions = [\"own.supp\"]\n");
+    fs::write(folder.path().join("own.supp"), "leak:main\n").expect("written");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    let inside = folder.path().join("build");
+    fs::create_dir(&inside).expect("made");
+    assert_eq!(code(&inside, &["check", "../leaky.json"]), 0);
+    let ended = run(&inside, &["--no-report"]).output().expect("culeak starts");
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    let recordings = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().extension().is_some_and(|e| e == "culeak"))
+            .count()
+    };
+    assert_eq!((recordings(&folder.path().join("runs")), recordings(&inside)), (1, 0));
+    let ended = run(&inside, &["--no-report", "-o", "."])
+        .output()
+        .expect("culeak starts");
+    assert_eq!((ended.status.code(), recordings(&inside)), (Some(0), 1));
+}
+
+#[test]
+fn options_for_baselines_require_a_baseline_from_any_source() {
+    let folder = folder();
+    for words in [
+        &["--tolerance", "5%"][..],
+        &["--fail-on", "new"],
+        &["--update-baseline"],
+    ] {
+        let output = output(folder.path(), &[&["check", "leaky.json"], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(
+            text(&output.stderr).contains("--baseline FILE"),
+            "{words:?}: {}",
+            text(&output.stderr)
+        );
+    }
+    let folder = project("[check]\nbaseline = \"known.json\"\n");
+    assert_eq!(code(folder.path(), &["check", "leaky.json", "--update-baseline"]), 0);
+    assert_eq!(code(folder.path(), &["check", "leaky.json", "--tolerance", "5%"]), 0);
+}

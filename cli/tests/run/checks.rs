@@ -1,0 +1,241 @@
+//! Checks and reports of what a program left.
+
+use super::*;
+
+/// Checks a shell script on the fake driver; `$0` is a program that uses CUDA.
+fn check_of_script(options: &[&str], script: &str) -> Output {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let mut command = culeak(folder.path());
+    command.args(["run", "--check", "--max-leaked", "1GiB", "-o", "out"]);
+    command.args(options).args(["--", "sh", "-c", script, CULEAK]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    command.output().expect("culeak starts")
+}
+
+#[test]
+fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
+    let recorded = check_of_script(&[], "$0 demo-program; exit 0");
+    assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+    let unrecorded: [(&[&str], &str, &str); 10] = [
+        (&[], "exec env -u LD_PRELOAD \"$0\" demo-program", "keep LD_PRELOAD"),
+        (&[], "rm -r out; $0 demo-program; exit 0", "could not be created in"),
+        // One process has a recording, another has none.
+        (
+            &[],
+            "$0 demo-program; mv out moved; ln -s out out; $0 demo-program; rm out; mv moved out",
+            "since a process was not recorded",
+        ),
+        (&["--only", "other*"], "$0 demo-program; exit 0", "--only"),
+        (
+            &["--no-follow-children"],
+            "$0 demo-program; exit 0",
+            "--no-follow-children",
+        ),
+        (&[], "CULEAK_DISABLE=1 $0 demo-program; exit 0", "CULEAK_DISABLE"),
+        (
+            &[],
+            "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0",
+            "since a process was not recorded",
+        ),
+        (&[], "$0 demo-program; rm out/*; exit 0", "removed, moved"),
+        (
+            &[],
+            "$0 demo-program; CULEAK_OUTPUT=$PWD/elsewhere.culeak $0 demo-program; exit 0",
+            "since a process was not recorded",
+        ),
+        // It changes its user before its first CUDA call; needs root.
+        (
+            &[],
+            "python3 -c 'import ctypes, os; cuda = ctypes.CDLL(\"libcuda.so.1\"); os.setuid(12345); cuda.cuInit(0)'; exit 0",
+            "could not be created in",
+        ),
+    ];
+    for (options, script, reason) in unrecorded {
+        let output = check_of_script(options, script);
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{script}: {message}");
+        assert!(
+            message.contains("no verdict") && message.contains(reason),
+            "{script}: {message}"
+        );
+    }
+}
+
+#[test]
+fn a_check_fails_if_the_library_does_not_load() {
+    let folder = folder();
+    let mut command = culeak(folder.path());
+    // The loader warns that it cannot preload this, and continues without it.
+    fs::write(folder.path().join("broken.so"), "no library").expect("written");
+    command.env("CULEAK_SHIM", folder.path().join("broken.so"));
+    let output = command
+        .args(["run", "--check", "--", "true"])
+        .output()
+        .expect("culeak starts");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("was not loaded into the program"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// The number of recordings in a folder, without automatic snapshots.
+fn recordings(folder: &Path) -> usize {
+    let names = fs::read_dir(folder)
+        .expect("made")
+        .flatten()
+        .map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".culeak")).count()
+}
+
+/// `culeak run` with the demo program and the fake driver.
+fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let mut command = culeak(folder.path());
+    command.arg("run").args(words).args(["--", CULEAK, "demo-program"]);
+    command
+        .env("LD_LIBRARY_PATH", stdout(&driver).trim())
+        .output()
+        .expect("culeak starts")
+}
+
+#[test]
+fn a_check_since_a_mark_that_the_program_did_not_set_fails() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--check", "--max-leaked", "1GiB", "--since", "warm"]);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("has no mark \"warm\"; the program set none"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_next_command_after_automatic_snapshots_reads_the_last_one_at_which_memory_ran_out() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--no-report", "-o", "runs", "--snapshot-at-peak", "1"]);
+    let message = stderr(&output);
+    let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
+    assert!(
+        next.contains(".out-of-memory-") && Path::new(next).exists(),
+        "{message}"
+    );
+    let output = run_leaking(
+        &folder,
+        &[
+            "--no-report",
+            "-o",
+            "peaks",
+            "--snapshot-at-peak",
+            "1",
+            "--oom-snapshots",
+            "0",
+        ],
+    );
+    let message = stderr(&output);
+    let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
+    assert!(next.ends_with(".culeak") && Path::new(next).exists(), "{message}");
+}
+
+#[test]
+fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
+    let folder = folder();
+    let output = run_leaking(&folder, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("forget_weights"), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("call sites leak"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_check_turns_a_leak_into_exit_code_1() {
+    let folder = folder();
+    assert_eq!(run_leaking(&folder, &["--check"]).status.code(), Some(1));
+    let lenient = run_leaking(&folder, &["--check", "--max-leaked", "1GiB"]);
+    assert_eq!(lenient.status.code(), Some(0), "{}", stderr(&lenient));
+}
+
+#[test]
+fn rules_apply_to_a_run_and_mistakes_in_them_are_reported_before_it() {
+    let folder = folder();
+    fs::write(folder.path().join("demo.supp"), "leak:demo_program\n").expect("written");
+    let suppressed = run_leaking(&folder, &["--check", "--no-report", "--suppressions", "demo.supp"]);
+    assert_eq!(suppressed.status.code(), Some(0), "{}", stderr(&suppressed));
+    assert!(
+        stderr(&suppressed).contains("by leak:demo_program (demo.supp:1)"),
+        "{}",
+        stderr(&suppressed)
+    );
+    fs::write(folder.path().join("bad.supp"), "demo_program\n").expect("written");
+    let bad = run_in(&folder, &["--check", "--suppressions", "bad.supp", "--", "echo", "ran"]);
+    assert_eq!((bad.status.code(), stdout(&bad).as_str()), (Some(2), ""));
+    assert!(stderr(&bad).contains("bad.supp:1:1:"), "{}", stderr(&bad));
+}
+
+#[test]
+fn runs_share_a_folder_without_mixing_their_recordings() {
+    let folder = folder();
+    run_leaking(&folder, &["-o", "runs", "--no-report"]);
+    let second = run_leaking(&folder, &["-o", "runs", "--no-report"]);
+    assert_eq!(recordings(&folder.path().join("runs")), 2);
+    assert_eq!(stderr(&second).matches(".culeak\n").count(), 1, "{}", stderr(&second));
+}
+
+#[test]
+fn a_report_can_go_to_a_file() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--report-file", "leaks.txt"]);
+    let report = fs::read_to_string(folder.path().join("leaks.txt")).expect("written");
+    assert!(
+        report.contains("forget_weights") && !report.contains('\u{1b}'),
+        "{report}"
+    );
+    assert!(!stderr(&output).contains("forget_weights"), "{}", stderr(&output));
+    // Reported before the program runs, which may take days.
+    let again = run_in(&folder, &["--report-file", "leaks.txt", "--", "echo", "ran"]);
+    assert_eq!((again.status.code(), stdout(&again).as_str()), (Some(2), ""));
+    assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert_eq!(
+        fs::read_to_string(folder.path().join("leaks.txt")).expect("there"),
+        report
+    );
+    let forced = run_leaking(&folder, &["--report-file", "leaks.txt", "--force"]);
+    assert!(forced.status.success(), "{}", stderr(&forced));
+}
+
+#[test]
+fn only_and_no_follow_children_select_processes() {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    // The shell has another command, so it runs the program as a child.
+    let nested = format!("{CULEAK} demo-program; exit 0");
+    let choices = [
+        ("none", "--no-follow-children", 0),
+        ("other", "--only=other*", 0),
+        ("ours", "--only=cul?ak", 1),
+        ("all", "--follow-children", 1),
+    ];
+    for (runs, option, expected) in choices {
+        let mut command = culeak(folder.path());
+        command.args(["run", "-o", runs, option, "--no-report", "--", "sh", "-c", &nested]);
+        let output = command
+            .env("LD_LIBRARY_PATH", stdout(&driver).trim())
+            .output()
+            .expect("culeak starts");
+        let found = recordings(&folder.path().join(runs));
+        assert_eq!(found, expected, "{option}: {}", stderr(&output));
+    }
+    let direct = run_leaking(&folder, &["-o", "direct", "--no-follow-children"]);
+    assert_eq!(recordings(&folder.path().join("direct")), 1, "{}", stderr(&direct));
+}

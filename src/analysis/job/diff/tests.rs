@@ -1,0 +1,171 @@
+//! Two states of jobs made in memory: the process that changed unlike the others is named.
+
+use super::*;
+use crate::analysis::job::member::Member;
+use crate::analysis::job::tests::{MIB, member, process, sites};
+
+/// A side whose rank N holds `bytes(N)`; processes of the second run have other ids and times.
+fn side(run: u32, ranks: u32, bytes: impl Fn(u32) -> Vec<u64>) -> Side {
+    let of = |rank: u32| {
+        let own = Member {
+            pid: 1000 * run + rank,
+            started_unix_ns: u64::from(run),
+            ..member(rank)
+        };
+        process(own, &bytes(rank))
+    };
+    Side {
+        processes: (0..ranks).map(of).collect(),
+        ..Side::default()
+    }
+}
+
+fn compared(before: Side, after: Side) -> JobDiff {
+    diff(before, after, &sites(), &Options::default())
+}
+
+#[test]
+fn the_rank_that_grew_is_named_first() {
+    let before = side(1, 64, |_| vec![9 * MIB, 100 * MIB]);
+    let after = side(2, 64, |rank| {
+        vec![9 * MIB + if rank == 17 { 30 * MIB } else { 0 }, 100 * MIB]
+    });
+    let diff = compared(before, after);
+    assert_eq!(diff.sites.len(), 1);
+    assert_eq!(diff.unchanged_sites, 1);
+    let row = &diff.sites[0];
+    assert_eq!(row.sentence, "only rank 17: +30 MiB, no change in the 63 others");
+    assert_eq!(
+        (row.bytes_delta, row.median_delta, row.grown),
+        (i128::from(30 * MIB), 0, 1)
+    );
+    assert!(
+        diff.pairs
+            .iter()
+            .all(|pair| pair.by == By::Rank && !diff.same_processes)
+    );
+    let out: Vec<u32> = diff
+        .pairs
+        .iter()
+        .filter(|pair| pair.stands_out)
+        .map(|pair| pair.after.member.pid)
+        .collect();
+    assert_eq!(out, [2017]);
+    assert_eq!(diff.stands_out[0].sentence, row.sentence);
+}
+
+#[test]
+fn what_all_ranks_gained_is_said_once() {
+    let before = side(1, 8, |_| vec![9 * MIB]);
+    let after = side(2, 8, |rank| vec![19 * MIB, if rank < 3 { 5000 } else { 0 }]);
+    let diff = compared(before, after);
+    let sentences: Vec<&str> = diff.sites.iter().map(|row| row.sentence.as_str()).collect();
+    assert_eq!(sentences, ["all 8 ranks: +10 MiB each", "ranks 0-2: +4.9 KiB each"]);
+    assert!(diff.sites.iter().all(|row| row.stands_out.is_none()));
+}
+
+#[test]
+fn processes_of_one_side_are_listed_and_their_memory_is_no_change() {
+    let mut before = side(1, 8, |_| vec![9 * MIB]);
+    let after = side(2, 6, |_| vec![9 * MIB]);
+    let diff = compared(std::mem::take(&mut before), after);
+    assert_eq!(
+        (diff.pairs.len(), diff.only_before.len(), diff.only_after.len()),
+        (6, 2, 0)
+    );
+    assert!(diff.sites.is_empty());
+    assert_eq!(diff.held_before, diff.held_after);
+}
+
+#[test]
+fn one_process_at_two_times_is_itself_whatever_its_rank() {
+    let unranked = |mut side: Side| {
+        side.processes
+            .iter_mut()
+            .for_each(|sums| sums.row.member.identity.rank = None);
+        side
+    };
+    let before = unranked(side(1, 4, |_| vec![9 * MIB]));
+    let after = unranked(side(1, 4, |rank| vec![9 * MIB + u64::from(rank == 3) * 30 * MIB]));
+    let diff = compared(before, after);
+    assert!(diff.same_processes);
+    assert_eq!(
+        diff.sites[0].sentence,
+        "only process 1003: +30 MiB, no change in the 3 others"
+    );
+}
+
+#[test]
+fn processes_without_ranks_are_compared_by_the_names_of_their_files() {
+    let named = |mut side: Side, folder: &str| {
+        for (nth, sums) in side.processes.iter_mut().enumerate() {
+            sums.row.member.identity.rank = None;
+            sums.row.source = format!("{folder}/worker{nth}.culeak");
+        }
+        side
+    };
+    let before = named(side(1, 3, |_| vec![9 * MIB]), "a");
+    let mut after = named(side(2, 3, |rank| vec![(9 + u64::from(rank)) * MIB]), "b");
+    after.processes.reverse();
+    let diff = compared(before, after);
+    let pairs: Vec<(&str, &str)> = diff
+        .pairs
+        .iter()
+        .map(|pair| (pair.before.source.as_str(), pair.after.source.as_str()))
+        .collect();
+    assert_eq!(pairs[2], ("a/worker2.culeak", "b/worker2.culeak"));
+    assert!(diff.pairs.iter().all(|pair| pair.by == By::Name));
+    // Strangers are not compared: nothing says which belongs to which.
+    let strangers = |run| {
+        let mut side = side(run, 2, |_| vec![MIB]);
+        side.processes
+            .iter_mut()
+            .for_each(|sums| sums.row.member.identity.rank = None);
+        side
+    };
+    let diff = compared(strangers(1), strangers(2));
+    assert_eq!(
+        (diff.pairs.len(), diff.only_before.len(), diff.only_after.len()),
+        (0, 2, 2)
+    );
+}
+
+#[test]
+fn two_jobs_in_one_folder_are_not_compared_by_rank() {
+    let mut before = side(1, 4, |_| vec![MIB]);
+    before.processes.extend(side(3, 4, |_| vec![MIB]).processes);
+    let diff = compared(before, side(2, 4, |_| vec![MIB]));
+    assert_eq!(diff.pairs.len(), 0);
+    assert_eq!(diff.warnings.len(), 1, "{:?}", diff.warnings);
+}
+
+#[test]
+fn rows_are_cut_by_their_change_and_the_order_of_inputs_does_not_matter() {
+    let sides = || {
+        let before = side(1, 8, |_| vec![9 * MIB, 5 * MIB, MIB]);
+        (
+            before,
+            side(2, 8, |rank| {
+                vec![10 * MIB, if rank == 2 { 60 * MIB } else { 5 * MIB }, MIB + 1]
+            }),
+        )
+    };
+    let (before, after) = sides();
+    let forward = compared(before, after);
+    let (mut before, mut after) = sides();
+    before.processes.reverse();
+    after.processes.reverse();
+    assert_eq!(forward, compared(before, after));
+    assert_eq!(
+        forward.sites[0].sentence,
+        "only rank 2: +55 MiB, no change in the 7 others"
+    );
+    let (before, after) = sides();
+    let options = Options {
+        top: Some(1),
+        min_bytes: 100,
+        ..Options::default()
+    };
+    let cut = diff(before, after, &sites(), &options);
+    assert_eq!((cut.sites.len(), cut.hidden_sites), (1, 2));
+}

@@ -1,0 +1,534 @@
+//! The processes of one program, in groups that do the same work, and what stands out in each.
+//!
+//! ```text
+//! program ── pipeline stage ── exact group: the same stage, tensor, expert and context rank
+//!               judged first      judged where the stage has no common value
+//! ```
+//!
+//! Ranks of one pipeline stage run the same layers, so each is compared with those of its stage. Where these differ, as the
+//! tensor or expert ranks of a stage may, each is compared with its data-parallel replicas. Sums are kept for exact groups and
+//! joined for the others. A program with more than [`GROUPS_MAX`] exact groups has stages only, since sums are kept per group.
+//!
+//! A call site that several stacks share, such as a helper that all allocations go through, is judged by stack too.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use foldhash::HashSet;
+
+use super::member::Member;
+use super::outliers::{Group, Naming, Outliers, Scope, Verdict, judge, judge_each, sentence};
+use super::sites::{PathId, ProcessRow, ProcessSums, SiteId, SiteSum, Sites};
+use super::spread::Spread;
+use super::{ProcessesOut, Quantity, SiteRow, StandsOut};
+use crate::analysis::program::Program;
+use crate::analysis::tally::Tally;
+use crate::analysis::words;
+use crate::job_variables::Dimension;
+
+/// The most call sites of a program. Those of later processes are added up without a name.
+pub const SITES_MAX: usize = 1 << 18;
+/// The most exact groups of a program, and the most stages.
+const GROUPS_MAX: usize = 64;
+const STAGES_MAX: usize = 256;
+/// The most stacks of a call site that are judged each by itself.
+const PATHS_MAX: usize = 32;
+/// Groups that a sentence about a call site names.
+const NAMED: usize = 3;
+
+/// Ranks in parallel groups without the data-parallel one, in the order of [`DIMENSIONS`].
+type Coordinates = [Option<u32>; 4];
+const DIMENSIONS: [Dimension; 4] = [
+    Dimension::Pipeline,
+    Dimension::Tensor,
+    Dimension::Expert,
+    Dimension::Context,
+];
+
+/// How finely processes are told apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Grain {
+    #[default]
+    Exact,
+    Stage,
+    Whole,
+}
+
+impl Grain {
+    fn of(self, exact: &Coordinates) -> Coordinates {
+        match self {
+            Grain::Exact => *exact,
+            Grain::Stage => [exact[0], None, None, None],
+            Grain::Whole => [None; 4],
+        }
+    }
+}
+
+/// One call site in all processes of a group.
+#[derive(Debug, Clone, Default)]
+struct Sums {
+    bytes: Spread,
+    count: u64,
+    paths: Paths,
+}
+
+/// The stacks of a call site.
+#[derive(Debug, Clone, Default)]
+enum Paths {
+    #[default]
+    None,
+    /// Its values are those of the site.
+    One(PathId),
+    Several(Vec<(PathId, Spread)>),
+    /// More than [`PATHS_MAX`], or some that are not known.
+    Many,
+}
+
+impl Paths {
+    /// All stacks with their values, of which `bytes` is the sum.
+    fn several(self, bytes: &Spread) -> Option<Vec<(PathId, Spread)>> {
+        match self {
+            Paths::None => Some(Vec::new()),
+            Paths::One(path) => Some(vec![(path, bytes.clone())]),
+            Paths::Several(all) => Some(all),
+            Paths::Many => None,
+        }
+    }
+}
+
+impl Sums {
+    /// Adds what a process holds at this call site, one row for each stack.
+    fn add(&mut self, number: u32, rows: &[SiteSum]) {
+        let total = Tally::total(rows.iter().map(|row| row.tally));
+        let paths = std::mem::take(&mut self.paths);
+        self.paths = match (paths, rows) {
+            (Paths::None, [SiteSum { path: Some(path), .. }]) => Paths::One(*path),
+            (Paths::One(one), [SiteSum { path: Some(path), .. }]) if one == *path => Paths::One(one),
+            (Paths::Many, _) => Paths::Many,
+            (paths, rows) => self.with_paths(paths, number, rows),
+        };
+        self.bytes.add(number, total.bytes);
+        self.count = self.count.saturating_add(total.count);
+    }
+
+    #[cold]
+    fn with_paths(&self, paths: Paths, number: u32, rows: &[SiteSum]) -> Paths {
+        let Some(mut all) = paths.several(&self.bytes) else {
+            return Paths::Many;
+        };
+        for row in rows {
+            let Some(path) = row.path else {
+                return Paths::Many;
+            };
+            at_path(&mut all, path).add(number, row.tally.bytes);
+        }
+        limited(all)
+    }
+
+    fn join(&mut self, other: &Sums) {
+        let (mine, theirs) = (std::mem::take(&mut self.paths), other.paths.clone());
+        self.paths = match (mine, theirs) {
+            (Paths::None, paths) | (paths, Paths::None) => paths,
+            (Paths::One(one), Paths::One(other)) if one == other => Paths::One(one),
+            (mine, theirs) => match (mine.several(&self.bytes), theirs.several(&other.bytes)) {
+                (Some(mut all), Some(others)) => {
+                    others
+                        .iter()
+                        .for_each(|(path, spread)| at_path(&mut all, *path).join(spread));
+                    limited(all)
+                }
+                _ => Paths::Many,
+            },
+        };
+        self.bytes.join(&other.bytes);
+        self.count = self.count.saturating_add(other.count);
+    }
+}
+
+fn at_path(all: &mut Vec<(PathId, Spread)>, path: PathId) -> &mut Spread {
+    let at = all.iter().position(|(of, _)| *of == path).unwrap_or_else(|| {
+        all.push((path, Spread::default()));
+        all.len() - 1
+    });
+    &mut all[at].1
+}
+
+fn limited(all: Vec<(PathId, Spread)>) -> Paths {
+    if all.len() > PATHS_MAX {
+        Paths::Many
+    } else {
+        Paths::Several(all)
+    }
+}
+
+/// Processes that do the same work.
+#[derive(Debug, Clone, Default)]
+struct Cell {
+    members: Vec<u32>,
+    /// By [`SiteId`].
+    sites: Vec<Option<Box<Sums>>>,
+    held: Spread,
+    peak: Spread,
+}
+
+impl Cell {
+    fn site(&mut self, site: SiteId) -> &mut Sums {
+        let at = site as usize;
+        if self.sites.len() <= at {
+            self.sites.resize_with(at + 1, || None);
+        }
+        self.sites[at].get_or_insert_default()
+    }
+
+    fn join(&mut self, other: &Cell) {
+        self.members.extend(&other.members);
+        self.members.sort_unstable();
+        self.held.join(&other.held);
+        self.peak.join(&other.peak);
+        for (site, sums) in (0..).zip(&other.sites) {
+            if let Some(sums) = sums {
+                self.site(site).join(sums);
+            }
+        }
+    }
+
+    fn sums(&self, site: SiteId) -> Option<&Sums> {
+        self.sites.get(site as usize)?.as_deref()
+    }
+}
+
+/// Cells joined by coarser coordinates; those that need no joining are borrowed.
+fn joined(cells: &BTreeMap<Coordinates, Cell>, grain: Grain) -> BTreeMap<Coordinates, Cow<'_, Cell>> {
+    let mut all: BTreeMap<Coordinates, Cow<Cell>> = BTreeMap::new();
+    for (at, cell) in cells {
+        match all.entry(grain.of(at)) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(Cow::Borrowed(cell));
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => entry.get_mut().to_mut().join(cell),
+        }
+    }
+    all
+}
+
+/// Processes of one program.
+#[derive(Debug, Default)]
+pub struct Population {
+    pub program: Program,
+    grain: Grain,
+    cells: BTreeMap<Coordinates, Cell>,
+    known: HashSet<SiteId>,
+    /// Memory of call sites beyond [`SITES_MAX`].
+    pub beyond: Tally,
+}
+
+/// What stands out in a population.
+#[derive(Debug, Default)]
+pub struct Found {
+    pub sites: Vec<(SiteRow, Vec<u32>)>,
+    pub processes: Vec<(ProcessesOut, Vec<u32>)>,
+    pub warnings: Vec<String>,
+}
+
+impl Population {
+    pub fn of(program: &Program) -> Population {
+        Population {
+            program: program.clone(),
+            ..Population::default()
+        }
+    }
+
+    /// Adds a process.
+    pub fn add(&mut self, number: u32, sums: &ProcessSums) {
+        let at = coordinates(&sums.row.member);
+        let cell = self.cells.entry(self.grain.of(&at)).or_default();
+        cell.members.push(number);
+        cell.held.add(number, sums.row.held.bytes);
+        cell.peak.add(number, sums.row.peak_bytes);
+        for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
+            let site = rows[0].site;
+            if !self.known.contains(&site) {
+                if self.known.len() == SITES_MAX {
+                    self.beyond.join(Tally::total(rows.iter().map(|row| row.tally)));
+                    continue;
+                }
+                self.known.insert(site);
+            }
+            cell.site(site).add(number, rows);
+        }
+        if self.grain == Grain::Exact && self.cells.len() > GROUPS_MAX {
+            self.coarsen(Grain::Stage);
+        }
+        if self.grain == Grain::Stage && self.cells.len() > STAGES_MAX {
+            self.coarsen(Grain::Whole);
+        }
+    }
+
+    fn coarsen(&mut self, grain: Grain) {
+        let cells = joined(&self.cells, grain);
+        let cells = cells.into_iter().map(|(at, cell)| (at, cell.into_owned())).collect();
+        (self.grain, self.cells) = (grain, cells);
+    }
+
+    /// Judges the processes.
+    pub fn judge(&mut self, sites: &Sites, rows: &[Option<ProcessRow>]) -> Found {
+        self.cells.values_mut().for_each(|cell| cell.members.sort_unstable());
+        let mut found = Found::default();
+        let mut whole = joined(&self.cells, Grain::Whole);
+        let Some((_, whole)) = whole.pop_first() else {
+            return found;
+        };
+        let naming = naming(&self.program, &whole.members, rows, &mut found.warnings);
+        let stages = joined(&self.cells, Grain::Stage);
+        let scopes = self.scopes(&whole, &stages);
+        let context = Judging {
+            sites,
+            rows,
+            naming,
+            scopes,
+        };
+        let mut known: Vec<SiteId> = self.known.iter().copied().collect();
+        known.sort_unstable();
+        for site in known {
+            if let Some(sums) = whole.sums(site) {
+                found
+                    .sites
+                    .push(context.site(&self.program, site, sums, whole.members.len() as u64));
+            }
+        }
+        type SpreadOf = fn(&Cell) -> &Spread;
+        type ValueOf = fn(&ProcessRow) -> u64;
+        let quantities: [(Quantity, SpreadOf, ValueOf); 2] = [
+            (Quantity::Held, |cell| &cell.held, |row| row.held.bytes),
+            (Quantity::Peak, |cell| &cell.peak, |row| row.peak_bytes),
+        ];
+        for (what, spread, value) in quantities {
+            let of = |member: &u32| Some((*member, value(rows.get(*member as usize)?.as_ref()?)));
+            let look = |cell: &Cell| {
+                let values: Vec<_> = cell.members.iter().filter_map(of).collect();
+                match judge_each(spread(cell), &values) {
+                    Verdict::StandOut(out) => (Some((out, None)), true),
+                    verdict => (None, verdict == Verdict::Alike),
+                }
+            };
+            let (out, _) = context.outliers(look);
+            if let Some((out, members)) = context.combined(&out, None) {
+                found.processes.push((ProcessesOut { what, out }, members));
+            }
+        }
+        found
+    }
+
+    /// What is judged: the whole program if no stage has two processes, otherwise each stage.
+    fn scopes<'a>(&'a self, whole: &'a Cell, stages: &'a BTreeMap<Coordinates, Cow<'a, Cell>>) -> Vec<Judged<'a>> {
+        let exact = |stage: Option<&Coordinates>| {
+            let of_stage = self
+                .cells
+                .iter()
+                .filter(move |(at, _)| stage.is_none_or(|stage| Grain::Stage.of(at) == *stage));
+            let all: Vec<(Scope, &Cell)> = of_stage.map(|(at, cell)| (scope(at), cell)).collect();
+            // One alone has nothing to be compared with.
+            let compares = all.len() > 1 && all.iter().any(|(_, cell)| cell.members.len() > 1);
+            if compares { all } else { Vec::new() }
+        };
+        if stages.len() == 1 || stages.values().all(|cell| cell.members.len() < 2) {
+            return vec![Judged {
+                scope: Scope::default(),
+                cell: whole,
+                exact: exact(None),
+            }];
+        }
+        let judged = |(at, cell): (&'a Coordinates, &'a Cow<'a, Cell>)| Judged {
+            scope: scope(at),
+            cell: cell.as_ref(),
+            exact: exact(Some(at)),
+        };
+        stages.iter().map(judged).collect()
+    }
+}
+
+fn coordinates(member: &Member) -> Coordinates {
+    DIMENSIONS.map(|dimension| member.identity.groups.get(&dimension).copied())
+}
+
+/// `pipeline stage 1, tensor rank 0`.
+fn scope(at: &Coordinates) -> Scope {
+    let known = DIMENSIONS
+        .iter()
+        .zip(at)
+        .filter_map(|(dimension, at)| Some((*dimension, (*at)?)));
+    Scope(known.collect())
+}
+
+/// A group whose processes are compared with each other, and the finer groups in it.
+struct Judged<'a> {
+    scope: Scope,
+    cell: &'a Cell,
+    exact: Vec<(Scope, &'a Cell)>,
+}
+
+/// An outlier, in which group, and through which stack.
+struct Finding<'a> {
+    out: Outliers,
+    scope: &'a Scope,
+    members: &'a [u32],
+    path: Option<PathId>,
+}
+
+struct Judging<'a> {
+    sites: &'a Sites,
+    rows: &'a [Option<ProcessRow>],
+    naming: Naming,
+    scopes: Vec<Judged<'a>>,
+}
+
+/// What stands out in one group, with the stack if only that does, and whether its values have something in common.
+type Look = (Option<(Outliers, Option<PathId>)>, bool);
+
+impl<'a> Judging<'a> {
+    /// The outliers of each group, and whether one has no common value.
+    fn outliers(&'a self, look: impl Fn(&Cell) -> Look) -> (Vec<Finding<'a>>, bool) {
+        let (mut all, mut differs) = (Vec::new(), false);
+        for judged in &self.scopes {
+            let whole = look(judged.cell);
+            let looks: Vec<(&Scope, &Cell, Look)> = match whole.1 || judged.exact.is_empty() {
+                true => vec![(&judged.scope, judged.cell, whole)],
+                false => judged
+                    .exact
+                    .iter()
+                    .map(|(scope, cell)| (scope, *cell, look(cell)))
+                    .collect(),
+            };
+            for (scope, cell, (found, has_common_value)) in looks {
+                differs |= !has_common_value && found.is_none();
+                all.extend(found.map(|(out, path)| Finding {
+                    out,
+                    scope,
+                    members: &cell.members,
+                    path,
+                }));
+            }
+        }
+        (all, differs)
+    }
+
+    fn site(&self, program: &Program, site: SiteId, sums: &Sums, of: u64) -> (SiteRow, Vec<u32>) {
+        let none = Sums::default();
+        let (found, differs) = self.outliers(|cell| {
+            let sums = cell.sums(site).unwrap_or(&none);
+            match judge(&sums.bytes, &cell.members) {
+                Verdict::StandOut(out) => (Some((out, None)), true),
+                Verdict::Alike => (self.behind(sums, &cell.members, true), true),
+                Verdict::NoCommonValue => (self.behind(sums, &cell.members, false), false),
+            }
+        });
+        let (stands_out, members) = self.combined(&found, Some(sums)).unzip();
+        let (median_bytes, median_is_exact) = sums.bytes.median(of);
+        let row = SiteRow {
+            program: program.clone(),
+            site: self.sites.get(site),
+            sum_bytes: u64::try_from(sums.bytes.sum).unwrap_or(u64::MAX),
+            sum_count: sums.count,
+            median_bytes,
+            median_is_exact,
+            min_bytes: sums.bytes.min(of),
+            max_bytes: sums.bytes.max,
+            processes: sums.bytes.have(),
+            of_processes: of,
+            differs: differs && stands_out.is_none(),
+            stands_out,
+        };
+        (row, members.unwrap_or_default())
+    }
+
+    /// Processes that have unusually much through one of the site's stacks. If the sums of the site are alike, a process counts
+    /// only if its sum shows at least half of the difference: otherwise another stack has less, so the memory went another way.
+    fn behind(&self, sums: &Sums, members: &[u32], is_alike: bool) -> Option<(Outliers, Option<PathId>)> {
+        let Paths::Several(paths) = &sums.paths else {
+            return None;
+        };
+        let (median, _) = sums.bytes.median(members.len() as u64);
+        let is_more = |out: &Outliers| {
+            let shows = |&(member, value): &(u32, u64)| {
+                let total = sums.bytes.example(member);
+                total.is_some_and(|total| total.saturating_sub(median) >= (value - out.median) / 2)
+            };
+            let all_known = out.examples.len() as u64 == out.count;
+            out.from > out.median && (!is_alike || all_known && out.examples.iter().all(shows))
+        };
+        let judged = paths.iter().filter_map(|(path, spread)| match judge(spread, members) {
+            Verdict::StandOut(out) if is_more(&out) => Some((out, *path)),
+            _ => None,
+        });
+        let most = judged.max_by_key(|(out, path)| (out.apart, std::cmp::Reverse(self.sites.fingerprint(*path))));
+        most.map(|(out, path)| (out, Some(path)))
+    }
+
+    /// The findings of all groups as one, and the processes.
+    fn combined(&self, found: &[Finding], sums: Option<&Sums>) -> Option<(StandsOut, Vec<u32>)> {
+        let mut order: Vec<&Finding> = found.iter().collect();
+        order.sort_by_key(|finding| std::cmp::Reverse(finding.out.apart));
+        let sentences = order.iter().take(NAMED).map(|finding| {
+            let group = Group {
+                members: finding.members,
+                rows: self.rows,
+                naming: self.naming,
+                scope: finding.scope,
+                via: finding.path.and_then(|path| self.via(path, sums?)),
+            };
+            sentence(&finding.out, &group)
+        });
+        let mut text = sentences.collect::<Vec<_>>().join("; ");
+        if order.len() > NAMED {
+            text += &format!("; and in {} more groups", words::count((order.len() - NAMED) as u64));
+        }
+        let mut members: Vec<u32> = found
+            .iter()
+            .flat_map(|finding| finding.out.members.iter().copied())
+            .collect();
+        members.sort_unstable();
+        let outs: Vec<&Outliers> = found.iter().map(|finding| &finding.out).collect();
+        (!found.is_empty()).then(|| (StandsOut::of(&outs, text, self.rows), members))
+    }
+
+    /// The caller that tells a stack from the others of its site.
+    fn via(&self, path: PathId, sums: &Sums) -> Option<String> {
+        let Paths::Several(all) = &sums.paths else {
+            return None;
+        };
+        let others: Vec<PathId> = all
+            .iter()
+            .map(|(other, _)| *other)
+            .filter(|other| *other != path)
+            .collect();
+        self.sites.via(path, &others)
+    }
+}
+
+/// Ranks name processes if each process has its own.
+fn naming(program: &Program, members: &[u32], rows: &[Option<ProcessRow>], warnings: &mut Vec<String>) -> Naming {
+    let rows = || members.iter().filter_map(|member| rows.get(*member as usize)?.as_ref());
+    let mut ranks: Vec<u32> = rows().filter_map(|row| row.member.rank).collect();
+    ranks.sort_unstable();
+    let twice = ranks.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+    if let Some(rank) = twice {
+        let different = |of: &dyn Fn(&Member) -> Option<String>| {
+            let all: std::collections::BTreeSet<String> = rows().filter_map(|row| of(&row.member)).collect();
+            all.len()
+        };
+        let jobs = different(&|member| member.job.clone());
+        let restarts = different(&|member| member.restart.map(|number| number.to_string()));
+        let why = match (jobs, restarts) {
+            (2.., _) => format!("these are recordings of {jobs} jobs"),
+            (_, 2..) => "the launcher restarted the job, and these are recordings of several runs".to_owned(),
+            _ => "these may be recordings of several jobs".to_owned(),
+        };
+        warnings.push(format!(
+            "several processes of {program} have rank {rank}; {why}, so processes are named by pid"
+        ));
+    }
+    match twice.is_none() && ranks.len() == members.len() {
+        true => Naming::Rank,
+        false => Naming::Pid,
+    }
+}

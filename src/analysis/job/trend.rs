@@ -1,0 +1,411 @@
+//! Trends of a job: which call sites grow, on how many of its processes, and which processes grow alone.
+//!
+//! Each process is judged by itself ([`crate::analysis::trend`]); its judged call sites are added up here and its trend can be
+//! dropped. A process that was restarted is one process.
+//!
+//! Deliberately absent: the series of each process; `--per-process` shows them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use super::identity::rank_of;
+use super::names::{self, Named};
+use super::outliers::Naming;
+use super::sites::Site;
+use crate::analysis::program::Program;
+use crate::analysis::tally::Tally;
+use crate::analysis::trend::{Against, Class, Classes, Evidence, Measure, POINTS_NEEDED, Row, Trend};
+use crate::analysis::words;
+
+/// The value of [`JobTrend::format`].
+pub const FORMAT: &str = "culeak-job-trend";
+pub const VERSION: u32 = 1;
+/// Processes that a row lists.
+const NAMED: usize = 64;
+/// A warning for each of a thousand processes does not help.
+const WARNINGS: usize = 10;
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub top: Option<usize>,
+    /// Rows that never held this much in any process are cut off.
+    pub min_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobTrend {
+    pub format: &'static str,
+    pub version: u32,
+    pub program: Program,
+    pub against: Against,
+    /// By rank, host and pid.
+    pub processes: Vec<ProcessTrend>,
+    pub hosts: usize,
+    /// The number of snapshots of one process that a judgement needs.
+    pub points_needed: usize,
+    /// The number of processes that could be judged.
+    pub judged: usize,
+    /// Number of call sites by class: the most suspicious one in any process.
+    pub classes: Classes,
+    /// Most suspicious first; then those that grow most in all processes together.
+    pub sites: Vec<SiteTrend>,
+    pub hidden_sites: usize,
+    pub warnings: Vec<String>,
+}
+
+/// A process, restarts included.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessTrend {
+    pub rank: Option<u32>,
+    pub host: String,
+    pub pid: u32,
+    /// The last of its snapshots.
+    pub source: String,
+    pub points: usize,
+    /// The number of times it was started.
+    pub runs: usize,
+    pub finished: bool,
+    /// It has enough snapshots, and enough marks if growth is measured against them.
+    pub judged: bool,
+    pub first: Tally,
+    pub last: Tally,
+    /// The number of its call sites that grow.
+    pub growing: usize,
+    /// What they grow by, per unit.
+    pub pace: f64,
+    /// Units until a device is full at that pace: the soonest.
+    pub full_after: Option<f64>,
+}
+
+/// A call site over all processes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteTrend {
+    pub site: Site,
+    /// The most suspicious one in any process.
+    pub class: Class,
+    pub judged_by: Measure,
+    /// Processes by the class of this call site; one without the site, or in which it never changed, is in none.
+    pub classes: Classes,
+    /// Processes with this class, and all that were judged.
+    pub agreeing: usize,
+    pub judged: usize,
+    /// Some of the processes with this class, those that grow most first.
+    pub processes: Vec<Growing>,
+    /// The sum of the paces of the processes with this class, in bytes, or in objects if the row is of objects.
+    pub pace: f64,
+    /// In all processes together.
+    pub first: Tally,
+    pub last: Tally,
+    /// Units until the device of one of them is full.
+    pub full_after: Option<f64>,
+    /// Who grows by how much, in words.
+    pub sentence: String,
+}
+
+/// A process whose call site has the row's class.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Growing {
+    pub rank: Option<u32>,
+    pub host: String,
+    pub pid: u32,
+    pub pace: f64,
+    pub first: u64,
+    pub last: u64,
+    pub source: String,
+}
+
+/// Trends of processes, added one after the other.
+#[derive(Debug, Default)]
+pub struct Job {
+    program: Program,
+    against: Against,
+    processes: Vec<ProcessTrend>,
+    sites: Vec<Sums>,
+    numbers: HashMap<(crate::analysis::site::Fingerprint, bool, Option<&'static str>), usize>,
+    warnings: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Sums {
+    site: Site,
+    /// In processes that were judged.
+    all: Vec<Of>,
+    most: u64,
+    first: Tally,
+    last: Tally,
+}
+
+/// A site in a process.
+#[derive(Debug, Clone, Copy)]
+struct Of {
+    process: usize,
+    class: Class,
+    judged_by: Measure,
+    pace: f64,
+    first: u64,
+    last: u64,
+    full_after: Option<f64>,
+}
+
+impl Job {
+    /// Adds the trend of a process, all of whose rows that change must be in it.
+    pub fn add(&mut self, trend: &Trend) {
+        let number = self.processes.len();
+        let judged = !(trend.too_few || trend.no_marks || trend.too_few_marks);
+        let Some((span, last)) = trend.processes.last().zip(trend.points.last()) else {
+            return;
+        };
+        if number == 0 {
+            (self.program, self.against) = (trend.program.clone(), trend.against);
+        }
+        let growing: Vec<&Row> = trend.rows.iter().filter(|row| judged && is_growth(row.class)).collect();
+        let first = trend
+            .points
+            .iter()
+            .find(|point| point.process + 1 == trend.processes.len());
+        let full = trend.devices.iter().filter_map(|device| device.full_after);
+        self.processes.push(ProcessTrend {
+            rank: rank_of(&span.process.ranks),
+            host: span.process.host.clone(),
+            pid: span.process.pid,
+            source: last.source.clone(),
+            points: trend.points.len(),
+            runs: trend.processes.len(),
+            finished: span.finished,
+            judged,
+            first: first.map_or_else(Tally::default, |point| point.held),
+            last: last.held,
+            growing: growing.len(),
+            pace: growing
+                .iter()
+                .filter(|row| row.site.object.is_none())
+                .map(|row| row.bytes.pace)
+                .sum(),
+            full_after: full.min_by(f64::total_cmp),
+        });
+        for warning in &trend.warnings {
+            if self.warnings.len() < WARNINGS && !self.warnings.contains(warning) {
+                self.warnings.push(warning.clone());
+            }
+        }
+        for row in trend.rows.iter().filter(|_| judged) {
+            self.add_row(number, row);
+        }
+    }
+
+    fn add_row(&mut self, process: usize, row: &Row) {
+        let key = (row.site.fingerprint, row.site.pool, row.site.object);
+        let next = self.sites.len();
+        let nth = *self.numbers.entry(key).or_insert(next);
+        if nth == next {
+            self.sites.push(Sums {
+                site: row.site.clone(),
+                all: Vec::new(),
+                most: 0,
+                first: Tally::default(),
+                last: Tally::default(),
+            });
+        }
+        let sums = &mut self.sites[nth];
+        let evidence: &Evidence = match row.judged_by {
+            Measure::Bytes => &row.bytes,
+            Measure::Count => &row.count,
+        };
+        sums.most = sums.most.max(row.bytes.most);
+        let tally = |bytes, count| Tally { bytes, count };
+        sums.first.join(tally(row.bytes.first, row.count.first));
+        sums.last.join(tally(row.bytes.last, row.count.last));
+        sums.all.push(Of {
+            process,
+            class: row.class,
+            judged_by: row.judged_by,
+            // Bytes say more to the reader, even if the number of blocks decided.
+            pace: if row.site.object.is_some() {
+                row.count.pace
+            } else {
+                row.bytes.pace
+            },
+            first: if row.site.object.is_some() {
+                evidence.first
+            } else {
+                row.bytes.first
+            },
+            last: if row.site.object.is_some() {
+                evidence.last
+            } else {
+                row.bytes.last
+            },
+            full_after: row.full_after,
+        });
+    }
+
+    /// The trend of the job.
+    pub fn finish(self, options: &Options) -> JobTrend {
+        let Job {
+            program,
+            against,
+            processes,
+            sites,
+            warnings,
+            ..
+        } = self;
+        let words = Words::of(&processes, against);
+        let (mut classes, mut rows, mut hidden) = (Classes::default(), Vec::new(), 0);
+        for sums in sites {
+            let most = sums.most;
+            let row = words.row(sums);
+            classes.add(row.class);
+            match most >= options.min_bytes || row.site.object.is_some() {
+                true => rows.push(row),
+                false => hidden += 1,
+            }
+        }
+        rows.sort_by(|a, b| {
+            let text = |row: &SiteTrend| (row.site.label.clone(), row.site.place.clone(), row.site.fingerprint);
+            (a.class.cmp(&b.class))
+                .then_with(|| b.pace.total_cmp(&a.pace))
+                .then_with(|| b.last.bytes.cmp(&a.last.bytes))
+                .then_with(|| text(a).cmp(&text(b)))
+        });
+        let all = rows.len();
+        rows.truncate(options.top.unwrap_or(all));
+        let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
+        let hosts = hosts.len();
+        let judged = processes.iter().filter(|process| process.judged).count();
+        let mut processes = processes;
+        processes.sort_by_cached_key(|process| {
+            let rank = process.rank.unwrap_or(u32::MAX);
+            (rank, process.host.clone(), process.pid, process.source.clone())
+        });
+        JobTrend {
+            format: FORMAT,
+            version: VERSION,
+            program,
+            against,
+            hosts,
+            points_needed: POINTS_NEEDED,
+            judged,
+            classes,
+            hidden_sites: hidden + all - rows.len(),
+            sites: rows,
+            processes,
+            warnings,
+        }
+    }
+}
+
+impl JobTrend {
+    pub fn is_growing(&self) -> bool {
+        self.classes.growing + self.classes.freed_only_at_exit > 0
+    }
+}
+
+fn is_growth(class: Class) -> bool {
+    matches!(class, Class::Growing | Class::FreedOnlyAtExit)
+}
+
+/// What sentences need of the processes.
+struct Words<'p> {
+    processes: &'p [ProcessTrend],
+    naming: Naming,
+    several_hosts: bool,
+    judged: usize,
+    against: Against,
+}
+
+impl<'p> Words<'p> {
+    fn of(processes: &'p [ProcessTrend], against: Against) -> Words<'p> {
+        let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
+        Words {
+            naming: names::naming(processes.iter().map(named)),
+            several_hosts: hosts.len() > 1,
+            judged: processes.iter().filter(|process| process.judged).count(),
+            processes,
+            against,
+        }
+    }
+
+    fn row(&self, sums: Sums) -> SiteTrend {
+        let mut classes = Classes::default();
+        sums.all.iter().for_each(|of| classes.add(of.class));
+        let class = sums.all.iter().map(|of| of.class).min().unwrap_or(Class::TooFew);
+        let mut same: Vec<Of> = sums.all.into_iter().filter(|of| of.class == class).collect();
+        same.sort_by(|a, b| b.pace.total_cmp(&a.pace).then(a.process.cmp(&b.process)));
+        let growing = same.iter().take(NAMED).map(|of| {
+            let process = &self.processes[of.process];
+            Growing {
+                rank: process.rank,
+                host: process.host.clone(),
+                pid: process.pid,
+                pace: of.pace,
+                first: of.first,
+                last: of.last,
+                source: process.source.clone(),
+            }
+        });
+        SiteTrend {
+            class,
+            judged_by: same.first().map_or(Measure::Bytes, |of| of.judged_by),
+            classes,
+            agreeing: same.len(),
+            judged: self.judged,
+            processes: growing.collect(),
+            pace: same.iter().map(|of| of.pace).sum(),
+            first: sums.first,
+            last: sums.last,
+            full_after: same.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp),
+            sentence: self.sentence(&sums.site, &same),
+            site: sums.site,
+        }
+    }
+
+    /// `only rank 5 of 8: +30 MiB per hour, full in 3 h`, `all 8 ranks: +9 MiB to +11 MiB per hour each`.
+    fn sentence(&self, site: &Site, same: &[Of]) -> String {
+        let noun = names::noun(self.naming, self.judged as u64);
+        let named: Vec<Named> = same.iter().map(|of| named(&self.processes[of.process])).collect();
+        let who = match (same.len(), self.judged) {
+            (1, 1) => names::list(&named, self.naming, self.several_hosts),
+            (n, of) if n == of => format!("all {} {noun}", words::count(of as u64)),
+            (n, of) => {
+                let only = if n == 1 { "only " } else { "" };
+                let names = names::list(&named, self.naming, self.several_hosts);
+                format!("{only}{names} of {}", words::count(of as u64))
+            }
+        };
+        let pace = |pace: f64| match site.object {
+            Some(_) => format!("{pace:+.1}"),
+            None => words::signed_bytes(pace as i128),
+        };
+        let (most, least) = (
+            same.first().map_or(0.0, |of| of.pace),
+            same.last().map_or(0.0, |of| of.pace),
+        );
+        let (most, least) = (pace(most), pace(least));
+        let each = if same.len() > 1 { " each" } else { "" };
+        let paces = if most == least {
+            most
+        } else {
+            format!("{least} to {most}")
+        };
+        let full = same.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp);
+        let full = full.map(|after| format!(", a device is full in {}", self.against.span(after)));
+        format!(
+            "{who}: {paces} per {}{each}{}",
+            self.against.unit(),
+            full.unwrap_or_default()
+        )
+    }
+}
+
+fn named(process: &ProcessTrend) -> Named<'_> {
+    Named {
+        rank: process.rank,
+        host: &process.host,
+        pid: process.pid,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! A call site as text: what remains of it when its snapshot is dropped.
+
+use serde::Serialize;
+
+use super::{CallStack, Fingerprint, Role};
+use crate::analysis::function_name::plain;
+
+/// A call site as text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Site {
+    /// The function, or module and offset.
+    pub label: String,
+    /// `train.py:212`.
+    pub place: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub module: String,
+    /// A caching allocator holds the memory.
+    pub pool: bool,
+    /// The owner of that allocator.
+    pub allocator: Option<&'static str>,
+    /// The CUDA library that requested the memory.
+    pub library: Option<&'static str>,
+    /// Of its records, if they are of one snapshot.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<&'static str>,
+    /// The kind of object that it creates, if the row is of objects without an address; it has counts only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub object: Option<&'static str>,
+    /// `site_fingerprint` of a report, or `fingerprint` if rows are stacks.
+    pub fingerprint: Fingerprint,
+    /// The shown frames of one of its stacks, innermost first.
+    pub stack: Vec<SiteFrame>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteFrame {
+    pub function: String,
+    pub place: Option<String>,
+    pub module: String,
+    pub role: Role,
+    /// Whether this frame is the call site.
+    pub site: bool,
+}
+
+impl Site {
+    /// The call site of a stack, as if no caching allocator held its memory.
+    pub fn of(stack: &CallStack) -> Site {
+        let site = stack.site();
+        let frames = stack.shown().map(|frame| SiteFrame {
+            function: plain(&frame.name()).into_owned(),
+            place: frame.short_place(),
+            module: frame.module_name().to_owned(),
+            role: frame.role,
+            site: Some(frame) == site,
+        });
+        Site {
+            label: site.map_or_else(|| "(no stack)".to_owned(), |site| plain(&site.name()).into_owned()),
+            place: site.and_then(|site| site.short_place()),
+            file: site.and_then(|site| site.file).map(str::to_owned),
+            line: site.and_then(|site| site.line),
+            module: site.map_or_else(String::new, |site| site.module_name().to_owned()),
+            pool: false,
+            allocator: stack.allocator,
+            library: stack.library,
+            kinds: Vec::new(),
+            object: None,
+            fingerprint: stack.site_fingerprint,
+            stack: frames.collect(),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The dataset of `culeak export --partition` and `culeak collect` in DuckDB, Spark and PyArrow: every query of `culeak sql` on both
+# engines, compared with culeak's own report, trend and diff. Needs a culeak built with `--features parquet`, the example
+# many_ranks (cargo build --example many_ranks), python3 and pip; installs a Java runtime if it is missing.
+#
+#     tests/dataset/run.sh [PATH_OF_CULEAK]
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/../.."
+culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
+many_ranks="${CARGO_TARGET_DIR:-target}/debug/examples/many_ranks"
+readers="${CARGO_TARGET_DIR:-target}/dataset-readers"
+
+if ! command -v java >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qy --no-install-recommends openjdk-17-jre-headless ||
+        { apt-get update -q && apt-get install -qy --no-install-recommends openjdk-17-jre-headless; }
+fi
+if ! "$readers/bin/python" -c 'import duckdb, nbclient, ipykernel, pyarrow, pyspark' 2>/dev/null; then
+    python3 -m venv "$readers"
+    "$readers/bin/pip" install --quiet --disable-pip-version-check duckdb ipykernel nbclient nbformat pyarrow pyspark
+fi
+[ -x "$many_ranks" ] || cargo build --quiet --locked --example many_ranks
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+LEAKING=17,40-43 NOISE=3 "$many_ranks" "$folder/job" 64 60
+"$many_ranks" "$folder/calm" 16 60
+"$readers/bin/python" -B tests/dataset/claims.py "$culeak" "$folder"

@@ -1,0 +1,590 @@
+"""Claims about `culeak push`. Called by run.sh: claims.py CULEAK FOLDER."""
+
+import collections
+import concurrent.futures
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+import uuid
+
+import trustme
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
+from google.rpc import status_pb2
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.profiles.v1development import profiles_service_pb2
+
+from peers import CULEAK, FOLDER, LIMIT, Server, context, culeak, end_of, environment, raw, report, run, start
+
+SECRET = "hunter2-very-secret"
+QUICK = ["--timeout", "1s", "--retry-for", "500ms"]
+
+
+def record():
+    """A recording of rank 3."""
+    culeak("demo", "--fake", "-o", FOLDER / "leaky", env=environment(RANK="3"))
+    [recording] = (FOLDER / "leaky").glob("*.culeak")
+    return recording
+
+
+def like(recording, rank, path):
+    """A snapshot of it that differs in rank, pid and sizes. Recordings take longer."""
+    path.parent.mkdir(exist_ok=True)
+    command = [CULEAK, "snapshot", recording, "-o", "-"]
+    snapshot = json.loads(subprocess.run(command, check=True, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout)
+    snapshot["process"]["ranks"]["RANK"] = str(rank)
+    snapshot["process"]["pid"] += rank + 1
+    rows = snapshot["allocations"]
+    rows["rows"][0][rows["columns"].index("bytes")] += rank + 1
+    path.write_text(json.dumps(snapshot))
+    return path
+
+
+LEAKY = record()
+JOB = FOLDER / "job"
+OTHER = like(LEAKY, 0, JOB / "0.culeak")
+like(LEAKY, 1, JOB / "1.culeak")
+
+
+def pyroscopes_message():
+    """`push.v1.PushRequest` with the field numbers that Pyroscope publishes in api/push/v1 and api/types/v1."""
+    file = descriptor_pb2.FileDescriptorProto(name="push.proto", package="push.v1", syntax="proto3")
+    kinds = {"string": 9, "bytes": 12}
+    for message, fields in {
+        "LabelPair": [("name", 1, "string"), ("value", 2, "string")],
+        "RawSample": [("raw_profile", 1, "bytes"), ("ID", 2, "string")],
+        "RawProfileSeries": [("labels", 1, "LabelPair"), ("samples", 2, "RawSample")],
+        "PushRequest": [("series", 1, "RawProfileSeries")],
+    }.items():
+        of = file.message_type.add(name=message)
+        for name, number, kind in fields:
+            if kind in kinds:
+                of.field.add(name=name, number=number, type=kinds[kind], label=1)
+            else:
+                of.field.add(name=name, number=number, type=11, type_name=f".push.v1.{kind}", label=3)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("push.v1.PushRequest"))
+
+
+PushRequest = pyroscopes_message()
+
+
+def decoded(kind, body):
+    """The message, of which every field is known to the published definition."""
+    message = kind.FromString(body)
+
+    def check(part, path):
+        assert len(unknown_fields.UnknownFieldSet(part)) == 0, f"{path}: unknown fields"
+        for field, value in part.ListFields():
+            if field.type != field.TYPE_MESSAGE:
+                continue
+            values = value if hasattr(value, "__len__") and not hasattr(value, "DESCRIPTOR") else [value]
+            for each in values:
+                check(each, f"{path}.{field.name}")
+
+    check(message, kind.DESCRIPTOR.name)
+    return message
+
+
+def time_of(document):
+    """When the process ended."""
+    return document["process"]["started_unix_ns"] + document["taken"]["at_ns"]
+
+
+def sums(recording):
+    rows = report(recording)["rows"]
+    return sum(row["bytes"] for row in rows), sum(row["count"] for row in rows)
+
+
+def push(*words, **more):
+    return culeak("push", *words, **more)
+
+
+def profile_is_one_that_pyroscope_stores():
+    with Server() as server:
+        output = push(LEAKY, "--to", server.url + "/base/", "--label", "team=vision", "--job", "7", "--tenant", "a team")
+    [request] = server.requests
+    assert request.path == "/base/push.v1.PusherService/Push", request.path
+    assert request.headers["content-type"] == "application/proto"
+    assert request.headers["connect-protocol-version"] == "1"
+    assert request.headers["content-encoding"] is None and request.headers["authorization"] is None
+    assert request.headers["x-scope-orgid"] == "a team"
+    assert request.headers["user-agent"].startswith("culeak/")
+    [series] = decoded(PushRequest, request.body).series
+    labels = [(label.name, label.value) for label in series.labels]
+    process = report(LEAKY)["process"]
+    assert dict(labels) == {
+        "__name__": "cuda_memory", "service_name": "culeak", "host": process["host"], "pid": str(process["pid"]),
+        "rank": "3", "team": "vision", "job_id": "7",
+    }, labels
+    assert len(labels) == len(dict(labels))
+    [sample] = series.samples
+    assert uuid.UUID(sample.ID).version == 4
+    # pprof itself reads the profile.
+    path = FOLDER / "received.pb.gz"
+    path.write_bytes(sample.raw_profile)
+    text = subprocess.run(["go", "tool", "pprof", "-raw", path], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+    lines = text.splitlines()
+    assert "PeriodType: space bytes" in lines, lines[:4]
+    head = lines.index("Samples:")
+    assert [name.split("/")[0].split("[")[0] for name in lines[head + 1].split()] == ["inuse_space", "inuse_objects"], lines[head + 1]
+    numbers = [line.split(":")[0].split() for line in lines[head + 2 : lines.index("Locations")] if re.match(r"^ *\d+ +\d+: ", line)]
+    assert (sum(int(line[0]) for line in numbers), sum(int(line[1]) for line in numbers)) == sums(LEAKY)
+    keys = {key for line in lines[head + 2 : lines.index("Locations")] for key in re.findall(r"(\w+):\[", line)}
+    assert {"kind", "device"} <= keys <= {"kind", "device", "category", "library", "cached"}, keys
+    assert "1 request sent" in output, output
+
+
+def attributes(list_of):
+    found = {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in list_of}
+    assert len(found) == len(list_of), "a key twice"
+    return found
+
+
+def profile_is_one_that_otlp_defines():
+    with Server() as server:
+        push(LEAKY, "--to", server.url, "--as", "otlp-profiles", "--service", "trainer", "--label", "team=vision")
+    [request] = server.requests
+    assert request.path == "/v1development/profiles"
+    assert (request.headers["content-type"], request.headers["content-encoding"]) == ("application/x-protobuf", "gzip")
+    message = decoded(profiles_service_pb2.ExportProfilesServiceRequest, request.plain)
+    [of_process] = message.resource_profiles
+    process = report(LEAKY)
+    host, pid = process["process"]["host"], process["process"]["pid"]
+    assert attributes(of_process.resource.attributes) == {
+        "service.name": "trainer", "service.instance.id": f"{host}:{pid}", "host.name": host, "process.pid": pid,
+        "host": host, "pid": str(pid), "rank": "3", "team": "vision",
+    }
+    [scope] = of_process.scope_profiles
+    assert scope.scope.name == "culeak" and scope.scope.version
+    tables = message.dictionary
+    for table, empty in {
+        "mapping_table": {}, "location_table": {}, "function_table": {}, "attribute_table": {}, "stack_table": {},
+        "link_table": {"trace_id": bytes(16), "span_id": bytes(8)},
+    }.items():
+        first = getattr(tables, table)[0]
+        assert first == type(first)(**empty), table
+    assert tables.string_table[0] == "" and len(set(tables.string_table)) == len(tables.string_table)
+    text = tables.string_table
+    for profile, (name, unit), total in zip(scope.profiles, [("inuse_space", "bytes"), ("inuse_objects", "count")], sums(LEAKY), strict=True):
+        assert (text[profile.sample_type.type_strindex], text[profile.sample_type.unit_strindex]) == (name, unit)
+        assert (text[profile.period_type.type_strindex], text[profile.period_type.unit_strindex]) == ("cuda_memory", "bytes")
+        assert profile.period == 1 and len(profile.profile_id) == 16 and profile.time_unix_nano == time_of(process)
+        assert all(len(sample.values) == 1 for sample in profile.samples)
+        assert sum(sample.values[0] for sample in profile.samples) == total
+        identities = [(sample.stack_index, tuple(sample.attribute_indices)) for sample in profile.samples]
+        assert len(set(identities)) == len(identities)
+        for sample in profile.samples:
+            keys = [text[tables.attribute_table[nth].key_strindex] for nth in sample.attribute_indices]
+            assert "kind" in keys and len(set(keys)) == len(keys), keys
+            frames = [tables.location_table[nth] for nth in tables.stack_table[sample.stack_index].location_indices]
+            assert frames and all(line.function_index > 0 for frame in frames for line in frame.lines)
+            assert all(0 <= frame.mapping_index < len(tables.mapping_table) for frame in frames)
+    functions = {text[function.name_strindex] for function in tables.function_table}
+    assert any(process["rows"][0]["label"].split("(")[0] in function for function in functions), functions
+    build_ids = [text[tables.attribute_table[nth].key_strindex] for mapping in tables.mapping_table for nth in mapping.attribute_indices]
+    assert build_ids and set(build_ids) == {"process.executable.build_id.gnu"}, build_ids
+
+
+def metrics_are_those_that_otlp_defines():
+    with Server() as server:
+        push(JOB, LEAKY, "--to", server.url, "--as", "otlp-metrics", "--top", "2", "--label", "team=vision")
+    assert all(request.path == "/v1/metrics" for request in server.requests)
+    messages = [decoded(metrics_service_pb2.ExportMetricsServiceRequest, request.plain) for request in server.requests]
+    of_processes = [process for message in messages for process in message.resource_metrics]
+    assert len(of_processes) == 3, len(of_processes)
+    ranks = set()
+    for of_process in of_processes:
+        resource = attributes(of_process.resource.attributes)
+        [recording] = [path for path in [*JOB.glob("*.culeak"), LEAKY] if report(path)["process"]["pid"] == resource["process.pid"]]
+        expected = report(recording)
+        assert resource["service.name"] == "culeak" and resource["host.name"] == expected["process"]["host"]
+        [scope] = of_process.scope_metrics
+        points = collections.defaultdict(int)
+        for metric in scope.metrics:
+            kind = metric.WhichOneof("data")
+            data = getattr(metric, kind)
+            assert metric.description and metric.unit
+            assert (kind == "sum") == metric.name.endswith("_total"), metric.name
+            if kind == "sum":
+                assert data.is_monotonic and data.aggregation_temporality == 2
+            seen = set()
+            for point in data.data_points:
+                labels = attributes(point.attributes)
+                assert labels.pop("team") == "vision" and labels.pop("pid") == str(resource["process.pid"])
+                ranks.add(labels.pop("rank"))
+                assert labels.pop("host") == resource["host.name"]
+                assert point.time_unix_nano == time_of(expected)
+                assert point.start_time_unix_nano == expected["process"]["started_unix_ns"]
+                assert point.WhichOneof("value") == "as_int"
+                key = tuple(sorted(labels.items()))
+                assert key not in seen, (metric.name, key)
+                seen.add(key)
+                points[metric.name, *key] = point.as_int
+        totals = expected["totals"]
+        for place in ["blocks", "device", "managed", "host"]:
+            assert points["culeak_held_bytes", ("place", place)] == totals["held"][place]["bytes"]
+            assert points["culeak_held_allocations", ("place", place)] == totals["held"][place]["count"]
+        for device in expected["devices"]:
+            label = ("device", str(device["ordinal"]))
+            assert points["culeak_device_allocated_bytes", label] == device["live"]["bytes"]
+            assert points["culeak_device_peak_bytes", label] == device["peak_bytes"] > 0
+        assert points["culeak_allocations_total",] == totals["allocated"] > 0
+        assert points["culeak_frees_total",] == totals["freed"]
+        assert points["culeak_failed_requests_total",] == totals["failed"]["count"]
+        assert points["culeak_cached_bytes",] == totals["pool"]["bytes"]
+        assert points["culeak_leaked_bytes",] == sum(place["bytes"] for place in totals["held"].values()) > 0
+        for kind in expected["objects"]["kinds"]:
+            assert points["culeak_objects", ("kind", kind["kind"])] == kind["live"]
+        assert points["culeak_losses_total", ("loss", "unknown_frees")] == expected["losses"]["unknown_frees"]
+        sites = {key: value for key, value in points.items() if key[0] == "culeak_call_site_held_bytes"}
+        assert len(sites) == 3 and sum(sites.values()) == sums(recording)[0], sites
+        owned = [value for key, value in points.items() if key[0] == "culeak_owned_bytes"]
+        lines = [line for device in expected["ledger"]["devices"] for line in device["lines"]]
+        others = ["other_processes", "driver_contexts", "driver_device", "page_tables"]
+        assert sum(owned) == sum(line["bytes"] for line in lines if line["what"] not in others and line["bytes"] > 0)
+    assert ranks == {"0", "1", "3"}
+
+
+def secrets_come_from_files_or_variables_and_are_never_printed():
+    for name, text in {"token": f"{SECRET}\n", "headers": f"X-Key: {SECRET}\n"}.items():
+        (FOLDER / name).write_text(text)
+
+    def echo(handler):
+        text = " ".join(f"{name}: {value}" for name, value in handler.headers.items()).encode()
+        handler.send_response(400)
+        handler.send_header("content-length", str(len(text)))
+        handler.end_headers()
+        handler.wfile.write(text)
+
+    basic = "Basic bWU6aHVudGVyMi12ZXJ5LXNlY3JldA=="
+    env = environment(MY_SECRET=SECRET)
+    for words, header in [
+        (["--token-file", FOLDER / "token"], ("authorization", f"Bearer {SECRET}")),
+        (["--token-env", "MY_SECRET"], ("authorization", f"Bearer {SECRET}")),
+        (["--user", "me", "--password-file", FOLDER / "token"], ("authorization", basic)),
+        (["--user", "me", "--password-env", "MY_SECRET"], ("authorization", basic)),
+        (["--header-file", FOLDER / "headers"], ("x-key", SECRET)),
+    ]:
+        with Server(echo) as server:
+            output = push(LEAKY, "--to", server.url, *words, env=env, code=2)
+        assert server.requests[0].headers[header[0]] == header[1], words
+        assert "400" in output and "***" in output, output
+        assert SECRET not in output and basic.split()[1] not in output, output
+    with Server(echo) as server:
+        output = push(LEAKY, "--to", f"{server.url}?key={SECRET}", code=2)
+    assert SECRET not in output, output
+    # What is sent to this machine goes through no proxy.
+    with Server() as server:
+        push(LEAKY, "--to", server.url, env=environment(HTTP_PROXY="http://127.0.0.1:1", http_proxy="http://127.0.0.1:1", ALL_PROXY="http://127.0.0.1:1"))
+    assert len(server.requests) == 1
+    # Neither an option nor a URL takes a secret, and plain HTTP to another machine does not carry one.
+    for words in [
+        ["--to", f"http://me:{SECRET}@localhost:9"],
+        ["--to", "http://culeak-test.invalid", "--token-env", "MY_SECRET"],
+        ["--to", "http://localhost:9", "--user", "me"],
+    ]:
+        output = push(LEAKY, *words, env=env, code=2)
+        assert SECRET not in output, output
+    options = re.findall(r"--[a-z-]+", push("--help"))
+    assert not {"--token", "--password", "--header", "--secret", "--api-key"} & set(options), options
+
+
+def tls_trusts_only_the_named_authority():
+    authority, stranger = trustme.CA(), trustme.CA()
+    mine, theirs = FOLDER / "mine.pem", FOLDER / "theirs.pem"
+    authority.cert_pem.write_to_path(mine)
+    stranger.cert_pem.write_to_path(theirs)
+    queue = FOLDER / "tls-queue"
+    with Server(tls=context(authority, "localhost")) as server:
+        for words in [["--ca-file", theirs], []]:
+            output = push(LEAKY, "--to", server.url, "--queue", queue, *words, env=environment(SSL_CERT_FILE=str(theirs)), code=2)
+            assert "not trusted" in output and "--ca-file" in output, output
+        assert not server.requests
+        push("--to", server.url, "--queue", queue, "--ca-file", mine)
+        assert len(server.requests) == 2
+        # The roots of the system are those that SSL_CERT_FILE names.
+        push(LEAKY, "--to", server.url, env=environment(SSL_CERT_FILE=str(mine)))
+        assert len(server.requests) == 3
+    with Server(tls=context(authority, "other.example")) as server:
+        output = push(LEAKY, "--to", server.url, "--ca-file", mine, code=2)
+        assert "not trusted" in output and not server.requests, output
+    with raw(lambda connection: connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n" * 100)) as (port, _):
+        push(LEAKY, "--to", f"https://localhost:{port}", "--ca-file", mine, *QUICK, code=2)
+
+
+def busy_servers_are_tried_again():
+    refused = (503, {"retry-after": "1"}, b"later")
+    with Server(refused, 429, (502, {"retry-after": "nonsense"}, b"")) as server:
+        push(LEAKY, "--to", server.url)
+    assert len(server.requests) == 4
+    assert len({request.body for request in server.requests}) == 1, "the same request"
+    # A server may ask for a wait that is longer than the patience: one attempt.
+    with Server((503, {"retry-after": "99999999999"}, b"")) as server:
+        output = push(LEAKY, "--to", server.url, code=2)
+    assert len(server.requests) == 1 and "503" in output, output
+
+
+def a_server_that_comes_up_later_gets_it():
+    with Server() as gone:
+        pass
+    pushing = start("push", LEAKY, "--to", gone.url, "--retry-for", "60s")
+    # The client polls, so whichever comes first is right.
+    time.sleep(0.3)
+    with Server(port=gone.port) as server:
+        end_of(pushing)
+        assert len(server.requests) == 1
+
+
+def refused_requests_are_dropped_and_said():
+    status = status_pb2.Status(message="bad \x1b[31mdata").SerializeToString()
+    partial = metrics_service_pb2.ExportMetricsServiceResponse()
+    partial.partial_success.rejected_data_points, partial.partial_success.error_message = 3, "too old"
+    protobuf = {"content-type": "application/x-protobuf"}
+    for answer, words in [
+        ((400, protobuf, status), "bad  [31mdata"),
+        ((500, {}, b"crash"), "crash"),
+        ((200, protobuf, partial.SerializeToString()), "3 items rejected: too old"),
+    ]:
+        with Server(answer) as server:
+            output = push(LEAKY, "--to", server.url, "--as", "otlp-metrics", code=2)
+        assert len(server.requests) == 1 and words in output and "1 refused" in output, output
+
+
+def what_the_user_must_mend_keeps_the_queue():
+    page = (200, {"content-type": "text/html"}, b"<html>Log in</html>")
+    queue = FOLDER / "blocked-queue"
+    for nth, answer in enumerate([401, 403, 404, page]):
+        with Server(answer) as server:
+            output = push(LEAKY, "--to", server.url, "--queue", queue, code=2)
+        assert len(server.requests) == 1 and f"{queue}" in output, output
+        assert len(list(queue.glob("*.request"))) == nth + 1
+
+
+def redirects_are_not_followed():
+    (FOLDER / "token").write_text(SECRET)
+    with Server() as other:
+        for status in [301, 302, 303, 307, 308]:
+            redirect = (status, {"location": f"{other.url}/x?token={SECRET}"}, b"")
+            with Server(redirect) as server:
+                output = push(LEAKY, "--to", server.url, "--token-file", FOLDER / "token", code=2)
+            assert f"to {other.url}/x;" in output and SECRET not in output, output
+        assert not other.requests
+
+
+def bad_peers_end_in_an_error_and_nothing_hangs():
+    def trickle(connection):
+        connection.recv(1 << 16)
+        while True:
+            connection.sendall(b"H")
+            time.sleep(0.05)
+
+    def trickle_body(connection):
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 503 Busy\r\ncontent-length: 1000000\r\n\r\n")
+        while True:
+            connection.sendall(b"x")
+            time.sleep(0.05)
+
+    def endless(head):
+        def talk(connection):
+            connection.recv(1 << 16)
+            connection.sendall(head)
+            while True:
+                connection.sendall(b"x" * (1 << 16))
+
+        return talk
+
+    def once(text):
+        def talk(connection):
+            connection.recv(1 << 16)
+            connection.sendall(text)
+            connection.close()
+
+        return talk
+
+    def ends(name, talk):
+        with raw(talk) as (port, connections):
+            limited = f"ulimit -v 2000000; exec {CULEAK} push {LEAKY} --to http://localhost:{port} --as otlp-metrics {' '.join(QUICK)}"
+            done = subprocess.run(["sh", "-c", limited], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
+        assert done.returncode == 2 and connections, (name, done)
+        assert len(done.stdout) < 4_000, (name, done.stdout[:4_000])
+
+    silent = threading.Event()
+    peers = {
+        "silent": lambda connection: silent.wait(LIMIT),
+        "trickle": trickle,
+        "trickle_body": trickle_body,
+        "garbage": once(os.urandom(4096)),
+        "closed": once(b""),
+        "half": once(b"HTTP/1.1 200"),
+        "endless_header": endless(b"HTTP/1.1 200 OK\r\nx: "),
+        "endless_headers": lambda connection: [connection.sendall(b"HTTP/1.1 200 OK\r\n"), *(connection.sendall(b"a: b\r\n") for _ in range(1 << 20))],
+        "endless_body": endless(b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n"),
+        "endless_error": endless(b"HTTP/1.1 400 Bad\r\n\r\n"),
+        "lying_length": once(b"HTTP/1.1 503 Busy\r\ncontent-length: 10\r\n\r\nxy"),
+        "negative_length": once(b"HTTP/1.1 503 Busy\r\ncontent-length: -1\r\n\r\nxy"),
+        "many_100": lambda connection: [connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n") for _ in range(1 << 20)],
+    }
+    with concurrent.futures.ThreadPoolExecutor(len(peers)) as pool:
+        list(pool.map(ends, peers.keys(), peers.values()))
+    silent.set()
+
+
+def a_queue_on_disk_survives_and_keeps_order():
+    queue = FOLDER / "queue"
+    with Server() as gone:
+        pass
+    for recording in [LEAKY, OTHER]:
+        output = push(recording, "--to", gone.url, "--queue", queue, *QUICK, code=2)
+        assert "Connection refused" in output and str(queue) in output, output
+    assert oct(queue.stat().st_mode & 0o777) == "0o700"
+    assert all(oct(path.stat().st_mode & 0o777) == "0o600" for path in queue.iterdir())
+    # What a crash in the middle of writing leaves.
+    (queue / "new.tmp").write_bytes(b"{")
+    (queue / f"{3:020}.request").write_bytes(b"{}\ngarbage")
+    with Server() as server:
+        # Another protocol's requests stay.
+        push("--queue", queue, "--to", server.url, "--as", "otlp-metrics", code=2)
+        assert not server.requests
+        push("--queue", queue, "--to", server.url)
+    ranks = [next(label.value for label in decoded(PushRequest, request.body).series[0].labels if label.name == "rank") for request in server.requests]
+    assert ranks == ["3", "0"], ranks
+    assert not list(queue.glob("*.request"))
+
+
+def a_killed_process_loses_nothing_that_was_queued():
+    queue = FOLDER / "killed"
+    release = threading.Event()
+    with Server(lambda handler: release.wait(LIMIT)) as server:
+        pushing = start("push", JOB, "--to", server.url, "--queue", queue)
+        server.wait_for(1)
+        pushing.send_signal(signal.SIGKILL)
+        end_of(pushing, -signal.SIGKILL)
+        release.set()
+        waiting = len(list(queue.glob("*.request")))
+        assert waiting >= 1
+        push("--queue", queue, "--to", server.url)
+        assert len(server.requests) == 1 + waiting and not list(queue.glob("*.request"))
+        assert server.requests[0].body == server.requests[1].body
+
+
+def two_processes_share_a_queue_and_each_request_is_sent_once():
+    queue = FOLDER / "shared"
+    with Server() as gone:
+        pass
+    for _ in range(3):
+        push(JOB, "--to", gone.url, "--queue", queue, *QUICK, code=2)
+    waiting = len(list(queue.glob("*.request")))
+    with Server() as server:
+        both = [start("push", LEAKY, "--queue", queue, "--to", server.url) for _ in range(2)]
+        for each in both:
+            end_of(each)
+        bodies = collections.Counter(request.body for request in server.requests)
+    assert set(bodies.values()) == {1} and len(bodies) == waiting + 2, (waiting, bodies.values())
+    assert not list(queue.glob("*.request"))
+
+
+def a_full_queue_drops_the_oldest_and_counts():
+    queue = FOLDER / "small"
+    with Server() as gone:
+        pass
+    size = 0
+    for nth in range(4):
+        words = ["--queue-bytes", str(2 * size + size // 2)] if size else []
+        output = push(LEAKY, "--to", gone.url, "--queue", queue, *words, *QUICK, code=2)
+        files = sorted(queue.glob("*.request"))
+        size = max(path.stat().st_size for path in files)
+        assert len(files) == min(nth + 1, 2), files
+    assert "1 dropped" in output, output
+    assert json.loads((queue / "counts.json").read_text())["dropped"] == 2
+    output = push(LEAKY, "--to", gone.url, "--queue", queue, "--queue-bytes", "100", *QUICK, code=2)
+    assert "--queue-bytes" in output, output
+
+
+def a_full_disk_loses_the_oldest_and_still_sends():
+    disk = FOLDER / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k,nr_inodes=1000,mode=755", "culeak-test", disk], check=True)
+    try:
+        with Server() as gone:
+            pass
+        for _ in range(12):
+            push(LEAKY, "--to", gone.url, "--queue", disk / "queue", *QUICK, code=2)
+        assert json.loads((disk / "queue" / "counts.json").read_text())["dropped"] > 0
+        assert list((disk / "queue").glob("*.request")) and not list((disk / "queue").glob("*.tmp"))
+        for path in (disk / "queue").glob("*.request"):
+            path.unlink()
+        try:
+            with open(disk / "filler", "wb", buffering=0) as filler:
+                while True:
+                    filler.write(b"x" * 1024)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+        with Server() as server:
+            output = push(LEAKY, "--to", server.url, "--queue", disk / "queue")
+        assert len(server.requests) == 1 and "kept in memory" in output, output
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def a_folder_is_pushed_again_and_again():
+    runs = FOLDER / "runs"
+    runs.mkdir()
+    (runs / "a.culeak").write_bytes(LEAKY.read_bytes())
+    with Server() as server:
+        pushing = start("push", runs, "--to", server.url, "--every", "100ms")
+        try:
+            server.wait_for(1)
+            (runs / "new").write_bytes(OTHER.read_bytes())
+            (runs / "new").rename(runs / "b.culeak")
+            server.wait_for(2)
+        finally:
+            pushing.kill()
+            pushing.communicate()
+        assert len(server.requests) == 2, "what has ended is sent once"
+        # Named processes that have ended are the end.
+        end_of(start("push", LEAKY, "--to", server.url, "--every", "100ms"))
+        assert len(server.requests) == 3
+
+
+def wrong_options_are_explained():
+    for words, expected in [
+        ([LEAKY], "--to"),
+        ([LEAKY, "--to", "pyroscope:4040"], "http"),
+        ([LEAKY, "--to", "http://localhost:9", "--label", "a-b=c"], "letters"),
+        ([LEAKY, "--to", "http://localhost:9", "--token-file", FOLDER / "missing"], "missing"),
+        ([LEAKY, "--to", "https://localhost:9", "--ca-file", LEAKY], "PEM"),
+        ([FOLDER / "no-such-file", "--to", "http://localhost:9"], "no-such-file"),
+        ([LEAKY, "--to", "http://culeak-test.invalid", *QUICK], "not known"),
+        ([LEAKY, "--to", "http://localhost:9", "--queue", LEAKY], "queue"),
+    ]:
+        output = push(*words, code=2)
+        assert expected in output and "panicked" not in output, (words, output)
+
+
+run([
+    profile_is_one_that_pyroscope_stores,
+    profile_is_one_that_otlp_defines,
+    metrics_are_those_that_otlp_defines,
+    secrets_come_from_files_or_variables_and_are_never_printed,
+    tls_trusts_only_the_named_authority,
+    busy_servers_are_tried_again,
+    a_server_that_comes_up_later_gets_it,
+    refused_requests_are_dropped_and_said,
+    what_the_user_must_mend_keeps_the_queue,
+    redirects_are_not_followed,
+    bad_peers_end_in_an_error_and_nothing_hangs,
+    a_queue_on_disk_survives_and_keeps_order,
+    a_killed_process_loses_nothing_that_was_queued,
+    two_processes_share_a_queue_and_each_request_is_sent_once,
+    a_full_queue_drops_the_oldest_and_counts,
+    a_full_disk_loses_the_oldest_and_still_sends,
+    a_folder_is_pushed_again_and_again,
+    wrong_options_are_explained,
+])
