@@ -308,8 +308,8 @@ impl Recording {
         });
     }
 
-    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it, from now on: an event log has no
-    /// events of earlier times. It counts as neither freed nor allocated again. Scans all records.
+    /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it, with the time from which on it
+    /// holds. It counts as neither freed nor allocated again. Scans all records.
     pub fn change_all(
         &self,
         shard: impl Into<Shard>,
@@ -324,10 +324,7 @@ impl Recording {
                 return table.commit(withdrawn);
             };
             self.uncount(&withdrawn, shard, None);
-            let changed = Entry {
-                time_ns: self.now(),
-                ..change(key, &entry)
-            };
+            let changed = change(key, &entry);
             let is_moved = changed.attributes.device != entry.attributes.device;
             if is_moved {
                 self.forget_totals(key, &entry, shard);

@@ -118,6 +118,7 @@ fn a_changed_record_is_neither_freed_nor_allocated_again() {
         |_, entry| {
             let mut moved = *entry;
             moved.attributes.device = 1;
+            moved.time_ns = recording.now();
             moved
         },
     );
@@ -126,7 +127,7 @@ fn a_changed_record_is_neither_freed_nor_allocated_again() {
         |entry| entry.bytes == 20,
         |_, entry| {
             let mut grown = *entry;
-            (grown.bytes, grown.requested) = (25, 25);
+            (grown.bytes, grown.requested, grown.time_ns) = (25, 25, recording.now());
             grown
         },
     );
@@ -138,6 +139,7 @@ fn a_changed_record_is_neither_freed_nor_allocated_again() {
         |_, entry| Entry {
             bytes: 4,
             requested: 4,
+            time_ns: recording.now(),
             ..*entry
         },
     );

@@ -7,9 +7,12 @@
 //! Freeing a client, a device or a group of channels frees what is below it (`recorder::kernel_objects`). A duplicate within
 //! the process takes no bytes until its original is freed; a duplicate of another process's memory takes none.
 
+mod in_flight;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
+use self::in_flight::InFlight;
 use crate::recorder::{
     self, AllocationEvent, FrameWord, current, kernel_name, kernel_objects, segment_entry, thread_and_shard,
 };
@@ -47,7 +50,7 @@ enum Begun {
         held: Option<(Withdrawn<'static>, Entry)>,
         /// The segment's parent is known.
         has_parent: bool,
-        freeing: Freeing,
+        in_flight: InFlight,
         is_parent: bool,
         before: Before,
     },
@@ -75,34 +78,6 @@ static DUPLICATES: [AtomicU32; 1024] = [const { AtomicU32::new(0) }; 1024];
 
 fn duplicates_of(original: u64) -> &'static AtomicU32 {
     &DUPLICATES[mix(original) as usize % DUPLICATES.len()]
-}
-
-/// Originals with duplicates whose free has begun and has not returned; 0: none. If there are more, the others are not known here.
-static FREEING: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
-
-/// The free of a handle, from before its record is withdrawn until it is removed or restored.
-struct Freeing(Option<&'static AtomicU64>);
-
-impl Freeing {
-    fn begin(original: u64) -> Freeing {
-        if duplicates_of(original).load(Relaxed) == 0 {
-            return Freeing(None);
-        }
-        // AcqRel: pairs with the Acquire in `is_any`. A thread that finds no record finds this.
-        let take = |slot: &&AtomicU64| slot.compare_exchange(0, original, AcqRel, Relaxed).is_ok();
-        Freeing(FREEING.iter().find(take))
-    }
-
-    fn is_any(original: u64) -> bool {
-        FREEING.iter().any(|slot| slot.load(Acquire) == original)
-    }
-
-    fn end(self) {
-        if let Some(slot) = self.0 {
-            // Release: pairs with the Acquire in `is_any`. A thread that does not find this finds a record that was restored.
-            slot.store(0, Release);
-        }
-    }
 }
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
@@ -137,7 +112,7 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
             if !(is_parent || is_segment()) || !is_drivers_file(fd) {
                 return None;
             }
-            let freeing = Freeing::begin(object.to_word());
+            let in_flight = InFlight::begin(object.to_word(), is_parent.then(|| recording.map_or(0, Recording::now)));
             let held = recording.and_then(|recording| {
                 let held = recording.withdraw_out_of_line(key, thread_and_shard(recording).1)?;
                 let entry = held.entry()?;
@@ -148,7 +123,7 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
                 has_parent: (held.as_ref())
                     .is_some_and(|(_, entry)| kernel_objects::is_known(Object::from_word(entry.pool))),
                 held,
-                freeing,
+                in_flight,
                 is_parent,
                 before: Before {
                     time_ns: recording.map_or(0, Recording::now),
@@ -186,7 +161,7 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
             object,
             held,
             has_parent,
-            freeing,
+            mut in_flight,
             is_parent,
             before,
         } => {
@@ -212,10 +187,11 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
                     }
                 }
             }
-            freeing.end();
+            in_flight.end_handle();
             if is_freed && is_parent {
                 freed_parent(object, before);
             }
+            in_flight.end();
         }
         Begun::Heap if returned_0 => {
             if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) && is_drivers_file(fd) {
@@ -386,7 +362,7 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     };
     // While a handle is being freed it has no record, and the free may fail. If it has failed between the first two questions, there
     // is a record again.
-    let is_live = |word: u64| has_record(word) || Freeing::is_any(word) || has_record(word);
+    let is_live = |word: u64| has_record(word) || in_flight::is_being_freed(word) || has_record(word);
     let wanted = |entry: &Entry| {
         is_without_bytes(entry)
             && match original.get() {
@@ -397,18 +373,24 @@ fn pass_on(recording: &Recording, original: Option<u64>) -> bool {
     recording.change_all(shard, wanted, |key, entry| {
         original.set(Some(entry.extra));
         forget_duplicate(entry.extra);
+        let time_ns = in_flight::time_of_change(recording.now());
         match heir {
             None => {
                 heir = Some(key.address);
                 Entry {
                     bytes: entry.requested,
                     extra: 0,
+                    time_ns,
                     ..*entry
                 }
             }
             Some(heir) => {
                 duplicates_of(heir).fetch_add(1, Relaxed);
-                Entry { extra: heir, ..*entry }
+                Entry {
+                    extra: heir,
+                    time_ns,
+                    ..*entry
+                }
             }
         }
     });
@@ -465,7 +447,7 @@ fn ended(why: Unknown) {
 pub fn forked() {
     LOST.store(0, Relaxed);
     DUPLICATES.iter().for_each(|count| count.store(0, Relaxed));
-    FREEING.iter().for_each(|slot| slot.store(0, Relaxed));
+    in_flight::forked();
     IMPLAUSIBLE.store(0, Relaxed);
 }
 
@@ -556,7 +538,10 @@ fn move_to_their_devices() {
     };
     let is_elsewhere = |entry: &Entry| row_of(entry).is_some_and(|row| row != entry.attributes.device);
     recording.change_all(shard, is_elsewhere, |_, entry| {
-        let mut moved = *entry;
+        let mut moved = Entry {
+            time_ns: in_flight::time_of_change(recording.now()),
+            ..*entry
+        };
         moved.attributes.device = row_of(entry).unwrap_or(entry.attributes.device);
         moved
     });

@@ -102,6 +102,8 @@ struct Taken<'s, 'a> {
     is_gone: bool,
     /// Number of segments; 1 unless only their sum is known.
     count: u64,
+    thread: usize,
+    time_ns: u64,
 }
 
 impl Taken<'_, '_> {
@@ -289,10 +291,19 @@ fn driver_lines<'a>(
     );
     let heap = std::mem::take(&mut sorted.heap);
     add(lines, What::DeviceHeap, sum(&heap), count(&heap), false, by_site(&heap));
+    let launches = std::mem::take(&mut sorted.launches);
+    add(
+        lines,
+        What::DynamicParallelism,
+        sum(&launches),
+        count(&launches),
+        false,
+        by_site(&launches),
+    );
     let mut code = sorted.take(Purpose::Load);
     code.extend(sorted.take(Purpose::Launch));
     code.extend(sorted.take(Purpose::GraphLaunch));
-    let is_exact = heap.is_empty() && !sorted.estimated;
+    let is_exact = heap.is_empty() && launches.is_empty() && !sorted.estimated;
     add(lines, What::Code, sum(&code), count(&code), is_exact, by_binary(&code));
     for (purpose, what, kind) in [
         (Purpose::Stream, What::Streams, Kind::Stream),
@@ -353,6 +364,8 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
                 .get(segment.call.thread)
                 .is_some_and(Thread::is_unknown),
             count: snapshot.segments.count(row),
+            thread: segment.call.thread,
+            time_ns: segment.time_ns,
         });
     }
     if imported.count > 0 {

@@ -12,6 +12,7 @@ use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{AtPeak, Context, End, EndOf, OtherProcesses, Total};
 
 mod churn;
+mod launches;
 
 const KIB: u64 = 1 << 10;
 const KERNEL: FrameText = ("at::native::fill_kernel_cuda", "", "/v/torch/lib/libtorch_cuda.so");
