@@ -1,4 +1,4 @@
-// A kernel that launches another one. Argument: the limit of pending launches, set after a first launch has loaded all code.
+// A kernel that launches another one. Argument: the limit of pending launches, set when the code is loaded.
 #include <cstdio>
 #include <cstdlib>
 
@@ -16,11 +16,13 @@ int main(int argc, char **argv) {
     int *word = nullptr, count = 0;
     check(cudaMalloc(&word, sizeof *word), "cudaMalloc");
     check(cudaMemset(word, 0, sizeof *word), "cudaMemset");
+    cudaFuncAttributes attributes;
+    check(cudaFuncGetAttributes(&attributes, parent), "cudaFuncGetAttributes");
+    if (argc > 1)
+        check(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, strtoull(argv[1], nullptr, 10)), "the limit");
     for (int turn = 0; turn < 2; turn++) {
         parent<<<1, 1>>>(word);
         check(cudaDeviceSynchronize(), "a launch");
-        if (turn == 0 && argc > 1)
-            check(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, strtoull(argv[1], nullptr, 10)), "the limit");
     }
     check(cudaMemcpy(&count, word, sizeof count, cudaMemcpyDeviceToHost), "cudaMemcpy");
     printf("FACT 0 launches 0x%x\n", count);
