@@ -3,8 +3,8 @@
     step.py plain | recorder [DEVICE] [STEPS]
 
 prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `plain` also
-prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same steps with PyTorch's
-own memory recorder (native and Python stacks) off and on alternately, and prints `STEP` and `RECORDED`.
+prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same with PyTorch's own
+memory recorder (native and Python stacks) off and on alternately, and prints `STEP`, `RECORDED`, `PAIR` and `RECORDED_PAIR`.
 """
 
 import statistics
@@ -64,11 +64,14 @@ if mode == "plain":
     print("STEP", statistics.median(timed(steps)), events)
     print("PAIR", statistics.median(pairs(4 * steps)), 1)
 else:
-    off, on = [], []
+    of_steps, of_pairs = ([], []), ([], [])
     for _ in range(4):
-        off += timed(max(steps // 4, 1))
-        torch.cuda.memory._record_memory_history(stacks="all")
-        on += timed(max(steps // 4, 1))
-        torch.cuda.memory._record_memory_history(enabled=None)
-    print("STEP", statistics.median(off), events)
-    print("RECORDED", statistics.median(on), events)
+        for nth, switch in enumerate(({"enabled": None}, {"stacks": "all"})):
+            torch.cuda.memory._record_memory_history(**switch)
+            of_steps[nth].extend(timed(max(steps // 4, 1)))
+            of_pairs[nth].extend(pairs(steps))
+    torch.cuda.memory._record_memory_history(enabled=None)
+    for word, times in zip(("STEP", "RECORDED"), of_steps):
+        print(word, statistics.median(times), events)
+    for word, times in zip(("PAIR", "RECORDED_PAIR"), of_pairs):
+        print(word, statistics.median(times), 1)

@@ -116,7 +116,7 @@ def heaptrack(t):
     tool = shutil.which("heaptrack") or (t.binaries / "heaptrack" / "bin" / "heaptrack")
     if not pathlib.Path(tool).exists():
         raise Missing("no heaptrack, neither installed nor collected")
-    return [tool, "-o", t.machine.out / "heap"]
+    return (tool, "-o", t.machine.out / "heap")
 
 
 @group(
@@ -239,7 +239,7 @@ def torch_of(t):
 
 def step(t, device, mode="plain", how="bare", env=None):
     run = t.machine.run(t.machine.python, HERE / "step.py", mode, device, t.times(60), env={**t.quiet, **(env or {})}, how=how, fresh=True, timeout=t.left(90)).must()
-    return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED|PAIR) ([\d.]+) (\d+)$", run.out, re.M)}, run
+    return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED|PAIR|RECORDED_PAIR) ([\d.]+) (\d+)$", run.out, re.M)}, run
 
 
 @group(

@@ -1,0 +1,175 @@
+"""Draws the cost of culeak beside other tools: `run.sh --sides`.
+
+Each workload runs bare and under each tool by turns; its bar is the median ratio to the bare run of the same turn. `sides.json` has the
+figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out, and named below the picture.
+"""
+
+import argparse
+import html
+import json
+import pathlib
+import re
+import statistics
+import sys
+
+import targets
+from harness import Failure, Missing
+from pairs import sanitizer, table
+from suite import find_machine
+
+SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
+FULL, SAMPLE, SANITIZER, TORCH = "culeak", "culeak --sample 512KiB", "compute-sanitizer", "PyTorch's recorder"
+# Python's own memory, as the twin of tensors: blocks of the size at which memray sees a call of malloc.
+TWIN = """
+import statistics, time
+each = []
+for _ in range(200):
+    began = time.perf_counter()
+    for _ in range(250):
+        bytearray(4000)
+    each.append(1e9 * (time.perf_counter() - began) / 250)
+print("NANOSECONDS", statistics.median(each))
+"""
+
+
+def workloads(t):
+    """Name, unit, and a function of each tool that measures one run; the first tool is none."""
+    cost = t.machine.out / "bin" / "cost"
+    nanoseconds = lambda text: float(re.search(r"NANOSECONDS ([\d.]+)", text)[1])
+
+    def call(case, how, env=None, before=()):
+        if not cost.exists():
+            raise Missing("cost.cu was not built")
+        return nanoseconds(t.machine.run(*before, cost, case, how=how, env=env, fresh=True, timeout=t.left(60)).must().out)
+
+    for name, case in (("cudaMallocAsync + cudaFreeAsync", "ordered_pair"), ("20,000 live cudaMalloc", "many_live")):
+        yield name, "ns", {
+            "bare": lambda case=case: call(case, "bare"),
+            FULL: lambda case=case: call(case, "preload"),
+            SAMPLE: lambda case=case: call(case, "preload", SAMPLED),
+            SANITIZER: lambda case=case: call(case, "bare", before=sanitizer()),
+        }
+    # Both figures of a run are kept, so that a process of PyTorch is started once for them.
+    runs = {}
+
+    def torch(word, tool, mode="plain", how="bare", env=None):
+        kept = runs.setdefault(tool, {})
+        if word not in kept:
+            kept.update({word: values[0] for word, values in targets.step(t, targets.torch_of(t), mode, how, env)[0].items()})
+        return kept.pop(word)
+
+    for name, unit, word, recorded in (
+        ("torch.empty + del", "ns", "PAIR", "RECORDED_PAIR"),
+        ("transformer step", "ms", "STEP", "RECORDED"),
+    ):
+        yield name, unit, {
+            "bare": lambda word=word: torch(word, "bare"),
+            FULL: lambda word=word: torch(word, FULL, how="preload"),
+            SAMPLE: lambda word=word: torch(word, SAMPLE, how="preload", env=SAMPLED),
+            TORCH: lambda recorded=recorded: torch(recorded, TORCH, "recorder"),
+        }
+    pair = lambda run: run[0] + run[1]
+    yield "malloc + free, host memory", "ns", {
+        "bare": lambda: pair(targets.event(t, "malloc")),
+        "heaptrack": lambda: pair(targets.event(t, "malloc", under=targets.heaptrack(t))),
+    }
+    script = t.machine.out / "twin.py"
+    script.write_text(TWIN)
+
+    def memray():
+        found = t.machine.run(t.machine.python, "-c", "import memray", how="bare", fresh=True)
+        if found.code != 0:
+            raise Missing("no memray")
+        options = ("-m", "memray", "run", "--native", "--trace-python-allocators", "--force", "-o", t.machine.out / "twin.bin")
+        return nanoseconds(t.must([t.machine.python, *options, script], env={}).stdout)
+
+    yield "bytearray + del, host memory", "ns", {
+        "bare": lambda: nanoseconds(t.must([t.machine.python, script], env={}).stdout),
+        "memray --native": memray,
+    }
+
+
+def measured(t, turns):
+    """For each workload: its unit and the times of each tool, one for each turn; and why tools are missing."""
+    found, missing = [], {}
+    for name, unit, tools in workloads(t):
+        times = {tool: [] for tool in tools}
+        for _ in range(t.times(turns)):
+            for tool, once in tools.items():
+                if tool in missing.get(name, {}):
+                    continue
+                try:
+                    times[tool].append(once())
+                except (Missing, Failure) as why:
+                    missing.setdefault(name, {})[tool] = str(why).splitlines()[0]
+        if times["bare"]:
+            kept = {tool: each for tool, each in times.items() if len(each) == len(times["bare"])}
+            found.append({"name": name, "unit": unit, "times": kept})
+    return found, missing
+
+
+def ratios(workload):
+    """Median ratio to the bare run of the same turn."""
+    bare = workload["times"]["bare"]
+    others = {tool: times for tool, times in workload["times"].items() if tool != "bare"}
+    return {tool: statistics.median(b / a for a, b in zip(bare, times)) for tool, times in others.items()}
+
+
+COLOURS = {FULL: "#2a7f3f", SAMPLE: "#7fbf7b", SANITIZER: "#b35806", TORCH: "#e08214", "heaptrack": "#542788", "memray --native": "#8073ac"}
+WIDTH, NAMES, BAR, GAP = 760, 250, 15, 22
+
+
+def svg(found, words):
+    """Bars from 1x on; those beyond 3x are cut, and their figure says how long they are."""
+    longest, scale = 3.0, WIDTH - NAMES - 90
+    parts, y = [], 34
+    for workload in found:
+        parts.append(f'<text x="10" y="{y + 11}" font-weight="bold">{html.escape(workload["name"])}</text>')
+        bare = statistics.median(workload["times"]["bare"])
+        digits = 0 if workload["unit"] == "ns" else 2
+        parts.append(f'<text x="{NAMES}" y="{y + 11}" fill="#666">bare {bare:.{digits}f} {workload["unit"]}</text>')
+        y += BAR + 3
+        for tool, ratio in ratios(workload).items():
+            width = max(scale * (min(ratio, longest) - 1) / (longest - 1), 1)
+            parts.append(f'<text x="{NAMES - 8}" y="{y + 11}" text-anchor="end">{html.escape(tool)}</text>')
+            parts.append(f'<rect x="{NAMES}" y="{y}" width="{width:.1f}" height="{BAR - 3}" fill="{COLOURS[tool]}"/>')
+            cut = " →" if ratio > longest else ""
+            parts.append(f'<text x="{NAMES + width + 6:.1f}" y="{y + 11}">{ratio:.2f}×{cut}</text>')
+            y += BAR + 3
+        y += GAP - BAR
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 22}" font-family="sans-serif" font-size="12">'
+    ground = f'<rect width="{WIDTH}" height="{y + 22}" fill="#fff"/>'
+    title = f'<text x="10" y="18" font-size="14">Time of a program under each tool, as a multiple of the bare run</text>'
+    foot = f'<text x="10" y="{y + 12}" fill="#666" font-size="10">{html.escape(words)}</text>'
+    return "\n".join([head, ground, title, *parts, foot, "</svg>", ""])
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="benches/compare/run.sh --sides")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--limit", type=float, default=330)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--trial", action="store_true")
+    parser.add_argument("--draw", type=pathlib.Path, metavar="SIDES.JSON", help="draw these figures instead of measuring")
+    options = parser.parse_args()
+    if options.draw:
+        told = json.loads(options.draw.read_text())
+        found, missing, words = told["workloads"], told["missing"], told["machine"]
+    else:
+        trial = targets.Trial(find_machine(options), options)
+        words = targets.machine_words()
+        found, missing = measured(trial, options.turns)
+        (options.out / "sides.json").write_text(json.dumps({"machine": words, "workloads": found, "missing": missing}, indent=1) + "\n")
+    rows = [
+        [workload["name"], f"{statistics.median(workload['times']['bare']):.2f} {workload['unit']}", tool, f"{ratio:.2f}"]
+        for workload in found
+        for tool, ratio in ratios(workload).items()
+    ]
+    rows += [[name, "", tool, f"not measured: {why}"] for name, tools in missing.items() for tool, why in tools.items()]
+    table(options.out / "sides.md", f"{words}.", ["workload", "bare", "tool", "times bare"], rows)
+    (options.out / "sides.svg").write_text(svg(found, words))
+    return 0 if found else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
