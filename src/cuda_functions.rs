@@ -96,9 +96,10 @@ macro_rules! driver_functions {
             cuMulticastBindAddr_v2 = cuMulticastBindAddr_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, address: CUdeviceptr, bytes: usize, flags: u64) => observes();
             cuMulticastUnbind = cuMulticastUnbind (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, bytes: usize) => observes();
 
-            // An opened IPC handle maps another process's memory and counts 0 bytes.
-            cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
-            cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
+            // An opened IPC handle maps another process's memory and counts 0 bytes. The handle's bytes tell which memory it is.
+            cuIpcGetMemHandle = cuIpcGetMemHandle (out: *mut CUipcMemHandle, address: CUdeviceptr) => exports_ipc(out, address);
+            cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out, handle);
+            cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out, handle);
             cuIpcCloseMemHandle = cuIpcCloseMemHandle (address: CUdeviceptr) => closes_ipc(address);
 
             // Memory of other APIs.

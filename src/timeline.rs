@@ -63,6 +63,7 @@ impl Site {
             references: 0,
             mappings: 0,
             nodes: None,
+            shared: None,
             kernel: None,
         }
     }

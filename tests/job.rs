@@ -250,3 +250,60 @@ fn ranks_of_a_pipeline_stage_are_compared_with_each_other() {
         "{text}"
     );
 }
+
+#[test]
+fn memory_that_is_shared_over_ipc_is_one_memory_with_its_owner_and_its_users() {
+    let folder = folder();
+    let ended = profile("sharing").arg("owner").start_in(folder.path()).finish();
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    let out = folder.path().join("out");
+    let report_of = |words: &[&str]| {
+        let output = report(words, &out);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        text(&output)
+    };
+    let job: Value = serde_json::from_str(&report_of(&[".", "--json"])).expect("JSON");
+    let [row] = &job["shared"].as_array().expect("rows")[..] else {
+        panic!("{:#}", job["shared"]);
+    };
+    assert_eq!(
+        (row["bytes"].as_u64(), row["blocks"].as_u64()),
+        (Some(4096), Some(1)),
+        "{row:#}"
+    );
+    assert_eq!(
+        (row["of_users"].as_u64(), &row["users"][1]),
+        (Some(1), &Value::Null),
+        "{row:#}"
+    );
+    let (owner, user) = (&row["owner"]["pid"], &row["users"][0]["pid"]);
+    assert!(owner.is_u64() && user.is_u64() && owner != user, "{row:#}");
+    assert_eq!(row["opened_at"]["label"], "opener", "{row:#}");
+    // It counts once.
+    assert_eq!(job["held"]["bytes"].as_u64(), Some(4096));
+    let expected = format!("  4 KiB in 1 block of process {owner}, ");
+    let shown = report_of(&["."]);
+    let line = shown
+        .lines()
+        .find(|line| line.starts_with(&expected))
+        .unwrap_or_else(|| panic!("{shown}"));
+    assert!(
+        line.contains(&format!("; open in process {user}, opener  sharing.c:")),
+        "{line}"
+    );
+    // The owner's recording is not among the inputs.
+    let recordings = fs::read_dir(&out)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path());
+    let of_user = recordings
+        .into_iter()
+        .find(|path| path.to_string_lossy().contains(&format!(".{user}.")));
+    let of_user = of_user.expect("the user's recording").display().to_string();
+    let job: Value = serde_json::from_str(&report_of(&[&of_user, &of_user, "--json"])).expect("JSON");
+    let row = &job["shared"][0];
+    assert_eq!(
+        (&row["owner"], row["bytes"].as_u64()),
+        (&Value::Null, Some(4096)),
+        "{row:#}"
+    );
+}

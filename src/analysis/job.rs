@@ -29,6 +29,7 @@ pub mod member;
 pub mod names;
 pub mod outliers;
 pub mod population;
+pub mod shared;
 pub mod sites;
 pub mod spread;
 pub mod trend;
@@ -36,6 +37,7 @@ pub mod why;
 
 use outliers::Outliers;
 use population::Population;
+use shared::{Shared, SharedRow};
 use sites::{ProcessRow, ProcessSums, Site, Sites};
 
 /// The value of [`JobReport::format`].
@@ -49,6 +51,7 @@ pub struct Job {
     rows: Vec<Option<ProcessRow>>,
     /// What each rule suppressed.
     suppressions: Vec<Used>,
+    shared: Shared,
 }
 
 impl Job {
@@ -64,6 +67,7 @@ impl Job {
             self.populations.len() - 1
         });
         self.populations[at].add(number, &sums);
+        self.shared.add(number, &sums.row.member.host, &sums.shared);
         if self.suppressions.is_empty() {
             self.suppressions = sums.suppressions;
         } else {
@@ -101,6 +105,13 @@ impl Job {
         let of_sites = rows.iter().flat_map(|(_, members)| members);
         for member in of_sites.chain(differing.iter().flat_map(|(_, members)| members)) {
             stands_out[*member as usize] = true;
+        }
+        let (shared, beyond_shared) = self.shared.rows(sites, &self.rows);
+        if beyond_shared > 0 {
+            warnings.push(format!(
+                "{} more IPC handles than are kept; their users are not listed",
+                crate::analysis::words::count(beyond_shared)
+            ));
         }
         let processes = self.rows.into_iter().zip(stands_out);
         let processes = processes.filter_map(|(row, stands_out)| Some(JobProcess { stands_out, row: row? }));
@@ -147,6 +158,7 @@ impl Job {
                 .collect(),
             stands_out: differing.into_iter().map(|(out, _)| out).collect(),
             sites: shown,
+            shared,
             hidden_sites: hidden.len(),
             hidden: Tally::total(hidden.iter().map(SiteRow::tally)),
             beyond,
@@ -227,6 +239,8 @@ pub struct JobReport {
     pub stands_out: Vec<ProcessesOut>,
     /// Those at which processes stand out first, then by bytes.
     pub sites: Vec<SiteRow>,
+    /// Memory that several processes have open, largest first.
+    pub shared: Vec<SharedRow>,
     /// Call sites that `--top` or `--min-bytes` cut off.
     pub hidden_sites: usize,
     pub hidden: Tally,

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::elapsed::Elapsed;
 use super::ends;
 use super::liveness::{Liveness, liveness};
-use super::records::{CallKey, is_loaded};
+use super::records::{CallKey, is_linear, is_loaded};
 use super::stacks::Stacks;
 use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
@@ -457,6 +457,12 @@ impl RawSnapshot {
             context: contexts.get(&parts.context.into()).copied(),
             stream: (parts.flags & Attributes::HAS_STREAM != 0).then(|| stream(key.extra)),
             pool: (parts.flags & Attributes::HAS_POOL != 0).then_some(key.pool),
+            shared: match kind {
+                Kind::Ipc => Some(key.pool),
+                _ if is_linear(kind) && parts.flags & Attributes::HAS_STREAM == 0 => Some(key.extra),
+                _ => None,
+            }
+            .filter(|number| *number != 0),
             thread: thread_of(key.thread),
             references,
             mappings,

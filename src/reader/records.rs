@@ -28,7 +28,7 @@ pub(super) struct CallKey {
     pub thread: u32,
     /// Number of a block's domain, otherwise 0.
     pub domain: u8,
-    /// Stream or counts, otherwise 0.
+    /// Stream, counts, or the number of an IPC handle, otherwise 0.
     pub extra: u64,
     /// 0: none.
     pub pool: u64,
@@ -156,12 +156,17 @@ pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
         attributes: SizeEncoding::erased(record.attributes),
         thread,
         domain,
-        extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS | Attributes::NAMED) != 0 || is_loaded(kind) {
+        extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS | Attributes::NAMED) != 0
+            || is_loaded(kind)
+            || is_linear(kind)
+        {
             extra
         } else {
             0
         },
         pool: match kind {
+            // Its word is the number of the handle.
+            Kind::Ipc => pool,
             _ if flags & Attributes::HAS_POOL == 0 => 0,
             // Its word is the parent's.
             Kind::Segment => extra,
@@ -177,6 +182,11 @@ pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
         call: 0,
     };
     Some((row, key))
+}
+
+/// Whether `extra` is the number of the IPC handle, or 0, if it is no stream.
+pub(super) fn is_linear(kind: Kind) -> bool {
+    matches!(kind, Kind::Device | Kind::Pitched)
 }
 
 /// Whether `extra` is the name of the first kernel of such an object.

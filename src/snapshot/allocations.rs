@@ -38,6 +38,9 @@ pub struct Call {
     pub stream: Option<Stream>,
     /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed.
     pub pool: Option<u64>,
+    /// The number of the IPC handle: of memory that was exported, and of the handle that another process has opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<u64>,
     pub thread: usize,
     /// VMM: references to the handle. IPC: times opened. User object: references of the program.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -349,6 +349,7 @@ fn call_of(sum: &AtPeak, thread: usize) -> Call {
         references: 0,
         mappings: 0,
         nodes: None,
+        shared: None,
         kernel: None,
     }
 }

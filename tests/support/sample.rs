@@ -157,6 +157,7 @@ impl Sample {
                 references: 0,
                 mappings: 0,
                 nodes: None,
+                shared: None,
                 kernel: None,
             };
             self.0.allocations.push(Allocation {
@@ -186,6 +187,7 @@ impl Sample {
                 references: 0,
                 mappings: 0,
                 nodes: (kind == Kind::GraphExec).then_some(48 + nth % 5),
+                shared: None,
                 kernel: (kind == Kind::Module).then(|| format!("kernel_{}", nth % 2)),
             };
             self.0.objects.push(Allocation {

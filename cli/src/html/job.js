@@ -21,6 +21,7 @@ pages.job = (context) => {
   };
   showProcesses(job, main);
   showSites(job, main);
+  if (page.shared.length > 0) section(main, "Shared between processes", element("ul", {}, page.shared.map((line) => element("li", {}, line))));
   if (page.unreadable.length > 0) {
     const lines = page.unreadable.map((line) => element("li", {}, line));
     section(main, "Not read", element("details", {}, element("summary", {}, plural(lines.length, "input", "inputs")), element("ul", {}, lines)));

@@ -20,6 +20,8 @@ use crate::text::parts;
 pub const SITES: usize = 1000;
 /// The most values of processes, over all call sites.
 const VALUES: usize = 4 << 20;
+/// Lines about shared memory.
+const SHARED: usize = 200;
 /// Rows in the text for browsers without scripts.
 const ROWS_IN_TEXT: usize = 20;
 
@@ -34,6 +36,8 @@ struct Page {
     programs: Vec<String>,
     processes: Vec<Process>,
     sites: Vec<Row>,
+    /// Lines about memory that several processes have open.
+    shared: Vec<String>,
     hidden: Option<String>,
     unreadable: Vec<String>,
     next: Option<String>,
@@ -106,6 +110,7 @@ pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::R
             .collect(),
         processes: processes.collect(),
         sites: rows.collect(),
+        shared: text::job::shared::lines(job).take(SHARED).collect(),
         hidden: (job.hidden_sites > 0).then(|| {
             let rows = text::units::plural(job.hidden_sites as u64, "more call site", "more call sites");
             format!("{rows} with {} are not on this page", parts::tally(job.hidden))

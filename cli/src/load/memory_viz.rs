@@ -245,6 +245,7 @@ impl<'i> Reader<'_, 'i> {
             references: 0,
             mappings: 0,
             nodes: None,
+            shared: None,
             kernel: None,
         };
         let tensor = Call {

@@ -9,6 +9,7 @@ use culeak::analysis::report::shell_word;
 use culeak::snapshot::ProcessState;
 
 pub mod diff;
+pub mod shared;
 pub mod trend;
 pub mod why;
 
@@ -30,6 +31,7 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
     processes(job, top, out)?;
     writeln!(out)?;
     sites(job, out)?;
+    shared::write(job, out)?;
     if !job.unreadable.is_empty() {
         writeln!(out)?;
         let count = plural(job.unreadable.len() as u64, "input", "inputs");

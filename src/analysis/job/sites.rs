@@ -11,6 +11,7 @@ use serde::Serialize;
 pub use crate::analysis::site::text::{Site, SiteFrame};
 
 use super::member::Member;
+use super::shared::{self, SharedPart};
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
@@ -367,6 +368,8 @@ pub struct ProcessSums {
     pub sites: Vec<SiteSum>,
     /// What each suppression rule removed, in the order of the rules; no rules unless requested.
     pub suppressions: Vec<Used>,
+    /// Memory that it shares with other processes.
+    pub shared: Vec<SharedPart>,
 }
 
 fn by_site(mut sites: Vec<SiteSum>) -> Vec<SiteSum> {
@@ -414,6 +417,7 @@ impl ProcessSums {
                     .collect(),
             ),
             suppressions: Vec::new(),
+            shared: shared::parts(snapshot, |stack| Some(named.get(stack)?.id(false))),
         }
     }
 
@@ -458,6 +462,10 @@ impl ProcessSums {
                     .collect(),
             ),
             suppressions: report.suppressions.clone(),
+            shared: {
+                let stacks = CallStacks::of(snapshot);
+                shared::parts(snapshot, |stack| Some(sites.text(stacks.get(stack)) * 2))
+            },
         }
     }
 }

@@ -61,6 +61,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
     };
     let sites = (0..).zip(bytes).filter(|(_, bytes)| **bytes > 0);
     ProcessSums {
+        shared: Vec::new(),
         row,
         sites: sites.map(|(site, &bytes)| sum(2 * site, Some(site), bytes)).collect(),
         suppressions: Vec::new(),

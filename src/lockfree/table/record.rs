@@ -97,7 +97,8 @@ pub struct Entry {
     pub bytes: u64,
     pub requested: u64,
     pub time_ns: u64,
-    /// Stream handle, the name of a module's first kernel, or references and mappings (`pack`) for physical memory and IPC.
+    /// Stream handle, the name of a module's first kernel, references and mappings (`pack`) for physical memory and IPC, or the
+    /// number of the IPC handle of linear memory.
     pub extra: u64,
     pub pool: u64,
     /// Frame row of the innermost frame, or `NONE`.

@@ -108,6 +108,14 @@ impl Driver {
         })
     }
 
+    pub fn export_ipc(&self, out: Out<CUipcMemHandle>, address: CUdeviceptr) -> Outcome {
+        let ticket = self.ticket(address)?;
+        match self.allocation_at(address).map(|(_, found)| found.kind) {
+            Some(Kind::Device | Kind::Pitched) => out.cast().put(ticket),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+
     pub fn open_ipc(&mut self, out: Out<CUdeviceptr>, handle: CUipcMemHandle) -> Outcome {
         out.check()?;
         let context = self.current()?;
@@ -298,13 +306,6 @@ impl Driver {
 }
 
 exports! {
-    fn cuIpcGetMemHandle(out: Out<CUipcMemHandle>, address: CUdeviceptr) |driver| {
-        let ticket = driver.ticket(address)?;
-        match driver.allocation_at(address).map(|(_, found)| found.kind) {
-            Some(Kind::Device | Kind::Pitched) => out.cast().put(ticket),
-            _ => Err(CUDA_ERROR_INVALID_VALUE),
-        }
-    }
     fn cuMemPoolExportPointer(out: Out<CUmemPoolPtrExportData>, address: CUdeviceptr) |driver| {
         let ticket = driver.ticket(address)?;
         match driver.allocation_at(address).map(|(_, found)| found.kind) {

@@ -168,6 +168,9 @@ macro_rules! behaviour {
     };
 
     // Other processes and other APIs.
+    (exports_ipc $name:ident [$out:ident $address:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.export_ipc(out!($out), $address))
+    };
     (opens_ipc $name:ident [$out:ident $handle:ident $flags:ident] $($what:tt)*) => {
         driving!($name, |driver| driver.open_ipc(out!($out), $handle))
     };
