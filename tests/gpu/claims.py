@@ -1,5 +1,6 @@
 """Claims about C, C++ and Rust programs: kinds of memory, threads, processes, contexts, graphs, and sharing."""
 
+import json
 import os
 import re
 import shutil
@@ -487,6 +488,16 @@ def an_ipc_handle_opened_twice_is_one_row_of_0_bytes(t):
     consumer.expect_exactly([])
     rows = [(r["address"], r["bytes"], r.get("references", 0)) for r in consumer.of_kind("ipc")]
     expect_equal(rows, [(done.fact("opened"), 0, 2)], f"opened IPC handles: address, bytes, references\n{consumer.where()}")
+
+
+@claim
+def shared_memory_has_its_owner_and_its_user_in_the_report_of_both(t):
+    done, _ = producer_and_consumer(t, "ipc")
+    code, out, err = t.cli("report", done.folder / "rec", "--json")
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    rows = [(row["bytes"], row["blocks"], row["owner"] and row["owner"]["pid"], [user["pid"] for user in row["users"]]) for row in json.loads(out)["shared"]]
+    [block] = done.live()
+    expect_equal(rows, [(block.bytes, 1, done.pid_of("consumer"), [done.fact("consumer")])], "shared memory: bytes, blocks, owner, users")
 
 
 @claim
