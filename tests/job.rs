@@ -226,7 +226,7 @@ fn a_job_states_its_filter_and_what_was_refused() {
     let text = text(&report(&[".", "--since", "warm"], &out));
     let expected = [
         "\nfilter: allocated since warm; leaves out 0 B".to_owned(),
-        "all of 8 processes set no mark \"warm\"".to_owned(),
+        "\nnone of 8 processes set the mark \"warm\", so --since has no effect".to_owned(),
         format!("\n1 failed request for 1 PiB in rank {LEAKING}; "),
     ];
     for expected in expected {

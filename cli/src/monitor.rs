@@ -17,6 +17,8 @@ use culeak::system::unix_ns;
 use culeak_metrics::agent::{Agent, Inputs, Outlet, Settings, Update};
 use culeak_metrics::server::{self, Limits, Served, Texts};
 use culeak_metrics::text;
+use nix::sys::signal::Signal;
+use nix::sys::signalfd::SignalFd;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -170,6 +172,9 @@ impl Outlet for Textfile {
 pub struct Reading {
     pub names: NameArgs,
     pub symbols: Mutex<Symbols>,
+    /// The blocked signals, and the one that arrived.
+    signals: Option<SignalFd>,
+    stopped_by: Option<Signal>,
 }
 
 impl Reading {
@@ -177,7 +182,17 @@ impl Reading {
         Reading {
             names,
             symbols: Mutex::default(),
+            signals: None,
+            stopped_by: None,
         }
+    }
+
+    /// Waits until a time, or for a signal, which is returned.
+    fn stopped(&mut self, until: Instant) -> Option<Signal> {
+        if self.stopped_by.is_none() {
+            self.stopped_by = self.signals.as_ref().and_then(|signals| signals::wait(signals, until));
+        }
+        self.stopped_by
     }
 
     fn named(&self, snapshot: Snapshot, path: &Path) -> Snapshot {
@@ -232,6 +247,10 @@ impl Inputs for Reading {
             writeln!(out)
         });
         written.map_err(|failure| failure.message)
+    }
+
+    fn is_stopping(&mut self) -> bool {
+        self.stopped(Instant::now()).is_some()
     }
 }
 
@@ -294,13 +313,16 @@ pub fn run(
 ) -> Result<End, Failure> {
     // A signal ends a single pass as usual.
     let signals = every.map(|_| signals::block()).transpose();
-    let signals = signals
+    inputs.signals = signals
         .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; is a seccomp filter active?")))?;
     let mut outlets = outlets()?;
     let mut said: Vec<Option<String>> = vec![None; outlets.len()];
     loop {
         let began = Instant::now();
         let update = agent.pass(&mut inputs, unix_ns());
+        if let Some(signal) = inputs.stopped_by {
+            return Ok(stopped(signal));
+        }
         for failure in &update.failures {
             progress::fail(&Failure::new(failure.as_str()));
         }
@@ -313,14 +335,18 @@ pub fn run(
             }
             *said = failure;
         }
-        let (Some(every), Some(signals)) = (every, &signals) else {
+        let Some(every) = every else {
             return Ok(End::Once { complete });
         };
         // A pass that takes long is followed by a pause all the same.
         let next = (began + every).max(Instant::now() + every / 10);
-        if let Some(signal) = signals::wait(signals, next) {
-            progress::say(format_args!("{}: stopped", Escaped(signal.as_str())));
-            return Ok(End::Signal);
+        if let Some(signal) = inputs.stopped(next) {
+            return Ok(stopped(signal));
         }
     }
+}
+
+fn stopped(signal: Signal) -> End {
+    progress::say(format_args!("{}: stopped", Escaped(signal.as_str())));
+    End::Signal
 }

@@ -6,6 +6,7 @@
 mod metrics;
 mod profiles;
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
@@ -122,6 +123,8 @@ pub struct Pusher {
     sender: Sender,
     batch: Vec<ResourceMetrics>,
     batch_bytes: usize,
+    /// What was sent of the counters of each process: allocations, frees, failed requests.
+    counted: HashMap<(String, u32, u64), [u64; 3]>,
     /// Requests that were dropped for newer ones by this value.
     pub dropped: u64,
 }
@@ -149,6 +152,7 @@ impl Pusher {
             sender: Sender::new(client),
             batch: Vec::new(),
             batch_bytes: 0,
+            counted: HashMap::new(),
             dropped: 0,
         })
     }
@@ -185,7 +189,8 @@ impl Pusher {
         let failed = |reason: &dyn Display| Failure::new(format!("{subject}: {reason}"));
         match self.protocol {
             Protocol::OtlpMetrics => {
-                let report = Report::of(snapshot, &report::Options::default());
+                let mut report = Report::of(snapshot, &report::Options::default());
+                self.never_fall(&member, &mut report);
                 let metrics = metrics::of(snapshot, &report, &service, &labels, self.top);
                 self.batch_bytes += metrics.encoded_len();
                 self.batch.push(metrics);
@@ -207,6 +212,18 @@ impl Pusher {
                 let message = profiles::of(profile, snapshot, &service, &labels);
                 self.queue(&Request::new(self.protocol, &subject, &message).map_err(Failure::new)?)
             }
+        }
+    }
+
+    /// Keeps counters from being less than before: the end of a script is sent once it has ended, and by then more had happened.
+    fn never_fall(&mut self, member: &Member, report: &mut Report) {
+        let process = (member.host.clone(), member.pid, member.started_unix_ns);
+        let totals = &mut report.totals;
+        let now = [&mut totals.allocated, &mut totals.freed, &mut totals.failed.count];
+        let most = self.counted.entry(process).or_default();
+        for (most, now) in most.iter_mut().zip(now) {
+            *most = (*most).max(*now);
+            *now = *most;
         }
     }
 

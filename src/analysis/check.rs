@@ -130,9 +130,12 @@ pub enum Breach {
         #[serde(skip_serializing_if = "Option::is_none")]
         site: Option<String>,
         found: u64,
-        /// The median over the processes of the program, and how many these are.
+        /// The median over the processes that do the same work, and how many these are.
         usual: u64,
         of: u64,
+        /// `pipeline stage 1`, if not all processes of the program are compared with each other.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        group: String,
         #[serde(skip)]
         key: Option<SiteKey>,
     },

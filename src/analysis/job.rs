@@ -28,6 +28,7 @@ pub mod identity;
 pub mod member;
 pub mod names;
 pub mod outliers;
+pub mod parallel;
 pub mod population;
 pub mod shared;
 pub mod sites;
@@ -95,7 +96,7 @@ impl Job {
         let mut differing = Vec::new();
         for population in &mut self.populations {
             beyond.join(population.beyond);
-            let found = population.judge(sites, &self.rows);
+            let found = population.judge(sites, &self.rows, options.filter.is_empty());
             rows.extend(found.sites);
             differing.extend(found.processes);
             warnings.extend(found.warnings);
@@ -140,6 +141,7 @@ impl Job {
             format: FORMAT,
             version: VERSION,
             finished: !processes.is_empty() && processes.iter().all(|process| process.row.finished),
+            leaked: !processes.is_empty() && processes.iter().all(|process| process.row.leaked),
             held: total(|row| row.held),
             pools: total(|row| row.pools),
             failed: total(|row| row.failed),
@@ -216,8 +218,11 @@ pub struct Options {
 pub struct JobReport {
     pub format: &'static str,
     pub version: u32,
-    /// All processes have ended, so what they hold is leaked.
+    /// All processes have ended, and what they held then is shown.
     pub finished: bool,
+    /// All processes have exited and never freed what is shown.
+    #[serde(skip)]
+    pub leaked: bool,
     /// Memory in use in all processes, without pools.
     pub held: Tally,
     /// Requests that CUDA refused.

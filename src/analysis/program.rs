@@ -9,7 +9,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::site::file_name;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Process, Snapshot};
 use crate::wildcard;
 
 /// A program, as far as it is known. An empty executable is unknown.
@@ -23,7 +23,10 @@ pub struct Program {
 
 impl Program {
     pub fn of(snapshot: &Snapshot) -> Program {
-        let process = &snapshot.process;
+        Program::of_process(&snapshot.process)
+    }
+
+    pub fn of_process(process: &Process) -> Program {
         let file = match process.executable.as_str() {
             "" => process.command_line.first().map_or("", String::as_str),
             path => path,

@@ -234,6 +234,15 @@ impl Trend {
     pub fn is_growing(&self) -> bool {
         self.classes.growing + self.classes.freed_only_at_exit > 0
     }
+
+    /// The last point, and what was left at exit if that is a point after it. Rows end at the former.
+    pub fn end(&self) -> Option<(&Point, Option<&Point>)> {
+        let (last, before) = self.points.split_last()?;
+        match before.last() {
+            Some(running) if last.at_end && running.process == last.process => Some((running, Some(last))),
+            _ => Some((last, None)),
+        }
+    }
 }
 
 impl Classes {

@@ -132,6 +132,26 @@ impl Batch {
         }
     }
 
+    /// The keys of points that a process has once, such as its peak, of the processes for which `wanted` is true.
+    pub fn single_points(&self, wanted: impl Fn(&str, &str) -> bool) -> HashSet<String> {
+        let rows = &self.points;
+        let column = |name| rows.table.column(name).unwrap_or(0);
+        let (process, point) = (column("process"), column("point"));
+        let is_wanted =
+            |&row: &usize| rows.text(point, row) != NOW && wanted(rows.text(0, row), rows.text(process, row));
+        let keys = (0..rows.len()).filter(is_wanted).filter_map(|row| file::key(rows, row));
+        keys.collect()
+    }
+
+    /// Drops the points with these keys, and what was held at them.
+    pub fn drop_points(&mut self, keys: &HashSet<String>) {
+        for rows in [&mut self.points, &mut self.sites, &mut self.objects] {
+            let mut kept = Rows::new(rows.table);
+            kept.extend(rows, |row| file::key(rows, row).is_none_or(|key| !keys.contains(&key)));
+            *rows = kept;
+        }
+    }
+
     /// Drops the stacks for which `unwanted` is true, by job and fingerprint.
     pub fn drop_stacks(&mut self, unwanted: impl Fn(&str, &str) -> bool) {
         let mut kept = Rows::new(self.stacks.table);

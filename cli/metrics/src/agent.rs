@@ -6,11 +6,12 @@
 //!                                                               └─► history ─► growth
 //! ```
 //!
-//! At rest a pass costs a few system calls for each process. Reading takes at most a tenth of the time between passes, after the
-//! first pass, which reads everything; the recording that was read longest ago is read first. The driver is asked about one
-//! process in a pass at most. Deliberately absent: sleeping and writing; the caller does both.
+//! At rest a pass costs a few system calls for each process. Reading and keeping snapshots take at most a tenth of the time between
+//! passes, after the first pass, which reads everything; the recording that was read longest ago is read first. What failed is tried
+//! again after a while that doubles. The driver is asked about one process in a pass at most. Deliberately absent: sleeping and
+//! writing; the caller does both.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use crate::choice::Choice;
 use crate::families::Name;
 use crate::find::Finder;
 use crate::keep::{Keeper, process_name};
-use crate::page::{Page, ProcessSamples, Sample, Value};
+use crate::page::{Others, Page, ProcessSamples, Sample, Value};
 use crate::process::{Growth, Shown, growth_samples, samples};
 
 /// What the agent cannot do itself.
@@ -51,6 +52,11 @@ pub trait Inputs {
     /// # Errors
     /// Why it cannot be written, in one line.
     fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String>;
+
+    /// Whether the pass is to end early: its result is not used.
+    fn is_stopping(&mut self) -> bool {
+        false
+    }
 }
 
 /// Receives what a pass found, for instance to serve, write or push it.
@@ -90,8 +96,12 @@ const ASK_EVERY: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_secs(600);
 /// Time between two looks whether a process that has its pid and start time still maps its recording: an exec keeps both.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
-/// The most failures that are remembered, each of which is reported once.
+/// The most failures that are remembered, each of which is reported once until it has not occurred for this time.
 const FAILURES_MAX: usize = 1000;
+const FAILURES_FOR: Duration = Duration::from_secs(3600);
+/// The first and the longest wait before something is tried again that failed.
+const AGAIN_FIRST: Duration = Duration::from_secs(30);
+const AGAIN_LAST: Duration = Duration::from_secs(1800);
 /// The most kept snapshots that are read after a restart, for each process.
 const PAST_MAX: usize = 60;
 
@@ -103,8 +113,30 @@ pub struct Agent {
     /// The driver's figures by UUID.
     gpus: BTreeMap<String, (u64, u64)>,
     no_driver_until: Option<Instant>,
-    known_failures: BTreeSet<String>,
+    /// When each failure occurred last.
+    known_failures: BTreeMap<String, Instant>,
+    others: Others,
     is_first: bool,
+}
+
+/// Waits between attempts at what fails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Again {
+    failures: u32,
+    /// Not before this time, on the clock of the caller.
+    at: Duration,
+}
+
+impl Again {
+    fn failed(&mut self, now: Duration) {
+        let factor = 1_u32 << self.failures.min(10);
+        self.at = now.saturating_add((AGAIN_FIRST * factor).min(AGAIN_LAST));
+        self.failures += 1;
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        now >= self.at
+    }
 }
 
 /// A recording or a snapshot file.
@@ -124,6 +156,8 @@ struct Target {
     asked_at: Option<Instant>,
     /// Changed since a snapshot was kept.
     is_dirty: bool,
+    read_again: Again,
+    keep_again: Again,
 }
 
 /// What a file looked like when it was read.
@@ -156,7 +190,8 @@ impl Agent {
             targets: BTreeMap::new(),
             gpus: BTreeMap::new(),
             no_driver_until: None,
-            known_failures: BTreeSet::new(),
+            known_failures: BTreeMap::new(),
+            others: Others::default(),
             is_first: true,
         }
     }
@@ -175,17 +210,19 @@ impl Agent {
         for path in paths {
             self.targets.entry(path).or_default();
         }
-        let changed = self.changed();
-        let budget = self.settings.interval / 10;
+        let now = Duration::from_nanos(now_unix_ns);
+        let changed = self.changed(now);
+        let budget = (!self.is_first).then_some(self.settings.interval / 10);
+        let has_time = || budget.is_none_or(|budget| began.elapsed() < budget);
         let mut may_ask = true;
         for (nth, path) in changed.into_iter().enumerate() {
-            if nth > 0 && !self.is_first && began.elapsed() >= budget {
+            if inputs.is_stopping() || nth > 0 && !has_time() {
                 break;
             }
             self.read(&path, inputs, now_unix_ns, &mut may_ask);
         }
         self.judge();
-        let kept = self.keep(inputs, now_unix_ns / 1_000_000_000, &mut failures);
+        let kept = self.keep(inputs, now, &has_time, &mut failures);
         for (path, target) in &self.targets {
             let shown = path.display().to_string();
             failures.extend(target.failure.iter().map(|failure| match failure.contains(&shown) {
@@ -195,9 +232,9 @@ impl Agent {
         }
         self.is_first = false;
         Update {
-            page: Arc::new(self.page(now_unix_ns, began.elapsed())),
+            page: Arc::new(self.page(now_unix_ns, began)),
             kept,
-            failures: self.new_failures(failures),
+            failures: self.new_failures(failures, Instant::now()),
         }
     }
 
@@ -206,11 +243,12 @@ impl Agent {
         self.targets.values().any(|target| target.samples.is_some())
     }
 
-    /// The inputs that have changed, those that were read longest ago first.
-    fn changed(&mut self) -> Vec<PathBuf> {
+    /// The inputs that have changed, and those that failed and are tried again; those that were read longest ago first.
+    fn changed(&mut self, now: Duration) -> Vec<PathBuf> {
         let mut changed: Vec<(Option<Instant>, PathBuf)> = Vec::new();
         for (path, target) in &mut self.targets {
-            if target.has_changed(path) {
+            let again = target.failure.is_some() && target.read_again.is_due(now);
+            if again || target.has_changed(path) {
                 changed.push((target.read_at, path.clone()));
             }
         }
@@ -230,13 +268,13 @@ impl Agent {
                 target.failure = None;
                 return;
             }
-            Err(error) => return target.fail(path, error.to_string()),
+            Err(error) => return target.fail(path, error.to_string(), now_unix_ns),
         };
         let mut snapshot = match inputs.read(path) {
             Ok(snapshot) => snapshot,
-            Err(reason) => return target.fail(path, reason),
+            Err(reason) => return target.fail(path, reason, now_unix_ns),
         };
-        target.failure = None;
+        (target.failure, target.read_again) = (None, Again::default());
         target.is_dirty = true;
         let is_new = target.process.is_none();
         target.know(path, &snapshot);
@@ -293,7 +331,10 @@ impl Agent {
             job_id: &self.settings.job_id,
             top: self.settings.top,
         };
-        target.samples = Some(samples(&snapshot, &report, &target.growth, shown, &mut target.choice));
+        let mut now = samples(&snapshot, &report, &target.growth, shown, &mut target.choice);
+        // The end of a script is shown once it has ended, and by then more had happened.
+        target.samples.iter().for_each(|before| now.never_fall(before));
+        target.samples = Some(now);
     }
 
     /// Adds points to the history of processes that did not change, and judges those again that grew.
@@ -319,29 +360,45 @@ impl Agent {
         }
     }
 
-    /// Keeps snapshots of running processes, and removes old ones.
-    fn keep(&mut self, inputs: &mut dyn Inputs, now_seconds: u64, failures: &mut Vec<String>) -> Vec<PathBuf> {
-        let mut written = Vec::new();
+    /// Keeps snapshots of running processes while there is time, and removes old ones. After a failure the others wait for the
+    /// next pass: a full disk fails them all.
+    fn keep(
+        &mut self,
+        inputs: &mut dyn Inputs,
+        now: Duration,
+        has_time: &dyn Fn() -> bool,
+        failures: &mut Vec<String>,
+    ) -> Vec<PathBuf> {
+        let (mut written, now_seconds) = (Vec::new(), now.as_secs());
         let Some(keeper) = &mut self.keeper else { return written };
         for (path, target) in &mut self.targets {
             let Some(process) = &target.process else { continue };
             if !target.is_dirty || process.state != ProcessState::Running {
                 continue;
             }
-            let Some(to) = keeper.due(&process.name, now_seconds) else {
+            let Some(to) = keeper
+                .due(&process.name, now_seconds)
+                .filter(|_| target.keep_again.is_due(now))
+            else {
                 continue;
             };
+            // One at least, or many changes would leave no time for any.
+            if inputs.is_stopping() || !written.is_empty() && !has_time() {
+                break;
+            }
             match inputs.keep(path, &to) {
                 Ok(()) => {
                     keeper.add(to.clone());
                     written.push(to);
-                    target.is_dirty = false;
+                    (target.is_dirty, target.keep_again) = (false, Again::default());
                 }
                 Err(reason) => {
                     keeper.failures += 1;
+                    target.keep_again.failed(now);
                     // Without the file's name, so that it is reported once for all.
                     let folder = keeper.policy.folder.display().to_string();
                     failures.push(reason.replace(&to.display().to_string(), &folder));
+                    break;
                 }
             }
         }
@@ -349,20 +406,17 @@ impl Agent {
         written
     }
 
-    fn page(&self, now_unix_ns: u64, took: Duration) -> Page {
+    fn page(&mut self, now_unix_ns: u64, began: Instant) -> Page {
         let mut page = Page::default();
         let all = self.targets.values().filter_map(|target| target.samples.as_ref());
-        let exported = page.add_processes(all, self.settings.processes);
+        let exported = page.add_processes(all, self.settings.processes, &mut self.others);
         let count = |wanted: fn(&Target) -> bool| self.targets.values().filter(|target| wanted(target)).count();
         let states = [
             ("exported", exported.exported),
             ("summed", exported.summed),
             ("duplicate", exported.duplicates),
             ("left_out", count(|target| target.forgotten)),
-            (
-                "unreadable",
-                count(|target| target.failure.is_some() && target.samples.is_none()),
-            ),
+            ("unreadable", count(|target| target.failure.is_some())),
         ];
         for (state, number) in states {
             page.add(Sample::new(Name::Recordings, [state.to_owned()], Value(number as f64)));
@@ -370,7 +424,7 @@ impl Agent {
         let mut node = |of, value: f64| page.add(Sample::new(of, [], Value(value)));
         node(Name::LeftOut, exported.series_left_out as f64);
         node(Name::Updated, now_unix_ns as f64 / 1e9);
-        node(Name::UpdateTime, took.as_secs_f64());
+        node(Name::UpdateTime, began.elapsed().as_secs_f64());
         if let Some(keeper) = &self.keeper {
             let (number, bytes) = keeper.totals();
             node(Name::Kept, number as f64);
@@ -399,14 +453,18 @@ impl Agent {
             .collect()
     }
 
-    fn new_failures(&mut self, all: Vec<String>) -> Vec<String> {
-        let room = FAILURES_MAX.saturating_sub(self.known_failures.len());
-        let new: Vec<String> = all
-            .into_iter()
-            .filter(|failure| !self.known_failures.contains(failure))
-            .take(room)
-            .collect();
-        self.known_failures.extend(new.iter().cloned());
+    fn new_failures(&mut self, all: Vec<String>, now: Instant) -> Vec<String> {
+        self.known_failures
+            .retain(|_, last| now.saturating_duration_since(*last) < FAILURES_FOR);
+        let mut new = Vec::new();
+        for failure in all {
+            if let Some(last) = self.known_failures.get_mut(&failure) {
+                *last = now;
+            } else if self.known_failures.len() < FAILURES_MAX {
+                self.known_failures.insert(failure.clone(), now);
+                new.push(failure);
+            }
+        }
         new
     }
 }
@@ -426,10 +484,11 @@ impl Target {
         }
     }
 
-    fn fail(&mut self, path: &Path, reason: String) {
-        // A file that cannot be read is tried again only if it changes.
+    fn fail(&mut self, path: &Path, reason: String, now_unix_ns: u64) {
+        // What failed for another reason, such as too many open files, changes no file.
         self.state = file_state(path);
         self.failure = Some(reason);
+        self.read_again.failed(Duration::from_nanos(now_unix_ns));
     }
 
     fn know(&mut self, path: &Path, snapshot: &Snapshot) {

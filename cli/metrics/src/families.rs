@@ -107,7 +107,7 @@ families! {
     GrowthPoints: Gauge "culeak_growth_points" [] process apart () "Points in time that the judgement of growth rests on; fewer than 8 are not judged";
     GpuUsed: Gauge "culeak_gpu_used" ["bytes"] node apart ("host" "uuid") "Memory in use on a device by all processes, as the driver reported it when it was asked last";
     GpuTotal: Gauge "culeak_gpu_memory" ["bytes"] node apart ("host" "uuid") "Memory of the device";
-    Recordings: Gauge "culeak_recordings" [] node apart ("state") "Recordings by what became of them: exported, summed, duplicate, left_out, unreadable";
+    Recordings: Gauge "culeak_recordings" [] node apart ("state") "Recordings by what became of them: exported, summed, duplicate, left_out; and unreadable, whose last figures stay";
     LeftOut: Gauge "culeak_series_left_out" [] node apart () "Series beyond the most that one process may have";
     Updated: Gauge "culeak_last_update_timestamp" ["seconds"] node apart () "When these figures were last brought up to date";
     UpdateTime: Gauge "culeak_last_update_duration" ["seconds"] node apart () "How long that took";

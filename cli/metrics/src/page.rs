@@ -2,11 +2,13 @@
 //!
 //! Of two recordings of one process identity (a copy, or a process id that was used again) the later one counts. Beyond the most
 //! processes, those that ended and those that started last are added up as one, whose pid is `other`: figures that can be added
-//! stay complete.
+//! stay complete. Which processes these are changes, so a counter of theirs adds up what each has counted while it was among them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::families::{FAMILIES, Name, PROCESS_LABELS};
+use foldhash::HashMap;
+
+use crate::families::{FAMILIES, Name, PROCESS_LABELS, Type};
 use crate::label::OTHER;
 
 /// The most series of one process.
@@ -51,8 +53,51 @@ pub struct ProcessSamples {
 }
 
 impl ProcessSamples {
+    /// Keeps counters of the same process from being less than before.
+    pub fn never_fall(&mut self, before: &ProcessSamples) {
+        if (&self.identity, self.started_unix_ns) != (&before.identity, before.started_unix_ns) {
+            return;
+        }
+        let is_counter = |sample: &&Sample| sample.of.family().kind == Type::Counter;
+        for known in before.samples.iter().filter(is_counter) {
+            let same = |sample: &&mut Sample| sample.of == known.of && sample.labels == known.labels;
+            match self.samples.iter_mut().find(same) {
+                Some(sample) => sample.value.0 = sample.value.0.max(known.value.0),
+                None => self.samples.push(known.clone()),
+            }
+        }
+    }
+
     fn all(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter().chain(&self.growth)
+    }
+}
+
+/// What the processes that are added up have counted, over all pages.
+#[derive(Debug, Clone, Default)]
+pub struct Others {
+    /// The counters of each process on the last page.
+    last: HashMap<(Identity, u64), Vec<f64>>,
+    sums: BTreeMap<(Name, Vec<Box<str>>), f64>,
+}
+
+impl Others {
+    /// Adds what a process has counted since the last page, if it is one of those that are added up. Returns its counters.
+    fn add(&mut self, process: &ProcessSamples, other: Option<&Identity>) -> Vec<f64> {
+        let counters = process.all().filter(|sample| sample.of.family().kind == Type::Counter);
+        let counters: Vec<&Sample> = counters.collect();
+        let key = (process.identity.clone(), process.started_unix_ns);
+        let before = self.last.get(&key);
+        for (nth, sample) in counters.iter().enumerate() {
+            let Some(other) = other.filter(|_| sample.of.family().adds) else {
+                continue;
+            };
+            let before = before.and_then(|values| values.get(nth)).copied().unwrap_or(0.0);
+            let labels = other.0.iter().chain(&sample.labels).map(|label| label.as_str().into());
+            let sum = self.sums.entry((sample.of, labels.collect())).or_insert(0.0);
+            *sum += (sample.value.0 - before).max(0.0);
+        }
+        counters.iter().map(|sample| sample.value.0).collect()
     }
 }
 
@@ -93,8 +138,13 @@ impl Page {
         *series = if add { *series + value.0 } else { value.0 };
     }
 
-    /// Adds processes, at most `most` of them each by itself.
-    pub fn add_processes<'a>(&mut self, all: impl IntoIterator<Item = &'a ProcessSamples>, most: usize) -> Exported {
+    /// Adds processes, at most `most` of them each by itself. `others` is that of the page before.
+    pub fn add_processes<'a>(
+        &mut self,
+        all: impl IntoIterator<Item = &'a ProcessSamples>,
+        most: usize,
+        others: &mut Others,
+    ) -> Exported {
         let mut exported = Exported::default();
         let mut order: Vec<&ProcessSamples> = all.into_iter().collect();
         order.sort_by_key(|process| (std::cmp::Reverse(process.started_unix_ns), !process.running));
@@ -106,17 +156,27 @@ impl Page {
         });
         // The oldest first: a process that starts later changes no series of the others.
         order.sort_by_key(|process| (!process.running, process.started_unix_ns, &process.identity));
-        for process in order.iter().take(most) {
-            exported.exported += 1;
-            exported.series_left_out += process.all().count().saturating_sub(SERIES_MAX);
-            let shown = process.all().take(SERIES_MAX);
-            shown.for_each(|sample| self.add_of(&process.identity, sample, false));
-        }
-        for process in order.iter().skip(most) {
+        let mut last: HashMap<(Identity, u64), Vec<f64>> = HashMap::default();
+        for (nth, process) in order.into_iter().enumerate() {
+            let other = (nth >= most)
+                .then(|| Identity([process.identity.0[0].clone(), OTHER.into(), OTHER.into(), OTHER.into()]));
+            let counters = others.add(process, other.as_ref());
+            last.insert((process.identity.clone(), process.started_unix_ns), counters);
+            let Some(other) = other else {
+                exported.exported += 1;
+                exported.series_left_out += process.all().count().saturating_sub(SERIES_MAX);
+                let shown = process.all().take(SERIES_MAX);
+                shown.for_each(|sample| self.add_of(&process.identity, sample, false));
+                continue;
+            };
             exported.summed += 1;
-            let other = Identity([process.identity.0[0].clone(), OTHER.into(), OTHER.into(), OTHER.into()]);
-            let added = process.all().filter(|sample| sample.of.family().adds);
+            let is_added = |sample: &&Sample| sample.of.family().adds && sample.of.family().kind == Type::Gauge;
+            let added = process.all().filter(is_added);
             added.for_each(|sample| self.add_of(&other, sample, true));
+        }
+        others.last = last;
+        for ((of, labels), sum) in &others.sums {
+            self.put(*of, labels.clone(), Value(*sum), false);
         }
         exported
     }
@@ -162,7 +222,7 @@ mod tests {
     fn processes_beyond_the_limit_are_one_sum() {
         let processes: Vec<_> = (1..=5).map(|pid| process(pid, pid != 1, 10.0)).collect();
         let mut page = Page::default();
-        let exported = page.add_processes(&processes, 2);
+        let exported = page.add_processes(&processes, 2, &mut Others::default());
         assert_eq!((exported.exported, exported.summed), (2, 3));
         let expected = [("2", 10.0), ("3", 10.0), ("other", 30.0)];
         assert_eq!(held(&page), expected.map(|(pid, bytes)| (pid.to_owned(), bytes)));
@@ -174,7 +234,7 @@ mod tests {
         let mut later = process(7, true, 2.0);
         later.started_unix_ns = 8;
         let mut page = Page::default();
-        let exported = page.add_processes([&process(7, true, 1.0), &later], 10);
+        let exported = page.add_processes([&process(7, true, 1.0), &later], 10, &mut Others::default());
         assert_eq!((exported.exported, exported.duplicates), (1, 1));
         assert_eq!(held(&page), [("7".to_owned(), 2.0)]);
     }
@@ -185,7 +245,50 @@ mod tests {
         let sample = |n: usize| Sample::new(Name::SiteHeld, [format!("site {n}")], Value(1.0));
         hostile.samples = (0..10_000).map(sample).collect();
         let mut page = Page::default();
-        assert_eq!(page.add_processes([&hostile], 1).series_left_out, 9_000);
+        let exported = page.add_processes([&hostile], 1, &mut Others::default());
+        assert_eq!(exported.series_left_out, 9_000);
         assert_eq!(page.series(), SERIES_MAX);
+    }
+
+    #[test]
+    fn a_counter_of_the_others_never_falls() {
+        let with = |pid: u64, count: f64| {
+            let mut process = process(pid, true, 1.0);
+            process.samples.push(Sample::new(Name::Allocations, [], Value(count)));
+            process
+        };
+        let mut others = Others::default();
+        let mut page = |all: &[ProcessSamples]| {
+            let mut page = Page::default();
+            page.add_processes(all, 1, &mut others);
+            let of = &page.families[Name::Allocations as usize];
+            let other = of.iter().find(|(labels, _)| &*labels[3] == OTHER);
+            other.map(|(_, value)| *value)
+        };
+        assert_eq!(page(&[with(1, 100.0)]), None);
+        assert_eq!(page(&[with(1, 100.0), with(2, 10.0), with(3, 20.0)]), Some(30.0));
+        // One of them ends and is forgotten, and the other counts on.
+        assert_eq!(page(&[with(1, 100.0), with(3, 25.0)]), Some(35.0));
+        // It gets series of its own, and then it is one of the others again.
+        assert_eq!(page(&[with(3, 30.0)]), Some(35.0));
+        assert_eq!(page(&[with(1, 100.0), with(3, 31.0)]), Some(36.0));
+    }
+
+    #[test]
+    fn counters_of_a_process_never_fall() {
+        let with = |count: f64| {
+            let mut process = process(7, true, 9.0 - count);
+            process.samples.push(Sample::new(Name::Frees, [], Value(count)));
+            process
+        };
+        let values =
+            |process: &ProcessSamples| -> Vec<f64> { process.samples.iter().map(|sample| sample.value.0).collect() };
+        let mut now = with(5.0);
+        now.never_fall(&with(8.0));
+        assert_eq!(values(&now), [4.0, 7.0, 8.0], "gauges are as they are");
+        let mut restarted = with(1.0);
+        restarted.started_unix_ns += 1;
+        restarted.never_fall(&with(8.0));
+        assert_eq!(values(&restarted), [8.0, 7.0, 1.0]);
     }
 }

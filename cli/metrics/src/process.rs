@@ -236,7 +236,7 @@ fn what(what: &culeak::analysis::ledger::What) -> String {
 }
 
 /// Losses by their names in the report's JSON.
-fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
+pub fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
     [
         ("lost_allocations", losses.lost_allocations),
         ("lost_stacks", losses.lost_stacks),

@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -298,7 +298,10 @@ impl Folder {
         refuse_larger(size, self.bytes)?;
         let _lock = self.lock()?;
         let mut waiting = VecDeque::from(self.list()?);
-        let newest = waiting.back().map_or(0, |last| last.number.0);
+        // Numbers begin at the time, so that none is used again when the folder was empty in between.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = u64::try_from(now.as_nanos()).unwrap_or(0);
+        let newest = waiting.back().map_or(0, |last| last.number.0).max(now);
         let number = Number(
             newest
                 .checked_add(1)

@@ -89,6 +89,8 @@ pub struct Sender<C = Client, T = SystemClock> {
     clock: T,
     /// The receiver asked for no requests before.
     not_before: Option<Instant>,
+    /// The request at which the receiver failed last, and how often: the next round goes on counting.
+    failing: Option<(Known, u32)>,
 }
 
 impl<C: Courier> Sender<C> {
@@ -97,7 +99,22 @@ impl<C: Courier> Sender<C> {
             courier,
             clock: SystemClock,
             not_before: None,
+            failing: None,
         }
+    }
+}
+
+/// A request without its body: subject, length and checksum.
+#[derive(Debug, PartialEq, Eq)]
+struct Known(String, usize, u32);
+
+impl Known {
+    fn of(request: &Request) -> Known {
+        Known(
+            request.subject.clone(),
+            request.body.len(),
+            crc32fast::hash(&request.body),
+        )
     }
 }
 
@@ -136,12 +153,15 @@ impl<C: Courier, T: Clock> Sender<C, T> {
         };
         let mut last = None;
         while let Some((number, request)) = queue.next(last, self.courier.protocol())? {
-            let mut failures = 0;
+            let known = Known::of(&request);
+            let before = self.failing.take().filter(|(failing, _)| *failing == known);
+            let mut failures = before.map_or(0, |(_, failures)| failures);
             loop {
                 match self.once(&request, &mut failures, &mut trouble, &mut sent) {
                     Next::Again => {}
                     Next::Done => break,
                     Next::Stop(why) => {
+                        self.failing = (failures > 0).then_some((known, failures));
                         sent.stopped = Some(why);
                         return Ok(sent);
                     }

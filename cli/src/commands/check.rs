@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{Rules, Verdict, baseline_of, fail_outliers, lacks_holders, verdict};
+use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
@@ -163,14 +164,14 @@ fn finish<'a>(
     unreadable: usize,
 ) -> Result<ExitCode, Failure> {
     if args.rules.fail_on.contains(&Failing::Outlier) {
-        let programs: Vec<Program> = items.map(|item| Program::of(&item.snapshot)).collect();
-        let [_, _, ..] = programs.as_slice() else {
+        let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
+        let [_, _, ..] = processes.as_slice() else {
             return Err(Failure::new(
                 "--fail-on outlier compares the processes of a job, but there is one only; name all of them, or their folder",
             ));
         };
         let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();
-        fail_outliers(&mut each, &programs);
+        fail_outliers(&mut each, &processes);
     }
     if args.gen_suppressions {
         generate(&verdicts)?;

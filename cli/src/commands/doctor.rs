@@ -26,7 +26,7 @@ use crate::text::parts::{BAD, GOOD, Styled, WARN};
 /// Check whether culeak works on this machine, or why ranks of a job are not recorded, and suggest fixes
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 no check failed (there may be warnings), 1 a check failed.
+Exit codes: 0 no check failed (there may be warnings), 1 a check failed, 2 wrong usage, or the launcher started no rank.
 
 Examples:
   culeak doctor

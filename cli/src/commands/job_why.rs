@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use culeak::analysis::job::Unreadable;
-use culeak::analysis::job::identity::rank_of;
+use culeak::analysis::job::member::Member;
 use culeak::analysis::job::why::{Job, Options};
 use culeak::analysis::why::{self, Unanswered, Why};
 
@@ -48,12 +48,12 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Resu
         };
         match Why::of(&item.snapshot, &options) {
             Ok(answer) => {
-                job.add(item.source.clone(), rank_of(&item.snapshot.process.ranks), &answer);
+                job.add(item.source.clone(), Member::of(&item.snapshot), &answer);
                 answered = true;
             }
             // Another process has such memory, or none.
             Err(Unanswered::NothingSelected(_)) => {
-                job.add_without(item.source.clone(), &item.snapshot.process);
+                job.add_without(item.source.clone(), Member::of(&item.snapshot));
                 selected = true;
             }
             Err(unanswered) => unreadable.push(unread(item.source.clone(), &failure(&unanswered, args, &item))),
@@ -61,18 +61,14 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Resu
     }
     drop(progress);
     const SHOWN: usize = 10;
-    for input in unreadable.iter().take(SHOWN) {
-        let source = if input.source.is_empty() {
-            String::new()
-        } else {
-            format!("{}: ", input.source)
-        };
-        progress::fail(&Failure::new(format!("{source}{}", input.reason)));
+    let reasons = by_reason(&unreadable);
+    for text in reasons.iter().take(SHOWN) {
+        progress::fail(&Failure::new(text.as_str()));
     }
-    if unreadable.len() > SHOWN {
-        let more = unreadable.len() - SHOWN;
+    if reasons.len() > SHOWN {
+        let more = reasons.len() - SHOWN;
         progress::fail(&Failure::new(format!(
-            "{more} more inputs have no answer; --json lists them"
+            "inputs have no answer for {more} more reasons; --json lists them"
         )));
     }
     if !answered {
@@ -103,4 +99,54 @@ fn unread(source: String, failure: &Failure) -> Unreadable {
         .map(str::to_owned)
         .unwrap_or(reason);
     Unreadable { source, reason }
+}
+
+/// Each reason once: with its input, or with one of them and their number.
+fn by_reason(unreadable: &[Unreadable]) -> Vec<String> {
+    let mut different: Vec<(String, &Unreadable, usize)> = Vec::new();
+    for input in unreadable {
+        // A reason may name its input, as in a command to type.
+        let general = match input.source.is_empty() {
+            true => input.reason.clone(),
+            false => input.reason.replace(&input.source, "\0"),
+        };
+        match different.iter_mut().find(|(known, ..)| *known == general) {
+            Some((_, _, count)) => *count += 1,
+            None => different.push((general, input, 1)),
+        }
+    }
+    let text = |(_, first, count): (String, &Unreadable, usize)| match (first.source.as_str(), count) {
+        ("", 1) => first.reason.clone(),
+        ("", count) => format!("{count} times: {}", first.reason),
+        (source, 1) => format!("{source}: {}", first.reason),
+        (source, count) => format!("{count} inputs, such as {source}: {}", first.reason),
+    };
+    different.into_iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_of_many_inputs_is_said_once() {
+        let mut inputs: Vec<Unreadable> = (0..64)
+            .map(|rank| Unreadable {
+                source: format!("runs/{rank}.culeak"),
+                reason: format!("not searched; use culeak why --core FILE runs/{rank}.culeak"),
+            })
+            .collect();
+        inputs.push(Unreadable {
+            source: "runs/x.culeak".to_owned(),
+            reason: "empty".to_owned(),
+        });
+        let said = by_reason(&inputs);
+        assert_eq!(
+            said,
+            [
+                "64 inputs, such as runs/0.culeak: not searched; use culeak why --core FILE runs/0.culeak",
+                "runs/x.culeak: empty"
+            ]
+        );
+    }
 }

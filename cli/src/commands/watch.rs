@@ -3,7 +3,8 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::fs::DirBuilderExt;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use clap::Args;
 use culeak_metrics::agent::Agent;
 use culeak_metrics::keep::{Keeper, Policy};
 use nix::fcntl::{Flock, FlockArg};
+use nix::libc::O_NOFOLLOW;
 
 use crate::errors::Failure;
 use crate::monitor::{self, PORT, Reading, SeriesArgs};
@@ -129,7 +131,7 @@ fn keeper(args: &WatchArgs) -> Result<(Keeper, Flock<File>), Failure> {
         .mode(0o700)
         .create(&folder)
         .map_err(|error| failed("cannot be created", &error))?;
-    let lock = File::create(state.join("lock")).map_err(|error| failed("cannot be locked", &error))?;
+    let lock = open_lock(&state.join("lock")).map_err(|error| failed("cannot be locked", &error))?;
     let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
         nix::errno::Errno::EWOULDBLOCK => failed("is used by another culeak watch", &error),
         _ => failed("cannot be locked", &error),
@@ -145,6 +147,22 @@ fn keeper(args: &WatchArgs) -> Result<(Keeper, Flock<File>), Failure> {
     Ok((keeper, lock))
 }
 
+/// Opens the lock's file, and no file that somebody else may have put in its place.
+fn open_lock(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(O_NOFOLLOW).open(path)?;
+    let metadata = file.metadata()?;
+    let is_ours = metadata.is_file() && metadata.uid() == nix::unistd::geteuid().as_raw();
+    let other = || {
+        io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the file lock is not a file of this user",
+        )
+    };
+    is_ours.then_some(file).ok_or_else(other)
+}
+
 fn default_state() -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     // Systemd separates several folders with colons.
@@ -152,4 +170,22 @@ fn default_state() -> Option<PathBuf> {
     by_systemd
         .or_else(|| Some(variable("XDG_STATE_HOME")?.join("culeak")))
         .or_else(|| Some(variable("HOME")?.join(".local/state/culeak")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lock_follows_no_link() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (target, link) = (folder.path().join("precious"), folder.path().join("lock"));
+        fs::write(&target, "text").expect("written");
+        std::os::unix::fs::symlink(&target, &link).expect("a link");
+        assert!(open_lock(&link).is_err());
+        assert_eq!(fs::read(&target).expect("readable"), b"text");
+        fs::remove_file(&link).expect("removed");
+        assert!(open_lock(&link).is_ok() && open_lock(&link).is_ok());
+        assert!(open_lock(Path::new("/dev/null")).is_err());
+    }
 }

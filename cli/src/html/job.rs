@@ -100,7 +100,7 @@ pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::R
     let content = Page {
         what: "job",
         headline: plain.lines().next().unwrap_or_default().to_owned(),
-        finished: job.finished,
+        finished: job.leaked,
         notes: job.stands_out.iter().map(note).collect(),
         warnings: job.warnings.iter().map(|text| escaped(text)).collect(),
         programs: job

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -224,7 +224,13 @@ fn is_address_sanitizer(path: &[u8]) -> bool {
 /// The pattern of file names: program, tag, host and pid. A `%` in the folder's name is doubled.
 fn pattern(folder: &Path, tag: &str) -> OsString {
     let mut pattern = Vec::new();
-    for &byte in folder.as_os_str().as_bytes() {
+    // `runs/` is `runs`, so that no path has two slashes.
+    let folder: PathBuf = folder.components().collect();
+    let folder = match folder.as_os_str().as_bytes() {
+        b"/" => b"",
+        folder => folder,
+    };
+    for &byte in folder {
         pattern.extend_from_slice(if byte == b'%' {
             b"%%"
         } else {

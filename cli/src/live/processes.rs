@@ -4,6 +4,7 @@
 //! Deliberately absent: judgement of which process differs; `culeak report` over the folder has it.
 
 use culeak::analysis::job::identity::rank_of;
+use culeak::analysis::program::Program;
 use culeak::analysis::report::Tally;
 use culeak::snapshot::ProcessState;
 use ratatui::crossterm::event::KeyCode;
@@ -94,7 +95,10 @@ impl ProcessRow {
             rank: rank_of(&reading.process.ranks),
             host: reading.process.host.clone(),
             pid: Some(reading.process.pid),
-            name: culeak::analysis::site::file_name(&reading.process.executable).to_owned(),
+            name: {
+                let program = Program::of_process(&reading.process);
+                program.script.unwrap_or(program.executable)
+            },
             devices: reading.devices.iter().map(|device| device.ordinal).collect(),
             on_devices,
             peak_bytes: reading
@@ -247,6 +251,18 @@ mod tests {
         press(&mut state, KeyCode::Char('s'));
         press(&mut state, KeyCode::Char('s'));
         assert_eq!(state.process_rows()[0].pid, Some(4712));
+    }
+
+    #[test]
+    fn a_script_is_listed_by_its_name() {
+        let mut state = state();
+        let mut snapshot = training(4711, 0);
+        snapshot.process.executable = "/usr/bin/python3.11".to_owned();
+        snapshot.process.command_line = ["python", "-u", "/job/train.py", "--lr", "1"]
+            .map(str::to_owned)
+            .to_vec();
+        show(&mut state, &snapshot);
+        assert_eq!(state.process_rows()[0].name, "train.py");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use culeak::analysis::function_name;
 use culeak::analysis::job::member::Member;
 use culeak::analysis::ledger::DeviceLedger;
 use culeak::analysis::report::{Report, Tally};
-use culeak::snapshot::{Losses, Snapshot};
+use culeak::snapshot::Snapshot;
+use culeak_metrics::families::{Name, Type};
+use culeak_metrics::process::losses;
 use culeak_push::messages::otlp::{KeyValue, attribute};
 use culeak_push::messages::otlp_metrics::{Counts, Metric, ResourceMetrics, of_resource};
 
@@ -49,16 +51,14 @@ pub fn of(
     metrics.devices(report);
     metrics.sites(report, top);
     let kinds = report.objects.kinds.iter();
-    metrics.gauge(
-        "culeak_objects",
+    metrics.push(
+        Name::Objects,
         "{object}",
-        "Objects without an address that exist: streams, events, modules, graphs and others",
         kinds.map(|kind| (vec![attribute("kind", kind.kind)], kind.live)),
     );
-    metrics.counter(
-        "culeak_losses_total",
+    metrics.push(
+        Name::Losses,
         "1",
-        "What the recorder could not observe or record, by the name in the report's JSON",
         losses(report.losses).map(|(loss, number)| (vec![attribute("loss", loss)], number)),
     );
     of_resource(resource(snapshot, service), metrics.all)
@@ -71,12 +71,8 @@ struct Metrics {
 }
 
 impl Metrics {
-    fn push(
-        &mut self,
-        [name, unit, help]: [&str; 3],
-        counts: Counts,
-        points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>,
-    ) {
+    /// Adds a metric, whose name, help and kind are those of `culeak metrics`, with the unit in OpenTelemetry's words.
+    fn push(&mut self, of: Name, unit: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
         let with_common = |(own, number): (Vec<KeyValue>, u64)| {
             // A label of the user with the same name gives way, as otherwise points could not be told apart.
             let is_own = |other: &KeyValue| own.iter().any(|own| own.key == other.key);
@@ -85,17 +81,15 @@ impl Metrics {
             (attributes, number)
         };
         let points: Vec<_> = points.into_iter().map(with_common).collect();
+        let family = of.family();
+        let counts = match family.kind {
+            Type::Gauge => Counts::Now,
+            Type::Counter => Counts::SinceStart,
+        };
         if !points.is_empty() {
-            self.all.push(Metric::new(name, help, unit, counts, self.times, points));
+            let metric = Metric::new(&family.name(), family.help, unit, counts, self.times, points);
+            self.all.push(metric);
         }
-    }
-
-    fn gauge(&mut self, name: &str, unit: &str, help: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
-        self.push([name, unit, help], Counts::Now, points);
-    }
-
-    fn counter(&mut self, name: &str, unit: &str, help: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
-        self.push([name, unit, help], Counts::SinceStart, points);
     }
 
     fn totals(&mut self, report: &Report) {
@@ -109,73 +103,35 @@ impl Metrics {
         let by_place =
             |number: fn(Tally) -> u64| places.map(|(place, tally)| (vec![attribute("place", place)], number(tally)));
         let one = |number: u64| [(Vec::new(), number)];
-        self.gauge(
-            "culeak_held_bytes",
+        self.push(Name::Held, "By", by_place(|tally| tally.bytes));
+        self.push(Name::HeldCount, "{allocation}", by_place(|tally| tally.count));
+        self.push(Name::Cached, "By", one(report.totals.pool.bytes));
+        self.push(
+            Name::Leaked,
             "By",
-            "Memory in use, each byte once; blocks: of frameworks, without their caches",
-            by_place(|tally| tally.bytes),
-        );
-        self.gauge(
-            "culeak_held_allocations",
-            "{allocation}",
-            "Allocations in use",
-            by_place(|tally| tally.count),
-        );
-        self.gauge(
-            "culeak_cached_bytes",
-            "By",
-            "Memory that caching allocators hold from the driver",
-            one(report.totals.pool.bytes),
-        );
-        self.gauge(
-            "culeak_leaked_bytes",
-            "By",
-            "Memory in use when the process ended; 0 while it runs",
             one(if report.finished { held.total().bytes } else { 0 }),
         );
-        self.counter(
-            "culeak_allocations_total",
-            "{allocation}",
-            "Allocations since the recording began",
-            one(report.totals.allocated),
-        );
-        self.counter(
-            "culeak_frees_total",
-            "{allocation}",
-            "Those of them that were freed",
-            one(report.totals.freed),
-        );
-        self.counter(
-            "culeak_failed_requests_total",
-            "{request}",
-            "Allocation requests that CUDA refused",
-            one(report.totals.failed.count),
-        );
+        self.push(Name::Allocations, "{allocation}", one(report.totals.allocated));
+        self.push(Name::Frees, "{allocation}", one(report.totals.freed));
+        self.push(Name::Failed, "{request}", one(report.totals.failed.count));
     }
 
     fn devices(&mut self, report: &Report) {
         let devices = || report.devices.iter().take(MOST_DEVICES);
         let ordinal = |ordinal: i32| vec![attribute("device", ordinal.to_string().as_str())];
-        self.gauge(
-            "culeak_device_allocated_bytes",
+        self.push(
+            Name::Allocated,
             "By",
-            "Memory on a device that the driver has given to the process, caches included",
             devices().map(|device| (ordinal(device.ordinal), device.live.bytes)),
         );
-        self.gauge(
-            "culeak_device_peak_bytes",
+        self.push(
+            Name::Peak,
             "By",
-            "The most that it was at once",
             devices().map(|device| (ordinal(device.ordinal), device.peak_bytes)),
         );
         let ledgers = report.ledger.devices.iter().take(MOST_DEVICES);
         let points: Vec<_> = ledgers.flat_map(owners).collect();
-        self.gauge(
-            "culeak_owned_bytes",
-            "By",
-            "Memory of the process on a device by what holds it, as in the ledger of the report",
-            points,
-        );
+        self.push(Name::Owned, "By", points);
     }
 
     /// The call sites with most bytes, and the rest as one, so that the sum is that of the report.
@@ -200,18 +156,8 @@ impl Metrics {
             let point = |(name, tally): &(String, Tally)| (vec![attribute("site", name.as_str())], number(tally));
             sums.iter().map(point).collect::<Vec<_>>()
         };
-        self.gauge(
-            "culeak_call_site_held_bytes",
-            "By",
-            "Memory in use of the call sites with most of it; other: the rest",
-            points(|tally| tally.bytes),
-        );
-        self.gauge(
-            "culeak_call_site_held_allocations",
-            "{allocation}",
-            "Their allocations in use",
-            points(|tally| tally.count),
-        );
+        self.push(Name::SiteHeld, "By", points(|tally| tally.bytes));
+        self.push(Name::SiteCount, "{allocation}", points(|tally| tally.count));
     }
 }
 
@@ -248,21 +194,4 @@ fn owners(device: &DeviceLedger) -> Vec<(Vec<KeyValue>, u64)> {
         (attributes, bytes)
     };
     sums.into_iter().map(point).collect()
-}
-
-fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
-    [
-        ("lost_allocations", losses.lost_allocations),
-        ("lost_stacks", losses.lost_stacks),
-        ("lost_python", losses.lost_python),
-        ("lost_details", losses.lost_details),
-        ("unknown_frees", losses.unknown_frees),
-        ("vanished", losses.vanished),
-        ("unknown_blocks", losses.unknown_blocks),
-        ("lost_snapshots", losses.lost_snapshots),
-        ("lost_events", losses.lost_events),
-        ("lost_phases", losses.lost_phases),
-        ("lost_segments", losses.lost_segments),
-        ("unhooked", losses.unhooked.len() as u64),
-    ]
 }

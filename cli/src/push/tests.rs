@@ -179,3 +179,31 @@ fn labels_of_the_user_take_precedence() {
         ]
     );
 }
+
+/// The end of a script is sent once it has ended; the interpreter's shutdown had freed more by then.
+#[test]
+fn counters_of_a_process_never_fall() {
+    let options = Options {
+        to: "http://127.0.0.1:1/".to_owned(),
+        protocol: Protocol::OtlpMetrics,
+        connection: Connection::default(),
+        labels: Labels::default(),
+        top: 1,
+        queue: None,
+        queue_bytes: 1 << 20,
+    };
+    let mut pusher = Pusher::open(options).expect("nothing is connected");
+    let mut snapshot = leaky();
+    pusher.add(snapshot.clone()).expect("added");
+    for counter in &mut snapshot.counters {
+        counter.freed_count /= 2;
+        counter.total_count = counter.live_count + counter.freed_count;
+    }
+    pusher.add(snapshot).expect("added");
+    let freed: Vec<i64> = pusher
+        .batch
+        .iter()
+        .map(|message| points(message, "culeak_frees_total")[0].1)
+        .collect();
+    assert!(freed[0] > 0 && freed[0] == freed[1], "{freed:?}");
+}

@@ -493,15 +493,24 @@ pub fn reason(breach: &Breach, word: &str) -> String {
             plural(*count, "block", "blocks")
         ),
         Breach::Outlier {
-            site, found, usual, of, ..
+            site,
+            found,
+            usual,
+            of,
+            group,
+            ..
         } => {
+            let group = match group.is_empty() {
+                true => String::new(),
+                false => format!(" of {group}"),
+            };
             let by = site.iter().map(|site| format!(" by {site}")).collect::<String>();
             let usual = match usual {
                 0 => "most have none".to_owned(),
                 usual => format!("the median is {}", units::bytes(*usual)),
             };
             format!(
-                "{} {word}{by}, more than in the other {}: {usual}",
+                "{} {word}{by}, more than in the other {}{group}: {usual}",
                 units::bytes(*found),
                 match of - 1 {
                     1 => "process".to_owned(),

@@ -58,9 +58,7 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
     parts::suppressions(job.suppressed, 0, &job.suppressions, out)?;
     failed_requests(job, out)?;
     let mut warnings = job.warnings.clone();
-    if let Some(warning) = missing_mark(job) {
-        warnings.push(warning);
-    }
+    warnings.extend(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));
     if lost > 0 {
         let lost = plural(lost, "allocation was", "allocations were");
         warnings.push(format!(
@@ -75,7 +73,13 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
     };
     let outlier = first_out().or_else(|| job.stands_out.iter().find_map(|out| out.out.processes.first()));
     let source = outlier.map(|outlier| outlier.source.as_str());
-    let largest = || job.processes.iter().max_by_key(|process| process.row.held.bytes);
+    // Where all are alike, the first is as good as any.
+    let most = job.processes.iter().map(|process| process.row.held.bytes).max();
+    let largest = || {
+        job.processes
+            .iter()
+            .find(|process| Some(process.row.held.bytes) == most)
+    };
     match source.or_else(|| largest().map(|process| process.row.source.as_str())) {
         Some(source) => parts::next(out, &format!("culeak report {}", shell_word(source))),
         None => Ok(()),
@@ -107,18 +111,24 @@ fn failed_requests(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", Styled(WARN, line))
 }
 
-/// Processes whose memory all passes, since they set no mark of the name that `--since` gives.
-fn missing_mark(job: &JobReport) -> Option<String> {
+/// Processes whose memory all passes, since they set no mark of the name that `--since` gives; and whether these are all.
+fn missing_mark(job: &JobReport) -> Option<(String, bool)> {
     let name = job.filter.as_ref()?.filter.since.as_deref()?;
     let lacking = job.processes.iter().filter(|process| process.row.lacks_mark).count();
     let all = job.processes.len();
     let processes = plural(all as u64, "process", "processes");
-    (lacking > 0).then(|| {
-        format!(
-            "{} of {processes} set no mark {name:?}, so all of their memory counts; --per-process --json lists the marks",
-            if lacking == all { "all".to_owned() } else { units::count(lacking as u64) }
-        )
-    })
+    let lists = "--per-process --json lists the marks";
+    let text = match lacking {
+        0 => return None,
+        lacking if lacking == all => {
+            format!("none of {processes} set the mark {name:?}, so --since has no effect; {lists}")
+        }
+        lacking => {
+            let lacking = units::count(lacking as u64);
+            format!("{lacking} of {processes} set no mark {name:?}, so all of their memory counts; {lists}")
+        }
+    };
+    Some((text, lacking == all))
 }
 
 /// `64 processes of python train.py on 8 hosts leak 2.1 TiB in 1,234 blocks`
@@ -130,14 +140,16 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         programs => plural(programs.len() as u64, "program", "programs"),
     };
     let hosts = plural(job.hosts as u64, "host", "hosts");
-    let verb = match (job.finished, count) {
-        (true, 1) => "leaks",
-        (true, _) => "leak",
-        (false, 1) => "holds",
-        (false, _) => "hold",
+    let (verb, when) = match (job.leaked, job.finished, count) {
+        (true, _, 1) => ("leaks", ""),
+        (true, ..) => ("leak", ""),
+        (false, true, 1) => ("held", " when it ended"),
+        (false, true, _) => ("held", " when they ended"),
+        (false, false, 1) => ("holds", ""),
+        (false, false, _) => ("hold", ""),
     };
-    let held = parts::tally(job.held);
-    let style = if job.finished && job.held.bytes > 0 { BAD } else { BOLD };
+    let held = format!("{}{when}", parts::tally(job.held));
+    let style = if job.leaked && job.held.bytes > 0 { BAD } else { BOLD };
     write!(
         out,
         "{} {verb} {}",
@@ -145,7 +157,8 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, held)
     )?;
     if job.pools.bytes > 0 {
-        write!(out, "; pools hold {}", units::bytes(job.pools.bytes))?;
+        let verb = if when.is_empty() { "hold" } else { "held" };
+        write!(out, "; pools {verb} {}", units::bytes(job.pools.bytes))?;
     }
     writeln!(out)?;
     if job.earlier_snapshots > 0 {
@@ -155,6 +168,9 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(filtered) = &job.filter {
         writeln!(out, "filter: {}", parts::filter(filtered, 0))?;
+    }
+    if let Some((text, true)) = missing_mark(job) {
+        writeln!(out, "{}", Styled(WARN, text))?;
     }
     if job.elsewhere > 0 {
         let others = plural(job.elsewhere as u64, "more process uses", "more processes use");
@@ -260,7 +276,7 @@ fn processes(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
     let has_ranks = any(|process| process.row.member.rank.is_some());
     let has_programs = job.programs.len() > 1;
     let has_unexplained = any(|process| process.row.unexplained_bytes.is_some());
-    let held = if job.finished { "leaked" } else { "held" };
+    let held = if job.leaked { "leaked" } else { "held" };
     let all: [(&'static str, bool, bool); 10] = [
         ("rank", true, has_ranks),
         ("host", false, true),
@@ -321,10 +337,10 @@ pub fn state(state: ProcessState) -> &'static str {
 
 fn sites(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     if job.sites.is_empty() {
-        let nothing = if job.hidden_sites > 0 {
-            "no call site is as large as --min-bytes"
-        } else {
-            "no memory is held"
+        let nothing = match (job.hidden_sites, &job.filter) {
+            (1.., _) => "no call site is as large as --min-bytes",
+            (0, Some(_)) => "no memory that the filter selects is held",
+            (0, None) => "no memory is held",
         };
         return writeln!(out, "{nothing}");
     }

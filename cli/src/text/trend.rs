@@ -63,6 +63,8 @@ pub fn process(span: &ProcessSpan) -> String {
 
 pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
+    let (running, at_exit) = trend.end().unwrap_or((last, None));
+    let at_exit = at_exit.map_or_else(String::new, |left| format!(", {} at exit", parts::tally(left.held)));
     let snapshots = plural(trend.points.len() as u64, "snapshot", "snapshots");
     let over = match trend.against {
         Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
@@ -71,10 +73,10 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{}: {snapshots} over {over}, from {} to {}",
+        "{}: {snapshots} over {over}, from {} to {}{at_exit}",
         Styled(BOLD, Escaped(&trend.program.to_string())),
         parts::tally(first.held),
-        parts::tally(last.held)
+        parts::tally(running.held)
     )?;
     if trend.too_few {
         let needed = trend.points_needed;

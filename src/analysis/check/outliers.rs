@@ -1,62 +1,58 @@
 //! Processes of a job that hold more than the others, by the rule of a job's report.
 //!
 //! Processes are judged one by one before; this adds a breach to the verdicts of those that stand out. What is compared is what was
-//! judged: of the selected kinds, and not suppressed. A process that holds less than the others does not fail.
+//! judged: of the selected kinds, and not suppressed. Each is compared with those that do the same work: of the same program, and
+//! of the same pipeline stage if stages are known. A process that holds less than the others does not fail.
 
 use std::collections::BTreeMap;
 
 use super::{Breach, SiteKey, Verdict, site_name};
+use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{self, judge_each};
+use crate::analysis::job::parallel::{Compared, groups, look_at};
 use crate::analysis::job::spread::{Example, Spread};
 use crate::analysis::program::Program;
 
-/// Fails the processes that hold more than those of the same program at a call site, or in all if no call site explains it.
-/// `programs`: of each verdict.
-pub fn fail_outliers(verdicts: &mut [&mut Verdict], programs: &[Program]) {
+/// Fails the processes that hold more than those that do the same work at a call site, or in all if no call site explains it.
+/// `processes`: of each verdict.
+pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
     let mut populations: BTreeMap<&Program, Vec<u32>> = BTreeMap::new();
-    for (number, program) in (0..).zip(programs) {
-        populations.entry(program).or_default().push(number);
+    for (number, process) in (0..).zip(processes) {
+        populations.entry(&process.program).or_default().push(number);
     }
     for members in populations.values() {
-        let mut of_sites: BTreeMap<SiteKey, Vec<Example>> = BTreeMap::new();
+        let compared = groups(
+            members
+                .iter()
+                .map(|&member| (member, &processes[member as usize].identity)),
+        );
+        let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();
         for &member in members {
             for row in &verdicts[member as usize].rows {
                 if let Some(key) = row.key() {
-                    of_sites.entry(key).or_default().push((member, row.row.bytes));
+                    *of_sites.entry(key).or_default().entry(member).or_default() += row.row.bytes;
                 }
             }
         }
         for (key, values) in &of_sites {
-            for (member, found, usual) in larger(values, members) {
-                let verdict = &mut *verdicts[member as usize];
+            for found in larger(values, &compared) {
+                let verdict = &mut *verdicts[found.member as usize];
                 let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == Some(*key)) else {
                     continue;
                 };
                 row.only_by_class |= !row.to_blame;
                 row.to_blame = true;
                 let site = site_name(&row.row);
-                verdict.breaches.push(Breach::Outlier {
-                    site: Some(site),
-                    found,
-                    usual,
-                    of: members.len() as u64,
-                    key: Some(*key),
-                });
+                verdict.breaches.push(found.breach(Some(site), Some(*key)));
             }
         }
         let held = |member: &u32| (*member, verdicts[*member as usize].judged.bytes);
-        let all: Vec<Example> = members.iter().map(held).collect();
-        for (member, found, usual) in larger(&all, members) {
-            let verdict = &mut *verdicts[member as usize];
+        let all: BTreeMap<u32, u64> = members.iter().map(held).collect();
+        for found in larger(&all, &compared) {
+            let verdict = &mut *verdicts[found.member as usize];
             let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier { .. });
             if !verdict.breaches.iter().any(is_explained) {
-                verdict.breaches.push(Breach::Outlier {
-                    site: None,
-                    found,
-                    usual,
-                    of: members.len() as u64,
-                    key: None,
-                });
+                verdict.breaches.push(found.breach(None, None));
             }
         }
     }
@@ -66,16 +62,132 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], programs: &[Program]) {
     }
 }
 
-/// The processes that stand out because they have more, with their bytes and the median. `values`: of those that have any.
-fn larger(values: &[Example], members: &[u32]) -> Vec<(u32, u64, u64)> {
-    let mut spread = Spread::default();
-    values.iter().for_each(|&(member, bytes)| spread.add(member, bytes));
-    let known: BTreeMap<u32, u64> = values.iter().copied().collect();
-    let bytes = |member: &u32| known.get(member).copied().unwrap_or(0);
-    let all: Vec<Example> = members.iter().map(|member| (*member, bytes(member))).collect();
-    let outliers::Verdict::StandOut(out) = judge_each(&spread, &all) else {
-        return Vec::new();
+/// A process that has more than those it is compared with.
+struct Larger {
+    member: u32,
+    bytes: u64,
+    median: u64,
+    /// The number of processes that are compared, and in words which.
+    of: u64,
+    group: String,
+}
+
+impl Larger {
+    fn breach(self, site: Option<String>, key: Option<SiteKey>) -> Breach {
+        Breach::Outlier {
+            site,
+            found: self.bytes,
+            usual: self.median,
+            of: self.of,
+            group: self.group,
+            key,
+        }
+    }
+}
+
+/// The processes that stand out because they have more. `values`: of those that have any.
+fn larger(values: &BTreeMap<u32, u64>, compared: &[Compared<Vec<u32>>]) -> Vec<Larger> {
+    let look = |members: &Vec<u32>| {
+        let mut spread = Spread::default();
+        let bytes = |member: &u32| values.get(member).copied().unwrap_or(0);
+        let all: Vec<Example> = members.iter().map(|member| (*member, bytes(member))).collect();
+        let known = all.iter().filter(|(member, _)| values.contains_key(member));
+        known.for_each(|&(member, bytes)| spread.add(member, bytes));
+        match judge_each(&spread, &all) {
+            outliers::Verdict::StandOut(out) => (Some(out), true),
+            verdict => (None, verdict == outliers::Verdict::Alike),
+        }
     };
-    let more = out.members.iter().filter(|member| bytes(member) > out.median);
-    more.map(|member| (*member, bytes(member), out.median)).collect()
+    let (found, _) = look_at(compared, look);
+    let larger = found.into_iter().flat_map(|finding| {
+        let median = finding.found.median;
+        let members = finding.found.members.into_iter();
+        members.filter_map(move |member| {
+            let bytes = values.get(&member).copied().filter(|bytes| *bytes > median)?;
+            Some(Larger {
+                member,
+                bytes,
+                median,
+                of: finding.group.len() as u64,
+                group: finding.scope.names(),
+            })
+        })
+    });
+    larger.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::check::{Rules, verdict};
+    use crate::job_variables::Dimension;
+    use crate::kind::Kind;
+    use crate::sample::{self, MIB, Sample};
+    use crate::snapshot::Snapshot;
+
+    /// The breaches of ranks that hold so many blocks of 1 MiB in these stages.
+    fn breaches(ranks: &[(u64, Option<u32>)]) -> Vec<Vec<Breach>> {
+        let snapshots: Vec<Snapshot> = ranks
+            .iter()
+            .map(|&(blocks, _)| {
+                let mut sample = Sample::new();
+                let stack = sample.stack(&[sample::MAIN]);
+                sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, blocks, stack);
+                sample.finish(0, 0)
+            })
+            .collect();
+        let rules = Rules::default();
+        let members = ranks.iter().zip(&snapshots).map(|(&(_, stage), snapshot)| {
+            let mut member = Member::of(snapshot);
+            let stage = stage.map(|stage| (Dimension::Pipeline, stage));
+            member.identity.groups = stage.into_iter().collect();
+            member
+        });
+        let members: Vec<Member> = members.collect();
+        let mut verdicts: Vec<Verdict> = snapshots.iter().map(|snapshot| verdict(snapshot, &rules)).collect();
+        for verdict in &mut verdicts {
+            verdict.breaches.clear();
+        }
+        fail_outliers(&mut verdicts.iter_mut().collect::<Vec<_>>(), &members);
+        verdicts.into_iter().map(|verdict| verdict.breaches).collect()
+    }
+
+    fn failed(ranks: &[(u64, Option<u32>)]) -> Vec<usize> {
+        let breaches = breaches(ranks).into_iter().enumerate();
+        breaches
+            .filter(|(_, breaches)| !breaches.is_empty())
+            .map(|(rank, _)| rank)
+            .collect()
+    }
+
+    #[test]
+    fn ranks_are_compared_within_their_stage() {
+        let stages = |leaking: usize| -> Vec<(u64, Option<u32>)> {
+            // The second stage has two ranks, and ten times as much.
+            (0..10)
+                .map(|rank| {
+                    let stage = u32::from(rank >= 8);
+                    let usual = 10 + 90 * u64::from(stage);
+                    (usual * if rank == leaking { 3 } else { 1 }, Some(stage))
+                })
+                .collect()
+        };
+        assert_eq!(failed(&stages(usize::MAX)), [0_usize; 0]);
+        assert_eq!(failed(&stages(3)), [3]);
+        let breaches = breaches(&stages(3));
+        assert!(
+            matches!(
+                &breaches[3][..],
+                [Breach::Outlier { group, of: 8, usual, .. }] if group == "pipeline stage 0" && *usual == 10 * MIB
+            ),
+            "{:?}",
+            breaches[3]
+        );
+    }
+
+    #[test]
+    fn without_stages_all_are_compared() {
+        let ranks: Vec<(u64, Option<u32>)> = (0..10).map(|rank| (if rank >= 9 { 100 } else { 10 }, None)).collect();
+        assert_eq!(failed(&ranks), [9]);
+    }
 }

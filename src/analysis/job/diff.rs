@@ -12,27 +12,28 @@
 //!
 //! Deliberately absent: a verdict on whether a change is bad.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::HashMap as FastMap;
 use serde::Serialize;
 
 use super::change::{self, Apart, Range, Verdict};
-use super::names::{self, Named};
-use super::outliers::Naming;
+use super::parallel::{Compared, Finding, groups, look_at};
 use super::sites::{ProcessRow, ProcessSums, Site, SiteId, Sites};
 use super::{Options, Unreadable};
-use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
-use crate::analysis::site::file_name;
 use crate::analysis::tally::Tally;
-use crate::analysis::words;
+
+mod partners;
+mod words;
+
+use partners::{moved_sites, partners};
+use words::Words;
 
 /// The value of [`JobDiff::format`].
 pub const FORMAT: &str = "culeak-job-diff";
 pub const VERSION: u32 = 1;
-/// Processes that a row names in JSON.
-const NAMED: usize = 64;
 
 /// One of the two states of a job.
 #[derive(Debug, Default)]
@@ -210,15 +211,14 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
     let words = Words::of(&pairs);
     let mut stands_out = Vec::new();
     let mut out: Vec<u32> = Vec::new();
-    let populations: Vec<Vec<u32>> = programs.iter().map(|program| population(&pairs, program)).collect();
-    for members in &populations {
+    let populations: Vec<Population> = programs.iter().map(|program| Population::of(&pairs, program)).collect();
+    for population in &populations {
         let change = |member: &u32| (*member, clamped(pairs[*member as usize].change()));
-        let changes: Vec<(u32, i64)> = members.iter().map(change).filter(|change| change.1 != 0).collect();
-        let (range, verdict) = change::judge(&changes, members);
-        if let Verdict::StandOut(apart) = verdict {
-            out.extend(apart.members.iter().map(|member| member.0));
-            stands_out.push(words.apart(&apart, &range, members.len() as u64));
-        }
+        let changes = population.members.iter().map(change);
+        let changes: Vec<(u32, i64)> = changes.filter(|change| change.1 != 0).collect();
+        let judged = population.judge(&changes);
+        out.extend(judged.members());
+        stands_out.extend(words.stands_out(&judged));
     }
     let (mut rows, mut unchanged) = (Vec::new(), 0);
     for ((program, id), sums) in by_site {
@@ -226,19 +226,11 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
             unchanged += 1;
             continue;
         }
-        let members = &populations[program];
-        let (range, verdict) = change::judge(&sums.changes, members);
-        if let Verdict::StandOut(apart) = &verdict {
-            out.extend(apart.members.iter().map(|member| member.0));
-        }
-        rows.push(words.row(
-            &programs[program],
-            sites.get(id),
-            &sums,
-            &range,
-            &verdict,
-            members.len() as u64,
-        ));
+        let population = &populations[program];
+        let judged = population.judge(&sums.changes);
+        out.extend(judged.members());
+        let of = population.members.len() as u64;
+        rows.push(words.row(&programs[program], sites.get(id), &sums, &judged, of));
     }
     for member in out {
         pairs[member as usize].stands_out = true;
@@ -296,102 +288,73 @@ fn order(row: &ProcessRow) -> (Program, u32, String, u32, String) {
     )
 }
 
-fn population(pairs: &[Pair], program: &Program) -> Vec<u32> {
-    let of_program = (0..)
-        .zip(pairs)
-        .filter(|(_, pair)| pair.after.member.program == *program);
-    of_program.map(|(number, _)| number).collect()
+/// The pairs of a program.
+struct Population {
+    /// Ascending.
+    members: Vec<u32>,
+    groups: Vec<Compared<Vec<u32>>>,
 }
 
-/// The indices of processes before and after that are compared, and why.
-fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {
-    let mut found: Vec<(usize, usize, By)> = Vec::new();
-    let mut taken = (vec![false; before.len()], vec![false; after.len()]);
-    let mut pass = |by: By, key: &dyn Fn(&ProcessRow) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
-        let mut known: HashMap<String, Vec<usize>> = HashMap::new();
-        for (old, sums) in before.iter().enumerate().filter(|(old, _)| !taken.0[*old]) {
-            if let Some(key) = key(&sums.row) {
-                known.entry(key).or_default().push(old);
-            }
-        }
-        let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (new, sums) in after.iter().enumerate().filter(|(new, _)| !taken.1[*new]) {
-            if let Some(key) = key(&sums.row) {
-                wanted.entry(key).or_default().push(new);
-            }
-        }
-        let mut twice = 0;
-        for (key, news) in wanted {
-            let Some(olds) = known.get(&key) else { continue };
-            let mut pairs: Vec<(usize, usize)> = Vec::new();
-            for &new in &news {
-                let member = &after[new].row.member;
-                let like = |old: &&usize| {
-                    let other = &before[**old].row.member;
-                    other.program.is_like(&member.program) && other.rank == member.rank
-                };
-                let mut likes = olds.iter().filter(like);
-                match (likes.next(), likes.next()) {
-                    (Some(&old), None) => pairs.push((old, new)),
-                    (Some(_), Some(_)) => twice += 1,
-                    (None, _) => {}
-                }
-            }
-            // Two later processes may have one earlier partner.
-            let mut used: HashMap<usize, usize> = HashMap::new();
-            pairs.iter().for_each(|pair| *used.entry(pair.0).or_default() += 1);
-            for (old, new) in pairs {
-                match used[&old] {
-                    1 => {
-                        (taken.0[old], taken.1[new]) = (true, true);
-                        found.push((old, new, by));
-                    }
-                    _ => twice += 1,
-                }
-            }
-        }
-        if twice > 0 && unique {
-            warnings.push(
-                "several processes of a side have the same rank; these may be recordings of several jobs, so they are compared by the \
-                 names of their files"
-                    .to_owned(),
-            );
-        }
-    };
-    let same = |row: &ProcessRow| {
-        let member = &row.member;
-        (member.pid != 0).then(|| format!("{}\0{}\0{}", member.host, member.pid, member.started_unix_ns))
-    };
-    pass(By::Process, &same, false, warnings);
-    pass(By::Rank, &|row| Some(row.member.rank?.to_string()), true, warnings);
-    pass(
-        By::Name,
-        &|row| Some(file_name(&row.source).to_owned()),
-        false,
-        warnings,
-    );
-    pass(By::Program, &|_| Some(String::new()), false, warnings);
-    found
+/// Pairs of a group that changed unlike the others, and how the group changed.
+type Unlike<'g> = Finding<'g, Vec<u32>, (Apart, Range)>;
+
+/// How a quantity changed in a population.
+struct Judged<'g> {
+    /// Over all pairs.
+    range: Range,
+    unlike: Vec<Unlike<'g>>,
+    /// The changes of a group differ too widely for a common one.
+    differs: bool,
 }
 
-/// Sites before whose line moved, by their site after.
-fn moved_sites(before: &[ProcessSums], after: &[ProcessSums], sites: &Sites, same: bool) -> HashMap<SiteId, SiteId> {
-    let ids = |side: &[ProcessSums]| -> Vec<SiteId> {
-        let all: BTreeSet<SiteId> = side
-            .iter()
-            .flat_map(|sums| sums.sites.iter().map(|sum| sum.site))
-            .collect();
-        all.into_iter().collect()
-    };
-    let (old, new) = (ids(before), ids(after));
-    let keys = |ids: &[SiteId]| -> Vec<Key> { ids.iter().map(|&id| sites.key(id)).collect() };
-    // Lines of code cannot move within one process.
-    let partners = pair(&keys(&old), &keys(&new), !same);
-    let moved = new
-        .into_iter()
-        .zip(partners)
-        .filter_map(|(new, partner)| Some((old[partner?], new)));
-    moved.filter(|(old, new)| old != new).collect()
+impl Judged<'_> {
+    fn members(&self) -> impl Iterator<Item = u32> {
+        let apart = self.unlike.iter().map(|finding| &finding.found.0);
+        apart.flat_map(|apart| apart.members.iter().map(|member| member.0))
+    }
+}
+
+impl Population {
+    fn of(pairs: &[Pair], program: &Program) -> Population {
+        let of_program = (0..).zip(pairs);
+        let of_program = of_program.filter(|(_, pair)| pair.after.member.program == *program);
+        let all: Vec<(u32, &Pair)> = of_program.collect();
+        Population {
+            members: all.iter().map(|(number, _)| *number).collect(),
+            groups: groups(all.iter().map(|(number, pair)| (*number, &pair.after.member.identity))),
+        }
+    }
+
+    /// `changes`: of the pairs that changed, ascending.
+    fn judge(&self, changes: &[(u32, i64)]) -> Judged<'_> {
+        let mut of_all = None;
+        let (unlike, differs) = look_at(&self.groups, |members| {
+            let is_all = members.len() == self.members.len();
+            let own = match is_all {
+                true => Cow::Borrowed(changes),
+                false => Cow::Owned(within(changes, members)),
+            };
+            let (range, verdict) = change::judge(&own, members);
+            if is_all {
+                of_all = Some(range);
+            }
+            match verdict {
+                Verdict::StandOut(apart) => (Some((apart, range)), true),
+                verdict => (None, verdict == Verdict::Alike),
+            }
+        });
+        Judged {
+            range: of_all.unwrap_or_else(|| change::judge(changes, &self.members).0),
+            unlike,
+            differs,
+        }
+    }
+}
+
+/// The changes of these members.
+fn within(changes: &[(u32, i64)], members: &[u32]) -> Vec<(u32, i64)> {
+    let change = |member: &u32| changes.binary_search_by_key(member, |change| change.0).ok();
+    members.iter().filter_map(change).map(|at| changes[at]).collect()
 }
 
 fn add(
@@ -448,135 +411,6 @@ fn compare(a: &SiteChange, b: &SiteChange) -> std::cmp::Ordering {
         .then_with(|| b.count_delta.cmp(&a.count_delta))
         .then_with(|| text(a).cmp(&text(b)))
         .then_with(|| a.program.cmp(&b.program))
-}
-
-/// What sentences need of the pairs.
-struct Words<'p> {
-    pairs: &'p [Pair],
-    naming: Naming,
-    several_hosts: bool,
-}
-
-impl<'p> Words<'p> {
-    fn of(pairs: &'p [Pair]) -> Words<'p> {
-        let hosts: BTreeSet<&str> = pairs.iter().map(|pair| pair.after.member.host.as_str()).collect();
-        Words {
-            naming: names::naming(pairs.iter().map(named)),
-            several_hosts: hosts.len() > 1,
-            pairs,
-        }
-    }
-
-    fn names(&self, members: impl Iterator<Item = u32>) -> String {
-        let named: Vec<Named> = members.map(|member| named(&self.pairs[member as usize])).collect();
-        names::list(&named, self.naming, self.several_hosts)
-    }
-
-    fn row(&self, program: &Program, site: Site, sums: &Sums, range: &Range, verdict: &Verdict, of: u64) -> SiteChange {
-        let stands_out = match verdict {
-            Verdict::StandOut(apart) => Some(self.apart(apart, range, of)),
-            Verdict::Alike | Verdict::NoCommonValue => None,
-        };
-        let sentence = stands_out.as_ref().map(|apart| apart.sentence.clone());
-        SiteChange {
-            program: program.clone(),
-            site,
-            before: sums.before,
-            after: sums.after,
-            bytes_delta: range.sum,
-            count_delta: i128::from(sums.after.count) - i128::from(sums.before.count),
-            median_delta: range.median,
-            min_delta: range.min,
-            max_delta: range.max,
-            grown: range.grown,
-            shrunk: range.shrunk,
-            of_processes: of,
-            differs: *verdict == Verdict::NoCommonValue,
-            stands_out,
-            sentence: sentence.unwrap_or_else(|| self.in_common(sums, range, of)),
-        }
-    }
-
-    /// `only rank 5: +30 MiB, no change in the 7 others`.
-    fn apart(&self, apart: &Apart, range: &Range, of: u64) -> ChangesApart {
-        let count = apart.members.len() as u64;
-        let who = self.names(apart.members.iter().map(|member| member.0));
-        let least = apart.members.iter().map(|member| member.1).min().unwrap_or(0);
-        let most = apart.members.iter().map(|member| member.1).max().unwrap_or(0);
-        let others = of - count;
-        let other = match others {
-            1 => "other".to_owned(),
-            n => format!("{} others", words::count(n)),
-        };
-        let value = spread(least, most, count);
-        let sentence = match apart.is_alone {
-            true => format!("only {who}: {value}, no change in the {other}"),
-            false if others == 1 => {
-                let other = if least == range.min { range.max } else { range.min };
-                format!("{who}: {value}; the other {}", signed(other))
-            }
-            false if range.median == 0 => format!("{who}: {value}; most of the {other} did not change"),
-            false => format!("{who}: {value}; the median is {}", signed(range.median)),
-        };
-        let changed = |&(member, bytes_delta): &(u32, i64)| {
-            let pair = &self.pairs[member as usize];
-            Changed {
-                rank: pair.after.member.rank,
-                host: pair.after.member.host.clone(),
-                pid: pair.after.member.pid,
-                bytes_delta,
-                before: pair.before.source.clone(),
-                after: pair.after.source.clone(),
-            }
-        };
-        ChangesApart {
-            count,
-            apart_bytes: u64::try_from(apart.bytes).unwrap_or(u64::MAX),
-            processes: apart.members.iter().take(NAMED).map(changed).collect(),
-            sentence,
-        }
-    }
-
-    /// `all 8 ranks: +10 MiB each`, `6 of 8 ranks: +9 MiB to +11 MiB`.
-    fn in_common(&self, sums: &Sums, range: &Range, of: u64) -> String {
-        let changed = sums.changes.len() as u64;
-        let least = sums.changes.iter().map(|change| change.1).min().unwrap_or(0);
-        let most = sums.changes.iter().map(|change| change.1).max().unwrap_or(0);
-        let noun = names::noun(self.naming, of);
-        let who = match (changed, of) {
-            (0, _) => return "the same bytes in another number of blocks".to_owned(),
-            (_, 1) => return signed(range.median),
-            (changed, of) if changed == of => format!("all {} {noun}", words::count(of)),
-            (1..=8, _) => self.names(sums.changes.iter().map(|change| change.0)),
-            _ => format!("{} of {} {noun}", words::count(changed), words::count(of)),
-        };
-        format!("{who}: {}", spread(least, most, changed))
-    }
-}
-
-fn named(pair: &Pair) -> Named<'_> {
-    let member = &pair.after.member;
-    Named {
-        rank: member.rank,
-        host: &member.host,
-        pid: member.pid,
-    }
-}
-
-fn signed(bytes: i64) -> String {
-    match bytes {
-        0 => "no change".to_owned(),
-        bytes => words::signed_bytes(bytes.into()),
-    }
-}
-
-fn spread(least: i64, most: i64, count: u64) -> String {
-    match (least == most, count) {
-        (true, 1) => signed(most),
-        (true, _) if most == 0 => signed(most),
-        (true, _) => format!("{} each", signed(most)),
-        (false, _) => format!("{} to {}", signed(least), signed(most)),
-    }
 }
 
 #[cfg(test)]

@@ -34,14 +34,15 @@ pub struct Identity {
 
 impl Identity {
     pub fn of(process: &Process) -> Identity {
-        let variables = &process.ranks;
+        Identity::stated_by(&process.ranks, &process.command_line)
+    }
+
+    /// What the recorded variables and the title of a process state.
+    pub fn stated_by(variables: &BTreeMap<String, String>, command_line: &[String]) -> Identity {
         let rank = rank_of(variables);
         let groups = Dimension::ALL.into_iter().filter_map(|dimension| {
             let stated = number(variables, States::Group(dimension));
-            Some((
-                dimension,
-                stated.or_else(|| in_title(&process.command_line, dimension))?,
-            ))
+            Some((dimension, stated.or_else(|| in_title(command_line, dimension))?))
         });
         let launchers = JOB_VARIABLES.iter().filter(|row| !row.launcher.is_empty());
         Identity {

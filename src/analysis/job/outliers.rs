@@ -179,16 +179,20 @@ pub enum Naming {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope(pub Vec<(Dimension, u32)>);
 
+impl Scope {
+    /// `pipeline stage 1, tensor rank 0`; empty if it is the whole job.
+    pub fn names(&self) -> String {
+        let names = self.0.iter().map(|(dimension, at)| coordinate(*dimension, *at));
+        names.collect::<Vec<String>>().join(", ")
+    }
+}
+
+/// With ` of ` before it, for the end of a sentence.
 impl fmt::Display for Scope {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<String> = self
-            .0
-            .iter()
-            .map(|(dimension, at)| coordinate(*dimension, *at))
-            .collect();
-        match names.is_empty() {
+        match self.0.is_empty() {
             true => Ok(()),
-            false => write!(out, " of {}", names.join(", ")),
+            false => write!(out, " of {}", self.names()),
         }
     }
 }

@@ -1,13 +1,7 @@
-//! The processes of one program, in groups that do the same work, and what stands out in each.
+//! The processes of one program, in groups that do the same work (`parallel.rs`), and what stands out in each.
 //!
-//! ```text
-//! program ── pipeline stage ── exact group: the same stage, tensor, expert and context rank
-//!               judged first      judged where the stage has no common value
-//! ```
-//!
-//! Ranks of one pipeline stage run the same layers, so each is compared with those of its stage. Where these differ, as the
-//! tensor or expert ranks of a stage may, each is compared with its data-parallel replicas. Sums are kept for exact groups and
-//! joined for the others. A program with more than [`GROUPS_MAX`] exact groups has stages only, since sums are kept per group.
+//! Sums are kept for exact groups and joined for the others. A program with more than [`parallel::GROUPS_MAX`] exact groups has
+//! stages only, since sums are kept per group.
 //!
 //! A call site that several stacks share, such as a helper that all allocations go through, is judged by stack too.
 
@@ -17,52 +11,18 @@ use std::collections::BTreeMap;
 use foldhash::HashSet;
 
 use super::member::Member;
-use super::outliers::{Group, Naming, Outliers, Scope, Verdict, judge, judge_each, sentence};
+use super::outliers::{Group, Naming, Outliers, Verdict, judge, judge_each, sentence};
+use super::parallel::{self, Compared, Coordinates, Grain, coordinates, look_at};
 use super::sites::{PathId, ProcessRow, ProcessSums, SiteId, SiteSum, Sites};
 use super::spread::Spread;
 use super::{ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use crate::analysis::words;
-use crate::job_variables::Dimension;
 
 /// The most call sites of a program. Those of later processes are added up without a name.
 pub const SITES_MAX: usize = 1 << 18;
-/// The most exact groups of a program, and the most stages.
-const GROUPS_MAX: usize = 64;
-const STAGES_MAX: usize = 256;
 /// The most stacks of a call site that are judged each by itself.
 const PATHS_MAX: usize = 32;
-/// Groups that a sentence about a call site names.
-const NAMED: usize = 3;
-
-/// Ranks in parallel groups without the data-parallel one, in the order of [`DIMENSIONS`].
-type Coordinates = [Option<u32>; 4];
-const DIMENSIONS: [Dimension; 4] = [
-    Dimension::Pipeline,
-    Dimension::Tensor,
-    Dimension::Expert,
-    Dimension::Context,
-];
-
-/// How finely processes are told apart.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum Grain {
-    #[default]
-    Exact,
-    Stage,
-    Whole,
-}
-
-impl Grain {
-    fn of(self, exact: &Coordinates) -> Coordinates {
-        match self {
-            Grain::Exact => *exact,
-            Grain::Stage => [exact[0], None, None, None],
-            Grain::Whole => [None; 4],
-        }
-    }
-}
 
 /// One call site in all processes of a group.
 #[derive(Debug, Clone, Default)]
@@ -256,11 +216,8 @@ impl Population {
             }
             cell.site(site).add(number, rows);
         }
-        if self.grain == Grain::Exact && self.cells.len() > GROUPS_MAX {
-            self.coarsen(Grain::Stage);
-        }
-        if self.grain == Grain::Stage && self.cells.len() > STAGES_MAX {
-            self.coarsen(Grain::Whole);
+        while let Some(coarser) = self.grain.too_many(self.cells.len()) {
+            self.coarsen(coarser);
         }
     }
 
@@ -270,8 +227,8 @@ impl Population {
         (self.grain, self.cells) = (grain, cells);
     }
 
-    /// Judges the processes.
-    pub fn judge(&mut self, sites: &Sites, rows: &[Option<ProcessRow>]) -> Found {
+    /// Judges the processes. `with_peaks`: peaks are of the memory that is shown, and not of memory that a filter left out.
+    pub fn judge(&mut self, sites: &Sites, rows: &[Option<ProcessRow>], with_peaks: bool) -> Found {
         self.cells.values_mut().for_each(|cell| cell.members.sort_unstable());
         let mut found = Found::default();
         let mut whole = joined(&self.cells, Grain::Whole);
@@ -279,13 +236,20 @@ impl Population {
             return found;
         };
         let naming = naming(&self.program, &whole.members, rows, &mut found.warnings);
-        let stages = joined(&self.cells, Grain::Stage);
-        let scopes = self.scopes(&whole, &stages);
+        let sizes = self.cells.iter().map(|(at, cell)| (*at, cell.members.len())).collect();
+        let (grain, planned) = parallel::plan(&sizes);
+        let stages = match grain {
+            Grain::Stage => joined(&self.cells, grain),
+            Grain::Whole | Grain::Exact => BTreeMap::new(),
+        };
+        let all = |at: Coordinates| stages.get(&at).map_or(whole.as_ref(), Cow::as_ref);
+        let exact = |at: Coordinates| &self.cells[&at];
+        let groups = planned.into_iter().map(|group| group.map(all, exact));
         let context = Judging {
             sites,
             rows,
             naming,
-            scopes,
+            groups: groups.collect(),
         };
         let mut known: Vec<SiteId> = self.known.iter().copied().collect();
         known.sort_unstable();
@@ -302,119 +266,41 @@ impl Population {
             (Quantity::Held, |cell| &cell.held, |row| row.held.bytes),
             (Quantity::Peak, |cell| &cell.peak, |row| row.peak_bytes),
         ];
+        let quantities = quantities
+            .into_iter()
+            .filter(|(what, ..)| with_peaks || *what != Quantity::Peak);
         for (what, spread, value) in quantities {
             let of = |member: &u32| Some((*member, value(rows.get(*member as usize)?.as_ref()?)));
-            let look = |cell: &Cell| {
+            let look = |cell: &&Cell| {
                 let values: Vec<_> = cell.members.iter().filter_map(of).collect();
                 match judge_each(spread(cell), &values) {
                     Verdict::StandOut(out) => (Some((out, None)), true),
                     verdict => (None, verdict == Verdict::Alike),
                 }
             };
-            let (out, _) = context.outliers(look);
+            let (out, _) = look_at(&context.groups, look);
             if let Some((out, members)) = context.combined(&out, None) {
                 found.processes.push((ProcessesOut { what, out }, members));
             }
         }
         found
     }
-
-    /// What is judged: the whole program if no stage has two processes, otherwise each stage.
-    fn scopes<'a>(&'a self, whole: &'a Cell, stages: &'a BTreeMap<Coordinates, Cow<'a, Cell>>) -> Vec<Judged<'a>> {
-        let exact = |stage: Option<&Coordinates>| {
-            let of_stage = self
-                .cells
-                .iter()
-                .filter(move |(at, _)| stage.is_none_or(|stage| Grain::Stage.of(at) == *stage));
-            let all: Vec<(Scope, &Cell)> = of_stage.map(|(at, cell)| (scope(at), cell)).collect();
-            // One alone has nothing to be compared with.
-            let compares = all.len() > 1 && all.iter().any(|(_, cell)| cell.members.len() > 1);
-            if compares { all } else { Vec::new() }
-        };
-        if stages.len() == 1 || stages.values().all(|cell| cell.members.len() < 2) {
-            return vec![Judged {
-                scope: Scope::default(),
-                cell: whole,
-                exact: exact(None),
-            }];
-        }
-        let judged = |(at, cell): (&'a Coordinates, &'a Cow<'a, Cell>)| Judged {
-            scope: scope(at),
-            cell: cell.as_ref(),
-            exact: exact(Some(at)),
-        };
-        stages.iter().map(judged).collect()
-    }
 }
 
-fn coordinates(member: &Member) -> Coordinates {
-    DIMENSIONS.map(|dimension| member.identity.groups.get(&dimension).copied())
-}
-
-/// `pipeline stage 1, tensor rank 0`.
-fn scope(at: &Coordinates) -> Scope {
-    let known = DIMENSIONS
-        .iter()
-        .zip(at)
-        .filter_map(|(dimension, at)| Some((*dimension, (*at)?)));
-    Scope(known.collect())
-}
-
-/// A group whose processes are compared with each other, and the finer groups in it.
-struct Judged<'a> {
-    scope: Scope,
-    cell: &'a Cell,
-    exact: Vec<(Scope, &'a Cell)>,
-}
-
-/// An outlier, in which group, and through which stack.
-struct Finding<'a> {
-    out: Outliers,
-    scope: &'a Scope,
-    members: &'a [u32],
-    path: Option<PathId>,
-}
+/// An outlier in a group, with the stack if only that stands out.
+type Finding<'g, 'a> = parallel::Finding<'g, &'a Cell, (Outliers, Option<PathId>)>;
 
 struct Judging<'a> {
     sites: &'a Sites,
     rows: &'a [Option<ProcessRow>],
     naming: Naming,
-    scopes: Vec<Judged<'a>>,
+    groups: Vec<Compared<&'a Cell>>,
 }
 
-/// What stands out in one group, with the stack if only that does, and whether its values have something in common.
-type Look = (Option<(Outliers, Option<PathId>)>, bool);
-
-impl<'a> Judging<'a> {
-    /// The outliers of each group, and whether one has no common value.
-    fn outliers(&'a self, look: impl Fn(&Cell) -> Look) -> (Vec<Finding<'a>>, bool) {
-        let (mut all, mut differs) = (Vec::new(), false);
-        for judged in &self.scopes {
-            let whole = look(judged.cell);
-            let looks: Vec<(&Scope, &Cell, Look)> = match whole.1 || judged.exact.is_empty() {
-                true => vec![(&judged.scope, judged.cell, whole)],
-                false => judged
-                    .exact
-                    .iter()
-                    .map(|(scope, cell)| (scope, *cell, look(cell)))
-                    .collect(),
-            };
-            for (scope, cell, (found, has_common_value)) in looks {
-                differs |= !has_common_value && found.is_none();
-                all.extend(found.map(|(out, path)| Finding {
-                    out,
-                    scope,
-                    members: &cell.members,
-                    path,
-                }));
-            }
-        }
-        (all, differs)
-    }
-
+impl Judging<'_> {
     fn site(&self, program: &Program, site: SiteId, sums: &Sums, of: u64) -> (SiteRow, Vec<u32>) {
         let none = Sums::default();
-        let (found, differs) = self.outliers(|cell| {
+        let (found, differs) = look_at(&self.groups, |cell| {
             let sums = cell.sums(site).unwrap_or(&none);
             match judge(&sums.bytes, &cell.members) {
                 Verdict::StandOut(out) => (Some((out, None)), true),
@@ -467,27 +353,24 @@ impl<'a> Judging<'a> {
     /// The findings of all groups as one, and the processes.
     fn combined(&self, found: &[Finding], sums: Option<&Sums>) -> Option<(StandsOut, Vec<u32>)> {
         let mut order: Vec<&Finding> = found.iter().collect();
-        order.sort_by_key(|finding| std::cmp::Reverse(finding.out.apart));
-        let sentences = order.iter().take(NAMED).map(|finding| {
+        order.sort_by_key(|finding| std::cmp::Reverse(finding.found.0.apart));
+        let sentences = order.iter().map(|finding| {
             let group = Group {
-                members: finding.members,
+                members: &finding.group.members,
                 rows: self.rows,
                 naming: self.naming,
                 scope: finding.scope,
-                via: finding.path.and_then(|path| self.via(path, sums?)),
+                via: finding.found.1.and_then(|path| self.via(path, sums?)),
             };
-            sentence(&finding.out, &group)
+            sentence(&finding.found.0, &group)
         });
-        let mut text = sentences.collect::<Vec<_>>().join("; ");
-        if order.len() > NAMED {
-            text += &format!("; and in {} more groups", words::count((order.len() - NAMED) as u64));
-        }
+        let text = parallel::sentence(sentences);
         let mut members: Vec<u32> = found
             .iter()
-            .flat_map(|finding| finding.out.members.iter().copied())
+            .flat_map(|finding| finding.found.0.members.iter().copied())
             .collect();
         members.sort_unstable();
-        let outs: Vec<&Outliers> = found.iter().map(|finding| &finding.out).collect();
+        let outs: Vec<&Outliers> = found.iter().map(|finding| &finding.found.0).collect();
         (!found.is_empty()).then(|| (StandsOut::of(&outs, text, self.rows), members))
     }
 

@@ -288,8 +288,12 @@ pub struct ProcessRow {
     #[serde(flatten)]
     pub member: Member,
     pub state: ProcessState,
-    /// What is held was left at the end, so it is leaked.
+    /// It has ended, and what it held at its end or exit is shown.
     pub finished: bool,
+    /// What is shown was never freed, although the process exited: a killed one had no time to, and the shutdown of an interpreter
+    /// frees much of what a script holds when it ends.
+    #[serde(skip)]
+    pub leaked: bool,
     /// Ordinals in the process.
     pub devices: Vec<i32>,
     /// Memory in use, without pools.
@@ -327,6 +331,7 @@ impl ProcessRow {
             state: snapshot.process.state,
             finished: is_finished(snapshot)
                 || snapshot.taken.point == Some(Point::End) && snapshot.process.state != ProcessState::Running,
+            leaked: is_finished(snapshot) && snapshot.process.state == ProcessState::Exited,
             devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
             held: Tally::default(),
             pools: Tally::default(),
@@ -488,15 +493,20 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_leaked_at_the_end_and_only_held_at_the_peak() {
+    fn memory_is_leaked_at_exit_and_only_held_before_or_if_the_process_was_killed() {
         let mut snapshot = leaky();
-        snapshot.process.state = ProcessState::Exited;
-        let mut is_finished = |point: Option<Point>| {
-            snapshot.taken.point = point;
-            ProcessRow::of(&snapshot, String::new()).finished
+        let mut of = |state: ProcessState, point: Option<Point>| {
+            (snapshot.process.state, snapshot.taken.point) = (state, point);
+            let row = ProcessRow::of(&snapshot, String::new());
+            (row.finished, row.leaked)
         };
-        assert!(is_finished(None) && is_finished(Some(Point::End)) && is_finished(Some(Point::Exit)));
-        assert!(!is_finished(Some(Point::Peak)) && !is_finished(Some(Point::Mark("warm".to_owned()))));
+        let exited = ProcessState::Exited;
+        assert_eq!(of(exited, None), (true, true));
+        assert_eq!(of(exited, Some(Point::Exit)), (true, true));
+        assert_eq!(of(exited, Some(Point::End)), (true, false));
+        assert_eq!(of(ProcessState::Ended, None), (true, false));
+        assert_eq!(of(exited, Some(Point::Peak)), (false, false));
+        assert_eq!(of(exited, Some(Point::Mark("warm".to_owned()))), (false, false));
     }
 
     /// Two builds may give one function two files.

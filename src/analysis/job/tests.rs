@@ -46,6 +46,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
         member,
         state: ProcessState::Exited,
         finished: true,
+        leaked: true,
         devices: vec![0],
         held,
         pools: Tally::default(),

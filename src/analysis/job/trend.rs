@@ -9,9 +9,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use super::identity::rank_of;
+use super::identity::Identity;
 use super::names::{self, Named};
 use super::outliers::Naming;
+use super::parallel::{Compared, groups};
 use super::sites::Site;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
@@ -70,13 +71,18 @@ pub struct ProcessTrend {
     /// It has enough snapshots, and enough marks if growth is measured against them.
     pub judged: bool,
     pub first: Tally,
+    /// At the last snapshot before it ended, with which the call sites end too.
     pub last: Tally,
+    /// What was left at exit, if that is known besides.
+    pub at_exit: Option<Tally>,
     /// The number of its call sites that grow.
     pub growing: usize,
     /// What they grow by, per unit.
     pub pace: f64,
     /// Units until a device is full at that pace: the soonest.
     pub full_after: Option<f64>,
+    #[serde(skip)]
+    identity: Identity,
 }
 
 /// A call site over all processes.
@@ -154,9 +160,10 @@ impl Job {
     pub fn add(&mut self, trend: &Trend) {
         let number = self.processes.len();
         let judged = !(trend.too_few || trend.no_marks || trend.too_few_marks);
-        let Some((span, last)) = trend.processes.last().zip(trend.points.last()) else {
+        let Some((span, (last, at_exit))) = trend.processes.last().zip(trend.end()) else {
             return;
         };
+        let identity = Identity::stated_by(&span.process.ranks, &span.process.command_line);
         if number == 0 {
             (self.program, self.against) = (trend.program.clone(), trend.against);
         }
@@ -167,23 +174,26 @@ impl Job {
             .find(|point| point.process + 1 == trend.processes.len());
         let full = trend.devices.iter().filter_map(|device| device.full_after);
         self.processes.push(ProcessTrend {
-            rank: rank_of(&span.process.ranks),
+            rank: identity.rank,
             host: span.process.host.clone(),
             pid: span.process.pid,
-            source: last.source.clone(),
+            source: at_exit.unwrap_or(last).source.clone(),
             points: trend.points.len(),
             runs: trend.processes.len(),
             finished: span.finished,
             judged,
             first: first.map_or_else(Tally::default, |point| point.held),
             last: last.held,
+            at_exit: at_exit.map(|point| point.held),
             growing: growing.len(),
-            pace: growing
-                .iter()
-                .filter(|row| row.site.object.is_none())
-                .map(|row| row.bytes.pace)
-                .sum(),
+            pace: total(
+                growing
+                    .iter()
+                    .filter(|row| row.site.object.is_none())
+                    .map(|row| row.bytes.pace),
+            ),
             full_after: full.min_by(f64::total_cmp),
+            identity,
         });
         for warning in &trend.warnings {
             if self.warnings.len() < WARNINGS && !self.warnings.contains(warning) {
@@ -302,6 +312,11 @@ impl JobTrend {
     }
 }
 
+/// The sum of paces; 0.0 of none, where `sum` returns -0.0.
+fn total(paces: impl Iterator<Item = f64>) -> f64 {
+    paces.fold(0.0, |sum, pace| sum + pace)
+}
+
 fn is_growth(class: Class) -> bool {
     matches!(class, Class::Growing | Class::FreedOnlyAtExit)
 }
@@ -312,6 +327,8 @@ struct Words<'p> {
     naming: Naming,
     several_hosts: bool,
     judged: usize,
+    /// Of the judged ones.
+    groups: Vec<Compared<Vec<u32>>>,
     against: Against,
 }
 
@@ -322,6 +339,10 @@ impl<'p> Words<'p> {
             naming: names::naming(processes.iter().map(named)),
             several_hosts: hosts.len() > 1,
             judged: processes.iter().filter(|process| process.judged).count(),
+            groups: {
+                let judged = (0..).zip(processes).filter(|(_, process)| process.judged);
+                groups(judged.map(|(number, process)| (number, &process.identity)))
+            },
             processes,
             against,
         }
@@ -352,7 +373,7 @@ impl<'p> Words<'p> {
             agreeing: same.len(),
             judged: self.judged,
             processes: growing.collect(),
-            pace: same.iter().map(|of| of.pace).sum(),
+            pace: total(same.iter().map(|of| of.pace)),
             first: sums.first,
             last: sums.last,
             full_after: same.iter().filter_map(|of| of.full_after).min_by(f64::total_cmp),
@@ -363,16 +384,21 @@ impl<'p> Words<'p> {
 
     /// `only rank 5 of 8: +30 MiB per hour, full in 3 h`, `all 8 ranks: +9 MiB to +11 MiB per hour each`.
     fn sentence(&self, site: &Site, same: &[Of]) -> String {
-        let noun = names::noun(self.naming, self.judged as u64);
         let named: Vec<Named> = same.iter().map(|of| named(&self.processes[of.process])).collect();
-        let who = match (same.len(), self.judged) {
-            (1, 1) => names::list(&named, self.naming, self.several_hosts),
-            (n, of) if n == of => format!("all {} {noun}", words::count(of as u64)),
-            (n, of) => {
-                let only = if n == 1 { "only " } else { "" };
-                let names = names::list(&named, self.naming, self.several_hosts);
-                format!("{only}{names} of {}", words::count(of as u64))
-            }
+        let names = || names::list(&named, self.naming, self.several_hosts);
+        let only = if same.len() == 1 { "only " } else { "" };
+        // Where stages are known, the processes of one are compared with each other.
+        let has_all = |group: &&Compared<Vec<u32>>| same.iter().all(|of| group.all.contains(&(of.process as u32)));
+        let stage = self.groups.iter().filter(|group| group.all.len() > 1).find(has_all);
+        let (of, scope) = stage.map_or((self.judged, String::new()), |group| {
+            (group.all.len(), group.scope.to_string())
+        });
+        let all = format!("{} {}", words::count(of as u64), names::noun(self.naming, of as u64));
+        let who = match (same.len(), of) {
+            (1, 1) => names(),
+            (n, of) if n == of => format!("all {all}{scope}"),
+            _ if !scope.is_empty() => format!("{only}{} of the {all}{scope}", names()),
+            _ => format!("{only}{} of {}", names(), words::count(of as u64)),
         };
         let pace = |pace: f64| match site.object {
             Some(_) => format!("{pace:+.1}"),

@@ -1,7 +1,8 @@
 //! What holds memory in several processes: answers of `culeak why`, merged by the shape of the path.
 //!
 //! Paths have `*` in the place of indices and keys, so processes of one program have the same ones. A row is the memory of one call
-//! site over one path; the rule of a job's report says which processes hold unlike the others.
+//! site over one path, in the processes of one program; the rule of a job's report says which processes hold unlike the others that
+//! do the same work.
 //!
 //! Deliberately absent: what would be freed with a holder, which is a question about one process.
 
@@ -10,15 +11,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::Unreadable;
-use super::identity::rank_of;
+use super::identity::Identity;
+use super::member::Member;
 use super::names::{self, Named};
-use super::outliers::{Naming, Verdict, judge_each};
-use super::spread::Spread;
+use super::outliers::{Naming, Outliers, Verdict, judge_each};
+use super::parallel::{self, Compared, Finding, groups, look_at};
+use super::spread::{Example, Spread};
+use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
 use crate::analysis::why::words::class_and_origin;
 use crate::analysis::words;
-use crate::snapshot::{Class, Process};
+use crate::snapshot::Class;
 
 /// The value of [`JobWhy::format`].
 pub const FORMAT: &str = "culeak-job-why";
@@ -38,6 +42,7 @@ pub struct JobWhy {
     /// In the order of the inputs.
     pub processes: Vec<ProcessAnswer>,
     pub hosts: usize,
+    pub programs: Vec<Program>,
     /// The selected memory of all processes.
     pub total: Tally,
     /// Those that processes have unlike the others first, then largest first.
@@ -57,13 +62,31 @@ pub struct ProcessAnswer {
     pub rank: Option<u32>,
     pub host: String,
     pub pid: u32,
+    pub program: Program,
     #[serde(flatten)]
     pub total: Tally,
+    #[serde(skip)]
+    identity: Identity,
+}
+
+impl ProcessAnswer {
+    fn of(source: String, member: Member, total: Tally) -> ProcessAnswer {
+        ProcessAnswer {
+            source,
+            rank: member.identity.rank,
+            host: member.host,
+            pid: member.pid,
+            program: member.program,
+            total,
+            identity: member.identity,
+        }
+    }
 }
 
 /// Memory of one call site that is held over paths of one shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct HolderRow {
+    pub program: Program,
     pub class: Class,
     /// `__main__.keep`, `a running function`.
     pub origin: String,
@@ -73,7 +96,7 @@ pub struct HolderRow {
     pub place: Option<String>,
     #[serde(flatten)]
     pub tally: Tally,
-    /// Over all processes; one without such memory has 0 bytes.
+    /// Over all processes of the program; one without such memory has 0 bytes.
     pub median_bytes: u64,
     pub min_bytes: u64,
     pub max_bytes: u64,
@@ -86,7 +109,7 @@ pub struct HolderRow {
     pub stands_out: bool,
 }
 
-type Key = (Class, String, String, String, Option<String>);
+type Key = (Program, Class, String, String, String, Option<String>);
 
 /// Answers of processes, added one after the other.
 #[derive(Debug, Default)]
@@ -99,15 +122,10 @@ pub struct Job {
 
 impl Job {
     /// Adds the answer of a process, which must list all of its holders.
-    pub fn add(&mut self, source: String, rank: Option<u32>, why: &Why) {
+    pub fn add(&mut self, source: String, member: Member, why: &Why) {
         let number = self.processes.len() as u32;
-        self.processes.push(ProcessAnswer {
-            source,
-            rank,
-            host: why.process.host.to_owned(),
-            pid: why.process.pid,
-            total: why.total,
-        });
+        let program = member.program.clone();
+        self.processes.push(ProcessAnswer::of(source, member, why.total));
         self.changed.join(why.changed);
         self.not_searched.join(why.not_searched);
         for origin in &why.origins {
@@ -115,6 +133,7 @@ impl Job {
             let name = class_and_origin(origin.class, origin.root, origin.origin, "", origin.note);
             for row in &origin.holders {
                 let key = (
+                    program.clone(),
                     origin.class,
                     name.clone(),
                     row.path.clone(),
@@ -132,14 +151,8 @@ impl Job {
     }
 
     /// Adds a process without memory that was asked for.
-    pub fn add_without(&mut self, source: String, process: &Process) {
-        self.processes.push(ProcessAnswer {
-            source,
-            rank: rank_of(&process.ranks),
-            host: process.host.clone(),
-            pid: process.pid,
-            total: Tally::default(),
-        });
+    pub fn add_without(&mut self, source: String, member: Member) {
+        self.processes.push(ProcessAnswer::of(source, member, Tally::default()));
     }
 
     /// The answer of the job.
@@ -151,9 +164,20 @@ impl Job {
             not_searched,
         } = self;
         let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
+        let mut populations: BTreeMap<&Program, Vec<u32>> = BTreeMap::new();
+        for (number, process) in (0..).zip(&processes) {
+            populations.entry(&process.program).or_default().push(number);
+        }
+        let programs = populations.keys().map(|&program| program.clone()).collect();
+        let identity = |member: u32| (member, &processes[member as usize].identity);
+        let populations = populations.into_iter().map(|(program, members)| {
+            let groups = groups(members.iter().copied().map(identity));
+            (program, Population { members, groups })
+        });
         let words = Words {
             naming: names::naming(processes.iter().map(named)),
             several_hosts: hosts.len() > 1,
+            populations: populations.collect(),
             processes: &processes,
         };
         let mut rows: Vec<HolderRow> = holders
@@ -169,6 +193,7 @@ impl Job {
             format: FORMAT,
             version: VERSION,
             hosts: hosts.len(),
+            programs,
             total: Tally::total(processes.iter().map(|process| process.total)),
             holders: shown,
             hidden_holders: hidden.len(),
@@ -189,36 +214,49 @@ fn named(process: &ProcessAnswer) -> Named<'_> {
     }
 }
 
+/// The processes of a program.
+struct Population {
+    members: Vec<u32>,
+    groups: Vec<Compared<Vec<u32>>>,
+}
+
 /// What sentences need of the processes.
 struct Words<'p> {
     processes: &'p [ProcessAnswer],
+    populations: BTreeMap<&'p Program, Population>,
     naming: Naming,
     several_hosts: bool,
 }
 
 impl Words<'_> {
-    fn row(&self, (class, origin, path, label, place): Key, values: &BTreeMap<u32, Tally>) -> HolderRow {
-        let of = self.processes.len() as u64;
+    fn row(&self, (program, class, origin, path, label, place): Key, values: &BTreeMap<u32, Tally>) -> HolderRow {
+        let population = &self.populations[&program];
+        let of = population.members.len() as u64;
         let mut spread = Spread::default();
         values
             .iter()
             .for_each(|(&member, tally)| spread.add(member, tally.bytes));
         let bytes = |member: u32| values.get(&member).map_or(0, |tally| tally.bytes);
-        let all: Vec<(u32, u64)> = (0..self.processes.len() as u32)
-            .map(|member| (member, bytes(member)))
-            .collect();
         let largest = values.iter().max_by_key(|(_, tally)| tally.bytes);
         let largest = largest.map(|(&member, _)| self.processes[member as usize].source.clone());
-        let out = match judge_each(&spread, &all) {
-            Verdict::StandOut(out) => Some(out.members),
-            Verdict::Alike | Verdict::NoCommonValue => None,
-        };
-        let members: Vec<u32> = match &out {
-            Some(members) => members.clone(),
-            None => values.keys().copied().collect(),
+        let (mut found, _) = look_at(&population.groups, |members| {
+            let all: Vec<Example> = members.iter().map(|&member| (member, bytes(member))).collect();
+            let mut spread = Spread::default();
+            let known = all.iter().filter(|(member, _)| values.contains_key(member));
+            known.for_each(|&(member, bytes)| spread.add(member, bytes));
+            match judge_each(&spread, &all) {
+                Verdict::StandOut(out) => (Some(out), true),
+                verdict => (None, verdict == Verdict::Alike),
+            }
+        });
+        found.sort_by_key(|finding| std::cmp::Reverse(finding.found.apart));
+        let sentence = match found.is_empty() {
+            true => self.in_common(values, of),
+            false => parallel::sentence(found.iter().map(|finding| self.unlike(finding))),
         };
         HolderRow {
-            sentence: self.sentence(&members, &bytes, out.is_some(), values.len() as u64),
+            sentence,
+            program,
             class,
             origin,
             path,
@@ -231,41 +269,49 @@ impl Words<'_> {
             processes: spread.have(),
             of_processes: of,
             largest: largest.unwrap_or_default(),
-            stands_out: out.is_some(),
+            stands_out: !found.is_empty(),
         }
     }
 
-    /// `all 64 ranks: 30 MiB each`, `only rank 5: 30 MiB, none in the 7 others`.
-    fn sentence(&self, members: &[u32], bytes: &dyn Fn(u32) -> u64, out: bool, have: u64) -> String {
-        let of = self.processes.len() as u64;
-        let count = members.len() as u64;
-        let all = members.iter().map(|&member| bytes(member));
-        let (least, most) = (all.clone().min().unwrap_or(0), all.max().unwrap_or(0));
-        let value = match (least == most, count) {
-            (true, _) if most == 0 => "none".to_owned(),
-            (true, 1) => words::bytes(most),
-            (true, _) => format!("{} each", words::bytes(most)),
-            (false, _) => format!("{} to {}", words::bytes(least), words::bytes(most)),
+    fn names(&self, members: impl Iterator<Item = u32>) -> String {
+        let named: Vec<Named> = members.map(|member| named(&self.processes[member as usize])).collect();
+        names::list(&named, self.naming, self.several_hosts)
+    }
+
+    /// `only rank 5: 30 MiB, none in the 7 others of pipeline stage 1`.
+    fn unlike(&self, finding: &Finding<Vec<u32>, Outliers>) -> String {
+        let (out, scope) = (&finding.found, finding.scope);
+        let names = self.names(out.members.iter().copied());
+        let value = value(out.from, out.to, out.count);
+        let other = match finding.group.len() as u64 - out.count {
+            1 => format!("other{scope}"),
+            others => format!("{} others{scope}", words::count(others)),
         };
-        let named: Vec<Named> = members
-            .iter()
-            .map(|&member| named(&self.processes[member as usize]))
-            .collect();
-        let names = names::list(&named, self.naming, self.several_hosts);
-        match (count == of, out, count == have) {
-            (true, ..) if of == 1 => value,
-            (true, ..) => format!("all {} {}: {value}", words::count(of), names::noun(self.naming, of)),
-            (false, true, true) if most > 0 => {
-                let other = if of - count == 1 {
-                    "other".to_owned()
-                } else {
-                    format!("{} others", words::count(of - count))
-                };
-                format!("only {names}: {value}, none in the {other}")
-            }
-            (false, true, _) => format!("{names}: {value}, unlike the others"),
-            (false, false, _) => format!("{names}: {value}"),
+        match out.is_alone {
+            true => format!("only {names}: {value}, none in the {other}"),
+            false => format!("{names}: {value}, unlike the {other}"),
         }
+    }
+
+    /// `all 64 ranks: 30 MiB each`, `ranks 0, 3: 30 MiB each`.
+    fn in_common(&self, values: &BTreeMap<u32, Tally>, of: u64) -> String {
+        let count = values.len() as u64;
+        let all = || values.values().map(|tally| tally.bytes);
+        let value = value(all().min().unwrap_or(0), all().max().unwrap_or(0), count);
+        match count == of {
+            true if of == 1 && self.processes.len() == 1 => value,
+            true if of > 1 => format!("all {} {}: {value}", words::count(of), names::noun(self.naming, of)),
+            _ => format!("{}: {value}", self.names(values.keys().copied())),
+        }
+    }
+}
+
+fn value(least: u64, most: u64, count: u64) -> String {
+    match (least == most, count) {
+        (true, _) if most == 0 => "none".to_owned(),
+        (true, 1) => words::bytes(most),
+        (true, _) => format!("{} each", words::bytes(most)),
+        (false, _) => format!("{} to {}", words::bytes(least), words::bytes(most)),
     }
 }
 
@@ -273,18 +319,26 @@ impl Words<'_> {
 mod tests {
     use super::*;
     use crate::analysis::why;
+    use crate::job_variables::Dimension;
     use crate::sample::held;
 
     fn answer(ranks: u32, change: impl Fn(u32) -> u64) -> JobWhy {
+        answer_of(ranks, change, |_| ())
+    }
+
+    fn answer_of(ranks: u32, change: impl Fn(u32) -> u64, place: impl Fn(&mut Member)) -> JobWhy {
         let mut job = Job::default();
         for rank in 0..ranks {
             let mut snapshot = held();
             snapshot.process.pid = 100 + rank;
+            snapshot.process.ranks.insert("RANK".to_owned(), rank.to_string());
             snapshot
                 .allocations
                 .change(|_, allocation, _| allocation.bytes *= change(rank));
             let why = Why::of(&snapshot, &why::Options::default()).expect("an answer");
-            job.add(format!("{rank}.json"), Some(rank), &why);
+            let mut member = Member::of(&snapshot);
+            place(&mut member);
+            job.add(format!("{rank}.json"), member, &why);
         }
         job.finish(Vec::new(), &Options::default())
     }
@@ -314,5 +368,57 @@ mod tests {
         let first = &job.holders[0];
         assert!(first.stands_out && first.sentence.starts_with("rank 5: "), "{first:?}");
         assert_eq!(first.largest, "5.json");
+    }
+
+    #[test]
+    fn ranks_of_other_stages_and_programs_are_not_compared() {
+        let of_stage_1 = |rank: u32| if rank % 4 == 3 { 4 } else { 1 };
+        let stages = answer_of(8, of_stage_1, |member| {
+            let stage = u32::from(member.rank.is_some_and(|rank| rank % 4 == 3));
+            member.identity.groups = [(Dimension::Pipeline, stage)].into();
+        });
+        assert!(stages.holders.iter().all(|row| !row.stands_out), "{:?}", stages.holders);
+        let programs = answer_of(
+            8,
+            |rank| if rank == 3 { 4 } else { 1 },
+            |member| {
+                if member.rank == Some(3) {
+                    member.program.script = Some("other.py".to_owned());
+                }
+            },
+        );
+        assert_eq!(programs.programs.len(), 2);
+        assert!(
+            programs.holders.iter().all(|row| !row.stands_out),
+            "{:?}",
+            programs.holders
+        );
+        let of: BTreeSet<(Option<&str>, u64)> = programs
+            .holders
+            .iter()
+            .map(|row| (row.program.script.as_deref(), row.of_processes))
+            .collect();
+        assert!(
+            of.contains(&(Some("other.py"), 1)) && of.iter().any(|(_, of)| *of == 7),
+            "{of:?}"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_holds_more_than_its_stage_is_named_with_it() {
+        let job = answer_of(
+            8,
+            |rank| if rank == 5 { 40 } else { u64::from(rank / 4) + 1 },
+            |member| {
+                let stage = member.rank.map_or(0, |rank| rank / 4);
+                member.identity.groups = [(Dimension::Pipeline, stage)].into();
+            },
+        );
+        let first = &job.holders[0];
+        assert!(
+            first.sentence.starts_with("rank 5: ")
+                && first.sentence.ends_with(", unlike the 3 others of pipeline stage 1"),
+            "{first:?}"
+        );
     }
 }

@@ -376,7 +376,8 @@ impl DeviceTrend {
         let growing = rows
             .iter()
             .filter(|row| row.class == Class::Growing && row.device.as_ref() == Some(&self.label));
-        let pace = growing.map(|row| row.bytes.pace).sum();
+        // The sum of no floating-point numbers is -0.0.
+        let pace = growing.map(|row| row.bytes.pace).fold(0.0, |sum, pace| sum + pace);
         DeviceTrend {
             pace,
             full_after: self.after(pace),

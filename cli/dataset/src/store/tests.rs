@@ -6,6 +6,7 @@ use culeak::snapshot::{ProcessState, Snapshot};
 #[path = "../../../../tests/support/sample.rs"]
 mod sample;
 
+use super::merge::MANY;
 use super::*;
 use crate::take::{self, About};
 
@@ -217,4 +218,44 @@ fn hostile_names_stay_in_their_folders() {
         (rows.text(0, 0), rows.text(1, 0), rows.value(2, 0)),
         ("a=b/c", "../x=y/z%", Value::Null)
     );
+}
+
+#[test]
+fn the_peak_of_an_older_snapshot_does_not_replace_a_later_one() {
+    let at_peak = |state: ProcessState, at_ns: u64, bytes: u64| {
+        let running = snapshot(1, 1, state, at_ns);
+        let mut peak = running.clone();
+        peak.taken.point = Some(culeak::point::Point::Peak);
+        peak.allocations.change(|_, allocation, _| allocation.bytes = bytes);
+        [running, peak]
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut store = store(folder.path(), &["job"]);
+    let peaks = |store: &Store| -> Vec<i64> {
+        let files = store.all_files(&schema::POINTS, "", "points").expect("files");
+        let mut peaks = Vec::new();
+        for (path, _) in files {
+            let rows = store.read(&schema::POINTS, &path).expect("rows");
+            let column = |name| rows.table.column(name).expect("a column");
+            for row in (0..rows.len()).filter(|&row| rows.text(column("point"), row) == "peak") {
+                let Value::Number(bytes) = rows.value(column("held_bytes"), row) else {
+                    panic!("no size")
+                };
+                peaks.push(bytes);
+            }
+        }
+        peaks
+    };
+    let mut sizes = Vec::new();
+    for (at_ns, bytes) in [(1 << 40, 100), (2 << 40, 200)] {
+        store
+            .add(batch("a", &at_peak(ProcessState::Running, at_ns, bytes)))
+            .expect("added");
+        sizes.push(peaks(&store));
+    }
+    assert!(sizes[0].len() == 1 && sizes[1][0] == 2 * sizes[0][0], "{sizes:?}");
+    store
+        .add(batch("a", &at_peak(ProcessState::Running, 1 << 40, 100)))
+        .expect("added");
+    assert_eq!(peaks(&store), sizes[1]);
 }

@@ -19,11 +19,18 @@ struct Counting {
     asked: usize,
     used_bytes: Option<u64>,
     no_space: bool,
+    /// Reads fail, though the file is as before.
+    no_files: bool,
+    stops_after: Option<usize>,
+    keeps: usize,
 }
 
 impl Inputs for Counting {
     fn read(&mut self, path: &Path) -> Result<Snapshot, String> {
         self.reads.push(path.to_path_buf());
+        if self.no_files {
+            return Err("too many open files".to_owned());
+        }
         reader::read(path).map_err(|error| error.to_string())
     }
 
@@ -50,11 +57,16 @@ impl Inputs for Counting {
     }
 
     fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String> {
+        self.keeps += 1;
         if self.no_space {
             return Err("no space".to_owned());
         }
         let snapshot = reader::read(recording).map_err(|error| error.to_string())?;
         fs::write(to, serde_json::to_vec(&snapshot).expect("JSON")).map_err(|error| error.to_string())
+    }
+
+    fn is_stopping(&mut self) -> bool {
+        self.stops_after.is_some_and(|reads| self.reads.len() >= reads)
     }
 }
 
@@ -298,10 +310,105 @@ fn a_full_disk_costs_snapshots_and_nothing_else() {
         no_space: true,
         ..Counting::default()
     };
-    let update = pass(&mut agent, &mut inputs);
+    let now = culeak::system::unix_ns();
+    let mut at = |inputs: &mut Counting, seconds: u64| agent.pass(inputs, now + seconds * 1_000_000_000);
+    let update = at(&mut inputs, 0);
     assert_eq!(update.failures, ["no space"]);
     assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
-    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(
+        sum(&at(&mut inputs, 1), Name::KeepFailures, &[]),
+        Some(1.0),
+        "not again at once"
+    );
+    let update = at(&mut inputs, 31);
     assert!(update.failures.is_empty(), "said once");
     assert_eq!(sum(&update, Name::KeepFailures, &[]), Some(2.0));
+    at(&mut inputs, 62);
+    assert_eq!(inputs.keeps, 2, "the wait doubles");
+    inputs.no_space = false;
+    assert_eq!(at(&mut inputs, 92).kept.len(), 1);
+}
+
+#[test]
+fn a_full_disk_is_tried_with_one_process_of_many() {
+    let (folder, state) = (
+        tempfile::tempdir().expect("a folder"),
+        tempfile::tempdir().expect("a folder"),
+    );
+    for name in ["a", "b", "c"] {
+        of_this_process(&folder.path().join(format!("{name}.culeak")));
+    }
+    let policy = Policy {
+        folder: state.path().to_path_buf(),
+        every: Duration::from_secs(1),
+        per_process: 9,
+        bytes: u64::MAX,
+        age: Duration::from_secs(3600),
+    };
+    let mut agent = Agent::new(settings(folder.path()), Keeper::open(policy).ok());
+    let mut inputs = Counting {
+        no_space: true,
+        ..Counting::default()
+    };
+    pass(&mut agent, &mut inputs);
+    assert_eq!(inputs.keeps, 1);
+}
+
+#[test]
+fn a_read_that_failed_is_tried_again_though_the_file_is_the_same() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = of_this_process(&folder.path().join("a.culeak"));
+    allocate(recording, 0x1000, 100);
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let now = culeak::system::unix_ns();
+    let mut at = |inputs: &mut Counting, seconds: u64| agent.pass(inputs, now + seconds * 1_000_000_000);
+    at(&mut inputs, 0);
+    allocate(recording, 0x2000, 11);
+    inputs.no_files = true;
+    let update = at(&mut inputs, 1);
+    assert_eq!(update.failures.len(), 1, "{:?}", update.failures);
+    assert_eq!(sum(&update, Name::Recordings, &["unreadable"]), Some(1.0));
+    assert_eq!(
+        sum(&update, Name::Held, &["device"]),
+        Some(100.0),
+        "as of the last read"
+    );
+    inputs.no_files = false;
+    let update = at(&mut inputs, 32);
+    assert_eq!(sum(&update, Name::Held, &["device"]), Some(111.0));
+    assert_eq!(sum(&update, Name::Recordings, &["unreadable"]), Some(0.0));
+}
+
+#[test]
+fn a_pass_ends_when_the_caller_stops() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["a", "b", "c"] {
+        of_this_process(&folder.path().join(format!("{name}.culeak")));
+    }
+    let mut agent = Agent::new(settings(folder.path()), None);
+    let mut inputs = Counting {
+        stops_after: Some(1),
+        ..Counting::default()
+    };
+    pass(&mut agent, &mut inputs);
+    assert_eq!(inputs.reads.len(), 1);
+}
+
+#[test]
+fn failures_are_forgotten_when_they_have_not_occurred_for_long() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut agent = Agent::new(settings(folder.path()), None);
+    let start = Instant::now();
+    let mut said = |minutes: u64, failures: &[&str]| {
+        let failures = failures.iter().map(|failure| (*failure).to_owned()).collect();
+        agent
+            .new_failures(failures, start + Duration::from_secs(60 * minutes))
+            .len()
+    };
+    assert_eq!((said(0, &["a", "b"]), said(50, &["a"])), (2, 0));
+    assert_eq!(said(70, &["a", "b"]), 1, "b has not occurred for an hour");
+    let many: Vec<String> = (0..2 * FAILURES_MAX).map(|n| n.to_string()).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(said(80, &many) < FAILURES_MAX);
+    assert_eq!(said(200, &["c"]), 1, "there is room again");
 }

@@ -130,3 +130,21 @@ fn many_threads_share_a_folder_and_nothing_is_lost() {
         .collect();
     assert_eq!(found, expected);
 }
+
+/// A process that still sends the last request under its number must not remove another one.
+#[test]
+fn numbers_are_not_used_again_when_the_folder_was_empty() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut last = None;
+    for name in ["a", "b", "c"] {
+        let mut queue = Queue::in_folder(folder.path(), 1 << 20).expect("a queue");
+        queue.put(&request(name, 10)).expect("room");
+        let (number, found) = queue
+            .next(last, Protocol::Pyroscope)
+            .expect("readable")
+            .expect("a later one");
+        assert_eq!(found.subject, name);
+        queue.remove(number, false).expect("removed");
+        last = Some(number);
+    }
+}

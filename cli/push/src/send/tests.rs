@@ -56,6 +56,7 @@ fn sender(answers: impl IntoIterator<Item = Answer>) -> (Sender<Script, Fake>, F
         courier,
         clock: clock.clone(),
         not_before: None,
+        failing: None,
     };
     (sender, clock)
 }
@@ -225,4 +226,23 @@ fn one_process_sends_at_a_time() {
     assert!(sent.stopped.is_some_and(|why| why.contains("another process")));
     drop(sending);
     assert_eq!(sender.drain(&mut queue, MINUTE).expect("drained").requests, 1);
+}
+
+/// With `--every 1s` each round ends before the receiver has failed often enough.
+#[test]
+fn failures_at_a_request_are_counted_over_rounds() {
+    let failed = || Answer::Failed { why: "500".to_owned() };
+    let (mut sender, _clock) = sender((0..MOST_FAILURES).map(|_| failed()));
+    let mut queue = queue(&["crashes the receiver", "good"]);
+    let short = Patience {
+        retry_for: Duration::ZERO,
+        deadline: None,
+    };
+    for _ in 1..MOST_FAILURES {
+        let sent = sender.drain(&mut queue, short).expect("drained");
+        assert_eq!((sent.requests, sent.refused), (0, 0));
+    }
+    let sent = sender.drain(&mut queue, short).expect("drained");
+    assert_eq!((sent.requests, sent.refused, sent.stopped), (1, 1, None));
+    assert_eq!(queue.waiting().expect("memory").0, 0);
 }

@@ -57,6 +57,15 @@ impl Summary {
         let what = if self.before { "can be recorded" } else { "recorded" };
         let recorded = u64::from(self.recorded) + self.without_rank as u64;
         match self.ranks {
+            // Ranks beyond those that are expected are of another job, or --ranks is wrong.
+            Some(ranks) if recorded > u64::from(ranks) => {
+                writeln!(
+                    out,
+                    "\n{} {what}, {} expected; name the job's number of ranks with --ranks, or a folder of this job alone",
+                    plural(recorded, "rank", "ranks"),
+                    plural(u64::from(ranks), "is", "are")
+                )?;
+            }
             Some(ranks) => writeln!(
                 out,
                 "\n{recorded} of {} {what}",
@@ -88,6 +97,8 @@ pub fn check(args: &DoctorArgs) -> Result<(Vec<Finding>, Summary), Failure> {
     };
     // Remedies name it for other machines and folders.
     let folder = std::path::absolute(&inputs[0]).unwrap_or_else(|_| PathBuf::from(&inputs[0]));
+    // Without a slash at its end, as remedies put one behind it.
+    let folder: PathBuf = folder.components().collect();
     let folder = folder.as_path();
     if !args.launcher.is_empty() {
         return launched::check(folder, &args.launcher, args.ranks);

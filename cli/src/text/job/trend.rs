@@ -53,9 +53,21 @@ fn headline(trend: &JobTrend, out: &mut dyn Write) -> io::Result<()> {
     };
     let total = |of: fn(&ProcessTrend) -> Tally| Tally::total(trend.processes.iter().map(of));
     let subject = format!("{processes} of {} on {hosts}", Escaped(&trend.program.to_string()));
+    let left: Vec<Tally> = trend.processes.iter().filter_map(|process| process.at_exit).collect();
+    let at_exit = match left.len() {
+        0 => String::new(),
+        n => {
+            let of = if n as u64 == count {
+                String::new()
+            } else {
+                format!(" of {n} of them")
+            };
+            format!(", {} at exit{of}", units::bytes(Tally::total(left).bytes))
+        }
+    };
     writeln!(
         out,
-        "{}: {snapshots}, from {} to {}",
+        "{}: {snapshots}, from {} to {}{at_exit}",
         Styled(BOLD, subject),
         units::bytes(total(|process| process.first).bytes),
         units::bytes(total(|process| process.last).bytes)

@@ -52,6 +52,7 @@ pub fn write(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn holders(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
+    let has_programs = why.programs.len() > 1;
     let row = |row: &HolderRow| {
         let style = match (row.stands_out, row.class) {
             (true, _) => BAD,
@@ -63,7 +64,7 @@ fn holders(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
             .iter()
             .map(|place| format!(" {}", Escaped(place)))
             .collect::<String>();
-        let cells = vec![
+        let mut cells = vec![
             units::bytes(row.tally.bytes),
             units::bytes(row.median_bytes),
             format!("{}/{}", units::count(row.processes), units::count(row.of_processes)),
@@ -75,11 +76,22 @@ fn holders(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
                 Escaped(&row.sentence)
             ),
         ];
+        if has_programs {
+            cells.insert(3, Escaped(&row.program.to_string()).to_string());
+        }
         (style, cells)
     };
+    let (mut header, mut right) = (
+        vec!["sum", "median", "processes", "call site", "held by"],
+        vec![true, true, true, false, false],
+    );
+    if has_programs {
+        header.insert(3, "program");
+        right.insert(3, false);
+    }
     let table = Table {
-        header: vec!["sum", "median", "processes", "call site", "held by"],
-        right: vec![true, true, true, false, false],
+        header,
+        right,
         rows: why.holders.iter().map(row).collect(),
     };
     table.write(out)

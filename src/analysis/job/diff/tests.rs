@@ -3,6 +3,7 @@
 use super::*;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::tests::{MIB, member, process, sites};
+use crate::job_variables::Dimension;
 
 /// A side whose rank N holds `bytes(N)`; processes of the second run have other ids and times.
 fn side(run: u32, ranks: u32, bytes: impl Fn(u32) -> Vec<u64>) -> Side {
@@ -168,4 +169,33 @@ fn rows_are_cut_by_their_change_and_the_order_of_inputs_does_not_matter() {
     };
     let cut = diff(before, after, &sites(), &options);
     assert_eq!((cut.sites.len(), cut.hidden_sites), (1, 2));
+}
+
+#[test]
+fn a_rank_is_compared_with_its_pipeline_stage() {
+    let staged = |mut side: Side| {
+        for sums in &mut side.processes {
+            let stage = sums.row.member.rank.map_or(0, |rank| rank / 8);
+            sums.row.member.identity.groups = [(Dimension::Pipeline, stage)].into();
+        }
+        side
+    };
+    let before = || staged(side(1, 16, |_| vec![9 * MIB]));
+    // The second stage grows more, which is no fault of its ranks.
+    let by_stage = |rank: u32| 9 * MIB + u64::from(rank / 8) * 40 * MIB;
+    let usual = compared(before(), staged(side(2, 16, |rank| vec![by_stage(rank)])));
+    assert!(
+        usual.sites[0].stands_out.is_none() && !usual.sites[0].differs,
+        "{usual:?}"
+    );
+    assert!(usual.stands_out.is_empty() && usual.pairs.iter().all(|pair| !pair.stands_out));
+    let leaking = |rank: u32| by_stage(rank) + u64::from(rank == 3) * 40 * MIB;
+    let diff = compared(before(), staged(side(2, 16, |rank| vec![leaking(rank)])));
+    let expected = "only rank 3: +40 MiB, no change in the 7 others of pipeline stage 0";
+    assert_eq!(diff.sites[0].sentence, expected);
+    assert_eq!(diff.stands_out[0].sentence, expected);
+    let row = &diff.sites[0];
+    assert_eq!((row.of_processes, row.max_delta), (16, 40 * MIB as i64));
+    let out = diff.pairs.iter().filter(|pair| pair.stands_out);
+    assert_eq!(out.map(|pair| pair.after.member.rank).collect::<Vec<_>>(), [Some(3)]);
 }

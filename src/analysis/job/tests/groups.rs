@@ -191,3 +191,28 @@ fn what_was_filtered_suppressed_and_refused_is_summed_up() {
     assert_eq!((report.failed.bytes, report.suppressed.bytes), (4, 40));
     assert_eq!(report.filter.map(|filtered| filtered.left_out.bytes), Some(400));
 }
+
+/// Peaks are of all memory, so they say nothing about what the filter selects.
+#[test]
+fn peaks_are_not_compared_behind_a_filter() {
+    let report = |filter: Filter| {
+        let mut job = Job::default();
+        for rank in 0..8 {
+            let mut sums = process(member(rank), &[MIB]);
+            sums.row.peak_bytes = if rank == 5 { 90 * MIB } else { 10 * MIB };
+            job.add(rank, sums);
+        }
+        let options = Options {
+            filter,
+            ..Options::default()
+        };
+        job.finish(&sites(), &options)
+    };
+    assert_eq!(report(Filter::default()).stands_out.len(), 1);
+    let filter = Filter {
+        kinds: vec![crate::kind::Kind::Array],
+        ..Filter::default()
+    };
+    let filtered = report(filter);
+    assert!(filtered.stands_out.is_empty() && filtered.processes.iter().all(|process| !process.stands_out));
+}

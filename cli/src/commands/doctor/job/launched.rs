@@ -141,8 +141,9 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
             false => format!(": {}", last.join(" ")),
         };
         return Err(Failure::new(format!(
-            "{name} started no rank ({}){last}; give the launcher with its options, without the program (torchrun also needs --no-python)",
-            ended.status
+            "{name} started no rank ({}){last}; give the launcher with its options, without the program{}",
+            ended.status,
+            without_python(launcher)
         )));
     }
     if !ended.status.success() {
@@ -156,6 +157,26 @@ pub fn check(folder: &Path, launcher: &[OsString], ranks: Option<u32>) -> Result
     let (more, summary) = judge(&answers, ranks, &folder, shown.to_string());
     findings.extend(more);
     Ok((findings, summary))
+}
+
+/// What launchers of Python scripts need to start another program.
+fn without_python(launcher: &[OsString]) -> &'static str {
+    let is_python = |word: &OsString| {
+        let word = word.to_string_lossy();
+        let name = word.rsplit('/').next().unwrap_or(&word).to_owned();
+        [
+            "torchrun",
+            "torch.distributed.run",
+            "torch.distributed.launch",
+            "deepspeed",
+            "accelerate",
+        ]
+        .contains(&name.as_str())
+    };
+    match launcher.iter().any(is_python) {
+        true => ", and with --no_python or --no-python, as it starts Python otherwise",
+        false => "",
+    }
 }
 
 fn parse(line: &str) -> Option<Answer> {
@@ -338,6 +359,28 @@ mod tests {
         has("rank 5: LD_PRELOAD names /opt/libculeak.so, but the loader did not load it");
         has("ranks 6-7: did not answer");
         assert_eq!((summary.recorded, summary.missing.len()), (0, 8));
+    }
+
+    #[test]
+    fn only_launchers_of_scripts_are_told_to_start_programs() {
+        let of = |words: &[&str]| without_python(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(of(&["false"]), "");
+        assert_eq!(of(&["env", "-i", "mpirun"]), "");
+        assert!(of(&["/opt/bin/torchrun", "--nproc-per-node", "8"]).contains("--no-python"));
+        assert!(of(&["python", "-m", "torch.distributed.run"]).contains("--no-python"));
+    }
+
+    #[test]
+    fn more_ranks_than_expected_are_said_so() {
+        let mut text = Vec::new();
+        let summary = Summary {
+            ranks: Some(4),
+            recorded: 8,
+            ..Summary::default()
+        };
+        summary.write(1, &mut text).expect("written");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.starts_with("\n8 ranks recorded, 4 are expected; "), "{text}");
     }
 
     #[test]

@@ -1,0 +1,104 @@
+//! What is compared: processes of both sides, and call sites whose line moved.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::By;
+use crate::analysis::job::sites::{ProcessRow, ProcessSums, SiteId, Sites};
+use crate::analysis::pairing::{Key, pair};
+use crate::analysis::site::file_name;
+
+/// The indices of processes before and after that are compared, and why.
+pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {
+    let mut found: Vec<(usize, usize, By)> = Vec::new();
+    let mut taken = (vec![false; before.len()], vec![false; after.len()]);
+    let mut pass = |by: By, key: &dyn Fn(&ProcessRow) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
+        let mut known: HashMap<String, Vec<usize>> = HashMap::new();
+        for (old, sums) in before.iter().enumerate().filter(|(old, _)| !taken.0[*old]) {
+            if let Some(key) = key(&sums.row) {
+                known.entry(key).or_default().push(old);
+            }
+        }
+        let mut wanted: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (new, sums) in after.iter().enumerate().filter(|(new, _)| !taken.1[*new]) {
+            if let Some(key) = key(&sums.row) {
+                wanted.entry(key).or_default().push(new);
+            }
+        }
+        let mut twice = 0;
+        for (key, news) in wanted {
+            let Some(olds) = known.get(&key) else { continue };
+            let mut pairs: Vec<(usize, usize)> = Vec::new();
+            for &new in &news {
+                let member = &after[new].row.member;
+                let like = |old: &&usize| {
+                    let other = &before[**old].row.member;
+                    other.program.is_like(&member.program) && other.rank == member.rank
+                };
+                let mut likes = olds.iter().filter(like);
+                match (likes.next(), likes.next()) {
+                    (Some(&old), None) => pairs.push((old, new)),
+                    (Some(_), Some(_)) => twice += 1,
+                    (None, _) => {}
+                }
+            }
+            // Two later processes may have one earlier partner.
+            let mut used: HashMap<usize, usize> = HashMap::new();
+            pairs.iter().for_each(|pair| *used.entry(pair.0).or_default() += 1);
+            for (old, new) in pairs {
+                match used[&old] {
+                    1 => {
+                        (taken.0[old], taken.1[new]) = (true, true);
+                        found.push((old, new, by));
+                    }
+                    _ => twice += 1,
+                }
+            }
+        }
+        if twice > 0 && unique {
+            warnings.push(
+                "several processes of a side have the same rank; these may be recordings of several jobs, so they are compared by the \
+                 names of their files"
+                    .to_owned(),
+            );
+        }
+    };
+    let same = |row: &ProcessRow| {
+        let member = &row.member;
+        (member.pid != 0).then(|| format!("{}\0{}\0{}", member.host, member.pid, member.started_unix_ns))
+    };
+    pass(By::Process, &same, false, warnings);
+    pass(By::Rank, &|row| Some(row.member.rank?.to_string()), true, warnings);
+    pass(
+        By::Name,
+        &|row| Some(file_name(&row.source).to_owned()),
+        false,
+        warnings,
+    );
+    pass(By::Program, &|_| Some(String::new()), false, warnings);
+    found
+}
+
+/// Sites before whose line moved, by their site after.
+pub fn moved_sites(
+    before: &[ProcessSums],
+    after: &[ProcessSums],
+    sites: &Sites,
+    same: bool,
+) -> HashMap<SiteId, SiteId> {
+    let ids = |side: &[ProcessSums]| -> Vec<SiteId> {
+        let all: BTreeSet<SiteId> = side
+            .iter()
+            .flat_map(|sums| sums.sites.iter().map(|sum| sum.site))
+            .collect();
+        all.into_iter().collect()
+    };
+    let (old, new) = (ids(before), ids(after));
+    let keys = |ids: &[SiteId]| -> Vec<Key> { ids.iter().map(|&id| sites.key(id)).collect() };
+    // Lines of code cannot move within one process.
+    let partners = pair(&keys(&old), &keys(&new), !same);
+    let moved = new
+        .into_iter()
+        .zip(partners)
+        .filter_map(|(new, partner)| Some((old[partner?], new)));
+    moved.filter(|(old, new)| old != new).collect()
+}
