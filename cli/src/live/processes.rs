@@ -6,7 +6,7 @@
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::program::Program;
 use culeak::analysis::report::Tally;
-use culeak::snapshot::ProcessState;
+use culeak::snapshot::{Process, ProcessState};
 use ratatui::crossterm::event::KeyCode;
 
 use super::state::{Action, Page, State, Watched};
@@ -95,10 +95,7 @@ impl ProcessRow {
             rank: rank_of(&reading.process.ranks),
             host: reading.process.host.clone(),
             pid: Some(reading.process.pid),
-            name: {
-                let program = Program::of_process(&reading.process);
-                program.script.unwrap_or(program.executable)
-            },
+            name: name_of(&reading.process),
             devices: reading.devices.iter().map(|device| device.ordinal).collect(),
             on_devices,
             peak_bytes: reading
@@ -115,6 +112,12 @@ impl ProcessRow {
             problem: watched.problem.clone(),
         }
     }
+}
+
+/// What a process is called: its script, or its executable.
+pub fn name_of(process: &Process) -> String {
+    let program = Program::of_process(process);
+    program.script.unwrap_or(program.executable)
 }
 
 /// The rows of these processes in order.

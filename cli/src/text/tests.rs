@@ -18,6 +18,7 @@ mod job;
 mod ledger;
 mod objects;
 mod phases;
+mod verdicts;
 mod why;
 
 use super::report::Extent;
@@ -236,34 +237,6 @@ fn the_headline_compares_the_end_with_the_exit() {
 }
 
 #[test]
-fn a_verdict_names_the_point_that_it_judges() {
-    let snapshot = shut_down();
-    let limited = Rules::from(Limits {
-        max_leaked: Some(40 * MIB),
-        ..Limits::default()
-    });
-    let text = |rules: &Rules| {
-        let view = snapshot.at(&point_of(&snapshot, rules)).expect("a point");
-        plain(|out| super::check::write(&verdict(&view, rules), "train.culeak", out))
-    };
-    let failed = text(&limited);
-    assert!(
-        failed.starts_with("failed: 42 MiB in 4 blocks held when the script ended, allowed 40 MiB\n"),
-        "{failed}"
-    );
-    assert!(failed.ends_with("next: culeak report train.culeak\n"), "{failed}");
-    let failed = text(&Rules::default());
-    assert!(
-        failed.starts_with("failed: 35 MiB in 3 blocks leaked, allowed none\n"),
-        "{failed}"
-    );
-    assert!(
-        failed.ends_with("next: culeak report train.culeak --at exit\n"),
-        "{failed}"
-    );
-}
-
-#[test]
 fn golden_report_of_an_out_of_memory_snapshot() {
     let mut sample = super::sample::training().running();
     let tensor = 1;
@@ -315,50 +288,6 @@ fn golden_diff() {
         "diff-two-runs.txt",
         &plain(|out| super::diff::write(&diff, true, false, out)),
     );
-}
-
-#[test]
-fn golden_check() {
-    let snapshot = leaky();
-    let mut text = String::new();
-    for limits in [
-        Limits::default(),
-        Limits {
-            max_leaked: Some(64 * MIB),
-            kinds: vec![Kind::HostPinned],
-            ..Limits::default()
-        },
-        Limits {
-            max_leaked: Some(GIB),
-            max_count: Some(100),
-            judge_pools: true,
-            ..Limits::default()
-        },
-    ] {
-        text.push_str(&plain(|out| {
-            super::check::write(&verdict(&snapshot, &limits.into()), "app.culeak", out)
-        }));
-        text.push('\n');
-    }
-    let mut lossy = Sample::new().finish(0, 3);
-    lossy.losses.lost_allocations = 2;
-    text.push_str(&plain(|out| {
-        super::check::write(&verdict(&lossy, &Rules::default()), "lossy.culeak", out)
-    }));
-    expect_golden("check.txt", &text);
-}
-
-#[test]
-fn golden_check_with_suppressions_and_a_baseline() {
-    let mut rules = Rules::default();
-    let own = "leak:weights.cu\nleak:no_such_function";
-    rules.suppressions.add(own, "app.supp").expect("rules");
-    let mut before = leaky();
-    before.allocations.truncate(100);
-    rules.baseline = Some(baseline_of(&before, &rules));
-    let snapshot = leaky();
-    let text = plain(|out| super::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
-    expect_golden("check-baseline.txt", &text);
 }
 
 #[test]
@@ -576,19 +505,6 @@ fn a_diff_of_one_kind_names_the_kind() {
     assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
     assert!(
         text.contains("filter    kind pinned; other memory is not compared"),
-        "{text}"
-    );
-}
-
-#[test]
-fn a_verdict_names_the_tolerance() {
-    let mut rules = Rules::default();
-    rules.limits.tolerance = culeak::analysis::check::Tolerance::Bytes(MIB);
-    rules.baseline = Some(baseline_of(&leaky(), &rules));
-    let snapshot = leaky();
-    let text = plain(|out| super::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
-    assert!(
-        text.contains("allowed what the baseline has with growth up to 1 MiB per call site"),
         "{text}"
     );
 }

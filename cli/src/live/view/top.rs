@@ -104,9 +104,9 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
         let process = reading.map_or_else(
             || "…".to_owned(),
             |reading| {
-                let executable = culeak::analysis::site::file_name(&reading.process.executable);
+                let name = crate::live::processes::name_of(&reading.process);
                 let ended = if reading.finished { " (ended)" } else { "" };
-                format!("{} {}{ended}", reading.process.pid, Escaped(executable))
+                format!("{} {}{ended}", reading.process.pid, Escaped(&name))
             },
         );
         format!(" {process} ")
