@@ -155,6 +155,8 @@ variables! {
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
         "read by the CLI: the config file (`docs/config.md`)";
+    PAGER = c"CULEAK_PAGER", Values::Text, "`$PAGER`, else `less -FRX`",
+        "read by the CLI: the pager for text that is longer than the terminal; empty: no pager";
     SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the built-in one";
     CACHE_DIR = c"CULEAK_CACHE_DIR", Values::Text, "`culeak` in `$XDG_CACHE_HOME` or `~/.cache`",
         "read by the CLI: the folder that caches function names, 256 MiB at most; empty: no cache (for one command: \

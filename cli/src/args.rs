@@ -4,7 +4,7 @@
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::categories::CategoriesArgs;
 use crate::commands::check::CheckArgs;
@@ -15,6 +15,7 @@ use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
 use crate::commands::environment::EnvironmentArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::help::HelpArgs;
 use crate::commands::live::LiveArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::metrics::MetricsArgs;
@@ -28,6 +29,8 @@ use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
 use crate::commands::watch::WatchArgs;
 use crate::commands::why::WhyArgs;
+use crate::options::config::ConfigArgs;
+use crate::options::display::DisplayArgs;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
 
@@ -43,21 +46,22 @@ Exit codes:
 First steps:
   culeak demo                          a tour on a program with known leaks
   culeak run -- python train.py        record a program, then report what it leaked
-  LD_PRELOAD=$(culeak shim-path) app   record without `culeak run`; report the recording later";
+  culeak help quickstart               from installation to a named line, in C++ and Python
+  LD_PRELOAD=$(culeak shim-path) app   record without `culeak run`; report the recording later
+
+`culeak help` lists the guides; `culeak help COMMAND` shows the options of a command, and its guide.";
+
+/// Help texts are wrapped at this width on wider terminals.
+const WIDEST: usize = 120;
 
 /// Find the GPU memory that a CUDA program never frees, and the code that allocated it.
 #[derive(Debug, Parser)]
-#[command(name = "culeak", version, after_help = EXIT_CODES, max_term_width = 120)]
+#[command(name = "culeak", version, after_help = EXIT_CODES, max_term_width = WIDEST, disable_help_subcommand = true)]
 pub struct Arguments {
-    /// When to use colour; auto: on a terminal unless NO_COLOR is set, and always if CLICOLOR_FORCE is set
-    #[arg(
-        long,
-        global = true,
-        value_name = "WHEN",
-        default_value = "auto",
-        help_heading = "Global options"
-    )]
-    pub color: ColorChoice,
+    #[command(flatten)]
+    pub display: DisplayArgs,
+    #[command(flatten)]
+    pub config: ConfigArgs,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -86,6 +90,7 @@ pub enum Command {
     Environment(EnvironmentArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
+    Help(HelpArgs),
     /// The program that the demo records
     #[command(hide = true)]
     DemoProgram,
@@ -101,6 +106,42 @@ pub enum Command {
     /// Print what a launcher gave to this process as JSON
     #[command(name = doctor::PROBE_COMMAND, hide = true)]
     ProbeRank(ProbeRankArgs),
+}
+
+impl Command {
+    /// Whether it reads a config file. The other commands must work beside a file with a mistake.
+    pub fn reads_config(&self) -> bool {
+        match self {
+            Command::Run(_)
+            | Command::Report(_)
+            | Command::Why(_)
+            | Command::Snapshot(_)
+            | Command::Live(_)
+            | Command::Diff(_)
+            | Command::Trend(_)
+            | Command::Stats(_)
+            | Command::Check(_)
+            | Command::Export(_)
+            | Command::Push(_)
+            | Command::Metrics(_)
+            | Command::Watch(_)
+            | Command::Collect(_)
+            | Command::Sql(_) => true,
+            Command::Demo(_)
+            | Command::Doctor(_)
+            | Command::ShimPath(_)
+            | Command::Categories(_)
+            | Command::Environment(_)
+            | Command::Completions(_)
+            | Command::Man(_)
+            | Command::Help(_)
+            | Command::DemoProgram
+            | Command::Probe
+            | Command::Symbolize
+            | Command::ProbeUsage(_)
+            | Command::ProbeRank(_) => false,
+        }
+    }
 }
 
 /// Commands of other tools, and the hint that each gets.
@@ -150,6 +191,8 @@ pub fn public() -> clap::Command {
     let mut public = clap::Command::new("culeak")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
+        .disable_help_subcommand(true)
+        .max_term_width(WIDEST)
         .args(
             whole
                 .get_arguments()

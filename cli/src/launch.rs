@@ -27,6 +27,7 @@ use culeak::system::Errno;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::progress;
 use environment::{AutoSnapshotArgs, Settings};
 use preload::Program;
 use proof::Proof;
@@ -152,8 +153,12 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
             && let Some(list) = value.as_deref()
             && let Some(order) = environment::order_beside_others(list, hold.as_deref())
         {
-            eprintln!("culeak: LD_PRELOAD is kept; the order is {}", Escaped(&order));
+            progress::note(format_args!("LD_PRELOAD is kept; the order is {}", Escaped(&order)));
         }
+        progress::detail(match &value {
+            Some(value) => format!("{name}={}", Escaped(&value.to_string_lossy())),
+            None => format!("{name} is removed"),
+        });
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),

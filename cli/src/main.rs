@@ -83,19 +83,26 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::Command;
-use errors::Failure;
-use options::config;
+use options::config::{self, Defaults};
+use options::display::DisplayArgs;
 
 fn main() -> ExitCode {
     let arguments = match args::parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
     };
-    text::choose_color(arguments.color);
-    let mut command = arguments.command;
-    if let Err(failure) = apply_config(&mut command) {
-        progress::fail(&failure);
-        return ExitCode::from(failure.exit);
+    let (mut command, display) = (arguments.command, arguments.display);
+    progress::choose_messages(display.quiet, display.verbose);
+    let defaults = match command.reads_config() {
+        true => config::read(&arguments.config),
+        false => Ok(Defaults::default()),
+    };
+    match defaults {
+        Ok(defaults) => apply(defaults, &display, &mut command),
+        Err(failure) => {
+            progress::fail(&failure);
+            return ExitCode::from(failure.exit);
+        }
     }
     // The live view has the screen to itself, and so has a program that runs.
     if !matches!(command, Command::Live(_) | Command::Run(_)) {
@@ -123,6 +130,7 @@ fn main() -> ExitCode {
         Command::Environment(args) => commands::environment::execute(&args),
         Command::Completions(args) => commands::completions::execute(&args, args::public()),
         Command::Man(args) => commands::man::execute(&args, args::public()),
+        Command::Help(args) => commands::help::execute(&args, args::public()),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
@@ -136,15 +144,16 @@ fn main() -> ExitCode {
     })
 }
 
-/// Fills in defaults from the config file, for commands that read one.
-fn apply_config(command: &mut Command) -> Result<(), Failure> {
+/// Fills in defaults from the config file, for options that the command line does not set.
+fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
+    text::choose_color(defaults.color(display.color));
+    text::pager::choose(!display.no_pager && defaults.pager());
+    options::set_debug_dirs(defaults.debug_dirs());
     match command {
-        Command::Run(run) => config::apply(&run.config, Some(&mut run.after.rules), Some(&mut run.record.output)),
-        Command::Check(check) => config::apply(&check.config, Some(&mut check.rules), None),
-        Command::Live(live) if !live.command.is_empty() => {
-            config::apply(&live.config, None, Some(&mut live.record.output))
-        }
-        _ => Ok(()),
+        Command::Run(run) => defaults.fill(Some(&mut run.after.rules), Some(&mut run.record.output)),
+        Command::Check(check) => defaults.fill(Some(&mut check.rules), None),
+        Command::Live(live) if !live.command.is_empty() => defaults.fill(None, Some(&mut live.record.output)),
+        _ => {}
     }
 }
 
@@ -153,8 +162,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {
-        // The reader may have closed the pipe.
-        let _ = error.print();
+        // Standard output may be closed, or full.
+        let _ = text::print(|out| write!(out, "{}", error.render().ansi()));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE))
 }

@@ -7,6 +7,7 @@ pub mod between;
 pub mod categories;
 pub mod config;
 pub mod dataset;
+pub mod display;
 pub mod format;
 pub mod rules;
 
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -30,6 +31,14 @@ use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
 /// Notes already printed: many snapshots of one program miss the same modules.
 static PRINTED: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
 
+/// The folders of debug files that the config file names.
+static DEBUG_DIRS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// Sets the folders that replace a missing `--debug-dir`; once, before the command runs.
+pub fn set_debug_dirs(folders: Vec<PathBuf>) {
+    DEBUG_DIRS.get_or_init(|| folders);
+}
+
 /// How names of addresses are looked up, for every command that shows names.
 #[derive(Debug, Clone, Default, Args)]
 pub struct NameArgs {
@@ -44,8 +53,12 @@ pub struct NameArgs {
 impl NameArgs {
     /// Where to look up names; `root` is where the process sees its files.
     pub fn places(&self, root: Option<PathBuf>) -> Places {
+        let debug_dirs = match self.debug_dir.is_empty() {
+            true => DEBUG_DIRS.get().cloned().unwrap_or_default(),
+            false => self.debug_dir.clone(),
+        };
         Places {
-            debug_dirs: self.debug_dir.clone(),
+            debug_dirs,
             root,
             cache: if self.no_symbol_cache { None } else { cache_folder() },
         }
@@ -53,13 +66,32 @@ impl NameArgs {
 
     /// Looks up the names of all frames, and prints a note for modules without names.
     pub fn name_frames(&self, item: &mut Loaded) {
-        let notes = symbolize(&mut item.snapshot, &self.places(item.root.clone()));
+        let places = self.places(item.root.clone());
+        progress::detail(format_args!(
+            "{}: names from {} modules, debug files {}, {}",
+            Escaped(&item.source),
+            item.snapshot.modules.len(),
+            match places.debug_dirs.as_slice() {
+                [] => "in the usual folders".to_owned(),
+                folders => format!("also in {}", Escaped(&listed(folders))),
+            },
+            match &places.cache {
+                Some(folder) => format!("cache {}", Escaped(&folder.display().to_string())),
+                None => "no cache".to_owned(),
+            },
+        ));
+        let notes = symbolize(&mut item.snapshot, &places);
         let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
         let new = notes.into_iter().filter(|note| printed.insert(note.clone()));
         for note in sentences(new) {
-            progress::say(format_args!("note: {}", Escaped(&note)));
+            progress::note(format_args!("note: {}", Escaped(&note)));
         }
     }
+}
+
+fn listed(folders: &[PathBuf]) -> String {
+    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+    folders.join(", ")
 }
 
 /// Parses a kind of memory.

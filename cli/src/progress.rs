@@ -2,10 +2,11 @@
 //!
 //! Work reports its progress through [`culeak::reader::progress`]. Concurrent work (the files of a folder, the records of one
 //! file) has one bar each, and a bar disappears when its work is done. Messages go through [`say`], which prints them above
-//! the bars. Deliberately absent: bars if standard error is not a terminal, or if the live view has the screen.
+//! the bars; [`note`] and [`detail`] obey `--quiet` and `--verbose`. Deliberately absent: bars if standard error is not a terminal, or if the live view has the screen.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,9 +25,23 @@ const LATER: Duration = Duration::from_millis(150);
 /// Interval between updates of the bars.
 const TICK: Duration = Duration::from_millis(100);
 
+static QUIET: AtomicBool = AtomicBool::new(false);
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Chooses what is printed: without `quiet` notes and bars, with `verbose` also details.
+pub fn choose_messages(quiet: bool, verbose: bool) {
+    QUIET.store(quiet, Relaxed);
+    VERBOSE.store(verbose, Relaxed);
+}
+
+/// Whether only errors, warnings and results are printed.
+pub fn is_quiet() -> bool {
+    QUIET.load(Relaxed)
+}
+
 /// Shows progress from now on, if standard error is a terminal.
 pub fn show() {
-    if !stderr().is_terminal() {
+    if is_quiet() || !stderr().is_terminal() {
         return;
     }
     // The new thread inherits a mask that leaves all signals to other threads.
@@ -54,6 +69,20 @@ pub fn show() {
 /// Prints a message on standard error, above the bars.
 pub fn say(words: impl Display) {
     bars().suspend(|| eprintln!("culeak: {words}"));
+}
+
+/// Prints a message that `--quiet` suppresses: neither an error nor a warning nor a result.
+pub fn note(words: impl Display) {
+    if !is_quiet() {
+        say(words);
+    }
+}
+
+/// Prints a message that only `--verbose` asks for.
+pub fn detail(words: impl Display) {
+    if VERBOSE.load(Relaxed) {
+        say(words);
+    }
 }
 
 /// Reports a failure.

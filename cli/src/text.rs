@@ -9,8 +9,10 @@ pub mod columns;
 pub mod diff;
 pub mod job;
 pub mod ledger;
+pub mod markdown;
 pub mod names;
 pub mod objects;
+pub mod pager;
 pub mod parts;
 pub mod phases;
 pub mod report;
@@ -57,9 +59,31 @@ pub fn pass_color_on(command: &mut process::Command) {
     };
 }
 
-/// Prints to standard output. A closed pipe (`| head`) is not an error.
+/// Prints to standard output, through a pager if the text is longer than the terminal. A closed pipe (`| head`) is not an
+/// error.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     output::check_standard_output()?;
+    if pager::may_be_used() {
+        return print_or_page(render);
+    }
+    print_directly(render)
+}
+
+fn print_or_page(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let choice = anstream::AutoStream::choice(&io::stdout());
+    columns::fitting(io::stdout(), || {
+        let mut text = anstream::AutoStream::new(Vec::new(), choice);
+        // Memory is always writable.
+        let _ = render(&mut text);
+        let text = text.into_inner();
+        match pager::show(&text) {
+            true => Ok(()),
+            false => print_directly(|out| out.write_all(&text)),
+        }
+    })
+}
+
+fn print_directly(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
     match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),

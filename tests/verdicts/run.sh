@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the workflow
-# examples of docs/ci.md give the documented results on the fake driver, run as GitHub's and GitLab's runners run them.
+# examples of docs/ci.md and the GitHub action of packaging/action give the documented results on the fake driver, run as the
+# runners of GitHub, GitLab and Jenkins run them. The action and the examples are valid by the schemas of check-jsonschema,
+# and zizmor finds nothing unsafe in the action.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
-# Needs a C compiler, python3, pip, and the network for the schema, which comes with the sources of pytest.
+# Needs a C compiler, python3, pip, and the network for tools and the schema, which comes with the sources of pytest.
 set -euo pipefail
 root=$(dirname "$(realpath "$0")")/../..
 culeak=$(realpath "${1:-$root/target/debug/culeak}")
@@ -14,6 +16,12 @@ command -v xmllint >/dev/null || {
     apt-get update -q
     apt-get install -qy --no-install-recommends libxml2-utils
 }
+python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends python3-venv; }
+tools=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}/verdict-tools")
+if ! "$tools/bin/python" -c 'import yaml' 2>/dev/null || ! [ -x "$tools/bin/zizmor" ]; then
+    python3 -m venv "$tools"
+    "$tools/bin/pip" install --quiet --disable-pip-version-check check-jsonschema==0.39.0 pyyaml==6.0.3 zizmor==1.32.0
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -36,6 +44,29 @@ valid() { xmllint --noout --schema junit-10.xsd "$1" 2>"$1.errors" || { cat "$1.
 echo '<testsuites><testsuite><testcase/></testsuite></testsuites>' >bad.xml
 xmllint --noout --schema junit-10.xsd bad.xml 2>/dev/null && fail "the schema takes anything"
 
+# --- the action and the examples by their schemas ---
+action=$root/packaging/action/action.yml
+"$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-actions "$action"
+"$tools/bin/zizmor" --offline --quiet "$action"
+"$tools/bin/python" - "$root/docs/ci.md" <<'PYTHON'
+import re, sys, yaml
+from pathlib import Path
+blocks = re.findall(r"```yaml\n(.*?)```", Path(sys.argv[1]).read_text(encoding="utf-8"), re.DOTALL)
+steps = [step for block in map(yaml.safe_load, blocks) if isinstance(block, list) for step in block]
+job = {"runs-on": "ubuntu-24.04", "steps": steps}
+Path("workflow.yml").write_text(yaml.safe_dump({"name": "x", "on": "push", "jobs": {"leaks": job}}))
+Path(".gitlab-ci.yml").write_text(next(block for block in blocks if "script:" in block))
+PYTHON
+"$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows workflow.yml
+"$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
+# The schemas must reject invalid files, and zizmor an input in a script.
+sed 's/^      shell: bash$//' "$action" >broken.yml
+"$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-actions broken.yml >/dev/null 2>&1 && fail "the schema of actions takes anything"
+mkdir unsafe
+sed 's/"\$COMMAND"/"${{ inputs.run }}"/' "$action" >unsafe/action.yml
+"$tools/bin/zizmor" --offline --quiet unsafe/action.yml >/dev/null 2>&1 && fail "zizmor takes anything"
+ok "the action and the examples are valid by the schemas of GitHub and GitLab; zizmor finds nothing"
+
 mkdir bin
 ln -s "$culeak" bin/culeak
 export PATH=$work/bin:$PATH LD_LIBRARY_PATH
@@ -49,32 +80,73 @@ project() { # project NAME: a fresh checkout with a test program and a baseline
     cc -g -O1 gpu_tests.c -o gpu_tests "$LD_LIBRARY_PATH/libcuda.so.1"
     culeak run -o first --no-report -- ./gpu_tests 2>/dev/null
     culeak check first --baseline leaks.json --update-baseline 2>/dev/null
-    export GITHUB_STEP_SUMMARY=$work/$1/summary.md
+    mkdir "$work/$1/temporary"
+    export GITHUB_STEP_SUMMARY=$work/$1/summary.md RUNNER_TEMP=$work/$1/temporary
 }
 
 project clean
-python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt || { cat printed.txt; fail "a clean program fails on GitHub"; }
+"$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt || { cat printed.txt; fail "a clean program fails on GitHub"; }
 grep -q passed summary.md || fail "no summary on GitHub"
 if grep -q '^::error' printed.txt; then fail "a clean program is annotated"; fi
 ok "GitHub: a program without new leaks passes, with a summary"
 
 project leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt
 grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' printed.txt || { cat printed.txt; fail "the leaking line is not annotated"; }
 grep -qF 'new\_leak' summary.md || fail "the summary does not name the leak"
 grep -q known_cache printed.txt && fail "a known leak is annotated"
 ok "GitHub: a new leak fails, annotated on its line, and the summary is written all the same"
 
 project gitlab-clean
-python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt || { cat printed.txt; fail "a clean program fails on GitLab"; }
+"$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt || { cat printed.txt; fail "a clean program fails on GitLab"; }
 valid_here() { cp leaks.xml "$work/$1.xml"; (cd "$work" && valid "$1.xml"); }
 valid_here gitlab-clean
 if grep -q '<failure' leaks.xml; then fail "a clean program fails a test"; fi
 project gitlab-leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt
 valid_here gitlab-leaking
 grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
 ok "GitLab: the test report is valid, and fails for a new leak alone"
+
+project jenkins-clean
+"$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" jenkins >printed.txt || { cat printed.txt; fail "a clean program fails on Jenkins"; }
+valid_here jenkins-clean
+project jenkins-leaking
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" jenkins >printed.txt
+valid_here jenkins-leaking
+grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
+[ -s leaks/report.html ] || fail "no page after a failure on Jenkins"
+ok "Jenkins: the same, and a page is written all the same"
+
+# --- the action ---
+action() { "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run=./gpu_tests "$@"; }
+project action-clean
+action baseline=leaks.json >printed.txt || { cat printed.txt; fail "a clean program fails in the action"; }
+grep -qx 'output verdict=passed' printed.txt || fail "the action does not say that the program passed"
+grep -q passed summary.md || fail "no summary by the action"
+if grep -q '^::error' printed.txt; then fail "the action annotates a clean program"; fi
+project action-leaking
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run=./gpu_tests baseline=leaks.json >printed.txt
+grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' printed.txt || { cat printed.txt; fail "the action does not annotate the leaking line"; }
+grep -qx 'output verdict=leaked' printed.txt || fail "the action does not say that the program leaks"
+grep -qF 'new\_leak' summary.md || fail "the action's summary does not name the leak"
+grep -q "^left out Keep recordings and reports.*'path': 'culeak'" printed.txt || { cat printed.txt; fail "the action keeps nothing"; }
+for file in report.html leaks.sarif leaks.xml; do [ -s "culeak/$file" ] || fail "the action writes no $file"; done
+(cd "$work" && cp action-leaking/culeak/leaks.xml action.xml && valid action.xml)
+python3 -m json.tool culeak/leaks.sarif >/dev/null
+ok "action: a new leak fails, annotated, with summary, page, SARIF and JUnit; a clean program passes"
+project action-limits
+LEAK=1 action max-leaked=1GiB max-count=1000 summary=false artifact= 'check-options=--max-kind device=1GiB' >printed.txt || { cat printed.txt; fail "the limits of the action do not count"; }
+if [ -e summary.md ]; then fail "a summary that was not wanted"; fi
+grep -qx 'skipped Keep recordings and reports' printed.txt || fail "an artifact that was not wanted"
+LEAK=1 action output=other fail=false >printed.txt || { cat printed.txt; fail "fail=false fails"; }
+grep -qx 'output verdict=leaked' printed.txt || fail "fail=false hides the verdict"
+expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='exit 3' output=none >printed.txt
+grep -qx 'output verdict=error' printed.txt || { cat printed.txt; fail "nothing to judge is not an error"; }
+# A value is text for the shell and nothing else.
+action output='$(touch injected)' run='true; ./gpu_tests' max-leaked='1GiB' >printed.txt || { cat printed.txt; fail "a folder with an odd name"; }
+if [ -e injected ]; then fail "an input was executed"; fi
+ok "action: limits, no summary, no artifact, only reporting, nothing to judge, odd names"
 
 # Names with XML markup, several processes, limits on the total.
 cd "$work"
@@ -97,3 +169,6 @@ valid several.xml
 culeak check leaking/leaks --max-leaked 1GiB --format junit >passed.xml
 valid passed.xml
 ok "JUnit: hostile names, several processes, passed and failed are valid by the schema"
+
+mkdir "$work/quickstart"
+python3 "$root/tests/quickstart.py" "$culeak" "$work/quickstart"

@@ -135,7 +135,7 @@ pub fn report(
         .map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check && args.html.is_none() {
-        eprintln!("culeak: recorded {}", Escaped(&named.join(", ")));
+        progress::note(format_args!("recorded {}", Escaped(&named.join(", "))));
         return Ok(0);
     }
     let rules = if args.check {
@@ -154,11 +154,11 @@ pub fn report(
     })?;
     if paths.len() > 1 && !args.no_report {
         let command = format!("culeak report {}", shell_word(&job_of(folder, given, tag, paths.len())));
-        eprintln!(
-            "culeak: to compare these {} processes: {}",
+        progress::note(format_args!(
+            "to compare these {} processes: {}",
             paths.len(),
             Escaped(&command)
-        );
+        ));
     }
     // One process has a recording, another has none.
     let prevents_verdict = |gap: &&Gap| match gap {

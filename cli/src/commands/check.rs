@@ -18,7 +18,6 @@ use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
 use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::NameArgs;
-use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_holders, check_mark, check_objects, is_baseline};
 use crate::output::{self, Overwrite};
@@ -58,8 +57,6 @@ pub struct CheckArgs {
     pub rules: RuleArgs,
     #[command(flatten)]
     pub boundary: BoundaryArgs,
-    #[command(flatten)]
-    pub config: ConfigArgs,
     /// Write the current leaks to the file of --baseline, and pass
     #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
@@ -317,6 +314,9 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
         None => ", without objects: they are not recorded at this point".to_owned(),
     };
     let shown = path.display().to_string();
-    eprintln!("culeak: {}: baseline written with {sites}{objects}", Escaped(&shown));
+    progress::note(format_args!(
+        "{}: baseline written with {sites}{objects}",
+        Escaped(&shown)
+    ));
     Ok(ExitCode::SUCCESS)
 }

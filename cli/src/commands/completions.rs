@@ -45,7 +45,7 @@ pub fn execute(args: &CompletionsArgs, mut whole: clap::Command) -> Result<ExitC
     output::create(&path, args.overwrite.or_ours(&path, is_ours), |out| {
         out.write_all(&script)
     })?;
-    progress::say(Escaped(&path.display().to_string()));
+    progress::note(Escaped(&path.display().to_string()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,9 +3,12 @@
 //! Each check is a function that returns findings; this file runs the checks in order and prints the findings. Only a finding
 //! of level `fail`, with which recording does not work, changes the exit code. Deliberately absent: repairs.
 
+mod confinement;
+mod driver;
 mod job;
 mod machine;
 mod preloading;
+mod program;
 
 pub use job::launched::{COMMAND as PROBE_COMMAND, ProbeRankArgs, answer as answer_probe};
 
@@ -13,6 +16,7 @@ use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -30,6 +34,7 @@ Exit codes: 0 no check failed (there may be warnings), 1 a check failed, 2 wrong
 
 Examples:
   culeak doctor
+  culeak doctor -- ./train                         also examines this program: setuid, static, musl …
   culeak doctor --job runs --ranks 64              which of 64 ranks have no recording in runs, and why
   culeak doctor --job runs -- srun --ntasks 64     before the job: starts a check instead of the program on each rank
   culeak doctor --json | jq '.findings[] | select(.level == \"fail\")'")]
@@ -46,8 +51,9 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "N", requires = "job", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ranks: Option<u32>,
 
-    /// A launcher with its options, without the program: start a check on each rank
-    #[arg(last = true, requires = "job", value_name = "LAUNCHER")]
+    /// A program, which is examined and not started; with --job, a launcher with its options, without the program: start a
+    /// check on each rank
+    #[arg(last = true, value_name = "PROGRAM|LAUNCHER")]
     pub launcher: Vec<OsString>,
 
     /// Print the findings as JSON
@@ -114,17 +120,27 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         let (findings, summary) = job::check(args)?;
         return print(args.json, &findings, Some(&summary));
     }
-    let checks: [fn() -> Vec<Finding>; 8] = [
-        preloading::library,
-        preloading::environment,
-        machine::driver,
-        machine::runtimes,
-        machine::output_folder,
-        machine::running_processes,
-        machine::symbols,
-        machine::container,
-    ];
-    let findings: Vec<Finding> = checks.iter().flat_map(|check| check()).collect();
+    let root = Path::new("/");
+    let findings: Vec<Finding> = [
+        preloading::library(),
+        preloading::environment(),
+        args.launcher
+            .first()
+            .map(|command| program::program(command))
+            .unwrap_or_default(),
+        driver::driver(root),
+        machine::runtimes(),
+        machine::config_file(),
+        machine::output_folder(),
+        confinement::running_processes(root, confinement::reads_own_memory),
+        machine::symbols(),
+        confinement::security_modules(root),
+        confinement::container(root),
+        confinement::platform(root),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     print(args.json, &findings, None)
 }
 
@@ -195,7 +211,37 @@ fn count(findings: &[Finding], level: Level) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+
+    /// A root folder with these files.
+    pub fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for (path, content) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, content).expect("written");
+        }
+        root
+    }
+
+    /// A line for each finding.
+    pub fn text_of(findings: &[Finding]) -> String {
+        let lines = findings.iter().map(|finding| {
+            let Finding {
+                level,
+                subject,
+                text,
+                remedy,
+            } = finding;
+            format!(
+                "{level:?} {subject}: {text} → {}\n",
+                remedy.as_deref().unwrap_or_default()
+            )
+        });
+        lines.collect()
+    }
 
     #[test]
     fn a_remedy_follows_its_finding() {

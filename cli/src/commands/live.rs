@@ -29,7 +29,6 @@ use crate::live::watch::{self, Outlets, Source};
 use crate::live::{Message, program, usage};
 use crate::live::{holders, ledger};
 use crate::options::NameArgs;
-use crate::options::config::ConfigArgs;
 use crate::text::units;
 use crate::{load, text};
 
@@ -70,9 +69,6 @@ pub struct LiveArgs {
 
     #[command(flatten)]
     pub names: NameArgs,
-
-    #[command(flatten)]
-    pub config: ConfigArgs,
 
     #[command(flatten, next_help_heading = "With -- COMMAND")]
     pub record: RecordArgs,

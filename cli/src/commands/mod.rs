@@ -13,6 +13,7 @@ pub mod diff;
 pub mod doctor;
 pub mod environment;
 pub mod export;
+pub mod help;
 pub mod job;
 pub mod job_diff;
 pub mod job_trend;

@@ -20,7 +20,6 @@ use crate::escape::Escaped;
 use crate::launch::holds::{LIMIT, Served, Serving};
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, environment, preload, supervise};
-use crate::options::config::ConfigArgs;
 use crate::progress;
 use crate::text::units;
 
@@ -56,9 +55,6 @@ pub struct RunArgs {
 
     #[command(flatten)]
     pub after: AfterArgs,
-
-    #[command(flatten)]
-    pub config: ConfigArgs,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
@@ -173,11 +169,11 @@ fn mention_auto_snapshots(folder: &Path, tag: &str) {
         let snapshots = units::plural(names.len() as u64, "automatic snapshot", "automatic snapshots");
         let shown = folder.display().to_string();
         let input = shell_word(&folder.join(most_telling).display().to_string());
-        eprintln!(
-            "culeak: {snapshots} in {}; next: culeak report {}",
+        progress::note(format_args!(
+            "{snapshots} in {}; next: culeak report {}",
             Escaped(&shown),
             Escaped(&input)
-        );
+        ));
     }
 }
 

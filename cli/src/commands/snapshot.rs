@@ -99,7 +99,7 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
             }
         }
     }
-    progress::say(format_args!(
+    progress::note(format_args!(
         "{} in {}",
         units::plural(taken, "snapshot", "snapshots"),
         Escaped(&shown)

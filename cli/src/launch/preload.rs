@@ -46,6 +46,16 @@ pub enum Obstacle {
     StartsElsewhere(String),
 }
 
+impl Obstacle {
+    /// The obstacle without the advice.
+    pub fn what(&self) -> String {
+        let sentence = self.to_string();
+        sentence
+            .rsplit_once("; ")
+            .map_or(sentence.clone(), |(what, _)| what.to_owned())
+    }
+}
+
 impl fmt::Display for Obstacle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,14 +1,16 @@
 //! The config file: defaults for options that are the same in every run of a project, in `culeak.toml`.
 //!
 //! The search starts in the current folder and ends at the root of the repository; outside a repository only the current
-//! folder is searched. An option on the command line replaces the value in the file. Paths in the file are relative to the
-//! file. Deliberately absent: options that differ from run to run, or that change what a report shows; see docs/config.md.
+//! folder is searched. A Python project may keep the same keys in `pyproject.toml`, below `tool.culeak`. An option on the
+//! command line replaces the value in the file. Paths in the file are relative to the file. Deliberately absent: options that
+//! differ from run to run, or that change what a report shows, and commands to execute (the pager), since a config file
+//! arrives with somebody's repository; see docs/config.md.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use clap::Args;
+use clap::{Args, ColorChoice, ValueEnum};
 use culeak::analysis::check::{Budget, Tolerance};
 use culeak::kind::Kind;
 use culeak::variables::CONFIG;
@@ -18,20 +20,33 @@ use serde::{Deserialize, Deserializer};
 use super::rules::{self, Failing, RuleArgs};
 use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
+use crate::escape::Escaped;
+use crate::progress;
 use crate::text::units;
 
 /// The file name that is searched for.
 const NAME: &str = "culeak.toml";
+/// The file of a Python project, which has a config if it mentions [`TABLE`].
+const PYTHON_NAME: &str = "pyproject.toml";
+const TABLE: &str = "[tool.culeak";
 
 /// Which config file is read, for the commands that read one.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Global options")]
 pub struct ConfigArgs {
     /// Read defaults of options from this file [default: culeak.toml in this folder or a parent, up to the repository root]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Read no config file
-    #[arg(long, conflicts_with = "config")]
+    #[arg(long, global = true, conflicts_with = "config")]
     pub no_config: bool,
+}
+
+/// The defaults in a config file; none if there is no file.
+#[derive(Debug, Default)]
+pub struct Defaults {
+    config: Config,
+    file: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -39,6 +54,36 @@ pub struct ConfigArgs {
 struct Config {
     run: RunDefaults,
     check: CheckDefaults,
+    display: DisplayDefaults,
+    symbols: SymbolDefaults,
+}
+
+/// Defaults for every command that prints.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct DisplayDefaults {
+    #[serde(deserialize_with = "color")]
+    color: Option<ColorChoice>,
+    pager: Option<bool>,
+}
+
+/// Defaults for every command that shows names.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct SymbolDefaults {
+    debug_dirs: Vec<PathBuf>,
+}
+
+/// The part of pyproject.toml that is read.
+#[derive(Debug, Deserialize)]
+struct PythonProject {
+    tool: Tools,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tools {
+    #[serde(default)]
+    culeak: Config,
 }
 
 /// Defaults for `run` and `live`.
@@ -71,25 +116,61 @@ struct CheckDefaults {
     fail_on: Vec<Failing>,
 }
 
-/// Fills in options that the command line does not set: limits and other rules, and the output folder.
+/// Finds the config file and reads it.
 ///
 /// # Errors
 /// The file cannot be read, or has a mistake; the message names the line and the column.
-pub fn apply(
-    args: &ConfigArgs,
-    rules: Option<&mut RuleArgs>,
-    output: Option<&mut Option<PathBuf>>,
-) -> Result<(), Failure> {
-    let Some(path) = find(args) else { return Ok(()) };
-    let config = read(&path)?;
-    let base = path.parent().unwrap_or(Path::new(""));
-    if let (Some(output), Some(folder)) = (output, config.run.output) {
-        output.get_or_insert_with(|| base.join(folder));
+pub fn read(args: &ConfigArgs) -> Result<Defaults, Failure> {
+    let Some(path) = find(args) else {
+        return Ok(Defaults::default());
+    };
+    progress::detail(format_args!("config file: {}", Escaped(&path.display().to_string())));
+    Ok(Defaults {
+        config: parsed(&path)?,
+        file: Some(path),
+    })
+}
+
+impl Defaults {
+    /// Fills in options that the command line does not set: limits and other rules, and the output folder.
+    pub fn fill(self, rules: Option<&mut RuleArgs>, output: Option<&mut Option<PathBuf>>) {
+        let base = self.base().to_path_buf();
+        if let (Some(output), Some(folder)) = (output, self.config.run.output) {
+            output.get_or_insert_with(|| base.join(folder));
+        }
+        if let Some(rules) = rules {
+            self.config.check.fill(rules, &base);
+        }
     }
-    if let Some(rules) = rules {
-        config.check.fill(rules, base);
+
+    /// When to use colour. The file has the last word, after the command line and the environment.
+    pub fn color(&self, given: Option<ColorChoice>) -> ColorChoice {
+        let set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
+        let by_environment = set("NO_COLOR") || set("CLICOLOR_FORCE");
+        let default = self.config.display.color.filter(|_| !by_environment);
+        given.or(default).unwrap_or(ColorChoice::Auto)
     }
-    Ok(())
+
+    /// The file that was read.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The folder that paths are relative to.
+    fn base(&self) -> &Path {
+        self.file().and_then(Path::parent).unwrap_or(Path::new(""))
+    }
+
+    /// Whether a pager may be used.
+    pub fn pager(&self) -> bool {
+        self.config.display.pager.unwrap_or(true)
+    }
+
+    /// The folders with debug files.
+    pub fn debug_dirs(&self) -> Vec<PathBuf> {
+        let folders = self.config.symbols.debug_dirs.iter();
+        folders.map(|folder| self.base().join(folder)).collect()
+    }
 }
 
 /// The file that the user named, else the nearest one.
@@ -104,19 +185,28 @@ fn find(args: &ConfigArgs) -> Option<PathBuf> {
     };
     let named = args.config.clone().or_else(variable);
     named.or_else(|| {
-        let here = Path::new(NAME);
-        if here.is_file() {
-            return Some(here.to_path_buf());
+        if let Some(here) = config_in(Path::new("")) {
+            return Some(here);
         }
         let folder = env::current_dir().ok()?;
         let is_root = |folder: &&Path| folder.join(".git").exists();
         let root = folder.ancestors().find(is_root)?;
-        let inside = folder.ancestors().take_while(|folder| folder.starts_with(root));
-        inside.map(|folder| folder.join(NAME)).find(|path| path.is_file())
+        let mut inside = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        inside.find_map(config_in)
     })
 }
 
-fn read(path: &Path) -> Result<Config, Failure> {
+/// The config file in a folder.
+fn config_in(folder: &Path) -> Option<PathBuf> {
+    let (own, of_python) = (folder.join(NAME), folder.join(PYTHON_NAME));
+    if own.is_file() {
+        return Some(own);
+    }
+    let has_config = fs::read_to_string(&of_python).is_ok_and(|text| text.contains(TABLE));
+    has_config.then_some(of_python)
+}
+
+fn parsed(path: &Path) -> Result<Config, Failure> {
     let shown = path.display();
     let text = fs::read_to_string(path).map_err(|error| {
         let next = match error.kind() {
@@ -127,7 +217,11 @@ fn read(path: &Path) -> Result<Config, Failure> {
         };
         Failure::new(format!("{shown}: the config file cannot be read: {error}{next}"))
     })?;
-    toml::from_str(&text).map_err(|error| {
+    let parsed = match path.file_name() == Some(PYTHON_NAME.as_ref()) {
+        true => toml::from_str(&text).map(|project: PythonProject| project.tool.culeak),
+        false => toml::from_str(&text),
+    };
+    parsed.map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
@@ -160,6 +254,14 @@ impl CheckDefaults {
         or(&mut rules.tolerance, self.tolerance);
         or_all(&mut rules.fail_on, self.fail_on);
     }
+}
+
+fn color<'de, D: Deserializer<'de>>(value: D) -> Result<Option<ColorChoice>, D::Error> {
+    let text = String::deserialize(value)?;
+    let parsed = ColorChoice::from_str(&text, false);
+    parsed
+        .map(Some)
+        .map_err(|_| D::Error::custom("expected \"auto\", \"always\" or \"never\""))
 }
 
 /// Bytes, as a number or with a unit.

@@ -4,8 +4,11 @@
 //! rows are cut only on a terminal; a file or a pipe gets them whole.
 
 use std::cell::Cell;
+use std::env;
+use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
+use terminal_size::{Width, terminal_size_of};
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 thread_local! {
@@ -16,13 +19,14 @@ thread_local! {
 /// On narrower terminals lines wrap.
 const NARROWEST: usize = 40;
 
-/// Runs `write`, whose rows must fit this stream if it is a terminal.
-pub fn fitting<T>(stream: impl AsFd, write: impl FnOnce() -> T) -> T {
-    let size = terminal_size::terminal_size_of(stream);
-    within(
-        size.map(|(terminal_size::Width(width), _)| usize::from(width).max(NARROWEST)),
-        write,
-    )
+/// Runs `write`, whose rows must fit this stream if it is a terminal. COLUMNS, if set, replaces the width of the terminal.
+pub fn fitting<T>(stream: impl AsFd + IsTerminal, write: impl FnOnce() -> T) -> T {
+    let wide = stream.is_terminal().then(|| {
+        let wanted = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let has = || terminal_size_of(stream).map(|(Width(columns), _)| usize::from(columns));
+        wanted.filter(|&columns| columns > 0).or_else(has)
+    });
+    within(wide.flatten().map(|columns| columns.max(NARROWEST)), write)
 }
 
 fn within<T>(columns: Option<usize>, write: impl FnOnce() -> T) -> T {

@@ -1,4 +1,4 @@
-//! Checks of the machine: driver, GPUs, CUDA runtimes, output folder, symbols.
+//! Checks of the machine: CUDA runtimes, output folder, config file, symbols.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,67 +11,13 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 
 use super::Finding;
-use crate::driver::LIBRARY;
+use crate::options::config::{self, ConfigArgs};
 use crate::probe;
 use crate::text::units;
 
 /// Free space below this gives a warning; a recording of a training run takes tens of MiB.
 const COMFORTABLE: u64 = 256 << 20;
 const PYTHON_LIMIT: Duration = Duration::from_secs(10);
-
-/// The driver and its GPUs, queried in a child process.
-pub fn driver() -> Vec<Finding> {
-    let kernel_module = fs::read_to_string("/proc/driver/nvidia/version").ok();
-    let mut findings = Vec::new();
-    let version = kernel_module.as_deref().and_then(module_version);
-    if let Some(version) = version {
-        findings.push(Finding::ok("kernel module", version));
-    }
-    match probe::driver(None) {
-        Ok(found) => {
-            let text = format!("CUDA {}, {}", found.cuda_version(), found.file);
-            findings.push(Finding::ok("CUDA driver", text));
-            for device in &found.devices {
-                let size = units::bytes(device.total_bytes);
-                findings.push(Finding::ok(
-                    "GPU",
-                    format!("{}: {}, {size}, {}", device.ordinal, device.name, device.uuid),
-                ));
-            }
-            if found.devices.is_empty() {
-                findings.push(Finding::warn("GPU", "the driver found no GPU", visible_devices_hint()));
-            }
-        }
-        Err(reason) if version.is_some() => {
-            let remedy = format!(
-                "the kernel module is loaded, so {LIBRARY} or the devices are missing; start a container with \
-                 --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-            );
-            findings.push(Finding::warn("CUDA driver", reason, remedy));
-        }
-        Err(reason) => {
-            let remedy =
-                "without a GPU, culeak still reads recordings, and `culeak demo` uses its built-in fake driver";
-            findings.push(Finding::warn("CUDA driver", reason, remedy));
-        }
-    }
-    findings
-}
-
-/// `580.65.06` from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
-fn module_version(text: &str) -> Option<&str> {
-    text.lines()
-        .next()?
-        .split_whitespace()
-        .find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
-}
-
-fn visible_devices_hint() -> String {
-    match env::var("CUDA_VISIBLE_DEVICES") {
-        Ok(value) => format!("CUDA_VISIBLE_DEVICES is {value:?}; unset it to see all GPUs"),
-        Err(_) => "without a GPU, `culeak demo` uses its built-in fake driver".to_owned(),
-    }
-}
 
 /// The shared CUDA runtimes that programs on this machine may load.
 pub fn runtimes() -> Vec<Finding> {
@@ -198,17 +144,17 @@ pub fn recordings_in(folder: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Access to running processes; culeak needs less than a debugger.
-pub fn running_processes() -> Vec<Finding> {
-    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    let scope = match scope.trim() {
-        "" => "no Yama".to_owned(),
-        scope => format!("ptrace_scope {scope}"),
+/// The config file that applies in this folder.
+pub fn config_file() -> Vec<Finding> {
+    let finding = match config::read(&ConfigArgs::default()) {
+        Ok(defaults) => defaults.file().map(|path| Finding::ok("config file", path.display())),
+        Err(failure) => Some(Finding::warn(
+            "config file",
+            failure,
+            "correct it, or go without it: --no-config",
+        )),
     };
-    vec![Finding::ok(
-        "snapshots",
-        format!("work for your own processes; no ptrace needed ({scope})"),
-    )]
+    finding.into_iter().collect()
 }
 
 /// Separate debug files; without them, names come from the symbols of the programs.
@@ -223,28 +169,9 @@ pub fn symbols() -> Vec<Finding> {
     )]
 }
 
-/// Whether this is a container, whose files may be lost with it.
-pub fn container() -> Vec<Finding> {
-    let marks = ["/.dockerenv", "/run/.containerenv"];
-    let inside = marks.iter().any(|mark| Path::new(mark).exists()) || env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let text =
-        "running in a container; write recordings to a volume (--output DIR), or they are lost with the container";
-    inside.then(|| Finding::ok("container", text)).into_iter().collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_version_of_both_kernel_modules_is_found() {
-        let closed =
-            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Thu Feb 1 02:44:18 UTC 2024\nGCC version: …";
-        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build";
-        assert_eq!(module_version(closed), Some("535.161.08"));
-        assert_eq!(module_version(open), Some("580.65.06"));
-        assert_eq!(module_version(""), None);
-    }
 
     #[test]
     fn a_runtime_with_several_links_is_listed_once() {

@@ -28,13 +28,22 @@ pub fn library() -> Vec<Finding> {
         }
     };
     let mut findings = Vec::new();
-    // A shell is dynamically linked on glibc systems, and empty stderr shows that the loader accepted the library.
+    // A shell is dynamically linked on glibc systems. It looks for the library in its own memory.
+    let script = "while read -r line; do case $line in *\"$0\"*) exit 0;; esac; done </proc/$$/maps; exit 9";
     let tried = probe::ask(
-        Command::new("/bin/sh").args(["-c", ":"]).env("LD_PRELOAD", &path),
+        Command::new("/bin/sh")
+            .args(["-c", script])
+            .arg(&path)
+            .env("LD_PRELOAD", &path),
         LIMIT,
     );
     findings.push(match tried {
         Ok(answer) if answer.status.success() && answer.stderr.is_empty() => Finding::ok(SUBJECT, path.display()),
+        Ok(answer) if answer.status.code() == Some(9) && answer.stderr.is_empty() => Finding::fail(
+            SUBJECT,
+            "the loader ignores LD_PRELOAD: /bin/sh starts without it",
+            "record a dynamically linked program on a glibc system; for one program: culeak doctor -- PROGRAM",
+        ),
         Ok(answer) => Finding::fail(
             SUBJECT,
             format_args!(

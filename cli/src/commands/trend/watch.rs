@@ -11,7 +11,7 @@ use super::TrendArgs;
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::text::units::{duration, plural};
-use crate::{signals, usage};
+use crate::{progress, signals, usage};
 
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
     let signals = signals::block().map_err(|error| {
@@ -70,11 +70,15 @@ fn announce(pid: u32, args: &TrendArgs) {
         Some(lasting) => format!("for {}", duration(nanoseconds(lasting))),
         None => "until it ends".to_owned(),
     };
-    eprintln!("culeak: taking a snapshot of process {pid} every {every} {until}; Ctrl-C stops and reports");
+    progress::note(format_args!(
+        "taking a snapshot of process {pid} every {every} {until}; Ctrl-C stops and reports"
+    ));
     let taken = args
         .lasting
         .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
     if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
-        eprintln!("culeak: note: this takes {taken} snapshots; judging growth needs {POINTS_NEEDED}");
+        progress::note(format_args!(
+            "note: this takes {taken} snapshots; judging growth needs {POINTS_NEEDED}"
+        ));
     }
 }
