@@ -5,6 +5,8 @@
 mod categories;
 #[path = "options/config.rs"]
 mod config;
+#[path = "options/display.rs"]
+mod display;
 #[path = "options/filters.rs"]
 mod filters;
 #[path = "options/objects.rs"]
@@ -13,6 +15,8 @@ mod objects;
 mod running;
 #[path = "../../tests/support/sample.rs"]
 mod sample;
+#[path = "../../tests/support/terminal.rs"]
+mod terminal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -62,6 +66,10 @@ fn culeak(folder: &Path, words: &[&str]) -> Command {
         "CLICOLOR_FORCE",
         "LD_PRELOAD",
         "CULEAK_CONFIG",
+        "CULEAK_PAGER",
+        "PAGER",
+        "LESS",
+        "COLUMNS",
         "GITHUB_WORKSPACE",
     ] {
         command.env_remove(variable);
@@ -202,6 +210,9 @@ fn color_overrides_the_environment() {
         coloured(&["--color", "always", "report", "leaky.json"], &[]),
         "before the command too"
     );
+    // A dumb terminal is no terminal, unless colours are forced.
+    let dumb = [("TERM", "dumb"), ("CLICOLOR_FORCE", "1")];
+    assert!(coloured(&report, &dumb) && !coloured(&report, &dumb[..1]));
     assert_eq!(code(folder.path(), &with("sometimes")), 2);
 }
 

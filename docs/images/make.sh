@@ -55,4 +55,7 @@ tmux -L "$server" send-keys m
 shows ' [34][0-9] .*load_batch'
 tmux -L "$server" capture-pane -e -p | python3 "$here/screen.py" "culeak live" >"$here/live.svg"
 tmux -L "$server" send-keys q
+
+# The tour of the README.
+python3 "$here/tour.py" "$culeak"
 ls -l "$here"/*.png "$here"/*.svg

@@ -77,6 +77,21 @@ def runs(line, style):
     return found, column
 
 
+def drawn(found, y):
+    """The elements of one line, whose upper edge is at y."""
+    out = []
+    for column, text, (fg, bg, bold, dim) in found:
+        x, span = MARGIN + column * WIDTH, len(text) * WIDTH
+        if bg:
+            out.append(f'<rect x="{x:.1f}" y="{y}" width="{span:.1f}" height="{HEIGHT}" fill="{bg}"/>')
+        # Words that are two or more columns apart are placed by themselves: renderers collapse spaces.
+        weight, faint = ' font-weight="bold"' if bold else "", ' opacity="0.65"' if dim else ""
+        for words in re.finditer(r"\S+(?: \S+)*", text):
+            out.append(f'<text x="{x + words.start() * WIDTH:.1f}" y="{y + 13}" textLength="{len(words[0]) * WIDTH:.1f}" '
+                       f'lengthAdjust="spacingAndGlyphs" fill="{fg}"{weight}{faint}>{html.escape(words[0])}</text>')
+    return out
+
+
 def main():
     style = Style()
     lines = [runs(line, style) for line in sys.stdin.read().rstrip("\n").split("\n")]
@@ -90,17 +105,9 @@ def main():
         '<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="14">',
     ]
     for row, (found, _) in enumerate(lines):
-        y = BAR + MARGIN + row * HEIGHT
-        for column, text, (fg, bg, bold, dim) in found:
-            x, span = MARGIN + column * WIDTH, len(text) * WIDTH
-            if bg:
-                out.append(f'<rect x="{x:.1f}" y="{y}" width="{span:.1f}" height="{HEIGHT}" fill="{bg}"/>')
-            # Words that are two or more columns apart are placed by themselves: renderers collapse spaces.
-            weight, faint = ' font-weight="bold"' if bold else "", ' opacity="0.65"' if dim else ""
-            for words in re.finditer(r"\S+(?: \S+)*", text):
-                out.append(f'<text x="{x + words.start() * WIDTH:.1f}" y="{y + 13}" textLength="{len(words[0]) * WIDTH:.1f}" '
-                           f'lengthAdjust="spacingAndGlyphs" fill="{fg}"{weight}{faint}>{html.escape(words[0])}</text>')
+        out += drawn(found, BAR + MARGIN + row * HEIGHT)
     print("\n".join([*out, "</g>", "</svg>"]))
 
 
-main()
+if __name__ == "__main__":
+    main()

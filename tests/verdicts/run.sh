@@ -2,7 +2,8 @@
 # Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the workflow
 # examples of docs/ci.md and the GitHub action of packaging/action give the documented results on the fake driver, run as the
 # runners of GitHub, GitLab and Jenkins run them. The action and the examples are valid by the schemas of check-jsonschema,
-# and zizmor finds nothing unsafe in the action.
+# and zizmor finds nothing unsafe in the action. The first five minutes: docs/quickstart.md gives the reports that it shows, and
+# so does the recording in the README.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
@@ -172,3 +173,4 @@ ok "JUnit: hostile names, several processes, passed and failed are valid by the 
 
 mkdir "$work/quickstart"
 python3 "$root/tests/quickstart.py" "$culeak" "$work/quickstart"
+python3 -B "$root/docs/images/tour.py" "$culeak" --check

@@ -53,6 +53,7 @@ fn every_command_in_the_readme_and_the_pages_parses() {
         include_str!("../../../docs/formats.md"),
         include_str!("../../../docs/frameworks.md"),
         include_str!("../../../docs/live.md"),
+        include_str!("../../../docs/quickstart.md"),
         include_str!("../../../docs/reports.md"),
         include_str!("../../../docs/snapshots.md"),
         include_str!("../../../docs/why.md"),

@@ -163,3 +163,85 @@ fn options_for_baselines_require_a_baseline_from_any_source() {
     assert_eq!(code(folder.path(), &["check", "leaky.json", "--update-baseline"]), 0);
     assert_eq!(code(folder.path(), &["check", "leaky.json", "--tolerance", "5%"]), 0);
 }
+
+#[test]
+fn a_python_project_keeps_the_same_keys_in_its_own_file() {
+    let folder = folder();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).expect("written");
+    let check = || output(folder.path(), &["check", "leaky.json"]);
+    write("pyproject.toml", "[project]\nname = \"x\"\n");
+    assert_eq!(check().status.code(), Some(1), "no keys");
+    write(
+        "pyproject.toml",
+        "[project]\nname = \"x\"\n\n[tool.other]\nx = 1\n\n[tool.culeak.check]\nmax-leaked = \"2GiB\"\n",
+    );
+    assert_eq!(check().status.code(), Some(0));
+    write(
+        "pyproject.toml",
+        "[project]\nname = \"x\"\n\n[tool.culeak.check]\nmax-leeked = 1\n",
+    );
+    let mistake = text(&check().stderr);
+    assert!(
+        mistake.contains("pyproject.toml:5:1: unknown field `max-leeked`"),
+        "{mistake}"
+    );
+    write("culeak.toml", "[check]\nmax-leaked = \"2GiB\"\n");
+    assert_eq!(check().status.code(), Some(0), "culeak.toml wins");
+}
+
+#[test]
+fn display_and_symbols_have_defaults() {
+    let folder = project("[display]\ncolor = \"always\"\n\n[symbols]\ndebug-dirs = [\"debug\"]\n");
+    let inside = folder.path().join("inside");
+    fs::create_dir_all(&inside).expect("made");
+    let report = ["report", "../leaky.json", "--config", "../culeak.toml"];
+    let coloured = |words: &[&str], variables: &[(&str, &str)]| {
+        let output = culeak(&inside, words).envs(variables.iter().copied()).output();
+        text(&output.expect("culeak starts").stdout).contains('\u{1b}')
+    };
+    assert!(coloured(&report, &[]));
+    assert!(!coloured(&report, &[("NO_COLOR", "1")]), "the environment wins");
+    assert!(
+        !coloured(&[&report[..], &["--color", "never"]].concat(), &[]),
+        "the command line wins"
+    );
+    let verbose = |more: &[&str]| stderr(&inside, &[&report[..], &["--verbose"], more].concat());
+    assert!(verbose(&[]).contains("also in ../debug"), "{}", verbose(&[]));
+    let replaced = verbose(&["--debug-dir", "other"]);
+    assert!(
+        replaced.contains("also in other") && !replaced.contains("../debug"),
+        "{replaced}"
+    );
+    for (config, expected) in [
+        (
+            "[display]\ncolor = \"blue\"\n",
+            "culeak.toml:2:9: expected \"auto\", \"always\" or \"never\"",
+        ),
+        ("[display]\npager = \"less\"\n", "culeak.toml:2:9: invalid type"),
+    ] {
+        let mistake = stderr(project(config).path(), &["report", "leaky.json"]);
+        assert!(mistake.contains(expected), "{mistake}");
+    }
+}
+
+#[test]
+fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names_it() {
+    let folder = project("[chekc]\n");
+    for words in [
+        &["shim-path"][..],
+        &["man"],
+        &["completions", "bash"],
+        &["help", "ci"],
+        &["environment"],
+    ] {
+        assert_eq!(code(folder.path(), words), 0, "{words:?}");
+    }
+    let doctor = stdout(folder.path(), &["doctor"]);
+    assert!(doctor.contains("culeak.toml:1:2: unknown field `chekc`"), "{doctor}");
+    fs::write(folder.path().join("culeak.toml"), "").expect("written");
+    let doctor = stdout(folder.path(), &["doctor"]);
+    assert!(
+        doctor.contains("ok    config file      culeak.toml") || doctor.contains("culeak.toml\n"),
+        "{doctor}"
+    );
+}
