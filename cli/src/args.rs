@@ -29,6 +29,8 @@ use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
 use crate::commands::watch::WatchArgs;
 use crate::commands::why::WhyArgs;
+use crate::escape::Escaped;
+use crate::launch::preload;
 use crate::options::config::ConfigArgs;
 use crate::options::display::DisplayArgs;
 use crate::usage::ProbeUsageArgs;
@@ -173,7 +175,14 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
         return error;
     };
-    if let Some(&(_, hint)) = HINTS.iter().find(|(name, _)| name == word) {
+    let hint = match HINTS.iter().find(|(name, _)| name == word) {
+        Some((_, hint)) => Some((*hint).to_owned()),
+        None if error.get(ContextKind::SuggestedSubcommand).is_none() && preload::examine(word.as_ref()).is_ok() => {
+            Some(format!("to record this program: culeak run -- {} …", Escaped(word)))
+        }
+        None => None,
+    };
+    if let Some(hint) = hint {
         error.remove(ContextKind::SuggestedSubcommand);
         error.insert(
             ContextKind::Suggested,

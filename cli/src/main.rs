@@ -83,6 +83,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::Command;
+use clap::error::ErrorKind;
 use options::config::{self, Defaults};
 use options::display::DisplayArgs;
 
@@ -159,7 +160,9 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
 
 /// Prints an error in the command line, with the prefix of all messages, or the requested help or version.
 fn refuse(error: &clap::Error) -> ExitCode {
-    if error.use_stderr() {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = write!(anstream::stderr(), "{}", error.render().ansi());
+    } else if error.use_stderr() {
         let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {
         // Standard output may be closed, or full.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The live view in a real terminal (tmux), completions in a real shell, manual pages in a real reader.
+# The live view and the pager in a real terminal (tmux), completions in a real shell, manual pages in a real reader.
 #
 # Usage: tests/live/run.sh CULEAK        the program under test; a debug build, for the test of a panic
 #
@@ -30,6 +30,7 @@ need() { # need COMMAND PACKAGE
 need tmux tmux
 need cc gcc
 need man man-db
+need less less
 need mandoc mandoc
 need zsh zsh
 need fish fish
@@ -197,6 +198,16 @@ line "clear; $culeak live . < /dev/null; echo \"code <\$?>\""
 seen "without a terminal for input: an error" 'standard input is not a terminal' 'code <2>'
 line "clear; $culeak live $victim; echo \"code <\$?>\""
 seen "no such process: an error" 'no such process' 'code <2>'
+
+# --- the pager ---
+line "clear; env -u PAGER -u CULEAK_PAGER -u LESS $culeak help ci; echo \"code <\$?>\""
+seen "text that is longer than the terminal is shown in less" 'Leak checks in CI' '^:' '!code <'
+keys C-c
+keys q
+seen "where Ctrl-C does not end culeak, and q leaves" 'code <0>'
+sane "after the pager, the terminal is the shell's"
+line "clear; $culeak help exit-codes --no-pager; echo \"code <\$?>\""
+seen "no pager if it is not wanted" 'code <0>'
 
 # --- completions, in the shells themselves ---
 "$culeak" completions bash > "$work/culeak.bash"

@@ -14,7 +14,11 @@ fn shown(folder: &Path, variables: &[(&str, &str)], script: &str) -> String {
             None => shell.env_remove(name),
         };
     }
-    shell.current_dir(folder).args(words).env("NO_COLOR", "1").envs(variables.iter().copied());
+    shell
+        .current_dir(folder)
+        .args(words)
+        .env("NO_COLOR", "1")
+        .envs(variables.iter().copied());
     command = shell;
     on_a_terminal(command, 80, |command, terminal| {
         let another = || terminal.try_clone().expect("a descriptor");
@@ -102,8 +106,8 @@ fn columns_replaces_the_width_of_the_terminal_and_a_pipe_has_none() {
             .expect("lines")
     };
     let (narrow, wide) = (
-        widest("50", "culeak help ci --no-pager"),
-        widest("90", "culeak help ci --no-pager"),
+        widest("50", "culeak help exit-codes --no-pager"),
+        widest("90", "culeak help exit-codes --no-pager"),
     );
     assert!(narrow < wide, "{narrow} {wide}");
     let report = "culeak report leaky.json --no-pager";
@@ -141,6 +145,24 @@ fn quiet_leaves_errors_warnings_and_results_and_verbose_adds_what_is_used() {
         "errors remain"
     );
     assert_eq!(code(folder.path(), &["report", "leaky.json", "-q", "-v"]), 2);
+}
+
+#[test]
+fn a_program_without_run_gets_the_command_that_records_it() {
+    let folder = folder();
+    for (program, is_one) in [("ls", true), ("/bin/sh", true), ("./missing", false), ("runn", false)] {
+        let ended = output(folder.path(), &[program, "-c", ":"]);
+        assert_eq!(ended.status.code(), Some(2));
+        let expected = format!("culeak run -- {program} …");
+        assert_eq!(
+            text(&ended.stderr).contains(&expected),
+            is_one,
+            "{}",
+            text(&ended.stderr)
+        );
+    }
+    let nothing = stderr(folder.path(), &[]);
+    assert!(nothing.starts_with("Find the GPU memory"), "{nothing}");
 }
 
 #[test]

@@ -92,7 +92,8 @@ fn no_device(root: &Path) -> String {
     NO_GPU.to_owned()
 }
 
-const NO_GPU: &str = "without a GPU, culeak still reads recordings, and `culeak demo` uses its built-in fake driver";
+const NO_GPU: &str = "without a GPU, culeak still reads recordings; `culeak demo` and the examples of `culeak help quickstart` run on its built-in \
+                      fake driver";
 
 /// Whether the kernel module offers MIG on a GPU.
 fn has_mig(root: &Path) -> bool {

@@ -27,6 +27,9 @@ pub fn program(command: &OsStr) -> Vec<Finding> {
         .collect()
 }
 
+/// Programs whose only purpose is to start another one with other privileges.
+const STARTERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
+
 fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
     let path = executable.display();
     let name = executable
@@ -37,6 +40,9 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
     match obstacle {
         Obstacle::Static => {
             "link it again without -static; a static CUDA runtime, nvcc's default, is no obstacle".to_owned()
+        }
+        Obstacle::Privileged(_) if STARTERS.contains(&name.as_str()) => {
+            format!("start culeak inside it: {name} culeak run -- PROGRAM")
         }
         Obstacle::Privileged(_) => {
             format!("record a copy, which has no privileges: cp {path} /tmp/{name} && culeak run -- /tmp/{name}")
@@ -95,5 +101,7 @@ mod tests {
             assert!(obstacle.what().contains(what), "{}", obstacle.what());
             assert!(remedy(&obstacle, at).contains(command), "{}", remedy(&obstacle, at));
         }
+        let sudo = remedy(&Obstacle::Privileged("is setuid"), Path::new("/usr/bin/sudo"));
+        assert_eq!(sudo, "start culeak inside it: sudo culeak run -- PROGRAM");
     }
 }
