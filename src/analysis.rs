@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`function_name`] | What is a C++, Rust or Python function called, without its decoration? |
 //! | [`error_name`](mod@error_name) | What is this CUDA error called? |
+//! | [`estimate`] | What do sampled stacks stand for, and how certain is that? |
 //! | [`words`] | How are sizes, counts and times written for people? |
 //! | [`tally`] | How many bytes, in how many records? |
 //! | [`site`] | Which frame of a stack is the call site, and how is it recognized in another run? |
@@ -42,6 +43,7 @@ pub mod categories;
 pub mod check;
 pub mod diff;
 pub mod error_name;
+pub mod estimate;
 pub mod filter;
 pub mod framework;
 pub mod function_name;

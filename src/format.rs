@@ -36,7 +36,7 @@ use crate::numbered::numbered;
 
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Increases whenever a reader of another version would misread a file. Readers accept this version only.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Reads back with its bytes swapped on a machine of the other byte order.
 pub const BYTE_ORDER: u32 = 0x0102_0304;
 pub const DIRECTORY_OFFSET: usize = 4096;
@@ -49,6 +49,9 @@ pub const NONE: u32 = u32::MAX;
 pub const ROOT: u32 = u32::MAX;
 /// Parent of a stack's outermost frame if the walk was cut off.
 pub const CUT: u32 = u32::MAX - 1;
+
+/// The stack of a block that sampling left out ([`crate::sampling`]).
+pub const UNSAMPLED: u32 = u32::MAX - 2;
 
 /// The number of shards; each has its own counters and its own free list.
 pub const SHARDS: usize = if cfg!(loom) { 2 } else { 64 };

@@ -51,6 +51,7 @@
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`hold`] | where a process waits until `culeak run --why` has copied its memory |
 //! | | [`recording`] | the recording as its writer sees it |
+//! | | [`sampling`] | which blocks get a stack, and what those stand for |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
 //! | | [`point`] | points in time: the end, the peak, exit, marks |
@@ -117,6 +118,7 @@ pub mod lockfree;
 pub mod proof;
 #[cfg(not(loom))]
 pub mod recording;
+pub mod sampling;
 
 #[cfg(feature = "read")]
 pub mod analysis;

@@ -49,7 +49,7 @@ use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capaci
 use crate::lockfree::shards::Owners;
 use crate::lockfree::table::Table;
 pub use crate::system::monotonic_ns;
-use crate::system::{Errno, anonymous, unix_ns};
+use crate::system::{Errno, anonymous, monotonic_coarse_ns, unix_ns};
 use cells::{Cells, LastUsed};
 use events::Log;
 
@@ -217,6 +217,23 @@ impl Recording {
     #[inline]
     pub fn now(&self) -> u64 {
         monotonic_ns().saturating_sub(self.file.header().started_monotonic_ns)
+    }
+
+    /// As [`Recording::now`], at the kernel's last tick.
+    #[inline]
+    pub fn now_coarse(&self) -> u64 {
+        monotonic_coarse_ns().saturating_sub(self.file.header().started_monotonic_ns)
+    }
+
+    /// Stacks are taken once in this many bytes on average. To be called before the first event.
+    pub fn enable_sampling(&self, bytes: u64) {
+        self.file.header().sample_bytes.store(bytes, Relaxed);
+    }
+
+    /// The mean distance of sampled stacks; 0: each block has its stack.
+    #[inline]
+    fn sample_bytes(&self) -> u64 {
+        self.file.header().sample_bytes.load(Relaxed)
     }
 
     pub fn add(&self, loss: Loss, amount: u64) {

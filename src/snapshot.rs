@@ -77,6 +77,9 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     pub failed: Vec<Failed>,
+    /// How stacks were sampled; `None`: each allocation has its stack, unless that was lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     pub counters: Vec<Counter>,
     /// The same for objects and segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -110,6 +113,17 @@ pub struct Snapshot {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// Stacks were taken for blocks chosen by chance ([`crate::sampling`]). `totals` and `at_peaks` are estimates then; counters and
+/// peaks are exact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// The mean distance in bytes from one stack to the next.
+    pub bytes: u64,
+    /// Index into `stacks`: the empty stack of all allocations that were not chosen; `None`: there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<usize>,
 }
 
 /// When and how the snapshot was taken.
@@ -628,6 +642,8 @@ impl Snapshot {
                 optional("allocations: stack", row, stack, self.stacks.len())?;
             }
         }
+        let left_out = self.sampling.and_then(|sampling| sampling.left_out);
+        optional("sampling: left_out", 0, left_out, self.stacks.len())?;
         for (row, r) in self.failed.iter().enumerate() {
             optional("failed: device", row, r.device, self.devices.len())?;
             optional("failed: stack", row, r.stack, self.stacks.len())?;

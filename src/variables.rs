@@ -128,6 +128,8 @@ variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
         "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
+    SAMPLE = c"CULEAK_SAMPLE", Values::Size, "",
+        "size: take a stack once every so many bytes on average (`512KiB`); `0`: for each block; see `docs/sampling.md`";
     DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";

@@ -28,17 +28,19 @@ use culeak::system::Errno;
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::progress;
+use crate::text::units;
 use environment::{AutoSnapshotArgs, Settings};
 use preload::Program;
 use proof::Proof;
 
 /// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub const RECORD_OPTIONS: [&str; 13] = [
+pub const RECORD_OPTIONS: [&str; 14] = [
     "output",
     "follow_children",
     "no_follow_children",
     "only",
     "depth",
+    "sample",
     "no_pool",
     "jax_buffers",
     "nvtx",
@@ -71,6 +73,11 @@ pub struct RecordArgs {
     /// Record at most N frames per stack, 1 to 256 [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
+
+    /// Take a stack once every SIZE bytes on average, e.g. 512KiB, not for each block: cheap enough to be always on; sums of
+    /// call sites become estimates, totals stay exact
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "timeline")]
+    pub sample: Option<u64>,
 
     /// Switch off the caching allocators of frameworks, and print the cost
     #[arg(long)]
@@ -110,6 +117,7 @@ pub struct Prepared {
 /// A `CULEAK_` variable is wrong, the program cannot be executed, or the folder cannot hold recordings.
 pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepared, Failure> {
     environment::examine(env::vars_os())?;
+    environment::suits_sampling(args.sample, args.auto_snapshots.timeline, |name| env::var_os(name))?;
     let program = preload::examine(&words[0])?;
     warn_about(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
@@ -134,6 +142,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
         folder: &folder,
         tag: &tag,
         depth: args.depth,
+        sample: args.sample,
         only: args.only.as_deref(),
         only_child_of: args.no_follow_children.then(process::id),
         address_sanitizer: program.address_sanitizer,

@@ -151,9 +151,9 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
     text::pager::choose(!display.no_pager && defaults.pager());
     options::set_debug_dirs(defaults.debug_dirs());
     match command {
-        Command::Run(run) => defaults.fill(Some(&mut run.after.rules), Some(&mut run.record.output)),
+        Command::Run(run) => defaults.fill(Some(&mut run.after.rules), Some(&mut run.record)),
         Command::Check(check) => defaults.fill(Some(&mut check.rules), None),
-        Command::Live(live) if !live.command.is_empty() => defaults.fill(None, Some(&mut live.record.output)),
+        Command::Live(live) if !live.command.is_empty() => defaults.fill(None, Some(&mut live.record)),
         _ => {}
     }
 }

@@ -12,7 +12,7 @@ use crate::settings;
 use culeak::quantities::rounded;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno, Pauses, Uncancelled, monotonic_ns, without_write_signals};
-use culeak::variables::Mistake;
+use culeak::variables::{Mistake, SAMPLE, Variable};
 
 /// Device and inode of stderr when the recording started.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -95,6 +95,17 @@ pub fn mistake(mistake: &Mistake) {
                 None => line.push(b"; see: culeak help environment"),
             }
         }
+    });
+}
+
+/// Stacks are not sampled, because of this variable.
+pub fn sampling_is_ignored(because: &Variable) {
+    write_line(|line| {
+        line.push(b"culeak: ");
+        line.push(SAMPLE.name.to_bytes());
+        line.push(b" is ignored: ");
+        line.push(because.name.to_bytes());
+        line.push(b" needs the stack of every block");
     });
 }
 

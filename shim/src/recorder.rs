@@ -23,6 +23,7 @@
 //! thread          what a thread remembers between events
 //! call            whether a call has been left without returning
 //! unhooked        names of allocator-like functions that have no hook
+//! sampling        which blocks get a stack
 //! proof           facts about this process that `culeak run` reads
 //! ```
 
@@ -37,6 +38,7 @@ pub mod kernel_name;
 pub mod kernel_objects;
 mod label;
 mod proof;
+mod sampling;
 mod session;
 mod thread;
 mod unhooked;
@@ -49,7 +51,7 @@ use crate::resolve::driver;
 use crate::{messages, stacks};
 use cost::Cost;
 use culeak::cuda_functions::Api;
-use culeak::format::Loss;
+use culeak::format::{Loss, UNSAMPLED};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
@@ -125,12 +127,19 @@ impl AllocationEvent {
 /// Adds what the hook does not know: time, thread, context, device, label, stack.
 #[inline(never)]
 pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(recording, event)
+    entry_inline(recording, event, sampling::chooses(event.bytes))
 }
 
-/// As [`entry`], for the most frequent event.
+/// As [`entry`], with its stack even if stacks are sampled.
+#[inline(never)]
+fn entry_with_stack(recording: &Recording, event: &AllocationEvent) -> Entry {
+    entry_inline(recording, event, true)
+}
+
+/// As [`entry`], for the most frequent event; `has_stack`: sampling has chosen it. The time of others is that of the
+/// kernel's last tick.
 #[inline(always)]
-fn entry_inline(recording: &Recording, event: &AllocationEvent) -> Entry {
+fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool) -> Entry {
     let (context, current) = match event.device {
         Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
         _ => current::context_and_device(recording),
@@ -146,10 +155,13 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent) -> Entry {
     Entry {
         bytes: event.bytes,
         requested: event.requested,
-        time_ns: recording.now(),
+        time_ns: if has_stack { recording.now() } else { recording.now_coarse() },
         extra: event.extra,
         pool: event.pool,
-        stack: stacks::stack(recording, event.at, shard, thread::refresh_name),
+        stack: match has_stack {
+            true => stacks::stack(recording, event.at, shard, thread::refresh_name),
+            false => UNSAMPLED,
+        },
         thread,
         attributes: Attributes {
             kind: event.kind,
@@ -207,7 +219,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         recording.prepare(shard, key);
-        let entry = entry_inline(recording, event);
+        let entry = entry_inline(recording, event, sampling::chooses(event.bytes));
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }
@@ -230,12 +242,18 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
         hold::watch_script();
         let cost = Cost::of(recording);
         let (_, shard) = thread_and_shard(recording);
-        let entry = entry(recording, event);
+        let entry = entry_with_stack(recording, event);
+        let left_out = Entry {
+            stack: UNSAMPLED,
+            ..entry
+        };
         let mut was_lost = false;
         for address in addresses {
             let key = key(event.space, address);
             recording.prepare(shard, key);
-            was_lost |= !recording.allocated_out_of_line(shard, key, &entry);
+            // Each block is chosen or not by itself; the stack was taken once.
+            let entry = if sampling::chooses(event.bytes) { &entry } else { &left_out };
+            was_lost |= !recording.allocated_out_of_line(shard, key, entry);
         }
         if was_lost {
             messages::loss(recording);
@@ -257,7 +275,7 @@ pub fn failed(error: i32, event: &AllocationEvent) {
             return;
         }
         let Some(recording) = recording() else { return };
-        let entry = entry(recording, event);
+        let entry = entry_with_stack(recording, event);
         if let Some(row) = recording.failed(&entry, error) {
             auto_snapshot::failed(recording, &entry, error, row);
         }

@@ -56,6 +56,19 @@ pub fn timeline() -> Option<u64> {
     }
 }
 
+/// The mean distance of sampled stacks in bytes; 0: each block gets its stack.
+pub fn sample() -> u64 {
+    match value(variables::SAMPLE) {
+        Some(Value::Bytes(bytes)) => bytes.min(culeak::sampling::LARGEST),
+        _ => 0,
+    }
+}
+
+/// A fixed start of the generators, for tests.
+pub fn sampling_seed() -> Option<u64> {
+    std::str::from_utf8(variable(c"CULEAK_TEST_SEED")?).ok()?.parse().ok()
+}
+
 /// Calls `report` for every variable of culeak with an invalid value, and for every name that looks like culeak's but
 /// is unknown.
 pub fn each_mistake(report: impl Fn(&Mistake)) {

@@ -166,7 +166,7 @@ impl<'a> Diff<'a> {
 /// The rows of a snapshot, and whether its stacks have no names at all.
 fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> (Vec<Row<'a>>, bool) {
     let stacks = CallStacks::of(snapshot);
-    let groups = Groups::of(snapshot, &stacks);
+    let groups = Groups::of(snapshot, &stacks).by_stack();
     let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
     let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
     let bare = |stack: usize| {

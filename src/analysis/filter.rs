@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use crate::analysis::categories::{Categories, Category, Request, Sorter};
-use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
@@ -53,6 +53,11 @@ pub struct Filtered {
 }
 
 impl Filter {
+    /// Whether stacks decide what passes.
+    pub fn is_of_stacks(&self) -> bool {
+        !self.focus.is_empty() || !self.ignore.is_empty() || !self.categories.is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
         let Filter {
             kinds,
@@ -137,7 +142,7 @@ impl<'f> Filtering<'f> {
         }
     }
 
-    /// Records made before this time do not pass. [`Groups::split_at`] puts them into separate groups.
+    /// Records made before this time do not pass. [`split_at`](crate::analysis::groups::Groups::split_at) puts them into separate groups.
     pub fn since_ns(&self) -> u64 {
         self.since_ns
     }
@@ -167,8 +172,7 @@ impl<'f> Filtering<'f> {
     /// Whether counters of this kind and device pass; `None`: they are of all stacks and times, and the filter selects a part.
     pub fn counters_pass(&self, kind: Kind, device: Option<usize>) -> Option<bool> {
         let filter = self.filter;
-        let is_partial = !filter.focus.is_empty() || !filter.ignore.is_empty() || !filter.categories.is_empty();
-        (!is_partial && filter.since.is_none()).then(|| self.is_of(kind, device))
+        (!filter.is_of_stacks() && filter.since.is_none()).then(|| self.is_of(kind, device))
     }
 
     /// Whether kind and device pass.
@@ -179,9 +183,8 @@ impl<'f> Filtering<'f> {
     }
 
     /// The groups that pass, and the held and cached memory that does not.
-    pub fn split<'c, 'a>(&mut self, groups: &'c Groups<'a>, stacks: &CallStacks) -> (Vec<&'c Group<'a>>, Tally) {
+    pub fn split<'c, 'a>(&mut self, groups: &'c [Group<'a>], stacks: &CallStacks) -> (Vec<&'c Group<'a>>, Tally) {
         let (passing, others): (Vec<_>, Vec<_>) = groups
-            .all
             .iter()
             .partition(|group| self.passes(group.call, group.stack, group.oldest_ns, stacks));
         let others = others

@@ -17,17 +17,20 @@
 //!
 //! Rows of a peak are sums over several blocks: they are counted with their numbers of blocks, and have no sizes.
 //!
+//! If stacks were sampled, groups hold what was recorded. [`Groups::by_stack`] returns what their stacks stand for instead.
+//!
 //! Deliberately absent: ranking; see `report`.
 
 use foldhash::HashMap;
 
+use crate::analysis::estimate::Estimate;
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
-use crate::snapshot::{Allocation, Call, Snapshot};
+use crate::snapshot::{Allocation, Call, Sampling, Snapshot};
 
 /// How a record counts in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,13 +83,36 @@ pub struct Group<'a> {
     pub oldest_ns: u64,
     /// Time of the last allocation.
     pub newest_ns: u64,
+    /// What the records stand for, if stacks were sampled and these have one.
+    pub estimate: Option<Estimate>,
+    /// Sampling has left out the stacks of these records.
+    pub is_left_out: bool,
 }
 
-impl Group<'_> {
+impl<'a> Group<'a> {
     pub fn tally(&self) -> Tally {
         Tally {
             bytes: u64::try_from(self.bytes).unwrap_or(u64::MAX),
             count: self.count,
+        }
+    }
+
+    /// The group with what its records stand for in place of what they are; `None`: their stacks were left out.
+    fn by_stack(&self) -> Option<Group<'a>> {
+        let Tally { bytes, count } = self.at_stack();
+        (!self.is_left_out).then_some(Group {
+            bytes: bytes.into(),
+            count,
+            ..*self
+        })
+    }
+
+    /// The memory of the group's stack: exact, or an estimate from the records that have a stack.
+    pub fn at_stack(&self) -> Tally {
+        match self.estimate {
+            _ if self.is_left_out => Tally::default(),
+            Some(estimate) => estimate.tally(),
+            None => self.tally(),
         }
     }
 }
@@ -98,6 +124,7 @@ pub struct Groups<'a> {
     pub watched: Watched<'a>,
     pub(crate) carriers: Carriers<'a>,
     pub(crate) blocks: Blocks<'a>,
+    sampling: Option<Sampling>,
 }
 
 impl<'a> Groups<'a> {
@@ -149,6 +176,8 @@ impl<'a> Groups<'a> {
         counted: Vec<Counted>,
     ) -> Groups<'a> {
         let watched = Watched::of(snapshot);
+        let sampling = snapshot.sampling;
+        let left_out = sampling.and_then(|sampling| sampling.left_out);
         let groups = counted.into_iter().map(|group| {
             let call = &snapshot.allocations.calls[group.key.call as usize];
             let (stack, owner) = (stack_of(group.key.stack), carriers.name(group.key.owner));
@@ -163,6 +192,8 @@ impl<'a> Groups<'a> {
                 largest: group.largest,
                 oldest_ns: group.oldest_ns,
                 newest_ns: group.newest_ns,
+                is_left_out: left_out.is_some() && stack == left_out,
+                estimate: sampling.is_some().then_some(group.estimate),
             }
         });
         Groups {
@@ -170,7 +201,21 @@ impl<'a> Groups<'a> {
             watched,
             carriers,
             blocks,
+            sampling,
         }
+    }
+
+    /// The groups for sums by stack: with sampled stacks, what they stand for. Otherwise the groups as they are.
+    pub fn by_stack(mut self) -> Groups<'a> {
+        if self.sampling.is_some() {
+            self.all = self.estimated();
+        }
+        self
+    }
+
+    /// As [`Groups::by_stack`], beside the groups as they are.
+    pub fn estimated(&self) -> Vec<Group<'a>> {
+        self.all.iter().filter_map(Group::by_stack).collect()
     }
 
     /// The level of one record.
@@ -223,6 +268,8 @@ struct Counted {
     largest: u64,
     oldest_ns: u64,
     newest_ns: u64,
+    /// 0 unless stacks were sampled.
+    estimate: Estimate,
 }
 
 /// The end of a list of groups.
@@ -282,6 +329,7 @@ impl Counted {
         self.largest = self.largest.max(other.largest);
         self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
         self.newest_ns = self.newest_ns.max(other.newest_ns);
+        self.estimate.join(&other.estimate);
     }
 }
 
@@ -292,6 +340,23 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
     let allocations = &snapshot.allocations;
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     let summed = allocations.is_summed();
+    let estimate = |row: &Row, count: u64| match snapshot.sampling {
+        None => Estimate::default(),
+        Some(sampling) => {
+            let call = &allocations.calls[row.call as usize];
+            match summed {
+                true => Estimate::of_sum(
+                    sampling,
+                    call,
+                    Tally {
+                        bytes: row.bytes,
+                        count,
+                    },
+                ),
+                false => Estimate::of_block(sampling, call, row.bytes),
+            }
+        }
+    };
     let count = |rows: &[Row], first: usize| {
         let mut counter = Counter::new(snapshot.stacks.len());
         for (nth, row) in rows.iter().enumerate() {
@@ -311,6 +376,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                 largest: size,
                 oldest_ns: row.time_ns,
                 newest_ns: row.time_ns,
+                estimate: estimate(row, allocations.count(first + nth)),
             });
         }
         counter
@@ -372,6 +438,14 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         let alike = (a.stack, a.call, a.owner) == (b.stack, b.call, b.owner);
         alike && (a.bytes == b.bytes || !apart(a.bytes) && !apart(b.bytes))
     };
+    let estimate = |alike: &[Sized]| {
+        let mut sum = Estimate::default();
+        if let Some(sampling) = snapshot.sampling {
+            let of = |each: &Sized| Estimate::of_block(sampling, &allocations.calls[each.call as usize], each.bytes);
+            alike.iter().for_each(|each| sum.join(&of(each)));
+        }
+        sum
+    };
     let counted = |alike: &[Sized]| Counted {
         key: Key {
             stack: alike[0].stack,
@@ -386,6 +460,7 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         largest: alike[alike.len() - 1].bytes,
         oldest_ns: alike.iter().map(|each| each.time_ns).min().unwrap_or(0),
         newest_ns: alike.iter().map(|each| each.time_ns).max().unwrap_or(0),
+        estimate: estimate(alike),
     };
     sized.chunk_by(together).map(counted).collect()
 }

@@ -159,6 +159,8 @@ pub(crate) fn groups<'a>(
             }
             let group = *known.entry((number, object.stack)).or_insert_with(|| {
                 groups.push(Group {
+                    estimate: None,
+                    is_left_out: false,
                     call: object.call,
                     stack: object.stack,
                     level: Level::Held,

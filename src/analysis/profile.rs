@@ -135,7 +135,8 @@ impl<'a> Profile<'a> {
         let groups = match visit {
             Visit::Sizes(_) => Groups::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
             _ => Groups::split_at(snapshot, &stacks, filtering.since_ns()),
-        };
+        }
+        .by_stack();
         let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut tallies: HashMap<Key, Tallies> = HashMap::new();
         let mut sieve = Sieve::new(&options.suppressions);
@@ -163,7 +164,7 @@ impl<'a> Profile<'a> {
                 }
             }
         }
-        let (passing, left_out) = filtering.split(&groups, &stacks);
+        let (passing, left_out) = filtering.split(&groups.all, &stacks);
         for group in passing.into_iter().filter(|group| group.level.is_listed()) {
             let call = group.call;
             if !sieve.lets_through(group.stack, group.tally(), &stacks) {

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
+use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
@@ -28,7 +29,7 @@ use crate::analysis::why::{SiteHolders, by_site};
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{Allocator, Device, Failed, Losses, Mark, ProcessState, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocator, Device, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
 
 mod advice;
 mod grouping;
@@ -116,6 +117,9 @@ pub struct Report<'a> {
     pub source: String,
     /// The statistics that frameworks' allocators keep themselves.
     pub allocators: &'a [Allocator],
+    /// Stacks were sampled: rows by stack are estimates. Totals are exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     /// Points in time that the program named.
     pub marks: &'a [Mark],
     pub taken: &'a Taken,
@@ -185,6 +189,9 @@ pub struct Row<'a> {
     pub stacks: Vec<RowStack<'a>>,
     /// Number of all stacks.
     pub stacks_in_all: usize,
+    /// The row is an estimate from sampled stacks, with these standard errors; `None`: it is exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Errors>,
 }
 
 /// The most stacks per row.
@@ -297,7 +304,16 @@ impl<'a> Report<'a> {
         let points = options.points.clone();
         let points = points.unwrap_or_else(|| Points::with(snapshot, &stacks, &groups));
         groups.forget_blocks();
-        let (passing, left_out) = filtering.split(&groups, &stacks);
+        let estimates = snapshot.sampling.map(|_| groups.estimated());
+        // What stacks decide is estimated from them; everything else is exact.
+        let with = |by_stack: bool| match &estimates {
+            Some(estimates) if by_stack => estimates.as_slice(),
+            _ => groups.all.as_slice(),
+        };
+        let is_of_stacks = options.filter.is_of_stacks();
+        let (passing, left_out) = filtering.split(with(is_of_stacks), &stacks);
+        let is_by_stack = is_of_stacks || options.by.is_of_stacks();
+        let in_rows = filtering.split(with(is_by_stack), &stacks).0;
         let mut other_sizes = None;
         let mut by_size = None;
         if options.by == By::Size {
@@ -313,9 +329,9 @@ impl<'a> Report<'a> {
             _ => Vec::new(),
         };
         let ranked = match &by_size {
-            Some(groups) => filtering.split(groups, &stacks).0,
+            Some(groups) => filtering.split(&groups.all, &stacks).0,
             None if options.by == By::ObjectKind => of_objects.iter().collect(),
-            None => passing.clone(),
+            None => in_rows.clone(),
         };
         let mut sieve = Sieve::new(&options.suppressions);
         let listed = ranked.into_iter().filter(|group| group.level.is_listed());
@@ -349,7 +365,7 @@ impl<'a> Report<'a> {
         }
         let hidden = cut.iter().map(Row::tally);
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
-        let behind = passing.iter().copied().filter(|group| !group.level.is_listed());
+        let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
@@ -388,6 +404,7 @@ impl<'a> Report<'a> {
             source: options.source.clone(),
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             allocators: &snapshot.allocators,
+            sampling: snapshot.sampling,
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             losses: &snapshot.losses,
@@ -467,7 +484,9 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals
         if group.level == Level::Held {
             held.join(group.tally());
             let stack = stacks.get(group.stack);
-            sites.insert(stack.site_fingerprint);
+            if !group.is_left_out {
+                sites.insert(stack.site_fingerprint);
+            }
             let by_driver = Api::find(group.call.api.as_bytes()).is_some_and(Api::is_driver);
             if ended_by_exit && by_driver && stack.is_of_static_runtime(has_runtime) {
                 totals.alive_at_shutdown.join(group.tally());

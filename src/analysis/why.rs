@@ -354,7 +354,7 @@ impl<'a> Why<'a> {
 
 fn filtered(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, options: &Options) -> Option<Filtered> {
     let mut filtering = Filtering::new(&options.filter, snapshot);
-    let (_, left_out) = filtering.split(groups, stacks);
+    let (_, left_out) = filtering.split(&groups.all, stacks);
     filtering.filtered(left_out)
 }
 

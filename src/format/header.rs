@@ -54,6 +54,8 @@ pub struct Header {
     pub timeline_segments: AtomicU64,
     /// All events after this time are in the log; 0: all events are.
     pub timeline_since_ns: AtomicU64,
+    /// Stacks are sampled: the mean distance in bytes from one to the next. 0: each block has its stack.
+    pub sample_bytes: AtomicU64,
     /// On separate cache lines: the counts are read at every event.
     pub losses: LossCounters,
 }

@@ -212,7 +212,10 @@ impl RawSnapshot {
         let totals = match totals {
             Totals::Wanted => {
                 let is_memory = |kind: Kind| kind.place().is_memory();
-                self.totals(&device_numbers, &mut stacks, is_memory, allocations.iter())?
+                let is_sampled = self.header.field::<u64>(offset_of!(Header, sample_bytes)) > 0;
+                // Of sampled stacks, totals are estimates that single blocks do not bound.
+                let live = allocations.iter().filter(|_| !is_sampled);
+                self.totals(&device_numbers, &mut stacks, is_memory, live)?
             }
             Totals::LeftOut | Totals::Unread => Vec::new(),
         };
@@ -232,6 +235,11 @@ impl RawSnapshot {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
+        let sample_bytes: u64 = self.header.field(offset_of!(Header, sample_bytes));
+        let sampling = (sample_bytes > 0).then_some(Sampling {
+            bytes: sample_bytes,
+            left_out: stacks.left_out,
+        });
         let (locations, stacks, stack_keys) = stacks.finish();
         // Frees carry no time, so a mark may be the latest known time of a process.
         let born = (allocations.rows.iter().chain(&objects.rows).chain(&segments.rows))
@@ -285,6 +293,7 @@ impl RawSnapshot {
             holders: None,
             end,
             failed: requests,
+            sampling,
             counters,
             object_counters,
             totals,

@@ -38,6 +38,8 @@ pub struct Stacks<'a> {
     /// Frames of one stack at a time.
     scratch: Vec<usize>,
     keys: Option<StackKeys<'a>>,
+    /// The stack of blocks that sampling left out, once there is one.
+    pub left_out: Option<usize>,
 }
 
 /// Keys of stacks, computed from the rows: equal stacks of different processes have equal keys. A stack whose key is known is
@@ -56,6 +58,8 @@ struct StackKeys<'a> {
 /// Keys of what is outside the outermost frame: the end of the stack, or a cut.
 const END: u64 = 1;
 const CUT_OFF: u64 = 2;
+/// The key of the stack of blocks that sampling left out.
+const LEFT_OUT: u64 = 3;
 
 fn hash_of(value: &impl Hash) -> u64 {
     // 0 means "not computed".
@@ -78,6 +82,7 @@ impl<'a> Stacks<'a> {
             frames: 0,
             scratch: Vec::new(),
             keys: None,
+            left_out: None,
         }
     }
 
@@ -109,6 +114,9 @@ impl<'a> Stacks<'a> {
     /// # Errors
     /// The stacks have more frames in total than any program's.
     pub fn of(&mut self, leaf: u32) -> Result<Option<usize>, ReadError> {
+        if leaf == UNSAMPLED {
+            return Ok(Some(self.of_left_out()));
+        }
         match self.stack_of.get(leaf as usize) {
             None | Some(&NOTHING) => return Ok(None),
             Some(&UNSEEN) => {}
@@ -144,6 +152,19 @@ impl<'a> Stacks<'a> {
         let number = self.stacks.len() - 1;
         self.stack_of[leaf as usize] = number as u32;
         Ok(Some(number))
+    }
+
+    fn of_left_out(&mut self) -> usize {
+        *self.left_out.get_or_insert_with(|| {
+            self.stacks.push(Stack {
+                frames: Vec::new(),
+                truncated: false,
+            });
+            if let Some(keys) = &mut self.keys {
+                keys.all.push(LEFT_OUT);
+            }
+            self.stacks.len() - 1
+        })
     }
 
     /// The key of a stack; `None` if keys are not wanted, or the stack has no frames.

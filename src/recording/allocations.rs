@@ -11,6 +11,7 @@ use crate::lockfree::intervals::{self, Event, Intervals};
 use crate::lockfree::peak::{CentralCredit, LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Entry, Key, Link, Summed, TableIn, Withdrawn};
+use crate::sampling;
 
 impl Recording {
     /// The table of live allocations. `shard` is the calling thread's shard, or any number, preferably one per thread.
@@ -179,16 +180,21 @@ impl Recording {
         let summed = Summed::of(entry);
         let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
         let counter = self.counter(summed.device(), summed.kind, shard);
-        // Before the other sums: their peak includes this memory, and so must the sum of its stack.
-        let peak = counter.as_ref().map_or(0, |counter| counter.peak_bytes(summed.kind));
-        let total = self.total_of(&summed, key, shard, peak);
+        let mut total = None;
+        if summed.stack != UNSAMPLED {
+            // Before the other sums: their peak includes this memory, and so must the sum of its stack.
+            let peak = counter.as_ref().map_or(0, |counter| counter.peak_bytes(summed.kind));
+            total = self.total_of(&summed, key, shard, peak);
+        }
         if let Some(total) = total {
-            let sign = if op == Op::Restored { 1u64.wrapping_neg() } else { 1 };
-            let (bytes, count) = match op {
-                Op::Restored => (&total.freed_bytes, &total.freed_count),
-                _ => (&total.bytes, &total.count),
-            };
-            shard.add_both(bytes, entry.bytes.wrapping_mul(sign), count, sign);
+            let (bytes, count) = self.weight_in_totals(&summed, key);
+            match op {
+                Op::Restored => {
+                    let (bytes, count) = (bytes.wrapping_neg(), count.wrapping_neg());
+                    shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
+                }
+                _ => shard.add_both(&total.bytes, bytes, &total.count, count),
+            }
         }
         if let Some(counter) = counter {
             if op == Op::Restored {
@@ -213,16 +219,20 @@ impl Recording {
         let (Some(key), Some(summed)) = (withdrawn.key(), withdrawn.summed()) else {
             return;
         };
-        let mut peak = 0;
-        if let Some(counter) = self.counter(summed.device(), summed.kind, shard) {
+        let counter = self.counter(summed.device(), summed.kind, shard);
+        if let Some(counter) = &counter {
             shard.add(&counter.row.freed_count, 1);
             counter.change::<false>(summed.kind, summed.bytes, 0);
-            peak = counter.peak_bytes(summed.kind);
         }
-        // After the other sums: at their peak, the stacks' sums include at least this memory.
-        let total = self.total_of(&summed, key, shard, peak);
+        let mut total = None;
+        if summed.stack != UNSAMPLED {
+            // After the other sums: at their peak, the stacks' sums include at least this memory.
+            let peak = counter.as_ref().map_or(0, |counter| counter.peak_bytes(summed.kind));
+            total = self.total_of(&summed, key, shard, peak);
+        }
         if let Some(total) = total {
-            shard.add_both(&total.freed_bytes, summed.bytes, &total.freed_count, 1);
+            let (bytes, count) = self.weight_in_totals(&summed, key);
+            shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
         }
         if self.intervals.watching()
             && let Some(entry) = withdrawn.entry()
@@ -355,9 +365,22 @@ impl Recording {
             shard.add(&counter.row.freed_count, one);
             peak = counter.peak_bytes(summed.kind);
         }
-        if let Some(total) = self.total_of(&summed, key, shard, peak) {
-            shard.add_both(&total.bytes, bytes, &total.count, one);
-            shard.add_both(&total.freed_bytes, bytes, &total.freed_count, one);
+        if summed.stack != UNSAMPLED
+            && let Some(total) = self.total_of(&summed, key, shard, peak)
+        {
+            let (bytes, count) = self.weight_in_totals(&summed, key);
+            let (bytes, count) = (bytes.wrapping_neg(), count.wrapping_neg());
+            shard.add_both(&total.bytes, bytes, &total.count, count);
+            shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
+        }
+    }
+
+    /// What a block with a stack adds to the sums of its stack: itself, or what it stands for if stacks are sampled.
+    #[inline(always)]
+    fn weight_in_totals(&self, summed: &Summed, key: Key) -> (u64, u64) {
+        match self.sample_bytes() {
+            0 => (summed.bytes, 1),
+            mean => sampled_weight(summed, key, mean),
         }
     }
 
@@ -429,6 +452,15 @@ impl Recording {
         row.count.store(1, Release);
         let _ = self.failure_index.intern(hash, number, |_| false);
         Some(number)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn sampled_weight(summed: &Summed, key: Key, mean: u64) -> (u64, u64) {
+    match sampling::may_be_left_out(summed.kind, summed.bytes) {
+        true => sampling::whole_weight(summed.bytes, mean, key.address),
+        false => (summed.bytes, 1),
     }
 }
 

@@ -70,6 +70,8 @@ pub struct Settings<'a> {
     /// Part of the name of every recording of this run, so that concurrent runs can share a folder.
     pub tag: &'a str,
     pub depth: Option<u32>,
+    /// The mean distance in bytes of sampled stacks.
+    pub sample: Option<u64>,
     /// Record only processes whose executable's name matches.
     pub only: Option<&'a str>,
     /// Record only the process whose parent has this id: the program itself.
@@ -106,6 +108,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("LD_PRELOAD", Some(preloaded)),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
         chosen("CULEAK_DEPTH", text(settings.depth)),
+        chosen("CULEAK_SAMPLE", text(settings.sample)),
         ("CULEAK_ONLY", text(settings.only)),
         ("CULEAK_PARENT", text(settings.only_child_of)),
         chosen("CULEAK_JAX_BUFFERS", text(settings.jax_buffers.then_some("addresses"))),
@@ -190,6 +193,33 @@ pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<
     }
 }
 
+/// Refuses sampled stacks together with what needs the stack of every block. `0` samples nothing.
+///
+/// # Errors
+/// Names both, and what to leave out.
+pub fn suits_sampling(
+    sample: Option<u64>,
+    timeline: Option<u64>,
+    present: impl Fn(&str) -> Option<OsString>,
+) -> Result<(), Failure> {
+    let is_set = |name: &str| present(name).is_some_and(|value| !value.is_empty() && value != "0");
+    let sampling = match sample {
+        Some(0) => return Ok(()),
+        Some(_) => "--sample",
+        None if is_set("CULEAK_SAMPLE") => "CULEAK_SAMPLE",
+        None => return Ok(()),
+    };
+    let needs_all = match timeline {
+        Some(_) => "--timeline",
+        None if is_set("CULEAK_TIMELINE") => "CULEAK_TIMELINE",
+        None if is_set("CULEAK_INTERVALS") => "CULEAK_INTERVALS",
+        None => return Ok(()),
+    };
+    Err(Failure::new(format!(
+        "{sampling}: {needs_all} needs the stack of every block; leave out one of the two"
+    )))
+}
+
 /// Puts the shim first, since the first definition of a symbol wins, but after AddressSanitizer, which must come first.
 fn preload(shim: &Path, hold: Option<&Path>, present: Option<&OsStr>) -> OsString {
     let ours: Vec<&[u8]> = [Some(shim), hold].into_iter().flatten().map(bytes_of).collect();
@@ -258,6 +288,7 @@ mod tests {
             folder: Path::new("/out"),
             tag: "k3f9",
             depth: None,
+            sample: None,
             only: None,
             only_child_of: None,
             address_sanitizer: false,

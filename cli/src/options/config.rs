@@ -22,6 +22,7 @@ use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::progress;
+use crate::launch::RecordArgs;
 use crate::text::units;
 
 /// The file name that is searched for.
@@ -91,6 +92,8 @@ struct Tools {
 #[serde(deny_unknown_fields, default)]
 struct RunDefaults {
     output: Option<PathBuf>,
+    #[serde(deserialize_with = "size")]
+    sample: Option<u64>,
 }
 
 /// Defaults for `check` and `run --check`.
@@ -132,11 +135,15 @@ pub fn read(args: &ConfigArgs) -> Result<Defaults, Failure> {
 }
 
 impl Defaults {
-    /// Fills in options that the command line does not set: limits and other rules, and the output folder.
-    pub fn fill(self, rules: Option<&mut RuleArgs>, output: Option<&mut Option<PathBuf>>) {
+    /// Fills in options that the command line does not set: limits and other rules, and what to record.
+    pub fn fill(self, rules: Option<&mut RuleArgs>, record: Option<&mut RecordArgs>) {
         let base = self.base().to_path_buf();
-        if let (Some(output), Some(folder)) = (output, self.config.run.output) {
-            output.get_or_insert_with(|| base.join(folder));
+        if let Some(record) = record {
+            let folder = self.config.run.output.map(|folder| base.join(folder));
+            record.output = record.output.take().or(folder);
+            // A timeline needs every stack; on the command line it replaces the file's value.
+            let sample = self.config.run.sample.filter(|_| record.auto_snapshots.timeline.is_none());
+            record.sample = record.sample.or(sample);
         }
         if let Some(rules) = rules {
             self.config.check.fill(rules, &base);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
+use culeak::analysis::estimate::Errors;
 use culeak::analysis::filter::Filtered;
 use culeak::analysis::function_name::plain;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
@@ -173,6 +174,14 @@ pub fn beside(name: &str, place: &str, width: usize, room: Option<usize>) -> (St
 pub fn long_place(frame: &Frame) -> String {
     let module = || frame.function.map(|_| frame.module_name().to_owned());
     Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
+}
+
+/// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks.
+pub fn bytes(bytes: u64, estimated: Option<Errors>) -> String {
+    match estimated {
+        None => units::bytes(bytes),
+        Some(errors) => format!("≈ {} ± {}", units::bytes(bytes), units::bytes(errors.bytes_error)),
+    }
 }
 
 /// `1.1 GiB in 128 blocks`.

@@ -270,7 +270,13 @@ fn call_sites(report: &Report) -> (Style, String) {
         (false, None) => (BOLD, "call site holds", "call sites hold"),
         (false, Some(_)) => (BOLD, "call site held", "call sites held"),
     };
-    (style, plural(report.totals.call_sites as u64, one, many))
+    let sites = plural(report.totals.call_sites as u64, one, many);
+    // A site may have no block with a stack.
+    let sites = match report.sampling {
+        Some(_) => format!("at least {sites}"),
+        None => sites,
+    };
+    (style, sites)
 }
 
 /// `; pools hold 40 MiB`. A pool is not leaked.
@@ -378,7 +384,11 @@ fn counted(row: &Row) -> String {
         false if kinds().all(|kind| kind.place() == Place::Segment) => ("segment", "segments"),
         false => ("block", "blocks"),
     };
-    plural(row.count, one, many)
+    let counted = plural(row.count, one, many);
+    match row.estimated {
+        None => counted,
+        Some(_) => format!("≈ {counted}"),
+    }
 }
 
 impl RankedLine {
@@ -387,7 +397,7 @@ impl RankedLine {
         // Numbers are aligned, so the singular is as wide as the plural.
         let space = if row.count == 1 { " " } else { "" };
         RankedLine {
-            size: units::bytes(row.bytes),
+            size: parts::bytes(row.bytes, row.estimated),
             blocks: counted(row) + space,
             label: if is_code {
                 parts::short_name(&row.label)
@@ -478,7 +488,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     write!(
         out,
         "    {} in {}{each}, {kinds}",
-        units::bytes(row.bytes),
+        parts::bytes(row.bytes, row.estimated),
         counted(row)
     )?;
     // Host memory is recognized by its kind.

@@ -3,7 +3,7 @@
 
 use std::ffi::CStr;
 
-use crate::recorder::{auto_snapshot, hold, job_variables, proof, unhooked};
+use crate::recorder::{auto_snapshot, hold, job_variables, proof, sampling, unhooked};
 use crate::{messages, settings, stacks};
 use culeak::job_variables::VALUE_MAX;
 use culeak::proof::Fact;
@@ -115,6 +115,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
             job_variables::record(recording);
             hold::prepare();
             unhooked::flush(recording);
+            sampling::configure(recording);
             if settings::is_set(variables::INTERVALS) {
                 // PyTorch tests whether the variable is set and ignores its value.
                 let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();

@@ -36,6 +36,10 @@ pub struct ThreadState {
     pub pool: Cell<u64>,
     /// Events of this thread, to choose those whose cost is measured.
     pub events: Cell<u32>,
+    /// Bytes until the next sampled stack; unused unless stacks are sampled.
+    pub until_stack: Cell<u64>,
+    /// State of the generator of these distances; 0: not seeded.
+    pub random: Cell<u64>,
 }
 
 thread_local! {
@@ -53,6 +57,8 @@ thread_local! {
             seen: Seen::nothing(),
             pool: Cell::new(0),
             events: Cell::new(0),
+            until_stack: Cell::new(1),
+            random: Cell::new(0),
         }
     };
 }

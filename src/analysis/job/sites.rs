@@ -411,7 +411,7 @@ impl ProcessSums {
             }
             if level.is_listed() {
                 let site = known.id(is_pool(kind, known.pool));
-                sums.entry((site, known.path)).or_default().join(group.tally());
+                sums.entry((site, known.path)).or_default().join(group.at_stack());
             }
         }
         ProcessSums {

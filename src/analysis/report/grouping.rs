@@ -62,6 +62,16 @@ named! {
     }
 }
 
+impl By {
+    /// Whether stacks decide which row a record is in.
+    pub const fn is_of_stacks(self) -> bool {
+        match self {
+            By::Site | By::Stack | By::Module | By::PythonLine | By::Library | By::Category => true,
+            By::Kind | By::Device | By::Stream | By::Thread | By::Api | By::Size | By::ObjectKind => false,
+        }
+    }
+}
+
 impl Sort {
     /// Sorts rows; equal ones by label, so that the output is deterministic.
     pub fn apply(self, rows: &mut [Row]) {
@@ -109,7 +119,7 @@ pub(super) fn rows<'a: 'b, 'b>(
         .into_values()
         .map(|members| {
             let label = label(snapshot, stacks, members[0], by, sorter);
-            row(snapshot, stacks, &members, label, stacks_kept)
+            row(snapshot, stacks, &members, label, (by, stacks_kept))
         })
         .collect()
 }
@@ -148,7 +158,7 @@ fn row<'a>(
     stacks: &CallStacks<'a>,
     members: &[&Group<'a>],
     label: String,
-    stacks_kept: usize,
+    (by, stacks_kept): (By, usize),
 ) -> Row<'a> {
     let now = snapshot.taken.at_ns;
     let mut row = Row {
@@ -170,7 +180,9 @@ fn row<'a>(
         newest_age_ns: u64::MAX,
         stacks: Vec::new(),
         stacks_in_all: 0,
+        estimated: None,
     };
+    let mut estimate: Option<Estimate> = None;
     let mut per_stack: HashMap<Fingerprint, (Tally, Option<usize>)> = HashMap::new();
     let mut devices: HashMap<String, Tally> = HashMap::new();
     let mut streams: HashMap<Option<Stream>, Tally> = HashMap::new();
@@ -195,12 +207,20 @@ fn row<'a>(
         devices.entry(place).or_default().join(tally);
         streams.entry(call.stream).or_default().join(tally);
         threads.entry(call.thread).or_default().join(tally);
+        // Of memory without its stack only the sums are known.
+        if group.is_left_out {
+            continue;
+        }
+        if let Some(of_group) = group.estimate.filter(|_| by.is_of_stacks()) {
+            estimate.get_or_insert_default().join(&of_group);
+        }
         per_stack
             .entry(stack.fingerprint)
             .or_insert((Tally::default(), group.stack))
             .0
-            .join(tally);
+            .join(group.at_stack());
     }
+    row.estimated = estimate.and_then(|estimate| estimate.errors());
     row.devices = devices.into_iter().collect();
     row.streams = merge(streams, stream_name);
     row.threads = merge(threads, |thread| thread_name(snapshot, thread));

@@ -71,7 +71,7 @@ pub(super) struct DeviceSummary {
 impl Summary {
     pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
         let stacks = CallStacks::of(snapshot);
-        let groups = Groups::of(snapshot, &stacks);
+        let groups = Groups::of(snapshot, &stacks).by_stack();
         let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
         let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
         let objects = objects::rows(snapshot, &stacks, &options.kinds, options.by);

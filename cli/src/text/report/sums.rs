@@ -41,6 +41,9 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
             total => format!("{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
     );
+    if let Some(sampling) = report.sampling {
+        row("stacks", sampled(sampling.bytes));
+    }
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter, report.objects.left_out));
         row("", "failed, peak and allocations ignore the filter".to_owned());
@@ -152,6 +155,14 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     rows.extend(marks(report));
     rows.push(("process", parts::process(&report.process)));
     rows
+}
+
+/// What is estimated in a report of sampled stacks.
+pub fn sampled(bytes: u64) -> String {
+    format!(
+        "sampled, one for each {} on average: sums of call sites are estimates (≈) with their standard error (±); totals are exact",
+        units::bytes(bytes)
+    )
 }
 
 /// `, after 40.5 s in epoch 3 / backward`.
