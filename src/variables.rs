@@ -20,6 +20,11 @@ pub enum Values {
     SwitchOr(&'static str),
     /// This word alone.
     Word(&'static str),
+    /// One of these words.
+    OneOf {
+        words: &'static [&'static str],
+        allowed: &'static str,
+    },
     Number {
         least: u32,
         most: u32,
@@ -38,6 +43,8 @@ pub enum Value {
     Switch(bool),
     /// The word of [`Values::SwitchOr`] or [`Values::Word`].
     Word,
+    /// The index of the word in [`Values::OneOf`].
+    OneOf(usize),
     Number(u32),
     Bytes(u64),
     Nanoseconds(u64),
@@ -56,6 +63,7 @@ impl Values {
             Values::SwitchOr(word) | Values::Word(word) if text == word => Some(Value::Word),
             Values::SwitchOr(_) => switch(text).map(Value::Switch),
             Values::Word(_) => None,
+            Values::OneOf { words, .. } => words.iter().position(|word| *word == text).map(Value::OneOf),
             Values::Number { least, most, .. } => {
                 let number = text.parse().ok()?;
                 (least..=most).contains(&number).then_some(Value::Number(number))
@@ -72,6 +80,7 @@ impl Values {
             Values::Switch => ["1 or 0", ""],
             Values::SwitchOr(word) => ["1, 0 or ", word],
             Values::Word(word) => [word, ""],
+            Values::OneOf { allowed, .. } => [allowed, ""],
             Values::Number { allowed, .. } => [allowed, ""],
             Values::Size => [quantities::SIZE, ""],
             Values::Time => [quantities::TIME, ""],
@@ -128,6 +137,8 @@ variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
         "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
+    STACKS = c"CULEAK_STACKS", Values::OneOf { words: &["both", "python", "native"], allowed: "both, python or native" }, "both",
+        "`python`: of tensors and other blocks of frameworks only Python frames, which is cheaper; `native`: no Python frames; `both`";
     SAMPLE = c"CULEAK_SAMPLE", Values::Size, "",
         "size: take a stack once every so many bytes on average (`512KiB`); `0`: for each block; see `docs/sampling.md`";
     DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";

@@ -34,13 +34,14 @@ use preload::Program;
 use proof::Proof;
 
 /// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub const RECORD_OPTIONS: [&str; 14] = [
+pub const RECORD_OPTIONS: [&str; 15] = [
     "output",
     "follow_children",
     "no_follow_children",
     "only",
     "depth",
     "sample",
+    "stacks",
     "no_pool",
     "jax_buffers",
     "nvtx",
@@ -73,6 +74,11 @@ pub struct RecordArgs {
     /// Record at most N frames per stack, 1 to 256 [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
+
+    /// Frames to record: python (of tensors and other blocks of frameworks only Python frames, which is cheaper), native (no Python
+    /// frames), or both [default: both]
+    #[arg(long, value_name = "FRAMES", value_parser = ["python", "native", "both"])]
+    pub stacks: Option<String>,
 
     /// Take a stack once every SIZE bytes on average, e.g. 512KiB, not for each block: cheap enough to be always on; sums of
     /// call sites become estimates, totals stay exact
@@ -143,6 +149,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
         tag: &tag,
         depth: args.depth,
         sample: args.sample,
+        stacks: args.stacks.as_deref(),
         only: args.only.as_deref(),
         only_child_of: args.no_follow_children.then(process::id),
         address_sanitizer: program.address_sanitizer,

@@ -52,7 +52,7 @@ use crate::{messages, stacks};
 use cost::Cost;
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, UNSAMPLED};
-use culeak::kind::Kind;
+use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
@@ -159,7 +159,10 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool)
         extra: event.extra,
         pool: event.pool,
         stack: match has_stack {
-            true => stacks::stack(recording, event.at, shard, thread::refresh_name),
+            true => {
+                let is_of_framework = event.kind.place() == Place::Within;
+                stacks::stack(recording, event.at, shard, is_of_framework, thread::refresh_name)
+            }
             false => UNSAMPLED,
         },
         thread,
@@ -184,7 +187,7 @@ pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8)
         time_ns: recording.now(),
         extra: event.extra,
         pool: 0,
-        stack: stacks::stack(recording, event.at, shard, thread::refresh_name),
+        stack: stacks::stack(recording, event.at, shard, false, thread::refresh_name),
         thread,
         attributes: Attributes {
             kind: event.kind,
@@ -218,8 +221,12 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         let cost = Cost::of(recording);
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
-        recording.prepare(shard, key);
-        let entry = entry_inline(recording, event, sampling::chooses(event.bytes));
+        let has_stack = sampling::chooses(event.bytes);
+        // Without a stack to take there is no time in which to fetch anything.
+        if has_stack {
+            recording.prepare(shard, key);
+        }
+        let entry = entry_inline(recording, event, has_stack);
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }

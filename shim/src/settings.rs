@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, c_char};
 
+use crate::stacks::Frames;
 use culeak::format::{RANK_VARIABLES, TIMELINE_MAX};
 use culeak::variables::{self, Mistake, Value, Variable};
 use culeak::wildcard;
@@ -45,6 +46,15 @@ pub fn depth() -> usize {
     match value(variables::DEPTH) {
         Some(Value::Number(depth)) => (depth as usize).clamp(1, DEPTH_MAX),
         _ => variables::DEPTH_DEFAULT,
+    }
+}
+
+/// The frames that stacks consist of.
+pub fn frames() -> Frames {
+    match value(variables::STACKS) {
+        Some(Value::OneOf(1)) => Frames::Python,
+        Some(Value::OneOf(2)) => Frames::Native,
+        _ => Frames::Both,
     }
 }
 

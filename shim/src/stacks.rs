@@ -23,7 +23,7 @@ mod modules;
 mod native;
 mod python;
 
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::*};
 
 use culeak_walker::Registers;
 
@@ -39,10 +39,34 @@ pub use modules::{Closing, unloaded};
 pub use python::{call_at_end, is_finalizing as is_interpreter_finalizing, prepare};
 
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);
+/// A [`Frames`] as a number.
+static FRAMES: AtomicU8 = AtomicU8::new(Frames::Both as u8);
 
-/// Sets how many frames of a stack are kept, and whether libgcc unwinds instead of the walker.
-pub fn configure(depth: usize, libgcc: bool) {
+/// The frames that a stack consists of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frames {
+    Both,
+    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All other
+    /// stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
+    Python,
+    Native,
+}
+
+impl Frames {
+    #[inline]
+    fn now() -> Frames {
+        match FRAMES.load(Relaxed) {
+            1 => Frames::Python,
+            2 => Frames::Native,
+            _ => Frames::Both,
+        }
+    }
+}
+
+/// Sets how many frames of a stack are kept and which, and whether libgcc unwinds instead of the walker.
+pub fn configure(depth: usize, frames: Frames, libgcc: bool) {
     DEPTH.store(depth, Relaxed);
+    FRAMES.store(frames as u8, Relaxed);
     native::set_libgcc(libgcc);
 }
 
@@ -54,14 +78,29 @@ pub fn forked() {
 
 /// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; `NONE` if it is
 /// empty or cannot be stored. `shard` is the thread's; `before_store` runs before a new stack is stored, which is rare.
+/// `is_of_framework`: of a block that a framework handed out.
 #[inline(never)]
-pub fn stack(recording: &Recording, at: Registers, shard: Shard, before_store: fn(&Recording)) -> u32 {
+pub fn stack(
+    recording: &Recording,
+    at: Registers,
+    shard: Shard,
+    is_of_framework: bool,
+    before_store: fn(&Recording),
+) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
-    let Some(native) = native::hash(at, depth, shard) else {
-        return NONE;
+    let (hash, frames) = match Frames::now() {
+        Frames::Python if is_of_framework && let Some(hash) = python::hash_alone(depth) => (hash, Frames::Python),
+        frames => {
+            let Some(native) = native::hash(at, depth, shard) else {
+                return NONE;
+            };
+            match frames {
+                Frames::Native => (native, Frames::Native),
+                _ => (python::hash(native, depth), Frames::Both),
+            }
+        }
     };
     let closing = closing::is_running();
-    let hash = python::hash(native, depth);
     if !closing && let Some(known) = recording.stack(hash) {
         return known;
     }
@@ -70,7 +109,7 @@ pub fn stack(recording: &Recording, at: Registers, shard: Shard, before_store: f
         let _uncancelled = Uncancelled::begin();
         // SAFETY: all zeros is a value of each part, as the parts state.
         let buffers = unsafe { Scratch::<Buffers>::zeroed() }.ok();
-        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, closing))
+        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, frames, closing))
     };
     match stack {
         Some(stack) if !closing => recording.remember_stack(hash, stack),
@@ -90,9 +129,18 @@ struct Buffers {
 /// Walks the stack again, this time keeping the frames, and stores it outermost first.
 #[cold]
 #[inline(never)]
-fn store(recording: &Recording, buffers: &mut Buffers, at: Registers, depth: usize, closing: bool) -> Option<u32> {
+fn store(
+    recording: &Recording,
+    buffers: &mut Buffers,
+    at: Registers,
+    depth: usize,
+    frames: Frames,
+    closing: bool,
+) -> Option<u32> {
     let merged = &mut buffers.merged;
-    if native::uses_libgcc() {
+    if frames == Frames::Python {
+        // The buffer is empty.
+    } else if native::uses_libgcc() {
         merged.unwind(at, depth);
     } else {
         merged.walk(at, depth);
@@ -103,8 +151,8 @@ fn store(recording: &Recording, buffers: &mut Buffers, at: Registers, depth: usi
             modules::module_of(recording, address, closing);
         });
     }
-    python::record_interpreter(recording);
-    if !buffers.python.walk(depth) {
+    python::record_interpreter(recording, frames == Frames::Native);
+    if frames != Frames::Native && !buffers.python.walk(depth) {
         recording.add(Loss::Python, 1);
     }
     merged.merge(&buffers.python, depth);

@@ -40,6 +40,7 @@ mod growth;
 mod limits;
 mod objects;
 mod outliers;
+mod sampled;
 mod warnings;
 
 pub use growth::BySite;
@@ -248,7 +249,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let limits = &rules.limits;
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
-    let mut sorted = sort(snapshot, &groups, &stacks, rules);
+    let by_stack = sampled::groups(snapshot, &stacks, rules);
+    let mut sorted = sort(snapshot, by_stack.as_ref().unwrap_or(&groups), &stacks, rules);
     let mut objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), rules);
     let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
@@ -266,8 +268,13 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
             }
         })
         .collect();
-    let found = Tally::total(sorted.judged.iter().map(|group| group.tally()));
-    let mut breaches = of_the_whole(&sorted.judged, found, rules);
+    // Totals are exact, unless suppressions leave out a part of them by its stack.
+    let whole = match by_stack.is_some() && sorted.sieve.suppressed() == Tally::default() {
+        true => sort(snapshot, &groups, &stacks, rules).judged,
+        false => sorted.judged.clone(),
+    };
+    let found = Tally::total(whole.iter().map(|group| group.tally()));
+    let mut breaches = of_the_whole(&whole, found, rules);
     breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
     breaches.append(&mut objects.breaches);
     for row in &mut judged {
@@ -280,6 +287,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     classes::blame(&mut judged, &mut of_classes);
     breaches.extend(of_classes);
     let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
+    warnings.extend(judged.iter().filter_map(|row| sampled::undecided(row, limits)));
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
     if objects::are_compared(rules) && !snapshot.objects_known {
@@ -496,7 +504,7 @@ pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
 fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
     match known {
         None => Standing::New,
-        Some(known) if row.bytes > limits.tolerance.allows(known.bytes) => Standing::Grown,
+        Some(known) if sampled::at_least(row) > limits.tolerance.allows(known.bytes) => Standing::Grown,
         Some(_) => Standing::Known,
     }
 }
@@ -569,7 +577,7 @@ fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
     let row = &judged.row;
     let site = || site_name(row);
     let mut breaches = Vec::new();
-    if let Some(limit) = limits.max_per_site.filter(|&limit| row.bytes > limit) {
+    if let Some(limit) = limits.max_per_site.filter(|&limit| sampled::at_least(row) > limit) {
         breaches.push(Breach::Site {
             site: site(),
             limit,

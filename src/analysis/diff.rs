@@ -6,6 +6,7 @@
 
 use serde::Serialize;
 
+use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::only_objects;
 use crate::analysis::groups::{Group, Groups};
 use crate::analysis::pairing::{Key, pair};
@@ -97,6 +98,9 @@ pub struct DiffRow<'a> {
     pub after: Tally,
     pub bytes_delta: i128,
     pub count_delta: i128,
+    /// The row is from sampled stacks: the standard errors of the two differences.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Errors>,
     /// Kinds of the records on either side.
     pub kinds: Vec<&'static str>,
     pub pool: bool,
@@ -203,6 +207,8 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
     kinds.sort_unstable();
     kinds.dedup();
     let pool = [&old, &new].into_iter().flatten().any(|row| row.pool);
+    let errors = |row: &Option<Row>| row.as_ref().and_then(|row| row.estimated);
+    let estimated = Errors::of_difference(errors(&old), errors(&new));
     let (label, stack) = match new.or(old) {
         Some(mut row) => (row.label, row.stacks.swap_remove(0).stack),
         None => unreachable!("a pair was made for a row"),
@@ -214,6 +220,7 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         after,
         bytes_delta: i128::from(after.bytes) - i128::from(before.bytes),
         count_delta: i128::from(after.count) - i128::from(before.count),
+        estimated,
         kinds,
         pool,
         stack,
@@ -290,6 +297,9 @@ fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
                 "{} missing from the {which} snapshot, because they could not be recorded",
                 plural(snapshot.losses.lost_allocations, "allocation is", "allocations are")
             ));
+        }
+        if let Some(sampling) = snapshot.sampling {
+            warnings.push(sampled(&format!("of the {which} snapshot"), sampling));
         }
         if bare {
             warnings.push(format!(

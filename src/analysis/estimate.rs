@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use crate::analysis::tally::Tally;
+use crate::analysis::words;
 use crate::sampling::{self, Weight};
 use crate::snapshot::{Call, Sampling};
 
@@ -23,6 +24,29 @@ pub struct Estimate {
 pub struct Errors {
     pub bytes_error: u64,
     pub count_error: u64,
+}
+
+impl Errors {
+    /// Of the difference of two estimates. If blocks are in both, it is smaller.
+    pub fn of_difference(a: Option<Errors>, b: Option<Errors>) -> Option<Errors> {
+        if a.is_none() && b.is_none() {
+            return None;
+        }
+        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+        let of = |a: u64, b: u64| (a as f64).hypot(b as f64).round() as u64;
+        Some(Errors {
+            bytes_error: of(a.bytes_error, b.bytes_error),
+            count_error: of(a.count_error, b.count_error),
+        })
+    }
+}
+
+/// The warning that rows are estimates.
+pub fn sampled(of: &str, sampling: Sampling) -> String {
+    format!(
+        "the stacks {of} were sampled, one for each {} on average, so sums of call sites are estimates",
+        words::bytes(sampling.bytes)
+    )
 }
 
 impl Estimate {

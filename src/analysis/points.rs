@@ -11,6 +11,7 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use crate::analysis::estimate::Errors;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::{By, Row, Tally, place_name, rows_by};
 use crate::analysis::site::{CallStacks, Fingerprint};
@@ -62,7 +63,8 @@ pub struct Peak {
     pub time_ns: u64,
     /// The phases that enclose this time, outermost first.
     pub phase: Option<String>,
-    /// Bytes of all call sites minus `bytes`: events of other threads at that instant.
+    /// Bytes of all call sites minus `bytes`: events of other threads at that instant. 0 if stacks were sampled: the sum of
+    /// estimates differs by chance.
     pub difference: i128,
     /// The largest call sites; empty if the snapshot lacks them.
     pub sites: Vec<PeakSite>,
@@ -79,6 +81,9 @@ pub struct PeakSite {
     pub place: Option<String>,
     pub bytes: u64,
     pub count: u64,
+    /// The two numbers are an estimate from sampled stacks; `None`: they are exact.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Errors>,
     /// A caching allocator holds at least a part of it.
     pub pool: bool,
     pub allocator: Option<&'static str>,
@@ -214,13 +219,14 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
         threads: snapshot.threads.clone(),
         counters: snapshot.counters.clone(),
         allocators: snapshot.allocators.clone(),
+        sampling: snapshot.sampling,
         at_peaks: snapshot.at_peaks.clone(),
         ..Snapshot::empty()
     };
     let Ok(view) = tables.into_at(&Point::Peak) else {
         return Vec::new();
     };
-    let groups = Groups::of(&view, stacks);
+    let groups = Groups::of(&view, stacks).by_stack();
     let of_sum = |sum: Sum| {
         let members = groups.all.iter().filter(|group| sum.includes(group));
         let rows = rows_by(&view, stacks, members, By::Site);
@@ -258,7 +264,10 @@ impl Sum {
             count: all.count,
             time_ns: self.time_ns,
             phase: phase_at(&snapshot.phases, self.time_ns),
-            difference: if rows.is_empty() { 0 } else { difference },
+            difference: match rows.is_empty() || snapshot.sampling.is_some() {
+                true => 0,
+                false => difference,
+            },
             sites: shown.iter().map(PeakSite::of).collect(),
             others: Tally::total(others.iter().map(Row::tally)),
             other_sites: others.len(),
@@ -274,6 +283,7 @@ impl PeakSite {
             place: row.site().and_then(|site| site.short_place()),
             bytes: row.bytes,
             count: row.count,
+            estimated: row.estimated,
             pool: row.pool,
             allocator: row.allocator,
             library: row.library,

@@ -120,6 +120,9 @@ pub struct Report<'a> {
     /// Stacks were sampled: rows by stack are estimates. Totals are exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// The totals are estimates too: of stacks that the filter selects, or at the peak.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub totals_estimated: bool,
     /// Points in time that the program named.
     pub marks: &'a [Mark],
     pub taken: &'a Taken,
@@ -405,6 +408,7 @@ impl<'a> Report<'a> {
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             allocators: &snapshot.allocators,
             sampling: snapshot.sampling,
+            totals_estimated: estimates.is_some() && (is_of_stacks || snapshot.allocations.is_summed()),
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             losses: &snapshot.losses,

@@ -83,6 +83,7 @@ impl Follower {
             self.counted = None;
             // After an error the tallies are incomplete, so they are dropped.
             let mut tallies = std::mem::take(&mut self.tallies);
+            tallies.sample_bytes = header.field(offset_of!(Header, sample_bytes));
             let mut changes = scan(&mut tallies, &source, &header, began_ns)?;
             if counted(&source, &source.header()?)? != before {
                 tallies.leave_for_later(&mut changes);
@@ -137,6 +138,7 @@ impl Follower {
             device: devices.get(&tally.key.device.into()).copied(),
             carries_blocks: tally.key.carries_blocks,
             tally: tally.tally(),
+            at_stack: tally.at_stack(),
             oldest_ns: tally.oldest_ns,
             newest_ns: tally.newest_ns,
         }

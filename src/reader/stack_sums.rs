@@ -29,6 +29,8 @@ pub struct Sum {
     /// Recorded blocks of a framework allocator lie inside them.
     pub carries_blocks: bool,
     pub tally: Tally,
+    /// What the records stand for if stacks were sampled, and 0 for those without a stack; otherwise the same.
+    pub at_stack: Tally,
     pub oldest_ns: u64,
     pub newest_ns: u64,
 }
@@ -43,6 +45,7 @@ impl StackSums {
             device: group.call.device,
             carries_blocks: group.owner.is_some(),
             tally: group.tally(),
+            at_stack: group.at_stack(),
             oldest_ns: group.oldest_ns,
             newest_ns: group.newest_ns,
         };

@@ -72,6 +72,8 @@ pub struct Settings<'a> {
     pub depth: Option<u32>,
     /// The mean distance in bytes of sampled stacks.
     pub sample: Option<u64>,
+    /// Which frames stacks consist of.
+    pub stacks: Option<&'a str>,
     /// Record only processes whose executable's name matches.
     pub only: Option<&'a str>,
     /// Record only the process whose parent has this id: the program itself.
@@ -109,6 +111,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
         chosen("CULEAK_DEPTH", text(settings.depth)),
         chosen("CULEAK_SAMPLE", text(settings.sample)),
+        chosen("CULEAK_STACKS", text(settings.stacks)),
         ("CULEAK_ONLY", text(settings.only)),
         ("CULEAK_PARENT", text(settings.only_child_of)),
         chosen("CULEAK_JAX_BUFFERS", text(settings.jax_buffers.then_some("addresses"))),
@@ -289,6 +292,7 @@ mod tests {
             tag: "k3f9",
             depth: None,
             sample: None,
+            stacks: None,
             only: None,
             only_child_of: None,
             address_sanitizer: false,

@@ -27,6 +27,8 @@ pub struct Reading {
     pub freed: u64,
     /// Objects without an address that exist, most first.
     pub objects: Vec<(Kind, u64)>,
+    /// The mean distance of sampled stacks; `None`: rows are exact.
+    pub sample_bytes: Option<u64>,
     pub losses: Losses,
     pub events_during_read: u64,
 }
@@ -81,6 +83,7 @@ impl Reading {
             allocated: sum(&mut snapshot.counters.iter().map(|counter| counter.total_count)),
             freed: sum(&mut snapshot.counters.iter().map(|counter| counter.freed_count)),
             objects,
+            sample_bytes: snapshot.sampling.map(|sampling| sampling.bytes),
             losses: snapshot.losses.clone(),
             events_during_read: snapshot.taken.events_during_read,
             process: snapshot.process.clone(),

@@ -68,11 +68,14 @@ impl LiveSums {
                 kind: sum.kind,
                 carries_blocks: sum.carries_blocks,
             };
-            tallies.entry(key).or_default().join(LiveTally {
-                tally: sum.tally,
-                oldest_ns: sum.oldest_ns,
-                newest_ns: sum.newest_ns,
-            });
+            // Of memory whose stack was not taken, only the sum of the device is known.
+            if sum.at_stack.count > 0 || sum.tally.count == 0 {
+                tallies.entry(key).or_default().join(LiveTally {
+                    tally: sum.at_stack,
+                    oldest_ns: sum.oldest_ns,
+                    newest_ns: sum.newest_ns,
+                });
+            }
             if let Some(device) = sum.device
                 && sum.kind.place().on_device()
             {

@@ -186,9 +186,15 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
         parts::place(row.stack.site()),
-        sizes(row.after, row.bytes_delta, row.count_delta),
+        sizes(row.after, row.bytes_delta, row.count_delta) + &error(row),
         if row.pool { parts::POOL } else { "" },
     )
+}
+
+/// ` ≈ ± 12 MiB` for an estimate from sampled stacks.
+fn error(row: &DiffRow) -> String {
+    let error = row.estimated.map(|errors| units::bytes(errors.bytes_error));
+    error.map_or_else(String::new, |error| format!(" (≈, ± {error})"))
 }
 
 fn sizes(after: Tally, bytes: i128, count: i128) -> String {

@@ -176,6 +176,14 @@ pub fn long_place(frame: &Frame) -> String {
     Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
 }
 
+/// `≈ ` in front of totals that are estimates.
+pub fn about(report: &Report) -> &'static str {
+    match report.totals_estimated {
+        true => "≈ ",
+        false => "",
+    }
+}
+
 /// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks.
 pub fn bytes(bytes: u64, estimated: Option<Errors>) -> String {
     match estimated {

@@ -181,7 +181,7 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut what = Vec::new();
     let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
     if on_device.count > 0 {
-        let size = units::bytes(on_device.bytes);
+        let size = format!("{}{}", parts::about(report), units::bytes(on_device.bytes));
         what.push(match live.as_slice() {
             [] => format!("{size} of GPU memory{peak}"),
             [one] => format!("{size} on GPU {}{peak}", one.ordinal),

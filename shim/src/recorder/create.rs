@@ -78,7 +78,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     });
     let depth = settings::depth();
     auto_snapshot::configure();
-    stacks::configure(depth, settings::is_set(variables::UNWINDER));
+    stacks::configure(depth, settings::frames(), settings::is_set(variables::UNWINDER));
     messages::remember_stderr();
     settings::each_mistake(messages::mistake);
     // The walker reads the loader's list at its first walk: better here than inside the program's first allocation.

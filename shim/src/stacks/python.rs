@@ -34,6 +34,15 @@ pub fn hash(native: u64, depth: usize) -> u64 {
     }
 }
 
+/// The hash of the calling thread's Python frames alone; `None` if it has none.
+#[inline(always)]
+pub fn hash_alone(depth: usize) -> Option<u64> {
+    /// Where the hash of the native frames would be.
+    const ALONE: u64 = 0x5079_7468_6f6e_0001;
+    let hash = hash(ALONE, depth);
+    (hash != ALONE).then_some(hash)
+}
+
 /// The frames of a stack to be stored. All zeros is an empty one.
 pub struct Frames {
     frames: [Frame; DEPTH_MAX],
@@ -156,14 +165,14 @@ pub fn prepare() {
     }
 }
 
-/// Records the state of the interpreter if it has changed.
-pub fn record_interpreter(recording: &Recording) {
+/// Records the state of the interpreter if it has changed. `are_left_out`: its frames are not wanted.
+pub fn record_interpreter(recording: &Recording, are_left_out: bool) {
     if SEEN.swap(false, Relaxed) {
         prepare();
     }
     let (version, why) = match python::status() {
         Status::Absent => return,
-        Status::Ready { version } => (version, None),
+        Status::Ready { version } => (version, are_left_out.then_some("recorded with --stacks native")),
         Status::Unsupported { version, why } => (version, Some(why)),
     };
     let state = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);

@@ -9,6 +9,7 @@ use super::summary::{Site, Summary, SummaryRow};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
+use crate::analysis::estimate::sampled;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::words::plural;
 
@@ -388,6 +389,9 @@ impl DeviceTrend {
 
 fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<String> {
     let mut warnings = Vec::new();
+    if let Some(sampling) = summaries.iter().find_map(|summary| summary.sampling) {
+        warnings.push(sampled("of some or all snapshots", sampling));
+    }
     if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
         warnings.push("the program set no marks (culeak_mark), so growth cannot be measured against them; leave out --against marks".to_owned());
     }

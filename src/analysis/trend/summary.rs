@@ -15,7 +15,7 @@ use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by}
 use crate::analysis::site::CallStacks;
 pub use crate::analysis::site::text::{Site, SiteFrame};
 use crate::kind::Kind;
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Sampling, Snapshot};
 
 /// One snapshot of one process.
 #[derive(Debug, Clone)]
@@ -37,6 +37,7 @@ pub struct Summary {
     pub(super) objects_known: bool,
     pub(super) devices: Vec<DeviceSummary>,
     pub(super) lost_allocations: u64,
+    pub(super) sampling: Option<Sampling>,
     pub(super) bare: bool,
 }
 
@@ -110,6 +111,7 @@ impl Summary {
             objects_known: snapshot.objects_known,
             devices: devices(snapshot),
             lost_allocations: snapshot.losses.lost_allocations,
+            sampling: snapshot.sampling,
         }
     }
 

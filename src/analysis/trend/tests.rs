@@ -64,6 +64,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
                 total_and_used: None,
             }],
             lost_allocations: 0,
+            sampling: None,
             bare: false,
         }
     };

@@ -8,11 +8,15 @@ use foldhash::HashMap;
 
 use crate::analysis::framework::{Block, block_in, can_carry};
 use crate::analysis::tally::Tally;
-use crate::format::{NONE, RecordValues};
+use crate::format::{NONE, RecordValues, UNSAMPLED};
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::Attributes;
 use crate::reader::records::decoded;
+use crate::sampling::{self, Weight};
 use crate::snapshot::allocations::Row;
+
+/// Bits behind the point of weights.
+const UNIT: u32 = 16;
 
 /// The properties that the records of one tally share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,6 +35,10 @@ pub struct StackTally {
     /// Wide enough not to overflow, so that records can be subtracted again.
     bytes: u128,
     count: u64,
+    /// The mean distance of sampled stacks; 0: each record has its stack.
+    sample_bytes: u64,
+    /// What the records stand for: bytes and blocks, in units of 2^-16.
+    weights: (u128, u128),
     pub oldest_ns: u64,
     pub newest_ns: u64,
     /// The oldest or newest record has left, and its successor is not known yet.
@@ -63,6 +71,8 @@ pub struct StackTallies {
     numbers: HashMap<TallyKey, u32>,
     /// In order of address.
     blocks: Vec<Block>,
+    /// As the header of the recording has it.
+    pub sample_bytes: u64,
 }
 
 pub const NOTHING: Row = Row {
@@ -151,7 +161,7 @@ impl StackTallies {
         let next = self.tallies.len() as u32;
         let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
-            self.tallies.push(StackTally::new(key));
+            self.tallies.push(StackTally::new(key, self.sample_bytes));
         }
         self.tallies[number as usize].join(row);
         number
@@ -228,11 +238,13 @@ impl StackTallies {
 }
 
 impl StackTally {
-    fn new(key: TallyKey) -> StackTally {
+    fn new(key: TallyKey, sample_bytes: u64) -> StackTally {
         StackTally {
             key,
             bytes: 0,
             count: 0,
+            sample_bytes,
+            weights: (0, 0),
             oldest_ns: u64::MAX,
             newest_ns: 0,
             stale: false,
@@ -242,18 +254,46 @@ impl StackTally {
     fn join(&mut self, row: &Row) {
         self.bytes += u128::from(row.bytes);
         self.count += 1;
+        let (bytes, count) = self.weight(row);
+        self.weights.0 += bytes;
+        self.weights.1 += count;
         self.spans(row.time_ns);
     }
 
     fn leave(&mut self, row: &Row) {
         self.bytes -= u128::from(row.bytes);
         self.count -= 1;
+        let (bytes, count) = self.weight(row);
+        self.weights.0 -= bytes;
+        self.weights.1 -= count;
         self.stale |= row.time_ns == self.oldest_ns || row.time_ns == self.newest_ns;
     }
 
     fn spans(&mut self, time_ns: u64) {
         self.oldest_ns = self.oldest_ns.min(time_ns);
         self.newest_ns = self.newest_ns.max(time_ns);
+    }
+
+    /// What a record adds to `weights`. It depends on the record alone, so that it can be subtracted again.
+    fn weight(&self, row: &Row) -> (u128, u128) {
+        if self.sample_bytes == 0 || !sampling::may_be_left_out(self.key.kind, row.bytes) {
+            return (u128::from(row.bytes) << UNIT, 1 << UNIT);
+        }
+        let weight = Weight::of(row.bytes, self.sample_bytes);
+        let unit = (1u64 << UNIT) as f64;
+        ((weight.bytes * unit) as u128, (weight.count * unit) as u128)
+    }
+
+    /// The memory of the stack; an estimate if stacks were sampled.
+    pub fn at_stack(&self) -> Tally {
+        if self.key.stack == UNSAMPLED {
+            return Tally::default();
+        }
+        let rounded = |sum: u128| u64::try_from((sum + (1 << (UNIT - 1))) >> UNIT).unwrap_or(u64::MAX);
+        Tally {
+            bytes: rounded(self.weights.0),
+            count: rounded(self.weights.1),
+        }
     }
 
     pub fn tally(&self) -> Tally {

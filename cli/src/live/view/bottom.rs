@@ -64,7 +64,13 @@ fn losses<'a>(state: &State, palette: &Palette) -> Line<'a> {
     let Some(reading) = state.reading_shown() else {
         return Line::raw("");
     };
-    let text: String = ended.chain([not_recorded(reading)]).collect();
+    let sampled = reading.sample_bytes.map(|bytes| {
+        format!(
+            "call sites are estimates (≈) from a stack for each {} · ",
+            units::bytes(bytes)
+        )
+    });
+    let text: String = ended.chain(sampled).chain([not_recorded(reading)]).collect();
     let lost = reading.losses.lost_allocations + reading.losses.lost_stacks > 0;
     Line::styled(text, if lost { palette.warning } else { palette.dim })
 }

@@ -10,7 +10,7 @@ use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Taken};
 
 use crate::escape::Escaped;
 use crate::text::units::{self, plural};
-use crate::text::{objects, parts};
+use crate::text::{columns, objects, parts};
 
 /// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
@@ -34,15 +34,16 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         .filter(|(tally, _)| tally.count > 0)
         .map(|(tally, name)| format!("{} {name}", units::bytes(tally.bytes)))
         .collect();
+    let about = parts::about(report);
     row(
         word,
         match held.total() {
             Tally { count: 0, .. } => "nothing".to_owned(),
-            total => format!("{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
+            total => format!("{about}{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
     );
     if let Some(sampling) = report.sampling {
-        row("stacks", sampled(sampling.bytes));
+        row("stacks", sampled(sampling.bytes, report.totals_estimated));
     }
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter, report.objects.left_out));
@@ -157,12 +158,11 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     rows
 }
 
-/// What is estimated in a report of sampled stacks.
-pub fn sampled(bytes: u64) -> String {
-    format!(
-        "sampled, one for each {} on average: sums of call sites are estimates (≈) with their standard error (±); totals are exact",
-        units::bytes(bytes)
-    )
+/// What is estimated in a report of sampled stacks. `totals`: the totals too.
+fn sampled(bytes: u64, totals: bool) -> String {
+    let each = units::bytes(bytes);
+    let totals = if totals { "so are the totals" } else { "totals are exact" };
+    format!("sampled, one for each {each} on average: sums of call sites are estimates (≈, ± standard error), {totals}")
 }
 
 /// `, after 40.5 s in epoch 3 / backward`.
@@ -182,10 +182,17 @@ fn peak_sites(peak: &Peak) -> Vec<String> {
     let shown = &peak.sites[..peak.sites.len().min(PEAK_SITES_SHOWN)];
     let tallies: Vec<(String, String)> = shown
         .iter()
-        .map(|site| (units::bytes(site.bytes), plural(site.count, "block", "blocks")))
+        .map(|site| {
+            let about = if site.estimated.is_some() { "≈ " } else { "" };
+            let blocks = plural(site.count, "block", "blocks");
+            (parts::bytes(site.bytes, site.estimated), format!("{about}{blocks}"))
+        })
         .collect();
     let widest = |width: fn(&(String, String)) -> usize| tallies.iter().map(width).max().unwrap_or(0);
-    let (sizes, blocks) = (widest(|(size, _)| size.len()), widest(|(_, blocks)| blocks.len()));
+    let (sizes, blocks) = (
+        widest(|(size, _)| columns::width(size)),
+        widest(|(_, blocks)| columns::width(blocks)),
+    );
     let line = |(site, (size, count)): (&PeakSite, &(String, String))| {
         let place = site.place.iter().map(|place| format!("  {}", Escaped(place)));
         let (name, place) = (parts::short_name(&site.label), place.collect::<String>());

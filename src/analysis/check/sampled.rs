@@ -1,0 +1,44 @@
+//! Checks of recordings with sampled stacks: limits of a call site are compared with an estimate and its error.
+//!
+//! Limits on the whole (`--max-leaked`, `--max-kind`, the number of blocks) are judged by exact sums. A limit of a call site is
+//! broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to the limit, a warning says so.
+
+use super::{Judged, Limits, Rules, site_name};
+use crate::analysis::groups::Groups;
+use crate::analysis::report::Row;
+use crate::analysis::site::CallStacks;
+use crate::analysis::words;
+use crate::snapshot::Snapshot;
+
+/// The judged groups by stack, if stacks were sampled: what their records stand for.
+pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Option<Groups<'a>> {
+    snapshot.sampling?;
+    Some(super::groups(snapshot, stacks, rules).by_stack())
+}
+
+/// Standard errors between an estimate and a limit that it breaks, or is certain to keep.
+const CERTAIN: u64 = 3;
+
+/// What a row holds at least: an estimate from sampled stacks less its error.
+pub(super) fn at_least(row: &Row) -> u64 {
+    let error = row.estimated.map_or(0, |errors| errors.bytes_error);
+    row.bytes.saturating_sub(CERTAIN.saturating_mul(error))
+}
+
+/// Warns that a sampled recording cannot show whether a call site keeps its limit.
+pub(super) fn undecided(judged: &Judged, limits: &Limits) -> Option<String> {
+    let row = &judged.row;
+    let error = row.estimated?.bytes_error;
+    let at_most = row.bytes.saturating_add(CERTAIN.saturating_mul(error));
+    let known = judged.known.map(|known| limits.tolerance.allows(known.bytes));
+    let near = |limit: &u64| at_least(row) <= *limit && *limit < at_most;
+    let limit = limits.max_per_site.filter(near).or_else(|| known.filter(near))?;
+    Some(format!(
+        "{} holds about {} ± {}, too close to its limit of {} to be judged from sampled stacks; record with a smaller --sample, or \
+         without it",
+        site_name(row),
+        words::bytes(row.bytes),
+        words::bytes(error),
+        words::bytes(limit)
+    ))
+}
