@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What one recorded event costs on a driver that does nothing: bare, recorded, and recorded with libgcc's unwinder; and
-# heaptrack on a malloc program of the same shape, if it is installed. Then how the cost scales with threads, and finally how
+# What one recorded event costs on a driver that does nothing: bare, recorded, recorded with sampled stacks, and recorded with
+# libgcc's unwinder; and heaptrack on a malloc program of the same shape, if it is installed. Then how the cost scales with threads, and finally how
 # many instructions an event takes.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
@@ -41,6 +41,7 @@ echo "| --- | --- | --- | --- | --- | --- |"
 for frames in 10 20 40; do
     row "bare" $frames 1 "$work/event"
     row "culeak" $frames 1 env LD_PRELOAD="$shim" "$work/event"
+    row "culeak, CULEAK_SAMPLE=512KiB" $frames 1 env LD_PRELOAD="$shim" CULEAK_SAMPLE=512KiB "$work/event"
     row "culeak, CULEAK_UNWINDER=libgcc" $frames 1 env LD_PRELOAD="$shim" CULEAK_UNWINDER=libgcc "$work/event"
     for object in stream event-object segment; do
         row "$object, bare" $frames 1 "$work/$object"
@@ -60,4 +61,6 @@ done
 if [ -x "$work/count" ]; then
     printf '\n%s\n' "instructions at 20 frames, the bench's own included:"
     LD_PRELOAD="$shim" "$work/count" 20
+    printf '\n%s\n' "the same of a block that sampling leaves out:"
+    CULEAK_SAMPLE=1TiB LD_PRELOAD="$shim" "$work/count" 20 | head -n 2
 fi

@@ -143,4 +143,4 @@ pub fn whole_weight(bytes: u64, mean: u64, key: u64) -> (u64, u64) {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests;
+pub(crate) mod tests;

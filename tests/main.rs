@@ -39,6 +39,7 @@ mod points;
 mod pools;
 mod python;
 mod recording_file;
+mod sampling;
 mod segments;
 mod segments_over_time;
 mod signals;

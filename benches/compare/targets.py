@@ -192,7 +192,6 @@ def calls(t):
     tried = t.machine.run(program, "plain_pair", how="bare", fresh=True)
     if tried.code != 0:
         raise Missing(f"no working GPU: {tried.err.strip().splitlines()[-1] if tried.err.strip() else f'exit {tried.code}'}")
-    nanoseconds = lambda run: float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
     rows, answers = [], []
     for name, case, wanted in (
         ("cudaMallocAsync + cudaFreeAsync, 100,000 pairs", "ordered_pair", 1.3),
@@ -277,6 +276,54 @@ def steps(t):
     for name, _ in ways:
         ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
         yield f"{ratio}x (PyTorch's recorder: {recorder})", ratio.median <= 1.03
+
+
+# ---- sampled stacks, and cheaper ones ----
+
+
+SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
+
+
+def nanoseconds(run):
+    return float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
+
+
+@group(
+    "sampled_calls",
+    ("sampled, 512 KiB: cudaMallocAsync + cudaFreeAsync", "<= 1.10x bare"),
+    ("sampled, 512 KiB: 20,000 live cudaMalloc of 512 B", "no target"),
+)
+def sampled_calls(t):
+    program = t.machine.out / "bin" / "cost"
+    if not program.exists():
+        raise Missing("cost.cu was not built: no nvcc")
+    for case, wanted in (("ordered_pair", 1.10), ("many_live", None)):
+        bare, watched = alternating(t.machine, [program, case], env=SAMPLED, pairs=t.times(7), how="preload")
+        without, within = ([nanoseconds(run) for run in runs] for runs in (bare, watched))
+        ratio = Ratio(without, within)
+        figure = f"{ratio}x ({median(without):.0f} ns bare, {median(within):.0f})"
+        yield figure, None if wanted is None else ratio.median <= wanted
+
+
+@group(
+    "sampled_steps",
+    ("sampled, 512 KiB: torch.empty + del", "<= 1.05x bare"),
+    ("sampled, 512 KiB: transformer step, caching on", "<= 1.01x bare"),
+    ("--stacks python: torch.empty + del", "<= 1.10x bare"),
+    ("--stacks python: transformer step, caching on", "no target"),
+)
+def sampled_steps(t):
+    device = torch_of(t)
+    ways = {"bare": {}, "sampled": SAMPLED, "python": {"CULEAK_STACKS": "python"}}
+    step(t, device)  # warms up the file caches
+    seen = by_turns(t, 4, ways, lambda way: step(t, device, how="bare" if way == "bare" else "preload", env=ways[way])[0])
+    for way, limits in (("sampled", {"PAIR": 1.05, "STEP": 1.01}), ("python", {"PAIR": 1.10, "STEP": None})):
+        for what, limit in limits.items():
+            without, within = ([timed[what][0] for timed in seen[name]] for name in ("bare", way))
+            ratio = Ratio(without, within)
+            unit = "ns" if what == "PAIR" else "ms"
+            figure = f"{ratio}x ({median(without):.2f} {unit} bare, {median(within):.2f})"
+            yield figure, None if limit is None else ratio.median <= limit
 
 
 # ---- with an event log ----

@@ -155,7 +155,11 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool)
     Entry {
         bytes: event.bytes,
         requested: event.requested,
-        time_ns: if has_stack { recording.now() } else { recording.now_coarse() },
+        time_ns: if has_stack {
+            recording.now()
+        } else {
+            recording.now_coarse()
+        },
         extra: event.extra,
         pool: event.pool,
         stack: match has_stack {
@@ -259,7 +263,11 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
             let key = key(event.space, address);
             recording.prepare(shard, key);
             // Each block is chosen or not by itself; the stack was taken once.
-            let entry = if sampling::chooses(event.bytes) { &entry } else { &left_out };
+            let entry = if sampling::chooses(event.bytes) {
+                &entry
+            } else {
+                &left_out
+            };
             was_lost |= !recording.allocated_out_of_line(shard, key, entry);
         }
         if was_lost {

@@ -268,8 +268,9 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
             }
         })
         .collect();
-    // Totals are exact, unless suppressions leave out a part of them by its stack.
-    let whole = match by_stack.is_some() && sorted.sieve.suppressed() == Tally::default() {
+    // Totals are exact, unless suppressions or an earlier boundary leave out a part of them by its stack.
+    let is_whole = sorted.sieve.suppressed() == Tally::default() && rules.previous.is_none();
+    let whole = match by_stack.is_some() && is_whole {
         true => sort(snapshot, &groups, &stacks, rules).judged,
         false => sorted.judged.clone(),
     };
@@ -383,7 +384,7 @@ pub fn other_point(snapshot: &Snapshot, rules: &Rules) -> Option<String> {
 /// A baseline of all sites that a check without a baseline would judge.
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
-    let groups = groups(snapshot, &stacks, rules);
+    let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
     let mut sorted = sort(snapshot, &groups, &stacks, rules);
     let objects = objects::for_baseline(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules));
     Baseline::of(
@@ -497,7 +498,7 @@ pub fn judged(snapshot: &Snapshot, rules: &Rules) -> Tally {
 /// The memory that a check with these rules judges, by call site.
 pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
     let stacks = CallStacks::of(snapshot);
-    let groups = groups(snapshot, &stacks, rules);
+    let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
     BySite::of(sort(snapshot, &groups, &stacks, rules).judged.iter(), &stacks)
 }
 

@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use crate::analysis::estimate::sampled;
 use crate::analysis::filter::{Filter, Filtered};
 use crate::analysis::program::Program;
 use crate::analysis::suppressions::Used;
@@ -101,6 +102,8 @@ impl Job {
             differing.extend(found.processes);
             warnings.extend(found.warnings);
         }
+        let sampling = self.rows.iter().flatten().find_map(|row| row.sampling);
+        warnings.extend(sampling.map(|sampling| sampled("of some or all processes", sampling)));
         rows.sort_by(compare);
         let mut stands_out: Vec<bool> = vec![false; self.rows.len()];
         let of_sites = rows.iter().flat_map(|(_, members)| members);

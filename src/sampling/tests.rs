@@ -1,16 +1,16 @@
 use super::*;
 use crate::lockfree::index::mix;
 
-const MEAN: u64 = 512 << 10;
+pub(crate) const MEAN: u64 = 512 << 10;
 
 /// A sampler as a thread of the preload library has it.
-struct Sampler {
+pub(crate) struct Sampler {
     state: u64,
     left: u64,
 }
 
 impl Sampler {
-    fn new(seed: u64) -> Sampler {
+    pub(crate) fn new(seed: u64) -> Sampler {
         let state = next(mix(seed) | 1);
         Sampler {
             state,
@@ -18,7 +18,7 @@ impl Sampler {
         }
     }
 
-    fn chooses(&mut self, bytes: u64) -> bool {
+    pub(crate) fn chooses(&mut self, bytes: u64) -> bool {
         if bytes < self.left {
             self.left -= bytes;
             return false;
@@ -120,9 +120,17 @@ fn estimates_are_unbiased_and_their_error_is_the_one_stated() {
     }
     let runs = RUNS as f64;
     let error_of_mean = (squares / runs).sqrt() / runs.sqrt();
-    assert!((sum / runs - bytes as f64).abs() < 4.0 * error_of_mean, "{} of {bytes}", sum / runs);
+    assert!(
+        (sum / runs - bytes as f64).abs() < 4.0 * error_of_mean,
+        "{} of {bytes}",
+        sum / runs
+    );
     assert!((variance / squares - 1.0).abs() < 0.2, "{variance} against {squares}");
-    assert!((counted / runs / count as f64 - 1.0).abs() < 0.1, "{} of {count}", counted / runs);
+    assert!(
+        (counted / runs / count as f64 - 1.0).abs() < 0.1,
+        "{} of {count}",
+        counted / runs
+    );
 }
 
 #[test]
@@ -131,7 +139,10 @@ fn whole_weights_are_unbiased_and_depend_on_the_key_alone() {
     let mean = weights.sum::<u64>() as f64 / 1e5;
     let exact = 1.0 / probability(MEAN, MEAN);
     // The standard deviation of one rounding is at most 1/2.
-    assert!((mean - exact).abs() < 4.0 * 0.5 / 1e5f64.sqrt(), "{mean} against {exact}");
+    assert!(
+        (mean - exact).abs() < 4.0 * 0.5 / 1e5f64.sqrt(),
+        "{mean} against {exact}"
+    );
     assert_eq!(whole_weight(4096, MEAN, 17), whole_weight(4096, MEAN, 17));
     assert_eq!(whole_weight(1 << 40, MEAN, 17), (1 << 40, 1));
 }

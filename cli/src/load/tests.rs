@@ -341,6 +341,10 @@ mod schema {
             of: culeak::snapshot::EndOf::Script,
             time_ns: 7,
         });
+        full.sampling = Some(culeak::snapshot::Sampling {
+            bytes: 512 << 10,
+            left_out: Some(0),
+        });
         full.taken.point = Some(culeak::point::Point::Mark("epoch 1".to_owned()));
         full.at_peaks.push(culeak::snapshot::AtPeak {
             stack: Some(0),

@@ -23,7 +23,7 @@ use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{ProcessState, Snapshot, Stack};
+use crate::snapshot::{ProcessState, Sampling, Snapshot, Stack};
 
 /// The number of a site; held and cached memory of one line have two numbers.
 pub type SiteId = u32;
@@ -314,6 +314,9 @@ pub struct ProcessRow {
     pub lacks_mark: bool,
     /// Allocations that were not recorded.
     pub lost_allocations: u64,
+    /// How stacks were sampled: what it holds at call sites is estimated.
+    #[serde(skip)]
+    pub sampling: Option<Sampling>,
     /// It is an automatic snapshot, and not the recording.
     #[serde(skip)]
     pub is_automatic: bool,
@@ -342,6 +345,7 @@ impl ProcessRow {
             left_out: Tally::default(),
             lacks_mark: false,
             lost_allocations: snapshot.losses.lost_allocations,
+            sampling: snapshot.sampling,
             is_automatic: snapshot.taken.automatic.is_some(),
             at_unix_ns: snapshot.process.started_unix_ns.saturating_add(at_ns),
         }
@@ -397,19 +401,24 @@ impl ProcessSums {
         let mut row = ProcessRow::of(snapshot, source);
         let mut sums: HashMap<(SiteId, Option<PathId>), Tally> = HashMap::default();
         for group in &groups.all {
-            let Some(known) = named.get(group.stack) else {
+            let known = named.get(group.stack);
+            if known.is_none() && !group.is_left_out {
                 continue;
-            };
+            }
+            let allocator = known.and_then(|known| known.allocator);
             let kind = group.call.kind;
             let watches = |allocator| groups.watched.contains(allocator);
-            let blocks_are_known = group.owner.is_some() || known.allocator.is_some_and(watches);
-            let level = Level::of(kind, known.allocator.is_some(), blocks_are_known);
+            let blocks_are_known = group.owner.is_some() || allocator.is_some_and(watches);
+            let level = Level::of(kind, allocator.is_some(), blocks_are_known);
             match kind.place() {
                 Place::Nowhere | Place::Segment | Place::Object => {}
                 _ if level == Level::Held => row.held.join(group.tally()),
                 _ => row.pools.join(group.tally()),
             }
-            if level.is_listed() {
+            if let Some(known) = known
+                && level.is_listed()
+                && !group.is_left_out
+            {
                 let site = known.id(is_pool(kind, known.pool));
                 sums.entry((site, known.path)).or_default().join(group.at_stack());
             }

@@ -57,6 +57,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
         left_out: Tally::default(),
         lacks_mark: false,
         lost_allocations: 0,
+        sampling: None,
         is_automatic: false,
         at_unix_ns: 0,
     };

@@ -7,6 +7,7 @@ use crate::analysis::site::Fingerprint;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
 
+mod sampled;
 mod synthetic;
 
 use synthetic::{BOUNDED, Family, GROWING, Random};

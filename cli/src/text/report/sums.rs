@@ -161,7 +161,11 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
 /// What is estimated in a report of sampled stacks. `totals`: the totals too.
 fn sampled(bytes: u64, totals: bool) -> String {
     let each = units::bytes(bytes);
-    let totals = if totals { "so are the totals" } else { "totals are exact" };
+    let totals = if totals {
+        "so are the totals"
+    } else {
+        "totals are exact"
+    };
     format!("sampled, one for each {each} on average: sums of call sites are estimates (≈, ± standard error), {totals}")
 }
 

@@ -1,0 +1,381 @@
+//! Sampled stacks (`--sample`): totals stay exact, call sites are estimates, and what needs every stack says so.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Command, Output};
+
+use culeak::kind::Kind;
+use culeak::snapshot::Snapshot;
+use serde_json::Value;
+
+use crate::interpreters::interpreters;
+use crate::support::claims::Claims;
+use crate::support::outcome::recordings_in;
+use crate::support::profile::fake_driver_folder;
+use crate::support::profile::folder;
+use crate::support::{Lookup, Outcome, Profile, culeak, profile, program, shim, victim};
+use crate::tensors::{tensors, torch};
+
+/// Live bytes and blocks, then allocated bytes and blocks.
+type Figures = [u64; 4];
+
+fn sampled(behaviour: &str, mean: &str) -> Outcome {
+    let outcome = profile("samples")
+        .arg(behaviour)
+        .setting("CULEAK_SAMPLE", mean)
+        .env("CULEAK_TEST_SEED", "1")
+        .run();
+    outcome.expect_success();
+    outcome
+}
+
+/// What the program printed of each of its call sites.
+fn truth(outcome: &Outcome) -> BTreeMap<String, Figures> {
+    let sites = outcome.stdout.lines().filter_map(|line| {
+        let (name, figures) = line.strip_prefix("site ")?.split_once(": ")?;
+        let mut numbers = figures.split(' ').filter_map(|word| word.parse().ok());
+        let figures = std::array::from_fn(|_| numbers.next().expect("a number"));
+        Some((name.to_owned(), figures))
+    });
+    sites.collect()
+}
+
+fn report(outcome: &Outcome, options: &[&str]) -> Value {
+    let output = Command::new(culeak())
+        .args(["report", "--json", "--top", "0"])
+        .args(options)
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("culeak starts");
+    let text = String::from_utf8_lossy(&output.stderr);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+/// Every total of the recording is the program's own.
+fn expect_exact_totals(snapshot: &Snapshot, sites: &BTreeMap<String, Figures>) {
+    let sum = |names: &[&str], figure: usize| -> u64 { names.iter().map(|name| sites[*name][figure]).sum() };
+    for (kind, names) in [
+        (Kind::Device, &["small_blocks", "mixed_blocks"][..]),
+        (Kind::Async, &["large_blocks"]),
+    ] {
+        let counted = snapshot.counted(kind);
+        let live = (counted.live_bytes, counted.live_count);
+        let all = (counted.total_bytes, counted.total_count);
+        assert_eq!(live, (sum(names, 0), sum(names, 1)), "{kind:?}");
+        assert_eq!(all, (sum(names, 2), sum(names, 3)), "{kind:?}");
+        assert_eq!(counted.freed_count, all.1 - live.1, "{kind:?}");
+    }
+}
+
+/// Each call site's estimate is within this number of standard errors of the truth.
+fn expect_near(report: &Value, sites: &BTreeMap<String, Figures>, errors: u64) {
+    let rows = report["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), sites.len(), "{rows:#?}");
+    for row in rows {
+        let site = &sites[row["label"].as_str().expect("a label")];
+        for (figure, error, truth) in [("bytes", "bytes_error", site[0]), ("count", "count_error", site[1])] {
+            let (found, error) = (number(&row[figure]), number(&row["estimated"][error]));
+            assert!(
+                found.abs_diff(truth) <= errors * error && error < truth,
+                "{}: {found} ± {error} {figure}, and {truth} in truth",
+                row["label"]
+            );
+        }
+    }
+}
+
+#[test]
+fn totals_are_exact_and_sites_are_within_their_errors() {
+    let outcome = sampled("keep", "512KiB");
+    let sites = truth(&outcome);
+    let snapshot = outcome.only_snapshot();
+    expect_exact_totals(snapshot, &sites);
+    // One thread and a fixed seed: the same blocks are chosen in each run.
+    expect_near(&report(&outcome, &[]), &sites, 4);
+    let sampling = snapshot.sampling.expect("stacks were sampled");
+    let without = snapshot.allocations.iter().filter(|row| row.stack == sampling.left_out);
+    let (without, all) = (without.count(), snapshot.allocations.len());
+    assert!(
+        without > all / 10 && without < all,
+        "{without} of {all} without a stack"
+    );
+    assert!(
+        snapshot.allocations.iter().all(|row| row.stack.is_some()),
+        "no stack was lost"
+    );
+    let peaks: u64 = sites.values().map(|site| site[0]).sum();
+    assert!(snapshot.device_peaks[0].peak_bytes >= peaks);
+}
+
+#[test]
+fn threads_sample_apart_and_their_totals_are_exact() {
+    let outcome = sampled("threads", "512KiB");
+    let sites = truth(&outcome);
+    expect_exact_totals(outcome.only_snapshot(), &sites);
+    // Threads take their seeds in any order. An estimate is 6 standard errors off once in 10^8 runs.
+    expect_near(&report(&outcome, &[]), &sites, 6);
+}
+
+#[test]
+fn what_is_freed_leaves_nothing_behind() {
+    let outcome = sampled("churn", "64KiB");
+    let snapshot = outcome.only_snapshot();
+    expect_exact_totals(snapshot, &truth(&outcome));
+    snapshot.expect_live(Kind::Device, 0, 0);
+    snapshot.expect_live(Kind::Async, 0, 0);
+    let output = Command::new(culeak())
+        .args(["check"])
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("culeak starts");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn blocks_larger_than_the_distance_are_exact() {
+    // The chance that one of 4 KiB is left out is exp(-4096).
+    let outcome = sampled("keep", "1");
+    let sites = truth(&outcome);
+    let report = report(&outcome, &[]);
+    for row in report["rows"].as_array().expect("rows") {
+        let site = &sites[row["label"].as_str().expect("a label")];
+        assert_eq!((number(&row["bytes"]), number(&row["count"])), (site[0], site[1]));
+        assert!(row.get("estimated").is_none(), "{row}");
+    }
+}
+
+#[test]
+fn what_holds_no_memory_keeps_its_stack() {
+    for behaviour in ["reserved", "pool", "multicast"] {
+        let outcome = profile("kinds").arg(behaviour).setting("CULEAK_SAMPLE", "1TiB").run();
+        outcome.expect_success();
+        let snapshot = outcome.only_snapshot();
+        let left_out = snapshot.sampling.expect("stacks were sampled").left_out;
+        for row in snapshot.allocations.iter().filter(|row| row.bytes == 0) {
+            assert!(row.stack.is_some() && row.stack != left_out, "{row:?}");
+        }
+        let objects = snapshot.objects.iter().chain(snapshot.segments.iter());
+        objects.for_each(|row| assert!(row.stack.is_some() && row.stack != left_out, "{row:?}"));
+    }
+}
+
+#[test]
+fn tensors_are_counted_exactly_without_any_stack() {
+    let outcome = tensors("leaks", &torch(1, &[])).setting("CULEAK_SAMPLE", "1TiB").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Kind::Tensor, 3, 1024 + 2048 + 100_352);
+    assert_eq!(snapshot.counted(Kind::Tensor).total_count, 5);
+    let left_out = snapshot.sampling.expect("stacks were sampled").left_out;
+    assert!(left_out.is_some() && snapshot.of_kind(Kind::Tensor).iter().all(|row| row.stack == left_out));
+    // The segment is recognized by the tensors in it.
+    let report = report(&outcome, &[]);
+    assert_eq!(number(&report["totals"]["held"]["blocks"]["bytes"]), 103_424);
+    assert_eq!(number(&report["totals"]["held"]["device"]["bytes"]), 0);
+}
+
+fn check(outcome: &Outcome, options: &[&str]) -> Output {
+    let mut command = Command::new(culeak());
+    command.arg("check").args(options).args(recordings_in(&outcome.out()));
+    command.output().expect("culeak starts")
+}
+
+#[test]
+fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
+    let outcome = sampled("keep", "512KiB");
+    let sites = truth(&outcome);
+    let total: u64 = sites.values().map(|site| site[0]).sum();
+    // `start_cuda` allocates nothing itself; the fake driver's context may hold memory that the program requested.
+    let held = number(&report(&outcome, &[])["totals"]["held"]["device"]["bytes"]);
+    assert_eq!(held, total);
+    let exact = check(&outcome, &["--max-leaked", &total.to_string()]);
+    assert!(exact.status.success(), "{exact:?}");
+    let below = check(&outcome, &["--max-leaked", &(total - 1).to_string()]);
+    assert_eq!(below.status.code(), Some(1), "{below:?}");
+    let large = sites["large_blocks"][0];
+    let far = check(&outcome, &["--max-per-site", &(large / 2).to_string()]);
+    assert_eq!(far.status.code(), Some(1), "{far:?}");
+    let near = check(&outcome, &["--max-per-site", &large.to_string()]);
+    let text = String::from_utf8_lossy(&near.stdout).into_owned() + &String::from_utf8_lossy(&near.stderr);
+    assert!(
+        near.status.success() && text.contains("too close to its limit"),
+        "{text}"
+    );
+}
+
+#[test]
+fn sampling_together_with_what_needs_every_stack_is_refused() {
+    let run = |options: &[&str], variables: &[(&str, &str)]| {
+        let mut command = Command::new(culeak());
+        command
+            .arg("run")
+            .args(options)
+            .args(["--", "true"])
+            .envs(variables.iter().copied());
+        let output = command.output().expect("culeak starts");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    for (options, variables, named) in [
+        (&["--sample", "1MiB", "--timeline"][..], &[][..], "--timeline"),
+        (&["--sample", "1MiB"], &[("CULEAK_TIMELINE", "8MiB")], "CULEAK_TIMELINE"),
+        (&["--timeline"], &[("CULEAK_SAMPLE", "1MiB")], "--timeline"),
+        (&["--sample", "1MiB"], &[("CULEAK_INTERVALS", "1")], "CULEAK_INTERVALS"),
+    ] {
+        let (code, text) = run(options, variables);
+        assert!(
+            code == Some(2) && text.contains(named),
+            "{options:?} {variables:?}: {code:?} {text}"
+        );
+    }
+    // Without the command line, the library says so and records every stack.
+    let outcome = profile("samples")
+        .arg("keep")
+        .setting("CULEAK_SAMPLE", "1MiB")
+        .setting("CULEAK_TIMELINE", "8MiB")
+        .run();
+    outcome.expect_success();
+    let lines = outcome.our_lines();
+    assert!(
+        lines.iter().any(|line| line.contains("CULEAK_SAMPLE is ignored")),
+        "{lines:?}"
+    );
+    assert_eq!(outcome.only_snapshot().sampling, None);
+}
+
+#[test]
+fn the_config_file_sets_the_distance() {
+    let folder = folder();
+    let config = folder.path().join("culeak.toml");
+    fs::write(&config, "[run]\nsample = \"2MiB\"\n").expect("a file");
+    let run = |options: &[&str], out: &str| {
+        let out = folder.path().join(out);
+        let output = Command::new(culeak())
+            .args(["run", "--config"])
+            .arg(&config)
+            .args(options)
+            .arg("-o")
+            .arg(&out)
+            .arg("--")
+            .arg(victim("samples", Lookup::Linked))
+            .arg("keep")
+            .env("LD_LIBRARY_PATH", fake_driver_folder())
+            .env("CULEAK_SHIM", shim())
+            .output()
+            .expect("culeak starts");
+        assert!(output.status.success(), "{output:?}");
+        let recordings = recordings_in(&out);
+        let snapshot = crate::support::outcome::read(&recordings[0]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (snapshot.sampling.map(|sampling| sampling.bytes), text)
+    };
+    let (bytes, text) = run(&[], "file");
+    assert_eq!(bytes, Some(2 << 20));
+    assert!(
+        text.contains("≈") && text.contains("sampled, one for each 2 MiB"),
+        "{text}"
+    );
+    assert_eq!(run(&["--sample", "0"], "none").0, None);
+    assert_eq!(run(&["--sample", "1MiB"], "option").0, Some(1 << 20));
+}
+
+#[test]
+fn exports_weigh_the_blocks() {
+    let outcome = sampled("keep", "512KiB");
+    let output = Command::new(culeak())
+        .args(["export", "--to", "folded", "-o", "-"])
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("culeak starts");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let sites = truth(&outcome);
+    let truth: u64 = sites.values().map(|site| site[0]).sum();
+    let sum: u64 = text
+        .lines()
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+        .sum();
+    // 3.6 GiB, whose standard error is 1 %.
+    assert!(sum.abs_diff(truth) < truth / 20, "{sum} of {truth}: {text} {output:?}");
+}
+
+/// Starts CUDA and allocates a tensor of the stand-in for PyTorch.
+const PYTHON: &str = r#"
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuInit(0)
+device, context = ctypes.c_int(), ctypes.c_void_p()
+assert driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+assert driver.cuCtxSetCurrent(context) == 0
+torch = ctypes.CDLL(sys.argv[1])
+torch.stand_in_malloc.restype = ctypes.c_void_p
+def training_step():
+    return torch.stand_in_malloc(ctypes.c_size_t(1024))
+assert training_step()
+"#;
+
+/// The languages of the frames of the only record of a kind: is any Python, is any native.
+fn languages(snapshot: &Snapshot, kind: Kind) -> (bool, bool) {
+    let stack = &snapshot.stacks[snapshot.only(kind).stack.expect("a stack")];
+    let native = |frame: &usize| snapshot.locations[*frame].language.is_native();
+    (!stack.frames.iter().all(native), stack.frames.iter().any(native))
+}
+
+fn with_stacks(python: &std::path::Path, frames: &str) -> Profile {
+    let [cuda, _] = torch(1, &[]);
+    program(python)
+        .arg("-c")
+        .arg(PYTHON)
+        .arg(cuda)
+        .setting("CULEAK_STACKS", frames)
+}
+
+#[test]
+fn stacks_consist_of_the_chosen_frames() {
+    for python in interpreters() {
+        for (frames, of_tensor, of_segment) in [
+            ("both", (true, true), (true, true)),
+            ("python", (true, false), (true, true)),
+            ("native", (false, true), (false, true)),
+        ] {
+            let outcome = with_stacks(python.command.as_ref(), frames).run();
+            outcome.expect_success();
+            let snapshot = outcome.only_snapshot();
+            assert_eq!(languages(snapshot, Kind::Tensor), of_tensor, "{frames}");
+            // Reports recognize caching allocators by native frames.
+            assert_eq!(languages(snapshot, Kind::Device), of_segment, "{frames}");
+            let no_frames = snapshot
+                .process
+                .python
+                .as_ref()
+                .and_then(|python| python.no_frames.as_deref());
+            assert_eq!(no_frames.is_some(), frames == "native", "{no_frames:?}");
+            let symbolized = outcome.symbolized();
+            let functions = symbolized.functions(symbolized.only(Kind::Tensor));
+            if frames != "native" {
+                assert!(
+                    functions.iter().any(|function| function == "training_step"),
+                    "{functions:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_thread_without_python_frames_has_native_ones() {
+    let outcome = tensors("leaks", &torch(1, &[]))
+        .setting("CULEAK_STACKS", "python")
+        .run();
+    outcome.expect_success();
+    let snapshot = outcome.symbolized();
+    for tensor in snapshot.of_kind(Kind::Tensor) {
+        assert_eq!(snapshot.functions(tensor)[..2], ["stand_in_malloc", "training_step"]);
+    }
+}
