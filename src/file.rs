@@ -6,7 +6,12 @@
 //! their user, their root or the name of the folder. Each time it is verified to be the same inode; if it is not, the file is
 //! opened again by its path.
 //!
+//! Not every file system keeps the promise that allocated space can be written through a mapping ([`spool`]). On others the
+//! mapped file is in a local folder, and is copied to its destination when the process ends.
+//!
 //! Everything here is safe in signal handlers and needs no heap: system calls, atomics and fixed arrays.
+
+pub mod spool;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -20,7 +25,10 @@ pub const PATH_MAX: usize = 4096;
 
 /// A created recording. Never moved or dropped: threads may write through its mapping until the process ends.
 pub struct File {
+    /// Where users find the recording.
     path: [u8; PATH_MAX],
+    /// The mapped file, if it is another one; empty otherwise.
+    spool: [u8; PATH_MAX],
     device: u64,
     inode: u64,
     /// Whether the file system counts links, so that a count of 0 means that the file was removed.
@@ -41,40 +49,54 @@ pub struct File {
 unsafe impl Sync for File {}
 
 impl File {
-    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed. The `File` is initialized
-    /// in place, since it may be larger than the rest of the thread's stack.
+    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed. If the file system of `path`
+    /// is unsuitable, the mapped file is created in the first suitable one of `spools`. The `File` is initialized in place, since
+    /// it may be larger than the rest of the thread's stack.
     ///
     /// # Errors
-    /// The errno of the call that failed; `EEXIST` if the name is taken. After any other error the file does not exist.
-    pub fn create<'a>(place: &'a mut MaybeUninit<File>, path: &CStr) -> Result<&'a mut File, Errno> {
+    /// The errno of the call that failed; `EEXIST` if the name is taken, `ENODEV` if neither `path` nor a spool is suitable. After
+    /// any other error than `EEXIST` the file does not exist.
+    pub fn create<'a>(
+        place: &'a mut MaybeUninit<File>,
+        path: &CStr,
+        spools: spool::Folders,
+    ) -> Result<&'a mut File, Errno> {
         let _uncancelled = Uncancelled::begin();
         let bytes = path.to_bytes_with_nul();
         if bytes.len() > PATH_MAX {
             return Err(Errno(libc::ENAMETOOLONG));
         }
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-        let opened = Descriptor::open(path, flags)?;
-        let begun = opened.status().and_then(|status| {
-            // SAFETY: sysconf has no preconditions.
-            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-            let end = (HEADER_BYTES as u64).next_multiple_of(page);
-            Ok((status, page, end, map(opened.number(), 0, end)?))
-        });
-        let (status, page, end, header) = begun.inspect_err(|_| {
+        let file = place.as_mut_ptr();
+        // SAFETY: `file` points to room for one; the two arrays are initialized here, the other fields below.
+        let spool = unsafe {
+            addr_of_mut!((*file).path).write_bytes(0, 1);
+            addr_of_mut!((*file).spool).write_bytes(0, 1);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr_of_mut!((*file).path).cast(), bytes.len());
+            &mut *addr_of_mut!((*file).spool)
+        };
+        let named = Descriptor::open(path, CREATE)?;
+        let opened = match Begun::of(named) {
+            Err(error) if spool::is_unsuitable(error) => spool::begin(path, spools, spool),
+            result => result,
+        };
+        let Begun {
+            file: opened,
+            status,
+            page,
+            end,
+            header,
+        } = opened.inspect_err(|_| {
             // SAFETY: `path` is a C string; this call created the file.
             unsafe { libc::unlink(path.as_ptr()) };
         })?;
         let descriptor = if opened.is_own() { opened.keep() } else { 0 };
-        let file = place.as_mut_ptr();
-        // SAFETY: `file` points to room for one, of which every field is written here.
+        // SAFETY: as above; every other field is written here.
         unsafe {
-            addr_of_mut!((*file).path).write_bytes(0, 1);
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr_of_mut!((*file).path).cast(), bytes.len());
             addr_of_mut!((*file).device).write(status.st_dev);
             addr_of_mut!((*file).inode).write(status.st_ino);
             addr_of_mut!((*file).counts_links).write(status.st_nlink > 0);
             addr_of_mut!((*file).page).write(page);
-            addr_of_mut!((*file).header).write(header.cast());
+            addr_of_mut!((*file).header).write(header);
             addr_of_mut!((*file).descriptor).write(AtomicI32::new(descriptor));
             addr_of_mut!((*file).trouble).write(AtomicI32::new(0));
             addr_of_mut!((*file).end).write(AtomicU64::new(end));
@@ -83,8 +105,30 @@ impl File {
         }
     }
 
+    /// Where users find the recording.
     pub fn path(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.path).unwrap_or(c"")
+    }
+
+    /// The mapped file, if it is not the one at [`File::path`].
+    pub fn spool(&self) -> Option<&CStr> {
+        let spool = CStr::from_bytes_until_nul(&self.spool).ok();
+        spool.filter(|spool| !spool.is_empty())
+    }
+
+    /// The mapped file.
+    pub fn mapped_path(&self) -> &CStr {
+        self.spool().unwrap_or(self.path())
+    }
+
+    /// Copies a spooled recording to its destination, at the end of the process.
+    ///
+    /// # Errors
+    /// As [`spool::deliver`]; the spooled file is still there.
+    pub fn deliver(&self) -> Result<(), Errno> {
+        let Some(spool) = self.spool() else { return Ok(()) };
+        let _uncancelled = Uncancelled::begin();
+        spool::deliver(&self.open()?, spool, self.path())
     }
 
     pub fn header(&self) -> &Header {
@@ -160,7 +204,7 @@ impl File {
                 Err(_) => {}
             }
         }
-        let file = Descriptor::open(self.path(), libc::O_RDWR | libc::O_NOFOLLOW)?;
+        let file = Descriptor::open(self.mapped_path(), libc::O_RDWR | libc::O_NOFOLLOW)?;
         self.check(&file)?;
         if file.is_own()
             && let Some(copy) = Descriptor::copy_of(file.number())
@@ -238,6 +282,39 @@ impl File {
     }
 }
 
+/// The flags with which recordings are created.
+const CREATE: libc::c_int = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+
+/// A new file with a mapped header.
+struct Begun {
+    file: Descriptor,
+    status: libc::stat,
+    page: u64,
+    /// The length of the header, in whole pages.
+    end: u64,
+    header: *const Header,
+}
+
+impl Begun {
+    fn of(file: Descriptor) -> Result<Begun, Errno> {
+        if !spool::is_suitable(&file) {
+            return Err(Errno(libc::ENODEV));
+        }
+        let status = file.status()?;
+        // SAFETY: sysconf has no preconditions.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+        let end = (HEADER_BYTES as u64).next_multiple_of(page);
+        let header = map(file.number(), 0, end)?.cast_const().cast();
+        Ok(Begun {
+            file,
+            status,
+            page,
+            end,
+            header,
+        })
+    }
+}
+
 /// A new extent of zeros at the end of the file.
 pub struct NewExtent {
     pub address: *mut u8,
@@ -261,6 +338,11 @@ fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
         match without_write_signals(allocate) {
             0 => break,
             libc::EINTR => continue,
+            // glibc writes zeros itself for EOPNOTSUPP. Old kernels and sandboxes answer ENOSYS.
+            libc::ENOSYS => {
+                without_write_signals(|| spool::write_zeros(fd, offset, bytes))?;
+                break;
+            }
             error => return Err(Errno(error)),
         }
     }

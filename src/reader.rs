@@ -29,6 +29,7 @@
 //! elapsed       how long ago the recording began
 //! progress      progress of long work
 //! pulse         whether a recording has changed
+//! spool         recordings that are elsewhere until their process ends
 //! regular       opening files that may be something else
 //! error         why a file cannot be read
 //! ```
@@ -50,6 +51,7 @@ mod python;
 mod python_line;
 mod records;
 mod regular;
+mod spool;
 mod stack_sums;
 mod stacks;
 mod totals;
@@ -61,6 +63,7 @@ pub use liveness::{own_pid, start_ticks};
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;
+pub use spool::{Spooled, spooled};
 pub use stack_sums::{StackSums, Sum};
 
 use std::collections::{BTreeMap, HashMap};
@@ -244,6 +247,10 @@ impl<'a> Source<'a> {
             std::io::ErrorKind::InvalidInput => ReadError::Foreign(path.to_path_buf()),
             _ => ReadError::Io(path.to_path_buf(), error),
         })?;
+        let file = match spool::of(&file) {
+            Some(spooled) => spooled.open(path)?,
+            None => file,
+        };
         Ok(Source { path, file })
     }
 

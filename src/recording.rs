@@ -42,6 +42,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
 use crate::file::File;
+use crate::file::spool::Folders;
 use crate::format::*;
 use crate::lockfree::index::{Entry, Index, mix};
 use crate::lockfree::intervals::Intervals;
@@ -153,10 +154,18 @@ impl Recording {
     /// # Errors
     /// The errno of the call that failed: see [`File::create`].
     pub fn create(path: &CStr, session: &Session) -> Result<&'static Recording, Errno> {
+        Recording::create_or_spool(path, [None; 4], session)
+    }
+
+    /// As [`Recording::create`]; where `path` cannot hold a recording, one of the folders does until the process ends.
+    ///
+    /// # Errors
+    /// As [`Recording::create`].
+    pub fn create_or_spool(path: &CStr, spools: Folders, session: &Session) -> Result<&'static Recording, Errno> {
         let memory = anonymous(size_of::<Recording>())?.cast::<Recording>();
         // SAFETY: fresh memory, large enough for a recording and so for its file.
         let place = unsafe { &mut *std::ptr::addr_of_mut!((*memory).file).cast::<MaybeUninit<File>>() };
-        let file = match File::create(place, path) {
+        let file = match File::create(place, path, spools) {
             Ok(file) => file,
             Err(error) => {
                 // SAFETY: mapped above with this length; nothing refers to it.
@@ -164,6 +173,7 @@ impl Recording {
                 return Err(error);
             }
         };
+        let number = inode(file.mapped_path());
         let header = file.header_mut();
         header.version = VERSION;
         header.byte_order = BYTE_ORDER;
@@ -176,7 +186,7 @@ impl Recording {
         header.started_unix_ns = unix_ns();
         header.pid_namespace = session.pid_namespace;
         header.time_namespace = session.time_namespace;
-        header.file_number = inode(path);
+        header.file_number = number;
         header.started_monotonic_ns = monotonic_ns();
         // SAFETY: `memory` is zeroed and large enough; `file` is initialized, and zeros are valid for every other field.
         let recording = unsafe { &mut *memory };
@@ -199,8 +209,22 @@ impl Recording {
         Ok(recording)
     }
 
+    /// Where users find the recording.
     pub fn path(&self) -> &CStr {
         self.file.path()
+    }
+
+    /// The file that holds the recording until the process ends, if it is not the one at [`Recording::path`].
+    pub fn spool(&self) -> Option<&CStr> {
+        self.file.spool()
+    }
+
+    /// Copies a spooled recording to its destination.
+    ///
+    /// # Errors
+    /// As [`crate::file::spool::deliver`]; the spooled file is still there.
+    pub fn deliver(&self) -> Result<(), Errno> {
+        self.file.deliver()
     }
 
     /// The error of the last attempt to extend the file, if it failed.

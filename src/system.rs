@@ -228,6 +228,52 @@ impl Descriptor {
     }
 }
 
+/// Fills the buffer from a place in a file; with zeros where the file has ended.
+///
+/// # Errors
+/// The errno of `pread`.
+pub fn read_at(file: i32, mut bytes: &mut [u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: the buffer has this length; `file` is open.
+        let got = unsafe { libc::pread(file, bytes.as_mut_ptr().cast(), bytes.len(), at as libc::off_t) };
+        match got {
+            1.. => {
+                bytes = &mut bytes[got as usize..];
+                at += got as u64;
+            }
+            // A copy lacks the pages of zeros at its end.
+            0 => {
+                bytes.fill(0);
+                return Ok(());
+            }
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the buffer to a place in a file.
+///
+/// # Errors
+/// The errno of `pwrite`.
+pub fn write_at(file: i32, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        // SAFETY: as in `read_at`.
+        let put = unsafe { libc::pwrite(file, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) };
+        match put {
+            1.. => {
+                bytes = &bytes[put as usize..];
+                at += put as u64;
+            }
+            0 => return Err(Errno(libc::ENOSPC)),
+            _ if Errno::last().0 == libc::EINTR => {}
+            _ => return Err(Errno::last()),
+        }
+    }
+    Ok(())
+}
+
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.owned {

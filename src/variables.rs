@@ -136,6 +136,8 @@ macro_rules! variables {
 variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
         "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
+    SPOOL = c"CULEAK_SPOOL", Values::Text, "`$TMPDIR`, `/tmp` or `/dev/shm`",
+        "folder for recordings of running processes if that of `CULEAK_OUTPUT` is on a network, FUSE or copy-on-write file system, see `docs/file-systems.md`";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
     STACKS = c"CULEAK_STACKS", Values::OneOf { words: &["both", "python", "native"], allowed: "both, python or native" }, "both",
         "`python`: of tensors and other blocks of frameworks only Python frames, which is cheaper; `native`: no Python frames; `both`";

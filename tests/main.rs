@@ -18,6 +18,7 @@ mod disk;
 mod doctor;
 mod endings;
 mod ends;
+mod file_systems;
 mod frees;
 mod graphs;
 mod holders;

@@ -1,7 +1,7 @@
 //! A program prepared for recording: the options of `run` and `live`, and the command with its environment.
 //!
 //! The parts in the order of their use: [`preload`] examines the program, [`shim`] unpacks the library, [`environment`] and
-//! [`no_pool`] compute variables, [`supervise`] runs the program, [`holds`] copies the memory of processes that wait for it, and
+//! [`no_pool`] compute variables, [`supervise`] runs the program, [`spooled`] copies recordings that killed processes left, [`holds`] copies the memory of processes that wait for it, and
 //! [`proof`] explains a missing recording.
 
 pub mod environment;
@@ -10,20 +10,22 @@ mod no_pool;
 pub mod preload;
 pub mod proof;
 pub mod shim;
+pub mod spooled;
 pub mod supervise;
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{CString, OsStr, OsString};
 use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::{env, fs, io};
 
 use clap::Args;
-use culeak::file::File;
+use culeak::file::{File, spool};
 use culeak::system::Errno;
+use culeak::variables;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -223,26 +225,58 @@ fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
 /// The smallest useful recording has this many bytes after its header.
 const FIRST_EXTENTS: usize = 1 << 20;
 
-/// Creates a file as the library does, and removes it: a full or read-only folder is reported before the program runs.
+/// Creates a file as the library does, and removes it: a full or read-only folder is reported before the program runs, and so is
+/// one whose recordings must be elsewhere while they are written.
 fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
     let path = folder.join(format!(".culeak-probe-{tag}"));
+    let variable = |name: &str| CString::new(env::var_os(name)?.into_vec()).ok();
+    let (chosen, temporary) = (variable(variables::SPOOL.name()), variable("TMPDIR"));
+    let mut spool = None;
     let made = CString::new(path.as_os_str().as_bytes())
         .map_err(io::Error::other)
         .and_then(|name| {
             let mut place = MaybeUninit::uninit();
-            let made = File::create(&mut place, &name).and_then(|file| file.extend(FIRST_EXTENTS));
+            let folders = spool::folders(chosen.as_deref(), temporary.as_deref());
+            let made = File::create(&mut place, &name, folders).and_then(|file| {
+                spool = file
+                    .spool()
+                    .map(|spool| PathBuf::from(OsStr::from_bytes(spool.to_bytes())));
+                file.extend(FIRST_EXTENTS)
+            });
             made.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
         });
     // Fails if the file could not be created.
     let _ = fs::remove_file(&path);
-    made.map_err(|error| {
-        Failure::new(format!(
-            "{}: cannot hold a recording: {error}; choose another folder with --output",
-            folder.display()
-        ))
-    })?
-    .unmap();
-    Ok(())
+    if let Some(spool) = &spool {
+        let _ = fs::remove_file(spool);
+    }
+    let shown = folder.display();
+    let local = spool.as_deref().and_then(Path::parent);
+    match (made, local) {
+        (Ok(extent), local) => {
+            extent.unmap();
+            if let Some(local) = local {
+                let notice = format!(
+                    "{shown}: its file system cannot hold recordings that are being written; until a process ends, its recording is \
+                     in {} (CULEAK_SPOOL names another local folder)",
+                    local.display()
+                );
+                eprintln!("culeak: {}", Escaped(&notice));
+            }
+            Ok(())
+        }
+        (Err(error), _) if error.raw_os_error() == Some(nix::libc::ENODEV) => Err(Failure::new(format!(
+            "{shown}: its file system cannot hold recordings that are being written, and neither can $TMPDIR, /tmp or /dev/shm; name \
+             a local folder in CULEAK_SPOOL, or choose another with --output"
+        ))),
+        (Err(error), Some(local)) => Err(Failure::new(format!(
+            "{}: cannot hold a recording for {shown}: {error}; name another local folder in CULEAK_SPOOL",
+            local.display()
+        ))),
+        (Err(error), None) => Err(Failure::new(format!(
+            "{shown}: cannot hold a recording: {error}; choose another folder with --output"
+        ))),
+    }
 }
 
 /// Four characters that distinguish this run's recordings from those of other runs in the same folder.

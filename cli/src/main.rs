@@ -21,6 +21,7 @@
 //!   proof           why a run has no recording
 //!   holds           processes that wait until their memory is copied, for `run --why`
 //!   supervise       a program run to its end, with signals forwarded
+//!   spooled         recordings that killed processes left in a local folder
 //!
 //! monitor         recordings read again and again, for `metrics` and `watch`
 //!

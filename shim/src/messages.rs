@@ -37,6 +37,30 @@ pub fn no_recording(path: Option<&CStr>, error: Errno) {
     });
 }
 
+/// At the start: where the recording is until the process ends.
+pub fn spooled(recording: &Recording) {
+    let Some(spool) = recording.spool() else { return };
+    write_line(|line| {
+        line.push(b"culeak: the file system of ");
+        line.push_path(recording.path());
+        line.push(b" cannot hold a recording that is being written; until the process ends, it is in ");
+        line.push_path(spool);
+    });
+}
+
+/// At exit: the recording stays where it was written.
+pub fn not_delivered(recording: &Recording, error: Errno) {
+    let Some(spool) = recording.spool() else { return };
+    write_line(|line| {
+        line.push(b"culeak: the recording cannot be copied to ");
+        line.push_path(recording.path());
+        line.push(b": ");
+        line.push_reason(error);
+        line.push(b"; it is complete in ");
+        line.push_path(spool);
+    });
+}
+
 /// At exit.
 pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
@@ -213,6 +237,9 @@ impl Line {
             libc::ESTALE => b"another file has taken its name",
             libc::ETIMEDOUT => b"the file system takes too long",
             libc::EIO => b"input/output error",
+            libc::ENODEV => {
+                b"neither its file system nor a local folder can hold a recording; name one in CULEAK_SPOOL"
+            }
             number => {
                 self.push(b"system error ");
                 return self.push_number(number.unsigned_abs().into());

@@ -13,6 +13,8 @@ pub enum ReadError {
     Foreign(PathBuf),
     /// The process died while it created the file.
     Unfinished(PathBuf),
+    /// The file is a note: the recording is in another file (host and path), which cannot be read here.
+    Spooled(PathBuf, String, PathBuf, std::io::Error),
     OtherByteOrder(PathBuf),
     /// Written by this version of the format, which is not [`VERSION`].
     OtherVersion(PathBuf, u32),
@@ -47,6 +49,14 @@ impl std::fmt::Display for ReadError {
             ReadError::Unfinished(path) => (
                 path,
                 "the process ended while it created this recording, so it holds nothing; record again".to_owned(),
+            ),
+            ReadError::Spooled(path, host, spool, error) => (
+                path,
+                format!(
+                    "until its process ends, this recording is {} on host {host}, which cannot be read here: {error}; read it on that \
+                     host, or wait for the end",
+                    spool.display()
+                ),
             ),
             ReadError::OtherByteOrder(path) => (
                 path,

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::Bytes;
+use crate::file::spool;
 use crate::format::Header;
 
 /// The state of a recording's process, as far as it can be seen from here.
@@ -89,6 +90,7 @@ impl Recorded<'_> {
             let path = words.next().unwrap_or_default();
             let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
             let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+            let name = without_spool_prefix(name);
             if inode == number.as_bytes() || (!name.is_empty() && name == self.file_name) {
                 return Some(true);
             }
@@ -108,6 +110,15 @@ impl Recorded<'_> {
                 && self.runs_as(pid)
         })
     }
+}
+
+/// The name of the recording that a spool of this name is of; any other name as it is.
+fn without_spool_prefix(name: &[u8]) -> &[u8] {
+    let numbered = name.strip_prefix(spool::PREFIX.as_bytes());
+    let name_in = |numbered: &'_ [u8]| Some(numbered.iter().position(|&byte| byte == b'.')? + 1);
+    numbered
+        .and_then(|numbered| numbered.get(name_in(numbered)?..))
+        .unwrap_or(name)
 }
 
 /// The inode of a process's namespace.

@@ -22,7 +22,7 @@ use std::mem::offset_of;
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::table::{State, Status};
-use crate::system::{Descriptor, Errno, Scratch, Uncancelled, without_write_signals};
+use crate::system::{Descriptor, Errno, Scratch, Uncancelled, read_at, without_write_signals, write_at};
 
 const PAGE: usize = 4096;
 /// Records per piece; a piece is also a whole number of pages.
@@ -87,12 +87,12 @@ impl Copy {
         let is_records = |section: u32| section == Section::Records as u32;
         let is_events = |section: u32| section == Section::Events as u32;
         let began = recording.now();
-        read(self.from, first, 0)?;
+        read_at(self.from, first, 0)?;
         let events_before = self.events(first, now)?;
         for range in ranges(first, is_records) {
             self.copy(&range, now)?;
         }
-        read(self.from, header, 0)?;
+        read_at(self.from, header, 0)?;
         let end = ranges(header, |_| true).map(|range| range.offset + range.bytes).max();
         let end = end.unwrap_or(0).max(HEADER_BYTES as u64);
         // SAFETY: `to` is open; the length is that of a file which exists.
@@ -107,7 +107,7 @@ impl Copy {
             changed += self.compare(&range, began, now, before)?;
         }
         // The counters in the copy are newer than its records; readers compute live sums from the records.
-        read(self.from, first, 0)?;
+        read_at(self.from, first, 0)?;
         let events = self.events(first, now)?.wrapping_sub(events_before).max(changed);
         for (place, word) in [
             (offset_of!(Header, dumped_plus_one), began + 1),
@@ -123,8 +123,8 @@ impl Copy {
             header[place..place + 8].copy_from_slice(&word.to_le_bytes());
         }
         // The magic last: until then the copy is unfinished.
-        write(self.to, &header[8..], 8)?;
-        write(self.to, &header[..8], 0)
+        write_at(self.to, &header[8..], 8)?;
+        write_at(self.to, &header[..8], 0)
     }
 
     /// How many allocations, frees and failed requests all shards have counted so far.
@@ -132,7 +132,7 @@ impl Copy {
         let mut events = 0u64;
         for range in ranges(header, |section| section == Section::Counters as u32) {
             pieces(&range, |at, bytes| {
-                read(self.from, &mut piece[..bytes], at)?;
+                read_at(self.from, &mut piece[..bytes], at)?;
                 for row in piece[..bytes]
                     .chunks_exact(size_of::<CounterRow>())
                     .map(CounterRow::read)
@@ -149,10 +149,10 @@ impl Copy {
 
     fn copy(&self, range: &ExtentValues, piece: &mut [u8]) -> Result<(), Errno> {
         pieces(range, |at, bytes| {
-            read(self.from, &mut piece[..bytes], at)?;
+            read_at(self.from, &mut piece[..bytes], at)?;
             for (number, page) in piece[..bytes].chunks(PAGE).enumerate() {
                 if page.iter().any(|&byte| byte != 0) {
-                    write(self.to, page, at + (number * PAGE) as u64)?;
+                    write_at(self.to, page, at + (number * PAGE) as u64)?;
                 }
             }
             Ok(())
@@ -163,8 +163,8 @@ impl Copy {
     fn compare(&self, range: &ExtentValues, began: u64, now: &mut [u8], before: &mut [u8]) -> Result<u64, Errno> {
         let mut changed = 0;
         pieces(range, |at, bytes| {
-            read(self.from, &mut now[..bytes], at)?;
-            read(self.to, &mut before[..bytes], at)?;
+            read_at(self.from, &mut now[..bytes], at)?;
+            read_at(self.to, &mut before[..bytes], at)?;
             let size = size_of::<Record>();
             let records = now[..bytes].chunks_exact(size).zip(before[..bytes].chunks_exact(size));
             for (number, (now, before)) in records.enumerate() {
@@ -174,7 +174,7 @@ impl Copy {
                 changed += u64::from(!same);
                 if live && (!same || before.time_ns > began) {
                     let place = number * size + offset_of!(Record, state);
-                    write(self.to, &[0; 8], at + place as u64)?;
+                    write_at(self.to, &[0; 8], at + place as u64)?;
                 }
             }
             Ok(())
@@ -199,42 +199,4 @@ fn ranges(header: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = E
     let rows = header[DIRECTORY_OFFSET..].chunks_exact(size_of::<Extent>());
     let extents = rows.map(Extent::read);
     extents.filter(move |extent| extent.section != 0 && wanted(extent.section))
-}
-
-fn read(file: i32, mut bytes: &mut [u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        // SAFETY: the buffer has this length; `file` is open.
-        let got = unsafe { libc::pread(file, bytes.as_mut_ptr().cast(), bytes.len(), at as libc::off_t) };
-        match got {
-            1.. => {
-                bytes = &mut bytes[got as usize..];
-                at += got as u64;
-            }
-            // The file ends here: pages of zeros at its end were not written.
-            0 => {
-                bytes.fill(0);
-                return Ok(());
-            }
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
-    Ok(())
-}
-
-fn write(file: i32, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        // SAFETY: as in `read`.
-        let put = unsafe { libc::pwrite(file, bytes.as_ptr().cast(), bytes.len(), at as libc::off_t) };
-        match put {
-            1.. => {
-                bytes = &bytes[put as usize..];
-                at += put as u64;
-            }
-            0 => return Err(Errno(libc::ENOSPC)),
-            _ if Errno::last().0 == libc::EINTR => {}
-            _ => return Err(Errno::last()),
-        }
-    }
-    Ok(())
 }

@@ -3,7 +3,6 @@
 //! The tag in their names identifies the recordings of this run. All output goes to stderr or to a file, since stdout belongs
 //! to the program. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -121,7 +120,7 @@ pub fn report(
     gap: Option<&Gap>,
     run: &Started,
 ) -> Result<u8, Failure> {
-    let recordings = recordings(folder, tag);
+    let recordings = environment::recordings(folder, tag);
     let missing = match run.proof.map_or(0, |proof| proof.missing(recordings.len())) {
         0 => None,
         count => Some(Gap::Missing(count)),
@@ -207,19 +206,6 @@ fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
         return USAGE;
     }
     0
-}
-
-/// The file names of this run's recordings, sorted.
-fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
-    let part = environment::tag_part(tag);
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let is_ours = |name: &OsString| {
-        let name = name.to_string_lossy();
-        name.contains(&part) && name.ends_with(".culeak")
-    };
-    let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
-    names.sort();
-    names
 }
 
 /// Writes to the file that the user named, else to standard error.
@@ -412,23 +398,5 @@ mod tests {
             "app.abcd.host.7.culeak",
         ];
         assert_eq!(names.into_iter().filter(matches).count(), 2, "{pattern}");
-    }
-
-    #[test]
-    fn recordings_of_other_runs_are_ignored() {
-        let folder = tempfile::tempdir().expect("a folder");
-        for name in [
-            "app.k3f9.host.7.culeak",
-            "app.abcd.host.7.culeak",
-            "app.k3f9.host.7.json",
-            "a.k3f9.h.8.culeak",
-        ] {
-            fs::write(folder.path().join(name), b"").expect("written");
-        }
-        assert_eq!(
-            recordings(folder.path(), "k3f9"),
-            ["a.k3f9.h.8.culeak", "app.k3f9.host.7.culeak"]
-        );
-        assert!(recordings(Path::new("/nonexistent"), "k3f9").is_empty());
     }
 }

@@ -19,7 +19,7 @@ use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::holds::{LIMIT, Served, Serving};
 use crate::launch::proof::Gap;
-use crate::launch::{self, RecordArgs, environment, preload, supervise};
+use crate::launch::{self, RecordArgs, environment, preload, spooled, supervise};
 use crate::progress;
 use crate::text::units;
 
@@ -81,6 +81,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     let code = supervise::shell_code(ended.status);
     progress::show();
     let served = serving.map(Serving::finish);
+    spooled::deliver(&prepared.folder, &prepared.tag);
     let gap = match &prepared.proof {
         _ if prepared.blind => Some(Gap::Obstacle),
         Some(proof) => proof.gap(ended.name.as_deref()),

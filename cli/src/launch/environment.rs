@@ -4,6 +4,7 @@
 //! `LD_LIBRARY_PATH`; a recorder must not change which libraries a program finds.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -279,6 +280,19 @@ pub fn tag_part(tag: &str) -> String {
     format!(".{tag}.")
 }
 
+/// The file names of this run's recordings, sorted.
+pub fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
+    let part = tag_part(tag);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_ours = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.contains(&part) && name.ends_with(".culeak")
+    };
+    let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
+    names.sort();
+    names
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -503,5 +517,23 @@ mod tests {
             changed(&settings, &[])["CULEAK_OUTPUT"].as_deref(),
             Some("/out/100%%p/%e.k3f9.%h.%p.culeak")
         );
+    }
+
+    #[test]
+    fn recordings_of_other_runs_are_ignored() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in [
+            "app.k3f9.host.7.culeak",
+            "app.abcd.host.7.culeak",
+            "app.k3f9.host.7.json",
+            "a.k3f9.h.8.culeak",
+        ] {
+            fs::write(folder.path().join(name), b"").expect("written");
+        }
+        assert_eq!(
+            recordings(folder.path(), "k3f9"),
+            ["a.k3f9.h.8.culeak", "app.k3f9.host.7.culeak"]
+        );
+        assert!(recordings(Path::new("/nonexistent"), "k3f9").is_empty());
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 
 use crate::recorder::{auto_snapshot, hold, job_variables, proof, sampling, unhooked};
 use crate::{messages, settings, stacks};
+use culeak::file::spool;
 use culeak::job_variables::VALUE_MAX;
 use culeak::proof::Fact;
 use culeak::recording::{Recording, Session, inode};
@@ -96,9 +97,10 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
         host,
         ranks,
     };
+    let spools = spool::folders(settings::text(variables::SPOOL.name), settings::text(c"TMPDIR"));
     let create = |path: &settings::Path| {
         let path = path.as_c_str().ok_or(Errno(libc::ENAMETOOLONG))?;
-        Recording::create(path, &session)
+        Recording::create_or_spool(path, spools, &session)
     };
     let mut result = create(path);
     // The name exists if a process replaced itself by exec, or if an earlier process had the same pid.
@@ -112,6 +114,9 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     match result {
         Ok(recording) => {
             proof::created();
+            if !settings::is_set(variables::QUIET) {
+                messages::spooled(recording);
+            }
             job_variables::record(recording);
             hold::prepare();
             unhooked::flush(recording);

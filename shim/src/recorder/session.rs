@@ -228,6 +228,9 @@ extern "C" fn at_exit() {
     proof::ended();
     if let Some(recording) = running() {
         recording.end();
+        if let Err(error) = recording.deliver() {
+            messages::not_delivered(recording, error);
+        }
         if !settings::is_set(culeak::variables::QUIET) {
             messages::summarize(recording);
         }

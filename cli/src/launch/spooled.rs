@@ -1,0 +1,26 @@
+//! Recordings that killed processes left in a local folder (`culeak::file::spool`), copied to where the user wants them.
+//!
+//! A process that ends by `exit` copies its recording itself. Processes that still run do so later.
+
+use std::path::Path;
+
+use culeak::reader;
+
+use super::environment;
+use crate::escape::Escaped;
+
+/// Copies the recordings of a run whose processes have ended. What cannot be copied stays where it is, and readers on this host
+/// find it there.
+pub fn deliver(folder: &Path, tag: &str) {
+    for name in environment::recordings(folder, tag) {
+        let path = folder.join(name);
+        let Some(spooled) = reader::spooled(&path) else {
+            continue;
+        };
+        if let Err(error) = spooled.deliver(&path) {
+            let spool = spooled.spool.display();
+            let failure = format!("{error}; the recording is complete in {spool}, but could not be copied");
+            eprintln!("culeak: {}", Escaped(&failure));
+        }
+    }
+}
