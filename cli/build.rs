@@ -2,7 +2,8 @@
 //!
 //! A nested cargo builds them in a separate target directory, since the outer cargo locks the usual one. Cargo's artifact
 //! dependencies would need one line, but are unstable. Packagers who build the libraries elsewhere (for example for an older
-//! glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD` and `CULEAK_PREBUILT_FAKE_DRIVER`.
+//! glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD`, `CULEAK_PREBUILT_AUDIT` and
+//! `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -11,9 +12,10 @@ use std::process::Command;
 use std::{env, fs};
 
 /// The embedded libraries: package, file, name in the CLI, variable that replaces the build.
-const LIBRARIES: [(&str, &str, &str, &str); 3] = [
+const LIBRARIES: [(&str, &str, &str, &str); 4] = [
     ("culeak-shim", "libculeak_shim.so", "SHIM", "CULEAK_PREBUILT_SHIM"),
     ("culeak-hold", "libculeak_hold.so", "HOLD", "CULEAK_PREBUILT_HOLD"),
+    ("culeak-audit", "libculeak_audit.so", "AUDIT", "CULEAK_PREBUILT_AUDIT"),
     (
         "culeak-fake-driver",
         "libculeak_fake_driver.so",

@@ -1,4 +1,4 @@
-//! Links the shim, and the second library (`hold/`), so that they depend on libc and the loader alone.
+//! Links the shim, and the libraries beside it (`hold/` and `audit/`), so that they depend on libc and the loader alone.
 //!
 //! The standard library links with libgcc_s, a shared library that slim containers lack and that would change the order
 //! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    let is_second = std::env::var("CARGO_PKG_NAME").is_ok_and(|name| name == "culeak-hold");
-    let (script, soname) = match is_second {
-        true => ("../build.rs", "libculeak-hold.so"),
-        false => ("build.rs", "libculeak.so"),
+    let (script, soname) = match std::env::var("CARGO_PKG_NAME").as_deref() {
+        Ok("culeak-hold") => ("../build.rs", "libculeak-hold.so"),
+        Ok("culeak-audit") => ("../build.rs", "libculeak-audit.so"),
+        _ => ("build.rs", "libculeak.so"),
     };
     println!("cargo:rerun-if-changed={script}");
     println!("cargo:rerun-if-env-changed=CC");

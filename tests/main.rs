@@ -4,6 +4,7 @@
 //! recorder and checks the result. Tests that need a real GPU are in `gpu/`.
 
 mod adapters;
+mod audit;
 mod auto_snapshots;
 mod buffers;
 mod children;
@@ -54,6 +55,7 @@ mod transparent;
 mod trend;
 mod undisturbed;
 mod vmm;
+mod whole_system;
 mod why;
 mod why_running;
 mod without_cuda;

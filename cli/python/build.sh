@@ -35,9 +35,10 @@ if [ -n "$portable" ]; then
     # First the libraries to embed, with the same profile as in cli/build.rs, but linked for the old glibc.
     CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_TARGET_DIR=$target/portable \
-        cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-hold --package culeak-fake-driver
+        cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-hold --package culeak-audit --package culeak-fake-driver
     export CULEAK_PREBUILT_SHIM=$target/portable/$triple/release/libculeak_shim.so
     export CULEAK_PREBUILT_HOLD=$target/portable/$triple/release/libculeak_hold.so
+    export CULEAK_PREBUILT_AUDIT=$target/portable/$triple/release/libculeak_audit.so
     export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$triple/release/libculeak_fake_driver.so
     tests/gate.sh "$CULEAK_PREBUILT_SHIM" 2.17
     options+=(--zig --target "$triple" --compatibility manylinux_2_17)

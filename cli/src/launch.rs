@@ -14,7 +14,7 @@ pub mod spooled;
 pub mod supervise;
 
 use std::collections::hash_map::RandomState;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -36,7 +36,7 @@ use preload::Program;
 use proof::Proof;
 
 /// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub const RECORD_OPTIONS: [&str; 15] = [
+pub const RECORD_OPTIONS: [&str; 16] = [
     "output",
     "follow_children",
     "no_follow_children",
@@ -47,6 +47,7 @@ pub const RECORD_OPTIONS: [&str; 15] = [
     "no_pool",
     "jax_buffers",
     "nvtx",
+    "audit",
     "oom_snapshots",
     "snapshot_at_peak",
     "snapshot_at_mark",
@@ -99,6 +100,10 @@ pub struct RecordArgs {
     #[arg(long)]
     pub nvtx: bool,
 
+    /// Also record libraries opened with RTLD_DEEPBIND or dlmopen: the loader asks an audit library (LD_AUDIT) about each binding
+    #[arg(long)]
+    pub audit: bool,
+
     #[command(flatten)]
     pub auto_snapshots: AutoSnapshotArgs,
 }
@@ -144,9 +149,11 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
 
     let shim = shim::locate()?;
     let hold = why.then(shim::hold_library).transpose()?;
+    let audit = args.audit.then(audit_library).transpose()?;
     let settings = Settings {
         shim: &shim,
         hold: hold.as_deref(),
+        audit: audit.as_deref(),
         folder: &folder,
         tag: &tag,
         depth: args.depth,
@@ -196,6 +203,21 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
         blind: !program.obstacles.is_empty(),
         proof,
     })
+}
+
+/// The library that the loader asks about bindings.
+fn audit_library() -> Result<PathBuf, Failure> {
+    // SAFETY: returns a constant C string.
+    let version = unsafe { CStr::from_ptr(nix::libc::gnu_get_libc_version()) }.to_string_lossy();
+    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
+    let mut parts = version.split('.');
+    if (number(parts.next()), number(parts.next())) < (2, 35) {
+        return Err(Failure::new(format!(
+            "--audit needs glibc 2.35 or newer, and this is {version}: older loaders do not ask about libraries that are bound when they \
+             are loaded, and make every call through a procedure linkage table slower; leave the option out"
+        )));
+    }
+    shim::audit_library()
 }
 
 fn warn_about(program: &Program, typed: &OsStr) {

@@ -23,7 +23,7 @@
 //! A hook returns CUDA's error code as a plain integer: newer drivers have codes that the bindings lack. If there is no
 //! function to go on to, it returns CUDA's error for that.
 //!
-//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`; [`ioctl`](mod@ioctl) hooks `ioctl`.
+//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`, and answers the audit library; [`ioctl`](mod@ioctl) hooks `ioctl`.
 
 mod ioctl;
 mod lookup;
@@ -32,6 +32,7 @@ use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub use ioctl::find_next as find_next_ioctl;
+pub use lookup::announce_to_audit;
 
 use crate::recorder::{self, AllocationEvent, FrameWord, Held, Inside, Label, TEARDOWN};
 use crate::resolve::{driver, next};

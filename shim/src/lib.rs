@@ -57,6 +57,7 @@ extern "C" fn at_start() {
     effects::segments::configure();
     let (name, address) = frameworks::client_api::EXPORTED;
     resolve::search::look_for_other_copies(name, address());
+    hooks::announce_to_audit();
 }
 
 #[used]

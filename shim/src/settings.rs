@@ -21,8 +21,12 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     text(name).map(CStr::to_bytes)
 }
 
-/// The value of a variable with its zero byte.
+/// The value of a variable with its zero byte. `None` in a program with raised privileges, which may have this library from
+/// `/etc/ld.so.preload` and an environment from anyone.
 pub fn text(name: &CStr) -> Option<&'static CStr> {
+    if is_privileged() {
+        return None;
+    }
     // SAFETY: a C string; the result is copied or dropped before this thread can change the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
@@ -30,6 +34,12 @@ pub fn text(name: &CStr) -> Option<&'static CStr> {
     }
     // SAFETY: getenv returns a C string.
     Some(unsafe { CStr::from_ptr(value) })
+}
+
+/// Whether the program runs setuid, setgid or with capabilities of its file.
+pub fn is_privileged() -> bool {
+    // SAFETY: no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 /// The value of one of culeak's variables; `None` if it is unset, empty or invalid.

@@ -66,6 +66,8 @@ pub struct Settings<'a> {
     pub shim: &'a Path,
     /// The library that notices the end of a script.
     pub hold: Option<&'a Path>,
+    /// The library that the loader asks about bindings.
+    pub audit: Option<&'a Path>,
     /// Absolute folder for the recordings.
     pub folder: &'a Path,
     /// Part of the name of every recording of this run, so that concurrent runs can share a folder.
@@ -125,6 +127,9 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
     ];
+    if let Some(audit) = settings.audit {
+        changes.push(("LD_AUDIT", Some(preload(audit, None, present("LD_AUDIT").as_deref()))));
+    }
     if wants_nvtx(settings, &present) && other_nvtx_tool(settings, &present).is_none() {
         // The path of the preloaded file, so that the loader returns the loaded copy.
         changes.push((NVTX_TOOL, Some(settings.shim.into())));
@@ -302,6 +307,7 @@ mod tests {
         Settings {
             shim: Path::new("/cache/libculeak.so"),
             hold: None,
+            audit: None,
             folder: Path::new("/out"),
             tag: "k3f9",
             depth: None,
@@ -352,6 +358,17 @@ mod tests {
         let reported = |present| order_beside_others(OsStr::new(&preloaded(present)), None);
         assert_eq!(reported("").as_deref(), None);
         assert_eq!(reported("/lib/a.so").as_deref(), Some("/cache/libculeak.so, /lib/a.so"));
+    }
+
+    #[test]
+    fn another_audit_library_stays() {
+        let settings = Settings {
+            audit: Some(Path::new("/cache/libculeak-audit.so")),
+            ..settings()
+        };
+        let of = |present: &[(&str, &str)]| changed(&settings, present)["LD_AUDIT"].clone().expect("set");
+        assert_eq!(of(&[]), "/cache/libculeak-audit.so");
+        assert_eq!(of(&[("LD_AUDIT", "/lib/a.so")]), "/cache/libculeak-audit.so:/lib/a.so");
     }
 
     #[test]

@@ -35,6 +35,11 @@ const HOLD: Embedded = Embedded {
     id: env!("CULEAK_HOLD_ID"),
 };
 
+const AUDIT: Embedded = Embedded {
+    bytes: include_bytes!(env!("CULEAK_AUDIT_FILE")),
+    id: env!("CULEAK_AUDIT_ID"),
+};
+
 const FAKE_DRIVER: Embedded = Embedded {
     bytes: include_bytes!(env!("CULEAK_FAKE_DRIVER_FILE")),
     id: env!("CULEAK_FAKE_DRIVER_ID"),
@@ -57,6 +62,14 @@ pub fn locate() -> Result<PathBuf, Failure> {
 /// No folder can hold the library.
 pub fn hold_library() -> Result<PathBuf, Failure> {
     unpack(&HOLD, "/libculeak-hold.so")
+}
+
+/// The path of the library that `run --audit` names in `LD_AUDIT`.
+///
+/// # Errors
+/// No folder can hold the library.
+pub fn audit_library() -> Result<PathBuf, Failure> {
+    unpack(&AUDIT, "/libculeak-audit.so")
 }
 
 /// A folder to put first in `LD_LIBRARY_PATH`; its `libcuda.so.1` is the fake driver.

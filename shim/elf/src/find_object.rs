@@ -63,25 +63,11 @@ impl Found {
     /// # Safety
     /// The object is loaded.
     pub unsafe fn info(&self) -> Option<dl_phdr_info> {
-        const PAGE: u64 = 4096;
         if self.link_map.is_null() {
             return None;
         }
-        // SAFETY: the first page of a loaded object is mapped, and usually begins with the ELF header.
-        let header = unsafe { &*(self.start as *const libc::Elf64_Ehdr) };
-        let table = u64::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
-        if !header.e_ident.starts_with(b"\x7fELF") || header.e_phoff.checked_add(table).is_none_or(|end| end > PAGE) {
-            return None;
-        }
-        // SAFETY: the loader's entry exists as long as the object is loaded.
-        let map = unsafe { &*self.link_map };
-        // SAFETY: integers and pointers: all zeros is a value.
-        let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
-        info.dlpi_addr = map.bias;
-        info.dlpi_name = map.name;
-        info.dlpi_phdr = self.start.wrapping_add(header.e_phoff) as *const libc::Elf64_Phdr;
-        info.dlpi_phnum = header.e_phnum;
-        Some(info)
+        // SAFETY: the loader's entry exists, and the first page is mapped, as long as the object is loaded.
+        unsafe { (*self.link_map).info(self.start) }
     }
 }
 

@@ -155,6 +155,27 @@ impl LinkMap {
         after_last_slash(unsafe { CStr::from_ptr(self.name) }.to_bytes())
     }
 
+    /// The description that `dl_iterate_phdr` would give of a library whose first segment begins with the ELF header, as the linker
+    /// lays libraries out. It exists before the library is relocated. `start`: the address of its first page.
+    ///
+    /// # Safety
+    /// The object is loaded, and its first page is mapped at `start`.
+    pub unsafe fn info(&self, start: u64) -> Option<dl_phdr_info> {
+        // SAFETY: by the contract of this function.
+        let header = unsafe { &*(start as *const libc::Elf64_Ehdr) };
+        let table = u64::from(header.e_phnum) * size_of::<Elf64_Phdr>() as u64;
+        if !header.e_ident.starts_with(b"\x7fELF") || header.e_phoff.checked_add(table).is_none_or(|end| end > PAGE) {
+            return None;
+        }
+        // SAFETY: integers and pointers: all zeros is a value.
+        let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
+        info.dlpi_addr = self.bias;
+        info.dlpi_name = self.name;
+        info.dlpi_phdr = start.wrapping_add(header.e_phoff) as *const Elf64_Phdr;
+        info.dlpi_phnum = header.e_phnum;
+        Some(info)
+    }
+
     /// # Safety
     /// The object is loaded.
     pub unsafe fn symbol(&self, name: Name) -> Option<*const c_void> {

@@ -13,6 +13,7 @@ use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
 use crate::frameworks::{pytorch, xla};
+use crate::resolve::loader::LinkMap;
 use crate::resolve::own::is_ours;
 use crate::resolve::{dl, driver, loader, next, search};
 use crate::{hooks, recorder, stacks};
@@ -344,6 +345,51 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
     WORDS.iter().any(contains) && !HARMLESS.iter().any(contains)
 }
 
+/// The audit library reports a binding of `name` to `address` that bypasses this library (`shim/audit`): returns what to bind instead.
+///
+/// # Safety
+/// `name` is a C string, `address` that of a function of this name in the loaded `library`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn culeak_bound(
+    name: *const c_char,
+    address: *mut c_void,
+    library: *const LinkMap,
+) -> *mut c_void {
+    let decide = || {
+        // SAFETY: by the contract of this function.
+        let name = unsafe { CStr::from_ptr(name) };
+        if is_ours(address as u64) || search::is_second_copy() {
+            return address;
+        }
+        if name == c"dlclose" {
+            return dlclose as *const () as *mut c_void;
+        }
+        match Api::find(name.to_bytes()).filter(|api| api.is_driver()) {
+            Some(api) => {
+                // SAFETY: by the contract of this function.
+                driver::look_at(unsafe { &*library });
+                let bound = substitute(address, Some(api));
+                // One more copy of the driver than there are entries for.
+                if bound == address && looks_like_an_allocator(name.to_bytes()) {
+                    recorder::returned_unhooked(name.to_bytes());
+                }
+                bound
+            }
+            None => address,
+        }
+    };
+    recorder::quietly(decide).unwrap_or(address)
+}
+
+/// Lets the audit library, if there is one, see [`culeak_bound`]: the loader asks it about this look-up.
+pub fn announce_to_audit() {
+    if crate::settings::variable(c"LD_AUDIT").is_some() {
+        // SAFETY: a pseudo handle of the loader, which must see a call from this library: the result is used after it, so that the
+        // call is no jump.
+        std::hint::black_box(unsafe { dl::dlsym(libc::RTLD_DEFAULT, c"culeak_bound") });
+    }
+}
+
 /// `dlclose`. (Unlike that of `dlopen`, its effect does not depend on its caller, so it can be hooked.) Modules that
 /// were unloaded end in the recording, and everything that was cached by address is void, since another library may be
 /// mapped there.
@@ -356,6 +402,7 @@ pub unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     // SAFETY: the caller's own handle.
     let result = unsafe { dl::dlclose(handle) };
     if closing.has_unloaded() {
+        driver::unloaded();
         stacks::unloaded(recorder::running());
         pytorch::unloaded();
     }

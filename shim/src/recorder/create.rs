@@ -4,6 +4,7 @@
 use std::ffi::CStr;
 
 use crate::recorder::{auto_snapshot, hold, job_variables, proof, sampling, unhooked};
+use crate::resolve::{loader, own};
 use crate::{messages, settings, stacks};
 use culeak::file::spool;
 use culeak::job_variables::VALUE_MAX;
@@ -25,9 +26,7 @@ struct Buffers {
 
 /// Creates the recording. `None` if recording is disabled or impossible; the latter is reported on stderr.
 pub fn create() -> Option<&'static Recording> {
-    // SAFETY: getauxval has no preconditions.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if privileged || settings::is_set(variables::DISABLE) {
+    if settings::is_privileged() || settings::is_set(variables::DISABLE) || is_for_whole_system() {
         proof::state(Fact::Disabled, 1);
         return None;
     }
@@ -137,6 +136,24 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
             None
         }
     }
+}
+
+/// Whether this library is in every process of the system (`/etc/ld.so.preload`), and nothing asks for a recording of this one.
+fn is_for_whole_system() -> bool {
+    let asks = [variables::OUTPUT.name, variables::RUN.name].map(settings::variable);
+    if asks.into_iter().flatten().any(|value| !value.is_empty()) {
+        return false;
+    }
+    let mut name = [0; 256];
+    let length = loader::find_containing(own::here(), |loaded| {
+        let file = loaded.file_name();
+        let room = file.len().min(name.len());
+        name[..room].copy_from_slice(&file[..room]);
+        room
+    });
+    let name = &name[..length.unwrap_or(0)];
+    let lists = |list: &[u8]| !name.is_empty() && list.windows(name.len()).any(|part| part == name);
+    lists(read_file(c"/etc/ld.so.preload", &mut [0; 2048])) && !settings::variable(c"LD_PRELOAD").is_some_and(lists)
 }
 
 fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {

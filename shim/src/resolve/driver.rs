@@ -9,8 +9,8 @@ use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 
-use crate::resolve::loader::{self, Loaded};
-use crate::resolve::{dl, search};
+use crate::resolve::loader::{self, LinkMap, Loaded};
+use crate::resolve::{dl, next, search};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUstream, CUuuid};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::lockfree::index::mix;
@@ -66,6 +66,46 @@ fn fill() -> bool {
         loader::find_loaded(|loaded| loaded.contains(init.address as u64).then(|| fill_from(loaded)))
     });
     found.unwrap_or(false)
+}
+
+/// Takes a library as the driver, if it is one and none is known: it may be in another namespace of the loader, where [`fill`] does
+/// not see it. Nothing else may have been called in it yet.
+pub fn look_at(library: &LinkMap) {
+    IS_AUDITED.store(true, Relaxed);
+    // SAFETY: the audit library passes an object that is being bound to, so it is loaded.
+    let is_driver = unsafe { library.file_name() }.starts_with(b"libcuda.so");
+    if !is_driver || is_loaded() {
+        return;
+    }
+    // SAFETY: as above; the driver is a library, whose bias is the address of its first page.
+    if let Some(info) = unsafe { library.info(library.bias) } {
+        // SAFETY: as above.
+        fill_from(&unsafe { Loaded::new(&info) });
+    }
+}
+
+/// Whether bindings in other namespaces are known. Without them, the driver is one that [`pin`] keeps.
+static IS_AUDITED: AtomicBool = AtomicBool::new(false);
+
+/// Forgets a driver that was unloaded with its namespace.
+pub fn unloaded() {
+    if !IS_AUDITED.load(Relaxed) {
+        return;
+    }
+    next::forget_unloaded();
+    if !DRIVER_TABLE.ready.load(Acquire) {
+        return;
+    }
+    let start = DRIVER_TABLE.bounds[0].load(Relaxed);
+    let is_there = loader::find_containing(start, |loaded| loaded.bounds().0 == start);
+    if is_there != Some(true) && DRIVER_TABLE.ready.swap(false, AcqRel) {
+        for (key, _) in &DRIVER_TABLE.slots {
+            key.store(0, Relaxed);
+        }
+        for query in &DRIVER_TABLE.queries {
+            query.store(std::ptr::null_mut(), Relaxed);
+        }
+    }
 }
 
 fn fill_from(driver: &Loaded) -> bool {

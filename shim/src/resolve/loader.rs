@@ -6,8 +6,8 @@
 
 use crate::resolve::closing;
 use culeak::system::Descriptor;
-pub use culeak_elf::{Answer, Loaded, Name, Tables};
-use culeak_elf::{LinkMap, find_object};
+use culeak_elf::find_object;
+pub use culeak_elf::{Answer, LinkMap, Loaded, Name, Tables};
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::*};

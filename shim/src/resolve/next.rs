@@ -137,12 +137,11 @@ pub fn row_of_interposer(address: *mut c_void) -> Option<Api> {
     if loader::list_is_unsafe() || driver::contains(address as u64) || own::is_ours(address as u64) {
         return None;
     }
-    loader::find_loaded(|loaded| {
-        loaded.contains(address as u64).then(|| {
-            DRIVER_NAMES.iter().enumerate().find_map(|(row, name)| {
-                let found = with_c_name(name, |name| loaded.symbol(name)).flatten();
-                (found == Some(address.cast_const())).then_some(Api(row as u16))
-            })
+    // In any namespace of the loader.
+    loader::find_containing(address as u64, |loaded| {
+        DRIVER_NAMES.iter().enumerate().find_map(|(row, name)| {
+            let found = with_c_name(name, |name| loaded.symbol(name)).flatten();
+            (found == Some(address.cast_const())).then_some(Api(row as u16))
         })
     })
     .flatten()
@@ -162,5 +161,15 @@ pub fn adopt(api: Api, address: *mut c_void) -> bool {
     match INTERPOSED[api.0 as usize].compare_exchange(std::ptr::null_mut(), address, AcqRel, Acquire) {
         Ok(_) => true,
         Err(known) => known == address,
+    }
+}
+
+/// Frees the rows whose function was unloaded, for a function of another namespace.
+pub fn forget_unloaded() {
+    for row in &INTERPOSED {
+        let known = row.load(Acquire);
+        if !known.is_null() && loader::find_containing(known as u64, |_| ()).is_none() {
+            let _ = row.compare_exchange(known, std::ptr::null_mut(), AcqRel, Relaxed);
+        }
     }
 }

@@ -1,0 +1,36 @@
+/* A program without CUDA that loads libraries which use it. Arguments: how, then paths. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+static int fail(const char *what) {
+    const char *reason = dlerror();
+    printf("%s: %s\n", what, reason ? reason : "no reason");
+    return 1;
+}
+
+static void *on_thread(void *run) { return (void *)(long)((int (*)(void))run)(); }
+
+int main(int count, char **arguments) {
+    for (int i = 2; i < count; i++) {
+        int lazy = !!strstr(arguments[1], "lazy"), deepbind = !!strstr(arguments[1], "deepbind");
+        int flags = (lazy ? RTLD_LAZY : RTLD_NOW) | RTLD_LOCAL;
+        void *library = deepbind ? dlopen(arguments[i], flags | RTLD_DEEPBIND) : dlmopen(LM_ID_NEWLM, arguments[i], flags);
+        if (!library) return fail(arguments[i]);
+        int (*run)(void) = dlsym(library, "run_inside");
+        if (!run) return fail("run_inside");
+        long result = run();
+        pthread_t thread;
+        if (strstr(arguments[1], "thread")) {
+            if (result || pthread_create(&thread, NULL, on_thread, run)) return fail("thread");
+            pthread_join(thread, (void **)&result);
+        }
+        printf("%ld\n", result);
+        if (strstr(arguments[1], "closes") && dlclose(library)) return fail("dlclose");
+    }
+    if (dlsym(RTLD_DEFAULT, "no_such_function")) return 2;
+    printf("%s\n", dlerror());
+    return 0;
+}
