@@ -32,8 +32,21 @@ fn main() {
     }
 }
 
+/// The archive of the first compiler for the target that has one. This machine's own compiler would name its own archive in
+/// a cross build, which the linker skips with a mere warning.
 fn static_unwinder() -> Option<PathBuf> {
-    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let variable = |name: &str| std::env::var(name).ok();
+    let (target, host) = (variable("TARGET")?, variable("HOST")?);
+    let usual = match target == host {
+        true => "cc".into(),
+        false => target.replace("-unknown-", "-") + "-gcc",
+    };
+    let underscored = target.replace('-', "_");
+    let compilers = [variable(&format!("CC_{underscored}")), variable("CC"), Some(usual)];
+    compilers.into_iter().flatten().find_map(|compiler| archive_of(&compiler))
+}
+
+fn archive_of(compiler: &str) -> Option<PathBuf> {
     let output = Command::new(compiler)
         .arg("-print-file-name=libgcc_eh.a")
         .output()

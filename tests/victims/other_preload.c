@@ -1,5 +1,6 @@
 /* Another tool with a dlsym hook, of a common kind: libc's own through dlvsym, then a tail call. Counts its calls. */
 #define _GNU_SOURCE
+#include "oldest_glibc.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@ static int seen;
 
 __attribute__((visibility("default"), optimize("O2"))) void *dlsym(void *handle, const char *name) {
     static look_up *real;
-    if (!real) real = (look_up *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (!real) real = (look_up *)dlvsym(RTLD_NEXT, "dlsym", OLDEST_GLIBC);
     if (!strncmp(name, "cu", 2)) seen++;
     return real(handle, name);
 }

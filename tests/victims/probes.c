@@ -1,4 +1,5 @@
 /* Looks names up in every way and prints the results without addresses: the same with and without a recorder. */
+#include "oldest_glibc.h"
 #include "victim.h"
 
 static const char *present(void *address) { return address ? "found" : "null"; }
@@ -30,7 +31,7 @@ static void errors(void) {
     printf("%s\n", dlerror() ? "stale" : "clean");
     printf("%s\n", present(dlvsym(libc, "malloc", "GLIBC_9.9")));
     printf("%s\n", dlerror());
-    printf("%s\n", present(dlvsym(libc, "malloc", "GLIBC_2.2.5")));
+    printf("%s\n", present(dlvsym(libc, "malloc", OLDEST_GLIBC)));
     printf("%s\n", present(dlsym(RTLD_NEXT, "no_such_name")));
     printf("%s\n", dlerror() ? "set" : "none");
     printf("%s\n", present(dlsym(RTLD_DEFAULT, "cuMemAlloc_v9")));
@@ -43,7 +44,7 @@ static void versions(void) {
     REQUIRE(driver);
     printf("%s\n", present(dlvsym(driver, "cuMemAlloc_v2", "libcuda.so.1")));
     printf("%s\n", dlerror() ? "set" : "none");
-    void *(*look_up)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    void *(*look_up)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", OLDEST_GLIBC);
     printf("%s\n", present((void *)look_up));
     if (look_up) printf("%s\n", present(look_up(driver, "cuMemAlloc_v2")));
 }

@@ -7,6 +7,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "oldest_glibc.h"
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@ static int runtime_calls, driver_calls;
 typedef void *look_up(void *, const char *);
 static look_up *libc_dlsym(void) {
     static look_up *found;
-    if (!found) found = (look_up *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (!found) found = (look_up *)dlvsym(RTLD_NEXT, "dlsym", OLDEST_GLIBC);
     return found;
 }
 #else

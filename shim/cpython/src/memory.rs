@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use culeak_walker::{read, read_each, readable};
+use culeak_walker::{ADDRESS_BITS, read, read_each, readable};
 
 const PAGE: u64 = 4096;
 
@@ -59,10 +59,10 @@ impl View<'_> {
     }
 }
 
-/// Objects lie at multiples of eight in the lower half of the address space.
+/// Objects lie at multiples of eight in user space.
 #[inline(always)]
 fn is_plausible(address: u64) -> bool {
-    address & 7 == 0 && address >= PAGE && address >> 47 == 0
+    address & 7 == 0 && address >= PAGE && address >> ADDRESS_BITS == 0
 }
 
 /// Pages found readable: eight per set, which is one cache line. With smaller sets, the pages of one deep stack would often
@@ -274,10 +274,17 @@ mod tests {
         let words = [0u64; 64];
         let at = words.as_ptr() as u64;
         all(|last| {
-            for address in [0, 8, at + 1, at + 4, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX] {
+            for address in [0, 8, at + 1, at + 4, 1 << 46, 1 << ADDRESS_BITS, u64::MAX - 7, u64::MAX] {
                 assert_eq!(last(address, 80), None, "{address:x}");
             }
         });
+    }
+
+    #[test]
+    fn all_of_user_space_is_plausible() {
+        // On aarch64 the kernel maps libraries and large blocks right below 2^48.
+        assert!(is_plausible((1 << ADDRESS_BITS) - PAGE));
+        assert!(!is_plausible(1 << ADDRESS_BITS));
     }
 
     /// A page between holes: objects inside it are read, objects that reach into a hole are not.

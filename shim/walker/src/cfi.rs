@@ -262,8 +262,11 @@ impl Frame {
         let (Some(here), Some(there)) = (self.get(SP), caller.get(SP)) else {
             return Step::Unknown;
         };
-        // Only a signal handler may run on another stack than the code it interrupted.
-        if !row.signal && !is_above(here, there, memory) {
+        // Only a signal handler may run on another stack than the code it interrupted. libffi's call on aarch64 describes its
+        // frame as above its CFA, which equals its stack pointer if it passes nothing on the stack. Then the frame pointer
+        // grows: a walk that could stay at one stack pointer for ever would load the same frame pointer again.
+        let is_ffi_call = || there == here && caller.get(FP) > self.get(FP);
+        if !row.signal && !is_above(here, there, memory) && !is_ffi_call() {
             return Step::Lost;
         }
         caller.set(RA, Some(returns_to));

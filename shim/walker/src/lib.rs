@@ -56,6 +56,7 @@ mod stack;
 mod table;
 mod trail;
 
+pub use machine::ADDRESS_BITS;
 pub use modules::exported;
 pub use stack::{Bounds, bounds as stack_bounds, read, read_each, readable};
 pub use trail::{Summary, Trail, mix_in};

@@ -17,22 +17,17 @@ pub struct Arena {
 impl Arena {
     /// A range that can be read and written; pages use no memory until they are touched.
     pub fn backed(bytes: u64, unit: u64) -> Option<Arena> {
-        Arena::at(map(bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?, bytes, unit, true)
+        Arena::at(map(bytes, libc::PROT_READ | libc::PROT_WRITE)?, bytes, unit, true)
     }
 
     /// A range that faults on every access: for handles, which no program may dereference.
     pub fn unbacked(bytes: u64, unit: u64) -> Option<Arena> {
-        Arena::at(map(bytes, libc::PROT_NONE, 0)?, bytes, unit, false)
+        Arena::at(map(bytes, libc::PROT_NONE)?, bytes, unit, false)
     }
 
     /// A range below 4 GiB, for functions that know only 32-bit addresses.
     pub fn low(bytes: u64, unit: u64) -> Option<Arena> {
-        Arena::at(
-            map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_32BIT)?,
-            bytes,
-            unit,
-            true,
-        )
+        Arena::at(map_low(bytes)?, bytes, unit, true)
     }
 
     fn at(start: u64, bytes: u64, unit: u64, backed: bool) -> Option<Arena> {
@@ -112,16 +107,37 @@ impl Arena {
     }
 }
 
-fn map(bytes: u64, protection: libc::c_int, flags: libc::c_int) -> Option<u64> {
-    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no existing memory.
-    let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
+fn map(bytes: u64, protection: libc::c_int) -> Option<u64> {
+    map_near(0, bytes, protection)
+}
+
+/// Readable and writable memory below 4 GiB. Only x86-64 has MAP_32BIT, so this asks for one address after the other.
+fn map_low(bytes: u64) -> Option<u64> {
+    let step = 256 << 20;
+    let candidates = (1..16).map(|n| n * step).filter(|start| start + bytes <= 1 << 32);
+    candidates.into_iter().find_map(|start| {
+        let address = map_near(start, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        if address + bytes <= 1 << 32 {
+            return Some(address);
+        }
+        unreserve(address, bytes);
+        None
+    })
+}
+
+/// A new mapping, at `hint` if that range is free; the kernel chooses the place for the hint 0.
+fn map_near(hint: u64, bytes: u64, protection: libc::c_int) -> Option<u64> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: without MAP_FIXED, a new anonymous mapping touches no existing memory.
+    let address = unsafe { libc::mmap(hint as *mut libc::c_void, bytes as usize, protection, flags, -1, 0) };
     (address != libc::MAP_FAILED).then_some(address as u64)
 }
 
 fn drop_pages(address: u64, bytes: u64) {
-    let start = address.next_multiple_of(4096);
-    let end = (address + bytes) & !4095;
+    // SAFETY: sysconf has no preconditions.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+    let start = address.next_multiple_of(page);
+    let end = (address + bytes) & !(page - 1);
     if start < end {
         // SAFETY: the pages lie wholly inside a piece of our own mapping that was just freed.
         unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
@@ -130,7 +146,7 @@ fn drop_pages(address: u64, bytes: u64) {
 
 /// A reserved address range outside any arena (cuMemAddressReserve).
 pub fn reserve(bytes: u64) -> Option<u64> {
-    map(bytes, libc::PROT_NONE, 0)
+    map(bytes, libc::PROT_NONE)
 }
 
 /// Makes part of a reserved range accessible, with its contents.

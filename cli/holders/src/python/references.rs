@@ -225,7 +225,8 @@ impl Python {
 
 /// Whether a word can be an address at all.
 pub fn is_address(word: u64) -> bool {
-    (PAGE..1 << 47).contains(&word)
+    // User space has 47 bits on x86-64 and 48 on aarch64, unless a program asks for more.
+    (PAGE..1 << 48).contains(&word)
 }
 
 /// Words whose meaning is not known. `first` is the index of the first one.

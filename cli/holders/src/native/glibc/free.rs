@@ -71,7 +71,7 @@ pub fn remove(copy: &Copy, modules: &Modules, pages: &mut Pages, heaps: &Heaps) 
     }
     // One number for the whole process, so the most frequent one. The second word of a chunk without a mark can be anything.
     let best = random.iter().max_by_key(|(_, count)| *count);
-    if let Some((mark, _)) = best.filter(|(mark, _)| marks.is_empty() && mark >> 47 != 0) {
+    if let Some((mark, _)) = best.filter(|(mark, _)| marks.is_empty() && mark >> 48 != 0) {
         marks.push(*mark);
     }
     if !marks.is_empty() {

@@ -5,8 +5,6 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-use crate::copy::PAGE;
-
 /// The pages that are in memory or swapped out. `None` if the kernel does not say.
 pub fn present(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
     scanned(pagemap, range, IS_ZERO_PAGE).or_else(|| listed(pagemap, range, false))
@@ -92,24 +90,29 @@ fn scanned(pagemap: &File, range: &Range<u64>, without: u64) -> Option<Vec<Range
     Some(found)
 }
 
+/// The size of the kernel's pages, which is 64 KiB on some aarch64 machines.
+fn kernel_page() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as u64 }
+}
+
 /// Reads the entry of each page, 8 bytes: bit 63 says that it is in memory, bit 62 that it is swapped out, bit 61 that it
 /// belongs to a file or is shared.
 fn listed(pagemap: &File, range: &Range<u64>, is_written: bool) -> Option<Vec<Range<u64>>> {
     let mut found = Vec::new();
     let mut entries = vec![0; 8 << 14];
-    let mut address = range.start;
+    let page = kernel_page();
+    // A range may begin or end inside of a large page.
+    let mut address = range.start / page * page;
     while address < range.end {
-        let pages = ((range.end - address) / PAGE).min(1 << 14);
+        let pages = (range.end - address).div_ceil(page).min(1 << 14);
         let entries = &mut entries[..pages as usize * 8];
-        pagemap.read_exact_at(entries, address / PAGE * 8).ok()?;
+        pagemap.read_exact_at(entries, address / page * 8).ok()?;
         for entry in entries.chunks_exact(8) {
             if entry[7] >> 6 != 0 && !(is_written && entry[7] >> 5 & 1 != 0) {
-                push(&mut found, address..address + PAGE);
+                push(&mut found, address.max(range.start)..(address + page).min(range.end));
             }
-            address += PAGE;
-        }
-        if pages == 0 {
-            break;
+            address += page;
         }
     }
     Some(found)
@@ -121,17 +124,17 @@ mod tests {
 
     #[test]
     fn both_ways_to_ask_agree_and_leave_out_untouched_pages() {
-        const BYTES: usize = 64 << 12;
-        let start = culeak::system::anonymous(BYTES).expect("mapped");
+        let size = kernel_page();
+        let start = culeak::system::anonymous(64 * size as usize).expect("mapped");
         for page in [1, 2, 3, 9, 63] {
             // SAFETY: inside the mapping.
-            unsafe { start.add(page << 12).write(1) };
+            unsafe { start.add(page * size as usize).write(1) };
         }
         let start = start as u64;
-        let range = start..start + BYTES as u64;
+        let range = start..start + 64 * size;
         let pagemap = File::open("/proc/self/pagemap").expect("procfs");
         let expected: Vec<_> = [1..4, 9..10, 63..64]
-            .map(|pages: Range<u64>| start + pages.start * PAGE..start + pages.end * PAGE)
+            .map(|pages: Range<u64>| start + pages.start * size..start + pages.end * size)
             .into();
         assert_eq!(listed(&pagemap, &range, false), Some(expected.clone()));
         assert_eq!(listed(&pagemap, &range, true), Some(expected.clone()));
@@ -148,14 +151,15 @@ mod tests {
     fn pages_of_a_file_are_written_once_the_process_has_changed_them() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("file");
-        std::fs::write(&path, [7; 4 << 12]).expect("written");
+        let size = kernel_page();
+        std::fs::write(&path, vec![7; 4 * size as usize]).expect("written");
         let file = File::open(&path).expect("opened");
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new private mapping of a file of this length.
         let start = unsafe {
             let start = libc::mmap(
                 std::ptr::null_mut(),
-                4 << 12,
+                4 * size as usize,
                 access,
                 libc::MAP_PRIVATE,
                 file.as_raw_fd(),
@@ -167,12 +171,12 @@ mod tests {
         // SAFETY: inside the mapping.
         unsafe {
             assert_eq!(start.read_volatile(), 7);
-            start.add(2 << 12).write_volatile(1);
+            start.add(2 * size as usize).write_volatile(1);
         }
         let start = start as u64;
-        let range = start..start + 4 * PAGE;
+        let range = start..start + 4 * size;
         let pagemap = File::open("/proc/self/pagemap").expect("procfs");
-        let expected = Some(vec![start + 2 * PAGE..start + 3 * PAGE]);
+        let expected = Some(vec![start + 2 * size..start + 3 * size]);
         assert_eq!(listed(&pagemap, &range, true), expected);
         assert_eq!(written(&pagemap, &range), expected);
         assert_eq!(present(&pagemap, &range).expect("known")[0].start, start);
