@@ -1,25 +1,28 @@
 #!/usr/bin/env bash
 # Builds the wheel `culeak`: the command with the preload library inside, and the pytest plugin.
 #
-#   cli/python/build.sh [--portable] [--debug] FOLDER
+#   cli/python/build.sh [--portable] [--target TRIPLE] [--debug] FOLDER
 #
 # Without --portable, the wheel runs on machines with a glibc at least as new as this one's. With it, the wheel runs on glibc
-# 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with. --debug uses cargo's dev profile, for tests.
+# 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with. --target builds for another machine, such as
+# aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, and no compiler but zig. --debug uses
+# cargo's dev profile, for tests.
 # Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, into a
 # virtual environment in cargo's target folder.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
-portable='' profile=release
+portable='' profile=release triple=$(rustc -vV | sed -n 's/^host: //p')
 while [[ ${1:-} == --* ]]; do
     case $1 in
         --portable) portable=yes ;;
+        --target) portable=yes triple=${2:?--target needs a triple}; shift ;;
         --debug) profile=dev ;;
         *) echo "build.sh: unknown option: $1" >&2; exit 2 ;;
     esac
     shift
 done
-out=$(realpath -m "${1:?usage: build.sh [--portable] [--debug] FOLDER}")
+out=$(realpath -m "${1:?usage: build.sh [--portable] [--target TRIPLE] [--debug] FOLDER}")
 
 cd "$here/../.."
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -31,7 +34,6 @@ PATH=$tools/bin:$PATH
 
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then
-    triple=$(rustc -vV | sed -n 's/^host: //p')
     # First the libraries to embed, with the same profile as in cli/build.rs, but linked for the old glibc.
     CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_TARGET_DIR=$target/portable \

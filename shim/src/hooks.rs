@@ -187,7 +187,7 @@ macro_rules! other_entry {
     };
 }
 
-// Written from the ABI; CI assembles it, but it has never run.
+// Run in an emulator only (tests/aarch64/).
 #[cfg(target_arch = "aarch64")]
 macro_rules! runtime_entry {
     ($body:path) => {

@@ -27,7 +27,11 @@ cp usr/share/base-passwd/passwd.master etc/passwd
 cp usr/share/base-passwd/group.master etc/group
 ln -sf dash usr/bin/sh
 ln -sf mawk usr/bin/awk
-for tool in cc:gcc gcc:gcc c++:g++ g++:g++ {ar,as,ld,nm,objcopy,objdump,readelf,strip}:; do
-    name=${tool%%:*} program=${tool#*:}
-    ln -sf "aarch64-linux-gnu-${program:-$name}" "usr/bin/$name"
+for tool in ar as ld nm objcopy objdump readelf strip; do
+    ln -sf "aarch64-linux-gnu-$tool" "usr/bin/$tool"
+done
+# All that the tests compile signs its return addresses (PAC) and has landing pads (BTI).
+for compiler in cc:gcc gcc:gcc c++:g++ g++:g++; do
+    printf '#!/bin/sh\nexec aarch64-linux-gnu-%s -mbranch-protection=standard "$@"\n' "${compiler#*:}" >"usr/local/bin/${compiler%:*}"
+    chmod +x "usr/local/bin/${compiler%:*}"
 done

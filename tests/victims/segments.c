@@ -483,10 +483,10 @@ static void threads(void) {
     for (int i = 0; i < 8; i++) pthread_join(all[i], 0);
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, 16384);
+    REQUIRE(!pthread_attr_setstacksize(&attributes, stack_size(16384)));
     REQUIRE(!pthread_create(&all[0], &attributes, in_tiny_thread, 0));
     pthread_join(all[0], 0);
-    pthread_attr_setstacksize(&attributes, 40960);
+    REQUIRE(!pthread_attr_setstacksize(&attributes, stack_size(40960)));
     REQUIRE(!pthread_create(&all[0], &attributes, in_small_thread, 0));
     pthread_join(all[0], 0);
 }

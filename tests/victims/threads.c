@@ -128,14 +128,13 @@ static void key_destructor(void) {
     }
 }
 
-/* A small stack, as a runtime with many threads would choose: 32 KiB, or what the machine requires. */
+/* A small stack, as a runtime with many threads would choose. */
 static void small_stack(void) {
-    long least = sysconf(_SC_THREAD_STACK_MIN), size = least > 32 << 10 ? least : 32 << 10;
     context = start_cuda();
     pthread_t thread;
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    REQUIRE(!pthread_attr_setstacksize(&attributes, size));
+    REQUIRE(!pthread_attr_setstacksize(&attributes, stack_size(32 << 10)));
     REQUIRE(!pthread_create(&thread, &attributes, one_leak, (void *)9));
     REQUIRE(!pthread_join(thread, NULL));
 }

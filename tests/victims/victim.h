@@ -33,6 +33,12 @@
 /* Keeps a call from becoming a tail call, so that its caller stays on the stack. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
+/* The size of a small stack: `bytes`, or what the machine requires (128 KiB on aarch64). */
+static __attribute__((unused)) size_t stack_size(size_t bytes) {
+    long least = sysconf(_SC_THREAD_STACK_MIN);
+    return least > (long)bytes ? (size_t)least : bytes;
+}
+
 static __attribute__((unused)) CUcontext start_cuda(void) {
     CUcontext context;
     CUdevice device;

@@ -58,7 +58,7 @@ macro_rules! exports {
                 std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym body)
             }
 
-            // Written from the ABI; it has never run.
+            // Run in an emulator only (tests/aarch64/).
             #[cfg(target_arch = "aarch64")]
             #[unsafe(naked)]
             #[unsafe(export_name = $symbol)]

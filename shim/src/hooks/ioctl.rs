@@ -68,7 +68,7 @@ pub unsafe extern "C-unwind" fn ioctl() {
     )
 }
 
-// Written from the ABI; CI assembles it, but it has never run.
+// Run in an emulator only (tests/aarch64/).
 /// # Safety
 /// As the libc function.
 #[cfg(target_arch = "aarch64")]

@@ -60,7 +60,7 @@ macro_rules! resolver_entry {
     };
 }
 
-// Written from the ABI; CI assembles it, but it has never run.
+// Run in an emulator only (tests/aarch64/).
 #[cfg(target_arch = "aarch64")]
 macro_rules! resolver_entry {
     ($name:ident, $decide:path, $real:path) => {

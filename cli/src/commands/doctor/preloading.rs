@@ -62,7 +62,7 @@ pub fn library() -> Vec<Finding> {
     });
     findings.extend(glibc(&path));
     if !cfg!(target_arch = "x86_64") {
-        let text = format_args!("{}: supported, but tested on x86_64 only", env::consts::ARCH);
+        let text = format_args!("{}: tested in an emulator only, without a GPU", env::consts::ARCH);
         findings.push(Finding::warn(
             "architecture",
             text,
