@@ -1,8 +1,10 @@
 //! Builds the preload libraries and the fake driver, which are embedded in the CLI.
 //!
 //! A nested cargo builds them in a separate target directory, since the outer cargo locks the usual one. Cargo's artifact
-//! dependencies would need one line, but are unstable. Packagers who build the libraries elsewhere (for example for an older
-//! glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD`, `CULEAK_PREBUILT_AUDIT` and
+//! dependencies would need one line, but are unstable. The libraries are dependencies of this package if `culeak_libraries`
+//! is set, which only the nested cargo does. So it finds them by name, in the workspace as in a registry or a vendor folder, in
+//! the versions of Cargo.lock, and the command itself is linked to none of them. Packagers who build the libraries elsewhere (for
+//! example for an older glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD`, `CULEAK_PREBUILT_AUDIT` and
 //! `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
@@ -24,7 +26,10 @@ const LIBRARIES: [(&str, &str, &str, &str); 4] = [
     ),
 ];
 
-/// The sources of the libraries, relative to the workspace.
+/// Makes the libraries dependencies of this package: see its Cargo.toml.
+const DEPENDENCIES: &str = r#"target.'cfg(all())'.rustflags=["--cfg", "culeak_libraries"]"#;
+
+/// The sources of the libraries, relative to the workspace. Those in a registry never change.
 const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fake_driver"];
 
 fn main() {
@@ -59,9 +64,12 @@ fn embed(name: &str, path: &Path) {
 
 /// Runs the nested cargo and returns the folder of the built libraries.
 fn build_libraries() -> PathBuf {
-    let workspace = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
-    for source in SOURCES {
-        println!("cargo::rerun-if-changed={}", workspace.join(source).display());
+    let package = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
+    let workspace = package.join("..");
+    if SOURCES.iter().all(|source| workspace.join(source).exists()) {
+        for source in SOURCES {
+            println!("cargo::rerun-if-changed={}", workspace.join(source).display());
+        }
     }
     let target_dir = Path::new(&variable("OUT_DIR")).join("embedded");
     // A CLI that is linked to musl still embeds libraries for glibc programs.
@@ -69,8 +77,9 @@ fn build_libraries() -> PathBuf {
 
     let mut cargo = Command::new(variable("CARGO"));
     cargo
-        .current_dir(&workspace)
-        .args(["build", "--release", "--locked", "--target", &target]);
+        .current_dir(&package)
+        .args(["build", "--release", "--locked", "--target", &target])
+        .args(["--config", DEPENDENCIES]);
     cargo.arg("--target-dir").arg(&target_dir);
     for (package, ..) in LIBRARIES {
         cargo.args(["--package", package]);

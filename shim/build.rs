@@ -1,4 +1,5 @@
-//! Links the shim, and the libraries beside it (`hold/` and `audit/`), so that they depend on libc and the loader alone.
+//! Links the shim, and the libraries beside it (`hold/` and `audit/`, whose build.rs is a link to this file), so that they depend on
+//! libc and the loader alone.
 //!
 //! The standard library links with libgcc_s, a shared library that slim containers lack and that would change the order
 //! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in
@@ -8,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
-    let (script, soname) = match std::env::var("CARGO_PKG_NAME").as_deref() {
-        Ok("culeak-hold") => ("../build.rs", "libculeak-hold.so"),
-        Ok("culeak-audit") => ("../build.rs", "libculeak-audit.so"),
-        _ => ("build.rs", "libculeak.so"),
+    let soname = match std::env::var("CARGO_PKG_NAME").as_deref() {
+        Ok("culeak-hold") => "libculeak-hold.so",
+        Ok("culeak-audit") => "libculeak-audit.so",
+        _ => "libculeak.so",
     };
-    println!("cargo:rerun-if-changed={script}");
+    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
     // Threads may be running this library's code during any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");

@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Claims about the crates: each is packed from what its own folder and its dependencies have, and the command installs from
+# the packed crates in a folder that contains nothing else of this repository, without a network, and passes its demo.
+#
+#   tests/packages/crates.sh            all claims; compiles every dependency, in the dev profile
+#   tests/packages/crates.sh --quick    packs the crates and checks their lists of files
+#
+# FOLDER in CULEAK_TEST_TARGET keeps what was compiled.
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/../.."
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cargo package --workspace --no-verify --locked --allow-dirty --quiet --target-dir "$work/packed" 2>"$work/messages" ||
+    { cat "$work/messages"; exit 1; }
+crates=("$work"/packed/package/*.crate)
+members=$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["packages"]))')
+[ "${#crates[@]}" -eq "$members" ] || { echo "FAILED  ${#crates[@]} crates of $members packages"; exit 1; }
+for crate in "${crates[@]}"; do tar -tzf "$crate"; done >"$work/files"
+if grep -E '/(tests|golden|benches|examples|target)/|_tests\.rs|/tests\.rs|\.(sh|pyc)$' "$work/files"; then
+    echo "FAILED  crates contain files that only tests and development need"
+    exit 1
+fi
+echo "ok      $members crates, $(wc -l <"$work/files") files, $(du -ch "${crates[@]}" | tail -1 | cut -f1)"
+[ "${1:-}" != --quick ] || exit 0
+
+# A folder of sources, as a registry would give them: all dependencies, and the packed crates.
+cargo vendor --locked --quiet "$work/sources" >/dev/null
+for crate in "${crates[@]}"; do
+    tar -xzf "$crate" -C "$work/sources"
+    folder=$work/sources/$(basename "$crate" .crate)
+    printf '{"files":{},"package":"%s"}' "$(sha256sum "$crate" | cut -d' ' -f1)" >"$folder/.cargo-checksum.json"
+done
+mkdir "$work/.cargo"
+cat >"$work/.cargo/config.toml" <<END
+[source.crates-io]
+replace-with = "folder"
+[source.folder]
+directory = "$work/sources"
+[net]
+offline = true
+END
+cd "$work"
+CARGO_TARGET_DIR=${CULEAK_TEST_TARGET:-$work/target} cargo install --quiet --debug --locked --path "$work"/sources/culeak-cli-* --root "$work/installed"
+XDG_CACHE_HOME=$work/cache "$work/installed/bin/culeak" demo --fake >"$work/demo" || { cat "$work/demo"; exit 1; }
+echo "ok      the command installs from the packed crates, and passes its demo: $(tail -1 "$work/demo")"
