@@ -13,8 +13,8 @@ export SOURCE_DATE_EPOCH LC_ALL=C.UTF-8 TZ=UTC
 umask 022
 
 case $(basename "$wheel") in
-    culeak-*-manylinux_2_17_x86_64*.whl) machine=x86_64 debian=amd64 ;;
-    culeak-*-manylinux_2_17_aarch64*.whl) machine=aarch64 debian=arm64 ;;
+    culeak-*manylinux_2_17_x86_64*.whl) machine=x86_64 debian=amd64 ;;
+    culeak-*manylinux_2_17_aarch64*.whl) machine=aarch64 debian=arm64 ;;
     *) echo "pack.sh: $wheel: expected a wheel of cli/python/build.sh --portable" >&2; exit 2 ;;
 esac
 version=$(basename "$wheel" | cut -d- -f2)
@@ -80,7 +80,7 @@ deb() {
     (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum >DEBIAN/md5sums)
     chmod -R u=rwX,go=rX "$root"
     dated "$root"
-    dpkg-deb --root-owner-group -Zxz --build "$root" "$out/culeak_$version-1_$debian.deb" >/dev/null
+    dpkg-deb --root-owner-group -Zxz -z6 --build "$root" "$out/culeak_$version-1_$debian.deb" >/dev/null
 }
 
 rpm_() {
