@@ -5,6 +5,8 @@
 #
 #   tests/packages/run.sh FOLDER
 #
+# CULEAK_TREES names a folder that keeps the minimal systems, as tar files, for the next time.
+#
 # The rpm is installed by rpm itself into a tree of Debian's, to which a stand-in for the package glibc is added, because no
 # distribution with RPM packages is at hand in every place where this runs.
 set -euo pipefail
@@ -13,7 +15,7 @@ folder=$(realpath "${1:?usage: run.sh FOLDER}")
 work=$(mktemp -d)
 mounted=()
 cleanup() {
-    for path in "${mounted[@]}"; do umount "$path" || true; done
+    for path in "${mounted[@]}"; do umount --lazy "$path" || true; done
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
@@ -26,8 +28,10 @@ rpm=$(ls "$folder"/culeak-*."$machine".rpm)
 tarball=$(ls "$folder"/culeak-*-"$machine"-linux.tar.gz)
 
 tree() { # tree NAME SUITE PACKAGES: a minimal system with /proc and /dev
-    local root=$work/$1
-    mmdebstrap --quiet --variant=minbase ${3:+--include="$3"} "$2" "$root"
+    local root=$work/$1 kept=${CULEAK_TREES:-$work}/$2-$3.tar
+    [ -e "$kept" ] || mmdebstrap --quiet --variant=minbase ${3:+--include="$3"} "$2" "$kept"
+    mkdir "$root"
+    tar -xpf "$kept" -C "$root" --exclude='./dev/*' --numeric-owner
     mount -t proc proc "$root/proc"
     mounted+=("$root/proc")
     mount --bind /dev "$root/dev"
@@ -45,13 +49,13 @@ files() { # files NAME: all paths, without databases, logs and the home of root
         -path ./usr/lib/sysimage -o -path ./var/log -o -path ./var/cache -o -path ./etc/ld.so.cache -o -path ./tmp \) -prune -o -print | sort)
 }
 demo() { # demo NAME: the demo, and the library that it was preloaded
-    in_tree "$1" culeak demo --fake >"$work/demo" || { cat "$work/demo"; fail "$1: the demo"; }
+    in_tree "$1" culeak demo --fake >"$work/demo" 2>&1 || { cat "$work/demo"; fail "$1: the demo"; }
     "$here/../gate.sh" "$work/$1$(in_tree "$1" culeak shim-path)" 2.17 >"$work/gate" || { cat "$work/gate"; fail "$1: the library"; }
     ok "$1: $(in_tree "$1" culeak --version) passes its demo and the gate for glibc 2.17"
 }
 pages() { # pages NAME: a page for each command, which the reader formats without a warning
     local command pages=0 root=$work/$1 text
-    for command in '' $(in_tree "$1" culeak help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p' | grep -vx help | sed 's/^/-/'); do
+    for command in '' $(in_tree "$1" culeak help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p' | grep -vx help | sed 's/^/-/'); do
         page=$(ls "$root/usr/share/man/man1/culeak$command.1"*)
         text=$(zcat -f "$page" | MANROFFSEQ='' MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z - 2>&1 >/dev/null)
         [ -z "$text" ] || fail "$page: $text"
