@@ -12,6 +12,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::interpreters::{Python, interpreters};
+use crate::support::process;
 use crate::support::profile::{fake_driver_folder, folder};
 use crate::support::{Lookup, culeak, profile, sources, victim};
 
