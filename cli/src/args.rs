@@ -2,7 +2,9 @@
 //!
 //! The options of a command are in that command's own file, beside the code that they configure.
 
-use clap::builder::StyledStr;
+use std::collections::BTreeSet;
+
+use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -15,7 +17,7 @@ use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
 use crate::commands::environment::EnvironmentArgs;
 use crate::commands::export::ExportArgs;
-use crate::commands::help::HelpArgs;
+use crate::commands::help::{self, HelpArgs};
 use crate::commands::live::LiveArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::metrics::MetricsArgs;
@@ -196,7 +198,18 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
 pub fn public() -> clap::Command {
     let whole = Arguments::command();
     let commands = whole.get_subcommands().filter(|command| !command.is_hide_set());
-    let commands: Vec<_> = commands.cloned().collect();
+    let mut commands: Vec<_> = commands.cloned().collect();
+    let names: BTreeSet<String> = commands
+        .iter()
+        .map(|command| command.get_name().to_owned())
+        .chain(help::guides().map(str::to_owned))
+        .collect();
+    if let Some(help) = commands.iter_mut().find(|command| command.get_name() == "help") {
+        let subjects = PossibleValuesParser::new(&names);
+        *help = help
+            .clone()
+            .mut_arg("subject", |subject| subject.value_parser(subjects));
+    }
     let mut public = clap::Command::new("culeak")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)

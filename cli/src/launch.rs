@@ -191,8 +191,10 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
     }
     if args.no_pool {
         let present = |name: &str| env::var_os(name);
-        // stderr may be closed.
-        let _ = no_pool::report(present, &mut io::stderr());
+        if !progress::is_quiet() {
+            // stderr may be closed.
+            let _ = no_pool::report(present, &mut io::stderr());
+        }
         command.envs(no_pool::changes(present));
     }
     Ok(Prepared {

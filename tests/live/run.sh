@@ -213,9 +213,10 @@ seen "no pager if it is not wanted" 'code <0>'
 "$culeak" completions bash > "$work/culeak.bash"
 answers=$(bash --norc -c "source '$work/culeak.bash'
     COMP_WORDS=(culeak re) COMP_CWORD=1; _culeak culeak re culeak; echo \"\${COMPREPLY[@]}\"
-    COMP_WORDS=(culeak live --i) COMP_CWORD=2; _culeak culeak --i live; echo \"\${COMPREPLY[@]}\"")
-[ "$answers" = $'report\n--interval' ] || fail "bash completes: $answers"
-ok "bash completes commands and options"
+    COMP_WORDS=(culeak live --i) COMP_CWORD=2; _culeak culeak --i live; echo \"\${COMPREPLY[@]}\"
+    COMP_WORDS=(culeak help qui) COMP_CWORD=2; _culeak culeak qui help; echo \"\${COMPREPLY[@]}\"")
+[ "$answers" = $'report\n--interval\nquickstart' ] || fail "bash completes: $answers"
+ok "bash completes commands, options and guides"
 mkdir "$work/zfunc"; "$culeak" completions zsh > "$work/zfunc/_culeak"
 zsh -f -c "fpath=('$work/zfunc' \$fpath); autoload -U compinit; compinit -D -u; whence -w _culeak; (( \$+_comps[culeak] ))" \
     | grep -q function || fail "zsh loads the completions"

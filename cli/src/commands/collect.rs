@@ -173,7 +173,7 @@ mod with_parquet {
                 places.extend(found.places);
                 // A folder has no recordings before the job begins.
                 if let (false, Some(failure)) = (self.is_waiting, found.failures.first()) {
-                    progress::say(format_args!("note: {failure}; looking again every interval"));
+                    progress::note(format_args!("note: {failure}; looking again every interval"));
                     self.is_waiting = true;
                 }
             }

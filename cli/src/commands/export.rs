@@ -30,6 +30,7 @@ use crate::options::dataset::DatasetArgs;
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_point};
 use crate::output::{self, Overwrite};
+use crate::progress;
 use crate::text::names::Detail;
 use crate::text::parts::{self, tally};
 
@@ -310,7 +311,6 @@ fn each_once(items: &[Loaded]) -> Result<(), Failure> {
 #[cfg(feature = "parquet")]
 fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure> {
     use crate::commands::dataset::{self, Work};
-    use crate::progress;
 
     if format != Format::Parquet {
         return Err(Failure::new(
@@ -453,16 +453,16 @@ fn write(
             let timeline = events_until(&items[0]);
             let (left_out, not_traced) = memory_viz::write(snapshot, timeline.as_ref(), options, detail, out)?;
             if not_traced > 0 {
-                eprintln!(
-                    "culeak: note: {} in no known memory are left out of the trace",
+                progress::note(format_args!(
+                    "note: {} in no known memory are left out of the trace",
                     words::plural(not_traced, "block", "blocks")
-                );
+                ));
             }
             if left_out.count > 0 {
-                eprintln!(
-                    "culeak: note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
+                progress::note(format_args!(
+                    "note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
                     tally(left_out)
-                );
+                ));
             }
             Ok(())
         }

@@ -73,6 +73,11 @@ guides! {
     "costs" = "measurements.md";
 }
 
+/// The names of the guides.
+pub fn guides() -> impl Iterator<Item = &'static str> {
+    GUIDES.iter().map(|guide| guide.name)
+}
+
 /// Its table lists the pages, each with its task.
 const INDEX: &str = include_str!("../../help/README.md");
 
@@ -91,7 +96,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
     let options = whole.find_subcommand_mut(subject).map(clap::Command::render_long_help);
     let guide = GUIDES.iter().find(|guide| guide.name == subject);
     if options.is_none() && guide.is_none() {
-        let guides: Vec<&str> = GUIDES.iter().map(|guide| guide.name).collect();
+        let guides: Vec<&str> = guides().collect();
         return Err(Failure::new(format!(
             "{subject}: neither a command nor a guide; the guides are {}; culeak --help lists the commands",
             guides.join(", ")
