@@ -289,7 +289,7 @@ fn the_config_file_sets_the_distance() {
 fn exports_weigh_the_blocks() {
     let outcome = sampled("keep", "512KiB");
     let output = Command::new(culeak())
-        .args(["export", "--to", "folded", "-o", "-"])
+        .args(["export", "--format", "folded", "-o", "-"])
         .args(recordings_in(&outcome.out()))
         .output()
         .expect("culeak starts");

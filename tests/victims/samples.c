@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
+enum { ROUNDS = 20000, THREADS = 4 };
 struct sum { uint64_t live, live_count, all, all_count; };
 
 #define SITE(name, allocate)                                                             \
@@ -40,8 +41,8 @@ static void use(CUdeviceptr address, size_t bytes, struct sum *sum, int i, int i
     }
 }
 
-static void work(uint64_t state) {
-    for (int i = 0; i < 20000; i++) {
+static void work(uint64_t state, int rounds) {
+    for (int i = 0; i < rounds; i++) {
         size_t mixed = 512 * (1 + step(&state) % 200), large = (256 << 10) + 512 * (step(&state) % 1000);
         use(small_blocks(4096), 4096, &small_blocks_sum, i, 0);
         use(mixed_blocks(mixed), mixed, &mixed_blocks_sum, i, 0);
@@ -63,7 +64,7 @@ static void print_all(void) {
 
 static void keep(void) {
     start_cuda();
-    work(1);
+    work(1, ROUNDS);
     print_all();
 }
 
@@ -76,15 +77,15 @@ static CUcontext context;
 
 static void *thread(void *number) {
     OK(cuCtxSetCurrent(context));
-    work((uintptr_t)number);
+    work((uintptr_t)number, ROUNDS / THREADS);
     return NULL;
 }
 
 static void threads(void) {
-    pthread_t all[4];
+    pthread_t all[THREADS];
     context = start_cuda();
-    for (uintptr_t i = 0; i < 4; i++) REQUIRE(pthread_create(&all[i], NULL, thread, (void *)(i + 1)) == 0);
-    for (int i = 0; i < 4; i++) REQUIRE(pthread_join(all[i], NULL) == 0);
+    for (uintptr_t i = 0; i < THREADS; i++) REQUIRE(pthread_create(&all[i], NULL, thread, (void *)(i + 1)) == 0);
+    for (int i = 0; i < THREADS; i++) REQUIRE(pthread_join(all[i], NULL) == 0);
     print_all();
 }
 
