@@ -34,6 +34,10 @@ unshare --user --mount --pid --fork --kill-child --propagation private bash -euc
         mkdir -p "$root$folder"
         mount --bind "$folder" "$root$folder"
     done
+    # The tests name their folders by their process, and process numbers begin again here.
+    temporary=$target/aarch64-unknown-linux-gnu/tmp
+    mkdir -p "$temporary"
+    mount -t tmpfs tmpfs "$root$temporary"
     [ -d "$root$here" ] || here=/tmp
     exec chroot "$root" /usr/bin/env -i --chdir="$here" PATH=/usr/local/bin:/usr/bin:/usr/sbin HOME=/root LANG=C.UTF-8 \
         QEMU_CPU=max "$@"

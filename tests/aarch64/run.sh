@@ -4,7 +4,7 @@
 #
 #   tests/aarch64/run.sh [STEP ...]      # build, gate, demo, crates, claims; by default all of them
 #
-# `claims` is tests/main.rs without the tests in not-run.txt, and takes most of the time: half an hour on two cores.
+# `claims` is tests/main.rs without the tests in not-run.txt, and takes most of the time: about three seconds each.
 # Needs root on a Debian or Ubuntu machine with Rust from rustup, Linux 6.7 or newer, and a network. The emulated machine
 # is made once, in cargo's target folder (or CULEAK_AARCH64).
 set -euo pipefail
@@ -24,8 +24,8 @@ rustup target add aarch64-unknown-linux-gnu
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$here/inside.sh $machine"
-# Unoptimized code would be emulated slowly, and the demo reads the line tables of the command itself.
-export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=line-tables-only
+# Debug information of all crates would be most of what the emulator reads; the names that the demo needs remain.
+export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0
 options=(--locked --target aarch64-unknown-linux-gnu)
 features=(--features culeak-cli/parquet,culeak-cli/push)
 culeak=$target/aarch64-unknown-linux-gnu/debug/culeak
