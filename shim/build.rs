@@ -44,7 +44,10 @@ fn static_unwinder() -> Option<PathBuf> {
     };
     let underscored = target.replace('-', "_");
     let compilers = [variable(&format!("CC_{underscored}")), variable("CC"), Some(usual)];
-    compilers.into_iter().flatten().find_map(|compiler| archive_of(&compiler))
+    compilers
+        .into_iter()
+        .flatten()
+        .find_map(|compiler| archive_of(&compiler))
 }
 
 fn archive_of(compiler: &str) -> Option<PathBuf> {
