@@ -47,7 +47,7 @@ cp README.md "$usr/share/doc/culeak"
 "${culeak[@]}" man --out "$usr/share/man/man1" >/dev/null
 for shell in bash:bash-completion/completions zsh:zsh/site-functions fish:fish/vendor_completions.d; do
     mkdir -p "$usr/share/${shell#*:}"
-    "${culeak[@]}" completions "${shell%%:*}" --out "$usr/share/${shell#*:}" >/dev/null
+    "${culeak[@]}" completions "${shell%%:*}" --out "$usr/share/${shell#*:}" >/dev/null 2>&1
 done
 chmod -R u=rwX,go=rX "$usr"
 
