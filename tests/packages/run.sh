@@ -117,7 +117,7 @@ glibc() { # glibc VERSION: a package of that name and version
     ls "$work/glibc-$1"/noarch/glibc-*.rpm
 }
 tree rpm bookworm ''
-in_rpm() { rpm --root "$work/rpm" --define '_dbpath /var/lib/rpm' "$@" 2> >(grep -v '^rpm: .*\(Alien\|you are doing\)' >&2); }
+in_rpm() { rpm --root "$work/rpm" --define '_dbpath /var/lib/rpm' "$@"; }
 in_rpm --initdb
 in_rpm --install --nodeps "$(glibc 2.16)"
 ! in_rpm --install "$rpm" 2>"$work/refused" || fail "the rpm installs beside glibc 2.16"
