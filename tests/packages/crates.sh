@@ -4,8 +4,6 @@
 #
 #   tests/packages/crates.sh            all claims; compiles every dependency, in the dev profile
 #   tests/packages/crates.sh --quick    packs the crates and checks their lists of files
-#
-# FOLDER in CULEAK_TEST_TARGET keeps what was compiled.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 work=$(mktemp -d)
@@ -41,6 +39,6 @@ directory = "$work/sources"
 offline = true
 END
 cd "$work"
-CARGO_TARGET_DIR=${CULEAK_TEST_TARGET:-$work/target} cargo install --quiet --debug --locked --path "$work"/sources/culeak-cli-* --root "$work/installed"
+CARGO_TARGET_DIR=$work/target cargo install --quiet --debug --locked --path "$work"/sources/culeak-cli-* --root "$work/installed"
 XDG_CACHE_HOME=$work/cache "$work/installed/bin/culeak" demo --fake >"$work/demo" || { cat "$work/demo"; exit 1; }
 echo "ok      the command installs from the packed crates, and passes its demo: $(tail -1 "$work/demo")"
