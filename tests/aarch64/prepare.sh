@@ -8,18 +8,17 @@
 set -euo pipefail
 machine=$(realpath -m "${1:?usage: prepare.sh FOLDER [SUITE]}")
 suite=${2:-trixie}
-mirror=http://deb.debian.org/debian
 mkdir -p "$machine"
 
 # Statically linked since trixie, so it runs where the tree is the root.
-mmdebstrap --quiet --variant=extract --include=qemu-user trixie "$machine/emulator" "$mirror"
+mmdebstrap --quiet --variant=extract --include=qemu-user trixie "$machine/emulator"
 cp "$machine/emulator/usr/bin/qemu-aarch64" "$machine/qemu-aarch64"
 rm -r "$machine/emulator"
 
 emulated=(bash coreutils dash diffutils findutils grep gzip hostname libc-bin libc6-dev libjemalloc2 libmimalloc3
     libpython3-dev libtcmalloc-minimal4t64 login mawk mount procps python3 python3-minimal sed tar util-linux)
 packages=$(printf '%s:arm64,' "${emulated[@]}")g++-aarch64-linux-gnu,gcc-aarch64-linux-gnu,base-files,base-passwd
-mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" "$suite" "$machine/root" "$mirror"
+mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" "$suite" "$machine/root"
 
 # What the packages' scripts, which do not run here, would have done.
 cd "$machine/root"
