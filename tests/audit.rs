@@ -83,7 +83,7 @@ fn recorded(how: &str, libraries: &[PathBuf], claims: impl FnOnce(&Snapshot)) {
 
 #[test]
 fn each_way_to_bypass_a_preload_is_recorded_with_lines() {
-    for how in ["deepbind", "namespace"] {
+    for how in ["plain", "deepbind", "namespace"] {
         for finds in ALL {
             let how = if finds == Finds::LinkedLazily {
                 format!("{how}-lazy")
@@ -119,7 +119,7 @@ fn without_the_option_they_run_unrecorded() {
 
 #[test]
 fn the_program_behaves_as_without_it() {
-    for how in ["deepbind", "namespace", "namespace-thread-closes"] {
+    for how in ["plain", "deepbind", "namespace", "namespace-thread-closes"] {
         let libraries = [
             inside("first", 111, Finds::ProcAddress),
             inside("other", 222, Finds::Linked),

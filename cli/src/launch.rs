@@ -14,7 +14,7 @@ pub mod spooled;
 pub mod supervise;
 
 use std::collections::hash_map::RandomState;
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::hash::BuildHasher;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -209,17 +209,30 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
 
 /// The library that the loader asks about bindings.
 fn audit_library() -> Result<PathBuf, Failure> {
-    // SAFETY: returns a constant C string.
-    let version = unsafe { CStr::from_ptr(nix::libc::gnu_get_libc_version()) }.to_string_lossy();
-    let number = |part: Option<&str>| part.and_then(|part| part.parse::<u32>().ok()).unwrap_or(0);
-    let mut parts = version.split('.');
-    if (number(parts.next()), number(parts.next())) < (2, 35) {
-        return Err(Failure::new(format!(
+    match glibc_version() {
+        Some(version) if !asks_about_all_bindings(&version) => Err(Failure::new(format!(
             "--audit needs glibc 2.35 or newer, and this is {version}: older loaders do not ask about libraries that are bound when they \
-             are loaded, and make every call through a procedure linkage table slower; leave the option out"
-        )));
+             are loaded, and make calls between libraries slower; leave the option out"
+        ))),
+        _ => shim::audit_library(),
     }
-    shim::audit_library()
+}
+
+fn asks_about_all_bindings(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (parts.next(), parts.next()) >= (Some(2), Some(35))
+}
+
+/// The version of the machine's glibc; `None` if this program is linked to another libc.
+fn glibc_version() -> Option<String> {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: returns a constant C string.
+        let version = unsafe { std::ffi::CStr::from_ptr(nix::libc::gnu_get_libc_version()) };
+        Some(version.to_string_lossy().into_owned())
+    }
+    #[cfg(not(target_env = "gnu"))]
+    None
 }
 
 fn warn_about(program: &Program, typed: &OsStr) {
@@ -315,6 +328,19 @@ fn run_tag() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn loaders_before_2_35_are_too_old_for_an_audit() {
+        for (version, suits) in [
+            ("2.17", false),
+            ("2.34", false),
+            ("2.35", true),
+            ("2.41", true),
+            ("3.0", true),
+        ] {
+            assert_eq!(asks_about_all_bindings(version), suits, "{version}");
+        }
+    }
 
     #[test]
     fn every_recording_option_is_in_the_list() {

@@ -1,5 +1,4 @@
 /* A program without CUDA that loads libraries which use it. Arguments: how, then paths. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,9 +14,10 @@ static void *on_thread(void *run) { return (void *)(long)((int (*)(void))run)();
 
 int main(int count, char **arguments) {
     for (int i = 2; i < count; i++) {
-        int lazy = !!strstr(arguments[1], "lazy"), deepbind = !!strstr(arguments[1], "deepbind");
+        int lazy = !!strstr(arguments[1], "lazy"), namespaced = !!strstr(arguments[1], "namespace");
         int flags = (lazy ? RTLD_LAZY : RTLD_NOW) | RTLD_LOCAL;
-        void *library = deepbind ? dlopen(arguments[i], flags | RTLD_DEEPBIND) : dlmopen(LM_ID_NEWLM, arguments[i], flags);
+        if (strstr(arguments[1], "deepbind")) flags |= RTLD_DEEPBIND;
+        void *library = namespaced ? dlmopen(LM_ID_NEWLM, arguments[i], flags) : dlopen(arguments[i], flags);
         if (!library) return fail(arguments[i]);
         int (*run)(void) = dlsym(library, "run_inside");
         if (!run) return fail("run_inside");

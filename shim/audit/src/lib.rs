@@ -26,6 +26,8 @@ const BIND_FROM: c_uint = 2;
 
 /// The preload library's `culeak_bound`; null until it is initialized.
 static BOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+/// The preload library itself, which must get what it looks up.
+static PRELOADED: AtomicPtr<LinkMap> = AtomicPtr::new(std::ptr::null_mut());
 type Bound = unsafe extern "C" fn(name: *const c_char, address: *mut c_void, library: *const LinkMap) -> *mut c_void;
 
 /// The beginning of `struct link_map` of <link.h>.
@@ -83,7 +85,7 @@ pub unsafe extern "C" fn la_objopen(map: *const LinkMap, _namespace: c_long, _co
 pub unsafe extern "C" fn la_symbind64(
     symbol: *const Symbol,
     _number: c_uint,
-    _from: *mut usize,
+    from: *const *const LinkMap,
     to: *const *const LinkMap,
     _flags: *mut c_uint,
     name: *const c_char,
@@ -94,17 +96,25 @@ pub unsafe extern "C" fn la_symbind64(
     let name = unsafe { CStr::from_ptr(name) };
     if name == c"culeak_bound" {
         // The first copy of the preload library is the one that records.
-        let _ = BOUND.compare_exchange(std::ptr::null_mut(), found as *mut c_void, Release, Relaxed);
+        let null = std::ptr::null_mut();
+        // SAFETY: the cookie of the library that looks the symbol up, which the loader sets to its description.
+        if PRELOADED
+            .compare_exchange(null, unsafe { *from }.cast_mut(), Relaxed, Relaxed)
+            .is_ok()
+        {
+            BOUND.store(found as *mut c_void, Release);
+        }
         return found;
     }
     if !name.to_bytes().starts_with(b"cu") && name != c"dlclose" {
         return found;
     }
     let bound = BOUND.load(Acquire);
-    if bound.is_null() {
+    // SAFETY: as above.
+    if bound.is_null() || unsafe { *from } == PRELOADED.load(Relaxed).cast_const() {
         return found;
     }
-    // SAFETY: the cookie of the library that defines the symbol, which the loader sets to its description. The preload library's
-    // function of this name has this type, and is never unloaded.
+    // SAFETY: the cookie of the library that defines the symbol, as above. The preload library's function of this name has this
+    // type, and is never unloaded.
     unsafe { std::mem::transmute::<*mut c_void, Bound>(bound)(name.as_ptr(), found as *mut c_void, *to) as usize }
 }
