@@ -88,9 +88,14 @@ pub fn stack(
     before_store: fn(&Recording),
 ) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
-    let (hash, frames) = match Frames::now() {
-        Frames::Python if is_of_framework && let Some(hash) = python::hash_alone(depth) => (hash, Frames::Python),
-        frames => {
+    let frames = Frames::now();
+    let alone = match frames {
+        Frames::Python if is_of_framework => python::hash_alone(depth),
+        _ => None,
+    };
+    let (hash, frames) = match alone {
+        Some(hash) => (hash, Frames::Python),
+        None => {
             let Some(native) = native::hash(at, depth, shard) else {
                 return NONE;
             };
