@@ -43,7 +43,12 @@ unshare --user --mount --pid --fork --kill-child --propagation private bash -euc
         QEMU_CPU=max "$@"
 ' bash "$machine/root" "$sources" "$target" "$PWD" "${kept[@]}" "$@" &
 child=$!
-trap 'kill "$child" 2>/dev/null' INT TERM
+# unshare ignores signals while its child runs, and all processes of the namespace end with that child.
+end() {
+    read -ra children 2>/dev/null <"/proc/$child/task/$child/children" || true
+    kill -KILL "${children[@]}" "$child" 2>/dev/null
+}
+trap end INT TERM
 for map in uid_map gid_map; do
     # Refused until the child has its namespace.
     until echo "0 0 4294967295" 2>/dev/null >"/proc/$child/$map"; do

@@ -30,7 +30,9 @@ for tool in ar as ld nm objcopy objdump readelf strip; do
     ln -sf "aarch64-linux-gnu-$tool" "usr/bin/$tool"
 done
 # All that the tests compile signs its return addresses (PAC) and has landing pads (BTI).
+mkdir -p usr/local/bin
 for compiler in cc:gcc gcc:gcc c++:g++ g++:g++; do
     printf '#!/bin/sh\nexec aarch64-linux-gnu-%s -mbranch-protection=standard "$@"\n' "${compiler#*:}" >"usr/local/bin/${compiler%:*}"
     chmod +x "usr/local/bin/${compiler%:*}"
 done
+touch "$machine/complete"

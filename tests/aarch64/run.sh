@@ -19,7 +19,7 @@ command -v aarch64-linux-gnu-g++ mmdebstrap unshare >/dev/null || {
         mmdebstrap util-linux
 }
 rustup target add aarch64-unknown-linux-gnu
-[ -d "$machine/root" ] || "$here/prepare.sh" "$machine"
+[ -e "$machine/complete" ] || { rm -rf "$machine"; "$here/prepare.sh" "$machine"; }
 
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
