@@ -94,14 +94,13 @@ pub unsafe extern "C" fn la_symbind64(
     let found = unsafe { (*symbol).value };
     // SAFETY: a C string.
     let name = unsafe { CStr::from_ptr(name) };
+    // SAFETY: the cookie of the library that looks the symbol up, which the loader sets to its description.
+    let caller = unsafe { *from };
     if name == c"culeak_bound" {
         // The first copy of the preload library is the one that records.
         let null = std::ptr::null_mut();
-        // SAFETY: the cookie of the library that looks the symbol up, which the loader sets to its description.
-        if PRELOADED
-            .compare_exchange(null, unsafe { *from }.cast_mut(), Relaxed, Relaxed)
-            .is_ok()
-        {
+        let first = PRELOADED.compare_exchange(null, caller.cast_mut(), Relaxed, Relaxed);
+        if first.is_ok() {
             BOUND.store(found as *mut c_void, Release);
         }
         return found;
@@ -110,8 +109,7 @@ pub unsafe extern "C" fn la_symbind64(
         return found;
     }
     let bound = BOUND.load(Acquire);
-    // SAFETY: as above.
-    if bound.is_null() || unsafe { *from } == PRELOADED.load(Relaxed).cast_const() {
+    if bound.is_null() || caller == PRELOADED.load(Relaxed).cast_const() {
         return found;
     }
     // SAFETY: the cookie of the library that defines the symbol, as above. The preload library's function of this name has this
