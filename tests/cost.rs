@@ -49,7 +49,7 @@ const LIMITS: [(&str, [f64; 3], f64); 9] = [
     ("event", [1450.0, 1.0, 0.0], 1.0),
     ("destruction of an event", [640.0, 1.0, 0.0], 0.0),
     ("segment", [2300.0, 3.0, 1.0], 1.0),
-    ("free of a segment", [1490.0, 3.0, 1.0], 1.0),
+    ("free of a segment", [1490.0, 4.0, 1.0], 1.0),
     ("other request", [12.0, 0.0, 0.0], 0.0),
 ];
 

@@ -335,5 +335,8 @@ fn why_of_a_folder_says_which_recordings_have_no_answer() {
     );
     // The reason is the same for all, so it is given once.
     assert_eq!(message.matches("was not searched for").count(), 1, "{message}");
-    assert!(message.contains("culeak: error: 8 inputs, such as job/out/ranks."), "{message}");
+    assert!(
+        message.contains("culeak: error: 8 inputs, such as job/out/ranks."),
+        "{message}"
+    );
 }

@@ -46,10 +46,12 @@ macro_rules! guides {
 
 guides! {
     "quickstart" = "quickstart.md";
+    "install" = "install.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
     "why" = "why.md";
     "categories" = "categories.md";
+    "sampling" = "sampling.md";
     "points" = "points.md";
     "snapshots" = "snapshots.md";
     "live" = "live.md";
@@ -69,7 +71,10 @@ guides! {
     "json" = "json.md";
     "config" = "config.md";
     "environment" = "environment.md";
+    "file-systems" = "file-systems.md";
+    "reach" = "reach.md";
     "limits" = "limits.md";
+    "aarch64" = "aarch64.md";
     "costs" = "measurements.md";
 }
 

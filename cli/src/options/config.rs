@@ -21,8 +21,8 @@ use super::rules::{self, Failing, RuleArgs};
 use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::progress;
 use crate::launch::RecordArgs;
+use crate::progress;
 use crate::text::units;
 
 /// The file name that is searched for.
@@ -142,7 +142,11 @@ impl Defaults {
             let folder = self.config.run.output.map(|folder| base.join(folder));
             record.output = record.output.take().or(folder);
             // A timeline needs every stack; on the command line it replaces the file's value.
-            let sample = self.config.run.sample.filter(|_| record.auto_snapshots.timeline.is_none());
+            let sample = self
+                .config
+                .run
+                .sample
+                .filter(|_| record.auto_snapshots.timeline.is_none());
             record.sample = record.sample.or(sample);
         }
         if let Some(rules) = rules {

@@ -1,6 +1,7 @@
 // A kernel that launches another one. Argument: the limit of pending launches, set when the code is loaded.
 #include <cstdio>
 #include <cstdlib>
+#include <unistd.h>
 
 __global__ void child(int *word) { *word += 1; }
 __global__ void parent(int *word) { child<<<1, 1>>>(word); }
@@ -25,6 +26,6 @@ int main(int argc, char **argv) {
         check(cudaDeviceSynchronize(), "a launch");
     }
     check(cudaMemcpy(&count, word, sizeof count, cudaMemcpyDeviceToHost), "cudaMemcpy");
-    printf("FACT 0 launches 0x%x\n", count);
+    printf("FACT %d launches 0x%x\n", getpid(), count);
     return count == 2 ? 0 : 1;
 }
