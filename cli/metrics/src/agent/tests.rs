@@ -189,13 +189,24 @@ fn what_has_not_changed_is_not_read_again() {
 fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
     let folder = tempfile::tempdir().expect("a folder");
     let recording = of_this_process(&folder.path().join("a.culeak"));
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    // Points that are far apart, compared with a pass: between two passes that take longer, a process counts as one that rests.
+    let settings = Settings {
+        interval: Duration::from_millis(100),
+        ..settings(folder.path())
+    };
+    let (mut agent, mut inputs) = (Agent::new(settings, None), Counting::default());
     inputs.used_bytes = Some(1 << 29);
     let mut update = pass(&mut agent, &mut inputs);
-    for address in 1..=1000 {
-        allocate(recording, address << 20, 1 << 10);
+    let (began, mut blocks) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(60) {
+        // As many blocks as milliseconds, so that the pace is even however long a pass takes on a busy machine.
+        let wanted = (began.elapsed().as_millis() as u64).max(blocks + 1);
+        for address in blocks + 1..=wanted {
+            allocate(recording, address << 20, 1 << 10);
+        }
+        blocks = wanted;
+        std::thread::sleep(Duration::from_millis(100));
         update = pass(&mut agent, &mut inputs);
-        // Points that are a millisecond apart are uneven on a busy machine, and then it takes more of them.
         let is_judged = sum(&update, Name::GrowthPoints, &[]) >= Some(30.0);
         if is_judged && sum(&update, Name::GrowingSites, &[]) == Some(1.0) {
             break;

@@ -183,16 +183,21 @@ impl<'s, 'a> Sorted<'s, 'a> {
                 bytes: list[nth].bytes,
             };
             let pieces: Vec<_> = order.iter().map(piece).collect();
-            let mut found = Vec::new();
+            let mut is_found = vec![false; list.len()];
             let mut first = 0;
             while first < pieces.len() {
                 let count = launches::count(&pieces[first..]);
-                found.extend_from_slice(&order[first..first + count]);
+                order[first..first + count].iter().for_each(|&nth| is_found[nth] = true);
                 first += count.max(1);
             }
-            // From behind, so numbers stay valid.
-            found.sort_unstable_by_key(|&nth| Reverse(nth));
-            self.launches.extend(found.into_iter().map(|nth| list.remove(nth)));
+            let mut is_found = is_found.into_iter();
+            list.retain(|taken| {
+                let is_found = is_found.next().unwrap_or(false);
+                if is_found {
+                    self.launches.push(*taken);
+                }
+                !is_found
+            });
         }
     }
 
