@@ -1,5 +1,6 @@
 //! Libraries that bind past every preloaded library, recorded with `culeak run --audit`.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -51,6 +52,17 @@ fn inside(name: &str, bytes: u64, finds: Finds) -> PathBuf {
 
 /// Runs the host with these options of `culeak run`, and returns its output and its recording, if there is one.
 fn run(options: &[&str], how: &str, libraries: &[PathBuf], then: impl FnOnce(&Output, Option<&Path>)) {
+    run_with_preload("", options, how, libraries, then);
+}
+
+/// The same with a library that is preloaded after culeak's.
+fn run_with_preload(
+    preload: impl AsRef<OsStr>,
+    options: &[&str],
+    how: &str,
+    libraries: &[PathBuf],
+    then: impl FnOnce(&Output, Option<&Path>),
+) {
     let folder = folder();
     let out = folder.path().join("out");
     let ended = Command::new(culeak())
@@ -60,6 +72,7 @@ fn run(options: &[&str], how: &str, libraries: &[PathBuf], then: impl FnOnce(&Ou
         .env("HOME", folder.path())
         .env("LD_LIBRARY_PATH", fake_driver_folder())
         .env("CULEAK_CACHE_DIR", "")
+        .env("LD_PRELOAD", preload)
         .args(["run", "--no-report", "-o"])
         .arg(&out)
         .args(options)
@@ -153,6 +166,30 @@ fn a_driver_that_is_unloaded_with_its_namespace_makes_room_for_the_next() {
         assert!(rows.iter().any(|row| row.bytes == 104), "{rows:#?}");
         assert!(snapshot.losses.unhooked.is_empty(), "{:#?}", snapshot.losses);
     });
+}
+
+#[test]
+fn a_preload_that_looks_dlclose_up_at_its_first_call_gets_the_next_one() {
+    let preload = library("wraps_dlclose", "libwraps_dlclose.so", &[], &[]);
+    for how in ["deepbind-closes", "namespace-closes"] {
+        let libraries = [inside("first", 111, Finds::Linked)];
+        run_with_preload(&preload, &["--audit"], how, &libraries, |ended, recording| {
+            let output = String::from_utf8_lossy(&ended.stdout);
+            assert!(output.contains("looked up\n"), "{how}: {ended:?}");
+            read(recording.unwrap_or_else(|| panic!("{how}: {ended:?}"))).expect_live(Device, 1, 111);
+        });
+    }
+}
+
+#[test]
+fn libraries_that_must_get_the_drivers_own_functions_get_them() {
+    for how in ["deepbind", "namespace"] {
+        for finds in [Finds::Linked, Finds::Dlsym] {
+            run(&["--audit"], how, &[inside("cupti", 111, finds)], |ended, recording| {
+                assert_eq!(recording, None, "{how} {finds:?}: {ended:?}");
+            });
+        }
+    }
 }
 
 #[test]

@@ -37,6 +37,7 @@ mod job_variables;
 pub mod kernel_name;
 pub mod kernel_objects;
 mod label;
+mod list_search;
 mod proof;
 mod sampling;
 mod session;

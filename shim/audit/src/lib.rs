@@ -2,18 +2,20 @@
 //! name.
 //!
 //! A library that is opened with `RTLD_DEEPBIND`, and everything in a namespace of `dlmopen`, binds to the driver past every preloaded
-//! library. The loader asks an audit library about each binding (`la_symbind64`), those by `dlsym` included, and takes its answer:
+//! library. The loader asks an audit library about each function of a procedure linkage table (PLT) that it binds, and about each
+//! `dlsym` (`la_symbind64`), and takes its answer:
 //!
 //! ```text
 //! the plugin       cuMemAlloc_v2 ──► the loader: the driver's function ──► la_symbind64 ──► culeak_bound(name, address, library)
 //! preload library  at start-up looks up its own `culeak_bound`, so that it is seen here; it answers as for `dlsym`
 //! ```
 //!
-//! An audit library lives in a namespace of its own, with its own libc. So here are only comparisons and one call: no function of libc,
-//! no thread-local variable, no allocation. The functions behind the answers run in the preload library, with the libc of the
+//! An audit library lives in a namespace of its own, with its own libc. So here are only comparisons (of libc, `strlen` and `bcmp`) and one
+//! call: no thread-local variable, no allocation. The functions behind the answers run in the preload library, with the libc of the
 //! program. Bindings are rewritten once, when they are made; calls take no detour, since neither `la_pltenter` nor
 //! `la_pltexit` exists here. Deliberately absent: bindings during start-up, before the preload library is initialized (those
-//! find it by name), and look-ups other than of CUDA's functions and `dlclose`.
+//! find it by name), and look-ups other than of CUDA's functions and `dlclose`. Out of reach: calls without a PLT (`-fno-plt`, and
+//! Rust's default) and addresses of functions in data, about which the loader does not ask.
 
 use std::ffi::{CStr, c_char, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -61,20 +63,28 @@ pub extern "C" fn la_version(version: c_uint) -> c_uint {
 /// Called by the loader.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn la_objopen(map: *const LinkMap, _namespace: c_long, _cookie: *mut usize) -> c_uint {
-    // Libraries that must get the driver's own functions: as `caller_is_excluded` in the preload library.
+    // SAFETY: the loader's description of the object.
+    match unsafe { is_excluded(map) } {
+        true => BIND_TO,
+        false => BIND_TO | BIND_FROM,
+    }
+}
+
+/// Whether a library must get the driver's own functions: as `caller_is_excluded` in the preload library.
+///
+/// # Safety
+/// `map` is the loader's description of a loaded object.
+unsafe fn is_excluded(map: *const LinkMap) -> bool {
     const EXCLUDED: [&[u8]; 4] = [b"libcuda.so", b"libnvidia", b"libcupti", b"libucm"];
-    // SAFETY: the loader's description of the object; its name is null or a C string.
+    // SAFETY: by the contract of this function; the name is null or a C string.
     let name = unsafe { (*map).name };
     if name.is_null() {
-        return BIND_TO | BIND_FROM;
+        return false;
     }
     // SAFETY: as above.
     let path = unsafe { CStr::from_ptr(name) }.to_bytes();
     let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-    match EXCLUDED.iter().any(|excluded| file.starts_with(excluded)) {
-        true => BIND_TO,
-        false => BIND_TO | BIND_FROM,
-    }
+    EXCLUDED.iter().any(|excluded| file.starts_with(excluded))
 }
 
 /// A symbol is bound: returns the address to bind it to.
@@ -110,6 +120,11 @@ pub unsafe extern "C" fn la_symbind64(
     }
     let bound = BOUND.load(Acquire);
     if bound.is_null() || caller == PRELOADED.load(Relaxed).cast_const() {
+        return found;
+    }
+    // For `dlsym`, the loader asks also if only the library that defines the symbol has asked for its bindings.
+    // SAFETY: the loader's description of the caller.
+    if unsafe { is_excluded(caller) } {
         return found;
     }
     // SAFETY: the cookie of the library that defines the symbol, as above. The preload library's function of this name has this

@@ -57,6 +57,11 @@ pub fn containing(address: u64) -> Option<Found> {
 }
 
 impl Found {
+    /// The loader's entry of the object.
+    pub fn link_map(&self) -> *const LinkMap {
+        self.link_map
+    }
+
     /// The description that `dl_iterate_phdr` would give of the object. `None` if the program headers are not in its
     /// first page, the only page that is known to be mapped.
     ///

@@ -362,7 +362,13 @@ pub unsafe extern "C" fn culeak_bound(
             return address;
         }
         if name == c"dlclose" {
-            return dlclose as *const () as *mut c_void;
+            // SAFETY: by the contract of this function.
+            let is_libcs = unsafe { (*library).file_name() }.starts_with(b"libc.so");
+            return if is_libcs && dl::leads_past_us(address) {
+                dlclose as *const () as *mut c_void
+            } else {
+                address
+            };
         }
         match Api::find(name.to_bytes()).filter(|api| api.is_driver()) {
             Some(api) => {

@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 
+use crate::recorder::list_search::ListSearch;
 use crate::recorder::{auto_snapshot, hold, job_variables, proof, sampling, unhooked};
 use crate::resolve::{loader, own};
 use crate::{messages, settings, stacks};
@@ -152,8 +153,21 @@ fn is_for_whole_system() -> bool {
         room
     });
     let name = &name[..length.unwrap_or(0)];
-    let lists = |list: &[u8]| !name.is_empty() && list.windows(name.len()).any(|part| part == name);
-    lists(read_file(c"/etc/ld.so.preload", &mut [0; 2048])) && !settings::variable(c"LD_PRELOAD").is_some_and(lists)
+    let Ok(file) = Descriptor::open(c"/etc/ld.so.preload", libc::O_RDONLY) else {
+        return false;
+    };
+    let mut search = ListSearch::new(name, true);
+    let mut buffer = [0; 512];
+    loop {
+        let piece = file.read(&mut buffer);
+        if piece.is_empty() {
+            break;
+        }
+        search.feed(piece);
+    }
+    let mut preload = ListSearch::new(name, false);
+    preload.feed(settings::variable(c"LD_PRELOAD").unwrap_or(b""));
+    search.is_found() && !preload.is_found()
 }
 
 fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {

@@ -7,6 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use crate::resolve::loader;
+use culeak_elf::find_object;
 
 /// The real `dlsym`; the assembly entry jumps through it.
 pub static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -84,6 +85,13 @@ pub fn is_dlclose(address: *mut c_void) -> bool {
     address == DLCLOSE.load(Acquire)
 }
 
+/// Whether a call of this `dlclose` of a libc comes to an unload without ours: our `dlclose` goes on to it, or it is in another
+/// namespace of the loader. That of our own namespace, if ours goes on to another preload, is what that preload goes on to: it must
+/// get it, or the two would call each other.
+pub fn leads_past_us(address: *mut c_void) -> bool {
+    is_dlclose(address) || loader::libc_symbol(c"dlclose").is_some_and(|own| own != address.cast_const())
+}
+
 /// The real `dlclose`.
 ///
 /// # Safety
@@ -100,6 +108,7 @@ pub unsafe fn dlclose(handle: *mut c_void) -> c_int {
 
 /// Keeps a library loaded for the life of the process, if it is loaded and could be unloaded. Only our own `dlclose`
 /// calls it: the program is already inside the loader there. What was read out of the library before stays valid.
+/// It may be in another namespace of the loader.
 pub fn pin(address: u64) {
     let mut path = [0u8; 1024];
     let length = loader::find_containing(address, |loaded| {
@@ -111,7 +120,19 @@ pub fn pin(address: u64) {
     if length.is_some_and(|length| length > 0)
         && let Ok(path) = CStr::from_bytes_until_nul(&path)
     {
-        // SAFETY: a C string; RTLD_NOLOAD opens only what is loaded already. The handle is never closed.
-        unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
+        let flags = libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE;
+        let map = find_object::containing(address).map_or(std::ptr::null(), |found| found.link_map());
+        let mut namespace: libc::Lmid_t = libc::LM_ID_BASE;
+        // SAFETY: a C string; RTLD_NOLOAD opens only what is loaded already. The handle is never closed. In glibc, the description of
+        // a loaded library is a handle of it, and RTLD_DI_LMID writes a namespace.
+        unsafe {
+            if map.is_null()
+                || libc::dlinfo(map.cast_mut().cast(), libc::RTLD_DI_LMID, (&raw mut namespace).cast()) != 0
+            {
+                libc::dlopen(path.as_ptr(), flags);
+            } else {
+                libc::dlmopen(namespace, path.as_ptr(), flags);
+            }
+        }
     }
 }

@@ -25,7 +25,8 @@ struct Driver {
     addresses: [AtomicPtr<c_void>; ROWS],
     queries: [AtomicPtr<c_void>; QUERIES.len()],
     slots: [(AtomicUsize, AtomicU16); SLOTS],
-    /// Lowest and one past the highest address of the driver library.
+    /// Lowest and one past the highest address of the driver library. The lowest is set first: the others are of that copy of the
+    /// driver, and never change again.
     bounds: [AtomicU64; 2],
 }
 
@@ -69,46 +70,44 @@ fn fill() -> bool {
 }
 
 /// Takes a library as the driver, if it is one and none is known: it may be in another namespace of the loader, where [`fill`] does
-/// not see it. Nothing else may have been called in it yet.
+/// not see it. Nothing else may have been called in it yet. The loader is binding, so it cannot be asked to keep the library here: see
+/// [`pin`].
 pub fn look_at(library: &LinkMap) {
     IS_AUDITED.store(true, Relaxed);
     // SAFETY: the audit library passes an object that is being bound to, so it is loaded.
     let is_driver = unsafe { library.file_name() }.starts_with(b"libcuda.so");
-    if !is_driver || is_loaded() {
+    // The bias of a library is the address of its first page; only that of a program at a fixed address is 0.
+    if !is_driver || library.bias == 0 || is_loaded() {
         return;
     }
-    // SAFETY: as above; the driver is a library, whose bias is the address of its first page.
+    // SAFETY: as above.
     if let Some(info) = unsafe { library.info(library.bias) } {
         // SAFETY: as above.
         fill_from(&unsafe { Loaded::new(&info) });
     }
 }
 
-/// Whether bindings in other namespaces are known. Without them, the driver is one that [`pin`] keeps.
+/// Whether bindings in other namespaces are known.
 static IS_AUDITED: AtomicBool = AtomicBool::new(false);
 
-/// Forgets a driver that was unloaded with its namespace.
+/// Forgets further copies of the driver that were unloaded with their namespaces. The first is one that [`pin`] keeps.
 pub fn unloaded() {
-    if !IS_AUDITED.load(Relaxed) {
-        return;
-    }
-    next::forget_unloaded();
-    if !DRIVER_TABLE.ready.load(Acquire) {
-        return;
-    }
-    let start = DRIVER_TABLE.bounds[0].load(Relaxed);
-    let is_there = loader::find_containing(start, |loaded| loaded.bounds().0 == start);
-    if is_there != Some(true) && DRIVER_TABLE.ready.swap(false, AcqRel) {
-        for (key, _) in &DRIVER_TABLE.slots {
-            key.store(0, Relaxed);
-        }
-        for query in &DRIVER_TABLE.queries {
-            query.store(std::ptr::null_mut(), Relaxed);
-        }
+    if IS_AUDITED.load(Relaxed) {
+        next::forget_unloaded();
     }
 }
 
+/// False if another copy of the driver is known, or is just being read on another thread.
 fn fill_from(driver: &Loaded) -> bool {
+    let (start, end) = driver.bounds();
+    let owner = &DRIVER_TABLE.bounds[0];
+    if owner
+        .compare_exchange(0, start, Relaxed, Relaxed)
+        .is_err_and(|known| known != start)
+    {
+        return false;
+    }
+    DRIVER_TABLE.bounds[1].store(end, Relaxed);
     let export = |name: &CStr| {
         driver
             .symbol(name)
@@ -123,7 +122,7 @@ fn fill_from(driver: &Loaded) -> bool {
         let mut slot = mix(address as u64) as usize;
         loop {
             let (key, value) = &DRIVER_TABLE.slots[slot % SLOTS];
-            // Several threads may fill the table at once: they store the same values in the same slots.
+            // Several threads may read the same driver at once: they store the same values in the same slots.
             if key.load(Relaxed) == 0 || key.load(Relaxed) == address as usize {
                 value.store(row as u16, Relaxed);
                 key.store(address as usize, Release);
@@ -135,9 +134,6 @@ fn fill_from(driver: &Loaded) -> bool {
     for (query, name) in QUERIES.iter().enumerate() {
         DRIVER_TABLE.queries[query].store(export(name), Relaxed);
     }
-    let (start, end) = driver.bounds();
-    DRIVER_TABLE.bounds[0].store(start, Relaxed);
-    DRIVER_TABLE.bounds[1].store(end, Relaxed);
     // Release: pairs with the Acquire loads of `ready` in this file, so that the addresses are visible.
     DRIVER_TABLE.ready.store(true, Release);
     true
