@@ -12,6 +12,16 @@ static int fail(const char *what) {
 
 static void *on_thread(void *run) { return (void *)(long)((int (*)(void))run)(); }
 
+/* How many copies of the fake driver are mapped, counted by their first pages. */
+static int drivers(void) {
+    char line[4096];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && fgets(line, sizeof line, maps)) found += strstr(line, " 00000000 ") && strstr(line, "fake_driver");
+    if (maps) fclose(maps);
+    return found;
+}
+
 int main(int count, char **arguments) {
     for (int i = 2; i < count; i++) {
         int lazy = !!strstr(arguments[1], "lazy"), namespaced = !!strstr(arguments[1], "namespace");
@@ -30,6 +40,7 @@ int main(int count, char **arguments) {
         printf("%ld\n", result);
         if (strstr(arguments[1], "closes") && dlclose(library)) return fail("dlclose");
     }
+    if (strstr(arguments[1], "counts")) printf("drivers: %d\n", drivers());
     if (dlsym(RTLD_DEFAULT, "no_such_function")) return 2;
     printf("%s\n", dlerror());
     return 0;
