@@ -19,7 +19,7 @@ use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use crate::format::{DIRECTORY_CAPACITY, DIRECTORY_OFFSET, Extent, HEADER_BYTES, Header, Section};
-use crate::system::{Descriptor, Errno, Uncancelled, without_write_signals};
+use crate::system::{Descriptor, Errno, Uncancelled, read_at, without_write_signals};
 
 pub const PATH_MAX: usize = 4096;
 
@@ -129,6 +129,13 @@ impl File {
         let Some(spool) = self.spool() else { return Ok(()) };
         let _uncancelled = Uncancelled::begin();
         spool::deliver(&self.open()?, spool, self.path())
+    }
+
+    /// Whether the mapped file is there and can be read.
+    pub fn is_readable(&self) -> bool {
+        let _uncancelled = Uncancelled::begin();
+        let read = self.open().and_then(|file| read_at(file.number(), &mut [0; 8], 0));
+        read.is_ok()
     }
 
     pub fn header(&self) -> &Header {

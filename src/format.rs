@@ -43,6 +43,18 @@ pub const DIRECTORY_OFFSET: usize = 4096;
 pub const DIRECTORY_CAPACITY: usize = 1024;
 pub const HEADER_BYTES: usize = DIRECTORY_OFFSET + DIRECTORY_CAPACITY * size_of::<Extent>();
 
+/// The extents in the directory of a header that was read from a file.
+pub fn extents(header: &[u8]) -> impl Iterator<Item = ExtentValues> {
+    let rows = header[DIRECTORY_OFFSET..HEADER_BYTES].chunks_exact(size_of::<Extent>());
+    rows.map(Extent::read).filter(|extent| extent.section != 0)
+}
+
+/// The length of a file that has all extents of this header.
+pub fn recorded_bytes(header: &[u8]) -> u64 {
+    let ends = extents(header).map(|extent| extent.offset.saturating_add(extent.bytes));
+    ends.max().unwrap_or(0).max(HEADER_BYTES as u64)
+}
+
 /// "No such row" in every 32-bit reference.
 pub const NONE: u32 = u32::MAX;
 /// Parent of a stack's outermost frame if the walk reached the end of the stack.

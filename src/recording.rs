@@ -227,6 +227,17 @@ impl Recording {
         self.file.deliver()
     }
 
+    /// Whether the file that holds the recording is there and can be read.
+    pub fn is_readable(&self) -> bool {
+        self.file.is_readable()
+    }
+
+    /// Whether this is the recorded process. A child that shares its memory, or was made without the fork handlers, is not.
+    pub fn is_of_this_process(&self) -> bool {
+        // SAFETY: no preconditions.
+        self.file.header().pid == unsafe { libc::getpid() } as u32
+    }
+
     /// The error of the last attempt to extend the file, if it failed.
     pub fn trouble(&self) -> Option<Errno> {
         self.file.trouble()

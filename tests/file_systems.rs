@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,11 +15,15 @@ use tempfile::TempDir;
 
 use crate::support::claims::Claims;
 use crate::support::outcome::recordings_in;
+use crate::support::process::Started;
 use crate::support::profile::{fake_driver_folder, folder};
-use crate::support::{Lookup, Preload, Profile, culeak, library, profile, victim};
+use crate::support::{Lookup, Preload, Profile, culeak, expect_root, library, profile, victim};
 
 /// The number of blocks that `grows` in `victims/limits.c` allocates.
 const GROWN: usize = 4096 + 60_000;
+
+/// The user that gets files which are not this user's.
+const OTHER_USER: u32 = 65_534;
 
 /// A folder whose `out` is on a file system of this kind, and whose `spool` is a local one.
 struct Disk {
@@ -51,6 +55,16 @@ impl Disk {
 
     fn spools(&self) -> Vec<PathBuf> {
         recordings_in(&self.at("spool"))
+    }
+
+    /// A process that has one block, and waits.
+    fn waits(&self) -> Started {
+        let mut running = self.profile("endings", "waits").start_in(self.folder.path());
+        let mut line = String::new();
+        BufReader::new(running.stdout())
+            .read_line(&mut line)
+            .expect("the victim prints a line");
+        running
     }
 
     /// `culeak run` on such a file system.
@@ -121,11 +135,7 @@ fn a_recording_is_copied_to_its_folder_when_the_process_ends() {
 #[test]
 fn it_can_be_read_at_its_destination_while_the_process_runs_and_after_it_was_killed() {
     let disk = Disk::new("network");
-    let mut running = disk.profile("endings", "waits").start_in(disk.folder.path());
-    let mut line = String::new();
-    BufReader::new(running.stdout())
-        .read_line(&mut line)
-        .expect("the victim prints a line");
+    let running = disk.waits();
     let (note, spool) = (only(recordings_in(&disk.at("out"))), only(disk.spools()));
     for path in [&note, &spool] {
         let snapshot = reader::read(path).expect("readable");
@@ -195,27 +205,121 @@ fn a_copy_that_fails_is_reported_and_the_recording_stays_readable() {
 }
 
 #[test]
-fn removing_the_note_removes_the_recording() {
+fn without_its_note_the_recording_stays_where_it_is() {
+    for moved in [false, true] {
+        let disk = Disk::new("network");
+        let (out, elsewhere) = (disk.at("out"), disk.at("elsewhere"));
+        let running = disk.waits();
+        let note = only(recordings_in(&out));
+        if moved {
+            fs::rename(&out, &elsewhere).expect("moved");
+        } else {
+            fs::remove_file(&note).expect("removed");
+        }
+        let ended = running.finish();
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        let spool = only(disk.spools());
+        reader::read(&spool).expect("readable").expect_live(Device, 1, 4096);
+        for part in [
+            "was moved or removed",
+            "it is complete in",
+            &spool.display().to_string(),
+        ] {
+            assert!(stderr.contains(part), "{part}: {stderr}");
+        }
+        if moved {
+            // What is left is what a killed process leaves.
+            fs::rename(&elsewhere, &out).expect("moved back");
+            let spooled = reader::spooled(&note).expect("a note");
+            assert!(spooled.deliver(&note).expect("copied"));
+            reader::read(&note).expect("readable").expect_live(Device, 1, 4096);
+            assert_eq!(names_in(&disk.at("spool")), Vec::<String>::new());
+        }
+    }
+}
+
+#[test]
+fn a_spool_that_was_removed_is_not_called_complete() {
     let disk = Disk::new("network");
-    let mut running = disk.profile("endings", "waits").start_in(disk.folder.path());
-    let mut line = String::new();
-    BufReader::new(running.stdout())
-        .read_line(&mut line)
-        .expect("the victim prints a line");
-    fs::remove_file(only(recordings_in(&disk.at("out")))).expect("removed");
-    running.finish();
-    assert_eq!(names_in(&disk.at("out")), Vec::<String>::new());
-    assert_eq!(names_in(&disk.at("spool")), Vec::<String>::new());
+    let running = disk.waits();
+    fs::remove_file(only(disk.spools())).expect("removed");
+    let ended = running.finish();
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    assert!(stderr.contains("it could not be read in"), "{stderr}");
+    assert!(!stderr.contains("it is complete in"), "{stderr}");
+}
+
+#[test]
+fn a_name_of_the_greatest_length_is_copied_too() {
+    let disk = Disk::new("network");
+    let path = disk.at("out").join(format!("{}.culeak", "n".repeat(248)));
+    let spool = disk.at("spool");
+    let run = disk.profile("endings", "returns").setting("CULEAK_OUTPUT", &path);
+    let outcome = run.run_in(disk.folder);
+    outcome.expect_success();
+    assert_eq!(names_in(&spool), Vec::<String>::new());
+    assert_eq!(reader::spooled(&path), None);
+    reader::read(&path).expect("readable").expect_live(Device, 1, 100);
+}
+
+#[test]
+fn only_a_recording_of_the_user_and_the_host_is_copied_for_a_note() {
+    expect_root("gives files to another user");
+    type Change = fn(&Path, &Path);
+    let change_host: Change = |note, _| {
+        let text = fs::read(note).expect("readable");
+        let rest = &text[text.iter().position(|&byte| byte == 0).expect("a host")..];
+        fs::write(note, [b"CULEAK>\nanother", rest].concat()).expect("written");
+    };
+    let fifo: Change = |_, spool| {
+        fs::rename(spool, spool.with_extension("kept")).expect("moved");
+        nix::unistd::mkfifo(spool, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    };
+    let link: Change = |_, spool| {
+        let kept = spool.with_extension("kept");
+        fs::rename(spool, &kept).expect("moved");
+        std::os::unix::fs::symlink(&kept, spool).expect("made");
+    };
+    let others_note: Change = |note, _| chown(note, Some(OTHER_USER), None).expect("changed");
+    let others_spool: Change = |_, spool| chown(spool, Some(OTHER_USER), None).expect("changed");
+    let mostly_missing: Change = |_, spool| {
+        let file = fs::File::options().write(true).open(spool).expect("writable");
+        file.set_len(1 << 42).expect("extended");
+        // The last row of the directory: an extent of 4 TiB.
+        let row = culeak::format::HEADER_BYTES as u64 - 32;
+        let words = [1u32, 1 << 20, 1, 1].map(u32::to_le_bytes).concat();
+        let words = [words, vec![0; 8], (1u64 << 42).to_le_bytes().to_vec()].concat();
+        file.write_all_at(&words, row).expect("written");
+    };
+    let cases = [
+        (change_host, "on host another"),
+        (fifo, "no regular file"),
+        (link, "symbolic link"),
+        (mostly_missing, "damaged"),
+        (others_note, "belongs to user"),
+        (others_spool, "belongs to user"),
+    ];
+    for (change, reason) in cases {
+        let disk = Disk::new("network");
+        let running = disk.waits();
+        running.kill();
+        running.finish();
+        let (note, spool) = (only(recordings_in(&disk.at("out"))), only(disk.spools()));
+        change(&note, &spool);
+        let (note_before, spools_before) = (fs::read(&note).expect("readable"), names_in(&disk.at("spool")));
+        let spooled = reader::spooled(&note).expect("a note");
+        let error = spooled.deliver(&note).expect_err(reason).to_string();
+        assert!(error.contains(reason), "{reason}: {error}");
+        assert_eq!(fs::read(&note).expect("readable"), note_before);
+        assert_eq!(names_in(&disk.at("out")).len(), 1, "{reason}");
+        assert_eq!(names_in(&disk.at("spool")), spools_before);
+    }
 }
 
 #[test]
 fn a_file_that_has_taken_the_name_is_left_alone() {
     let disk = Disk::new("network");
-    let mut running = disk.profile("endings", "waits").start_in(disk.folder.path());
-    let mut line = String::new();
-    BufReader::new(running.stdout())
-        .read_line(&mut line)
-        .expect("the victim prints a line");
+    let running = disk.waits();
     let note = only(recordings_in(&disk.at("out")));
     fs::write(&note, "mine").expect("written");
     let ended = running.finish();

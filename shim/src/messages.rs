@@ -51,11 +51,23 @@ pub fn spooled(recording: &Recording) {
 /// At exit: the recording stays where it was written.
 pub fn not_delivered(recording: &Recording, error: Errno) {
     let Some(spool) = recording.spool() else { return };
+    if !recording.is_readable() {
+        return write_line(|line| {
+            line.push(b"culeak: the recording cannot be copied to ");
+            line.push_path(recording.path());
+            line.push(b": it could not be read in ");
+            line.push_path(spool);
+            line.push(b"; was it removed?");
+        });
+    }
     write_line(|line| {
         line.push(b"culeak: the recording cannot be copied to ");
         line.push_path(recording.path());
         line.push(b": ");
-        line.push_reason(error);
+        match error {
+            Errno(libc::ENOENT) => line.push(b"the file there, or its folder, was moved or removed"),
+            error => line.push_reason(error),
+        }
         line.push(b"; it is complete in ");
         line.push_path(spool);
     });

@@ -12,7 +12,7 @@
 //!
 //! The note is written when the recording is created. So its name is taken, an unwritable folder is noticed at once, and readers
 //! on this host find the recording at any time, also after SIGKILL. `culeak run` delivers what killed processes left. If a copy
-//! fails, both files stay as they are.
+//! fails, or the destination is no longer the note, everything stays as it is: the spool may be the only copy.
 //!
 //! Everything here is safe in signal handlers and needs no heap.
 
@@ -20,6 +20,7 @@ use std::ffi::CStr;
 use std::fmt::{self, Write as _};
 
 use super::{Begun, CREATE, PATH_MAX};
+use crate::format::{HEADER_BYTES, recorded_bytes};
 use crate::system::{Descriptor, Errno, Scratch, read_at, unix_ns, without_write_signals, write_at};
 
 /// The folders in which a spool is tried, in this order.
@@ -59,9 +60,8 @@ pub fn is_unsuitable(error: Errno) -> bool {
 /// Creates the spool of the recording at `path`, in the first suitable folder, and writes the note to `path`. `spool` becomes the
 /// path of the spool.
 pub(super) fn begin(path: &CStr, folders: Folders, spool: &mut [u8; PATH_MAX]) -> Result<Begun, Errno> {
-    let name = path.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-    // The prefix and the number need 30 of the 255 bytes of a name. Its end has the id of the process.
-    let name = &name[name.len().saturating_sub(220)..];
+    // The prefix and the number need 30 of the 255 bytes of a name.
+    let name = end_of(name_of(path), 220);
     for folder in folders.into_iter().flatten() {
         spool.fill(0);
         let mut text = Text::new(spool);
@@ -89,21 +89,40 @@ pub(super) fn begin(path: &CStr, folders: Folders, spool: &mut [u8; PATH_MAX]) -
 fn write_note(path: &CStr, spool: &CStr) -> Result<(), Errno> {
     // SAFETY: bytes, of which all zeros is a value.
     let mut note = unsafe { Scratch::<[u8; NOTE_MAX]>::zeroed() }?;
-    // SAFETY: bytes, of which all zeros is a value.
-    let mut system: libc::utsname = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid utsname; its fields are C strings, empty if the call fails.
-    let host = unsafe {
-        libc::uname(&mut system);
-        CStr::from_ptr(system.nodename.as_ptr())
-    };
     let mut text = Text::new(&mut *note);
     text.push(&NOTE);
-    text.push(host.to_bytes_with_nul());
+    with_host(|host| text.push(host.to_bytes_with_nul()));
     text.push(spool.to_bytes_with_nul());
     text.push(b"\nThis recording is in the file named above until its process ends.\n\0");
     let length = text.length;
     let file = Descriptor::open(path, libc::O_WRONLY | libc::O_NOFOLLOW)?;
     without_write_signals(|| write_at(file.number(), &note[..length], 0))
+}
+
+/// Passes on the name of this host.
+pub fn with_host<R>(take: impl FnOnce(&CStr) -> R) -> R {
+    // SAFETY: bytes, of which all zeros is a value.
+    let mut system: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid utsname; its fields are C strings, empty if the call fails.
+    take(unsafe {
+        libc::uname(&mut system);
+        CStr::from_ptr(system.nodename.as_ptr())
+    })
+}
+
+fn name_of(path: &CStr) -> &[u8] {
+    path.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default()
+}
+
+/// At most so many bytes of a name. Its end has the id of the process. UTF-8 is not split, since some file systems refuse others.
+fn end_of(name: &[u8], most: usize) -> &[u8] {
+    let end = &name[name.len().saturating_sub(most)..];
+    let begins = end.iter().position(|byte| byte & 0xc0 != 0x80);
+    if end.len() < name.len() {
+        &end[begins.unwrap_or(0)..]
+    } else {
+        end
+    }
 }
 
 /// The host and the path of the spool in a note. `None`: it is no note.
@@ -117,30 +136,28 @@ pub fn read_note(bytes: &[u8]) -> Option<(&CStr, &CStr)> {
     (path.starts_with(b"/") && name.starts_with(PREFIX.as_bytes())).then_some((host, spool))
 }
 
-/// Writes the recording in `from`, which is at `spool`, to its destination, and removes the spool. If the user has removed the
-/// destination, the spool is only removed.
+/// Writes the recording in `from`, which is at `spool`, to its destination, and removes the spool.
 ///
 /// # Errors
-/// The errno of the call that failed; `ESTALE` if another file has the name of the destination. The spool is still there then, and
-/// so is what was at the destination.
+/// The errno of the call that failed; `ESTALE` if another file has the name of the destination. `ENOENT` does not prove that the
+/// user has removed the destination: its folder may have been moved or unmounted, or this process may have another root. The spool
+/// is still there after any error, and so is what was at the destination.
 pub fn deliver(from: &Descriptor, spool: &CStr, destination: &CStr) -> Result<(), Errno> {
     // SAFETY: bytes, of which all zeros is a value.
     let mut buffers = unsafe { Scratch::<Buffers>::zeroed() }?;
     let Buffers { bytes, part } = &mut *buffers;
-    match Descriptor::open(destination, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK) {
-        Err(Errno(libc::ENOENT)) => {
-            remove(spool);
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-        Ok(note) => match read_note(note.read(&mut bytes[..NOTE_MAX])) {
-            Some((_, named)) if named == spool => {}
-            _ => return Err(Errno(libc::ESTALE)),
-        },
+    let note = Descriptor::open(destination, libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK)?;
+    match read_note(note.read(&mut bytes[..NOTE_MAX])) {
+        Some((_, named)) if named == spool => {}
+        _ => return Err(Errno(libc::ESTALE)),
     }
+    let name = name_of(destination);
     let mut text = Text::new(part);
-    text.push(destination.to_bytes());
-    text.push(b".part");
+    text.push(&destination.to_bytes()[..destination.count_bytes() - name.len()]);
+    // The number and the ending need 14 of the 255 bytes of a name.
+    text.push(end_of(name, 240));
+    // SAFETY: no preconditions.
+    let _ = write!(text, ".{:x}.part", unsafe { libc::getpid() });
     let part = text.as_c_str().ok_or(Errno(libc::ENAMETOOLONG))?;
     let to = match Descriptor::open(part, CREATE) {
         // Left by a process that was killed while it copied.
@@ -151,15 +168,35 @@ pub fn deliver(from: &Descriptor, spool: &CStr, destination: &CStr) -> Result<()
         opened => opened,
     }?;
     let copied = without_write_signals(|| copy(from, &to, bytes));
-    // SAFETY: two C strings.
-    let result = copied.and_then(
-        |()| match unsafe { libc::rename(part.as_ptr(), destination.as_ptr()) } {
-            0 => Ok(()),
-            _ => Err(Errno::last()),
-        },
-    );
-    remove(if result.is_ok() { spool } else { part });
+    // A process with the same id in another container may have taken the name.
+    let is_mine = is_at(&to, part);
+    let result = copied.and_then(|()| match is_mine {
+        true => rename(part, destination),
+        false => Err(Errno(libc::ESTALE)),
+    });
+    if result.is_err() {
+        if is_mine {
+            remove(part);
+        }
+    } else if is_at(from, spool) {
+        remove(spool);
+    }
     result
+}
+
+/// Whether the open file is the one at this path.
+fn is_at(file: &Descriptor, path: &CStr) -> bool {
+    let identity = |file: &Descriptor| file.status().map(|status| (status.st_dev, status.st_ino));
+    let named = Descriptor::open(path, libc::O_PATH | libc::O_NOFOLLOW).and_then(|named| identity(&named));
+    named.is_ok() && named == identity(file)
+}
+
+fn rename(from: &CStr, to: &CStr) -> Result<(), Errno> {
+    // SAFETY: two C strings.
+    match unsafe { libc::rename(from.as_ptr(), to.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
 }
 
 fn remove(path: &CStr) {
@@ -169,18 +206,25 @@ fn remove(path: &CStr) {
 
 struct Buffers {
     bytes: [u8; 64 << 10],
-    part: [u8; PATH_MAX + 8],
+    part: [u8; PATH_MAX + 16],
 }
 
+const _: () = assert!(HEADER_BYTES <= 64 << 10);
+
+/// The header first: other threads may still extend the file, and no row of the copied directory may be beyond the copy's end.
+///
 /// Pages of zeros are not written: most of a young recording is unused.
 fn copy(from: &Descriptor, to: &Descriptor, buffer: &mut [u8]) -> Result<(), Errno> {
     const PAGE: usize = 4096;
-    let length = from.status()?.st_size as u64;
+    read_at(from.number(), &mut buffer[..HEADER_BYTES], 0)?;
+    write_at(to.number(), &buffer[..HEADER_BYTES], 0)?;
+    // The length of a truncated file is not made up for.
+    let length = recorded_bytes(&buffer[..HEADER_BYTES]).min(from.status()?.st_size as u64);
     // SAFETY: any number is accepted; the length is that of a file which exists.
     if unsafe { libc::ftruncate(to.number(), length as libc::off_t) } != 0 {
         return Err(Errno::last());
     }
-    let mut at = 0;
+    let mut at = HEADER_BYTES as u64;
     while at < length {
         let bytes = (length - at).min(buffer.len() as u64) as usize;
         read_at(from.number(), &mut buffer[..bytes], at)?;

@@ -93,8 +93,7 @@ impl Copy {
             self.copy(&range, now)?;
         }
         read_at(self.from, header, 0)?;
-        let end = ranges(header, |_| true).map(|range| range.offset + range.bytes).max();
-        let end = end.unwrap_or(0).max(HEADER_BYTES as u64);
+        let end = recorded_bytes(header);
         // SAFETY: `to` is open; the length is that of a file which exists.
         if unsafe { libc::ftruncate(self.to, end as libc::off_t) } != 0 {
             return Err(Errno::last());
@@ -196,7 +195,5 @@ fn pieces(range: &ExtentValues, mut each: impl FnMut(u64, usize) -> Result<(), E
 
 /// The extents of the wanted sections, as listed in a copy of the header.
 fn ranges(header: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = ExtentValues> {
-    let rows = header[DIRECTORY_OFFSET..].chunks_exact(size_of::<Extent>());
-    let extents = rows.map(Extent::read);
-    extents.filter(move |extent| extent.section != 0 && wanted(extent.section))
+    extents(header).filter(move |extent| wanted(extent.section))
 }

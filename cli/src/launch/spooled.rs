@@ -18,8 +18,12 @@ pub fn deliver(folder: &Path, tag: &str) {
             continue;
         };
         if let Err(error) = spooled.deliver(&path) {
-            let spool = spooled.spool.display();
-            let failure = format!("{error}; the recording is complete in {spool}, but could not be copied");
+            let (path, spool) = (path.display(), spooled.spool.display());
+            let state = match spooled.is_readable() {
+                true => "it is complete in",
+                false => "nor could it be read in",
+            };
+            let failure = format!("{path}: the recording could not be copied: {error}; {state} {spool}");
             eprintln!("culeak: {}", Escaped(&failure));
         }
     }

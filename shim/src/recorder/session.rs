@@ -226,7 +226,7 @@ pub fn is_exiting() -> bool {
 /// After all handlers and destructors, in a process that ends by `exit`.
 extern "C" fn at_exit() {
     proof::ended();
-    if let Some(recording) = running() {
+    if let Some(recording) = running().filter(|recording| recording.is_of_this_process()) {
         recording.end();
         if let Err(error) = recording.deliver() {
             messages::not_delivered(recording, error);
