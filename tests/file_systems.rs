@@ -210,7 +210,7 @@ fn without_its_note_the_recording_stays_where_it_is() {
         let disk = Disk::new("network");
         let (out, elsewhere) = (disk.at("out"), disk.at("elsewhere"));
         let running = disk.waits();
-        let note = only(recordings_in(&out));
+        let (note, pid) = (only(recordings_in(&out)), running.child.id());
         if moved {
             fs::rename(&out, &elsewhere).expect("moved");
         } else {
@@ -230,10 +230,14 @@ fn without_its_note_the_recording_stays_where_it_is() {
         if moved {
             // What is left is what a killed process leaves.
             fs::rename(&elsewhere, &out).expect("moved back");
+            let mut half = note.clone().into_os_string();
+            half.push(format!(".{pid:x}.part"));
+            fs::write(half, "half a copy").expect("written");
             let spooled = reader::spooled(&note).expect("a note");
             assert!(spooled.deliver(&note).expect("copied"));
             reader::read(&note).expect("readable").expect_live(Device, 1, 4096);
             assert_eq!(names_in(&disk.at("spool")), Vec::<String>::new());
+            assert_eq!(names_in(&out).len(), 1);
         }
     }
 }

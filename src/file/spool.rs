@@ -151,14 +151,8 @@ pub fn deliver(from: &Descriptor, spool: &CStr, destination: &CStr) -> Result<()
         Some((_, named)) if named == spool => {}
         _ => return Err(Errno(libc::ESTALE)),
     }
-    let name = name_of(destination);
-    let mut text = Text::new(part);
-    text.push(&destination.to_bytes()[..destination.count_bytes() - name.len()]);
-    // The number and the ending need 14 of the 255 bytes of a name.
-    text.push(end_of(name, 240));
     // SAFETY: no preconditions.
-    let _ = write!(text, ".{:x}.part", unsafe { libc::getpid() });
-    let part = text.as_c_str().ok_or(Errno(libc::ENAMETOOLONG))?;
+    let part = part_of(destination, unsafe { libc::getpid() } as u32, part)?;
     let to = match Descriptor::open(part, CREATE) {
         // Left by a process that was killed while it copied.
         Err(Errno(libc::EEXIST)) => {
@@ -182,6 +176,30 @@ pub fn deliver(from: &Descriptor, spool: &CStr, destination: &CStr) -> Result<()
         remove(spool);
     }
     result
+}
+
+/// The name of the copy that a process makes, until it is complete.
+fn part_of<'b>(destination: &CStr, process: u32, part: &'b mut [u8]) -> Result<&'b CStr, Errno> {
+    part.fill(0);
+    let name = name_of(destination);
+    let mut text = Text::new(part);
+    text.push(&destination.to_bytes()[..destination.count_bytes() - name.len()]);
+    // The number and the ending need 14 of the 255 bytes of a name.
+    text.push(end_of(name, 240));
+    let _ = write!(text, ".{process:x}.part");
+    let fits = text.fits;
+    let part = CStr::from_bytes_until_nul(part).ok();
+    part.filter(|_| fits).ok_or(Errno(libc::ENAMETOOLONG))
+}
+
+/// Removes what a process left that was killed while it copied.
+pub fn remove_part(destination: &CStr, process: u32) {
+    // SAFETY: bytes, of which all zeros is a value.
+    if let Ok(mut buffers) = unsafe { Scratch::<Buffers>::zeroed() }
+        && let Ok(part) = part_of(destination, process, &mut buffers.part)
+    {
+        remove(part);
+    }
 }
 
 /// Whether the open file is the one at this path.
@@ -307,6 +325,21 @@ mod tests {
         ] {
             assert_eq!(read_note(other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_name_of_a_copy_is_never_too_long() {
+        let mut buffer = [0; PATH_MAX + 16];
+        let mut part = |destination: String| {
+            let destination = std::ffi::CString::new(destination).expect("no zero byte");
+            let part = part_of(&destination, u32::MAX, &mut buffer).map(CStr::to_owned);
+            part.expect("it fits").into_string().expect("UTF-8")
+        };
+        assert_eq!(part("/a/b.7.culeak".into()), "/a/b.7.culeak.ffffffff.part");
+        assert_eq!(part("b.culeak".into()), "b.culeak.ffffffff.part");
+        let long = part(format!("/a/{}.culeak", "ä".repeat(124)));
+        assert_eq!(long, format!("/a/{}.culeak.ffffffff.part", "ä".repeat(116)));
+        assert!(long.len() - 3 <= 255, "{}", long.len());
     }
 
     #[test]

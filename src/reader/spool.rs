@@ -3,6 +3,7 @@
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -10,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use super::liveness::{Liveness, liveness};
 use super::{ReadError, Source, open_regular};
-use crate::file::spool::{NOTE, NOTE_MAX, deliver, read_note, with_host};
-use crate::format::recorded_bytes;
+use crate::file::spool::{NOTE, NOTE_MAX, deliver, read_note, remove_part, with_host};
+use crate::format::{Header, recorded_bytes};
 use crate::system::{Descriptor, Errno};
 
 /// What a note says.
@@ -74,6 +75,7 @@ impl Spooled {
         let [spool, destination] = [&self.spool, note].map(c_path);
         deliver(&Descriptor::borrowed(source.file.as_raw_fd()), &spool, &destination)
             .map_err(|Errno(number)| io::Error::from_raw_os_error(number))?;
+        remove_part(&destination, header.field(offset_of!(Header, pid)));
         Ok(true)
     }
 

@@ -20,10 +20,10 @@ pub fn deliver(folder: &Path, tag: &str) {
         if let Err(error) = spooled.deliver(&path) {
             let (path, spool) = (path.display(), spooled.spool.display());
             let state = match spooled.is_readable() {
-                true => "it is complete in",
-                false => "nor could it be read in",
+                true => format!("it is complete in {spool}"),
+                false => format!("{spool} could not be read here"),
             };
-            let failure = format!("{path}: the recording could not be copied: {error}; {state} {spool}");
+            let failure = format!("{path}: the recording could not be copied: {error}; {state}");
             eprintln!("culeak: {}", Escaped(&failure));
         }
     }
