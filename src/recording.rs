@@ -50,7 +50,7 @@ use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capaci
 use crate::lockfree::shards::Owners;
 use crate::lockfree::table::Table;
 pub use crate::system::monotonic_ns;
-use crate::system::{Errno, anonymous, monotonic_coarse_ns, unix_ns};
+use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
 use events::Log;
 
@@ -252,12 +252,6 @@ impl Recording {
     #[inline]
     pub fn now(&self) -> u64 {
         monotonic_ns().saturating_sub(self.file.header().started_monotonic_ns)
-    }
-
-    /// As [`Recording::now`], at the kernel's last tick.
-    #[inline]
-    pub fn now_coarse(&self) -> u64 {
-        monotonic_coarse_ns().saturating_sub(self.file.header().started_monotonic_ns)
     }
 
     /// Stacks are taken once in this many bytes on average. To be called before the first event.

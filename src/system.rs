@@ -389,12 +389,6 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// As [`monotonic_ns`], at the kernel's last tick: up to 10 ms earlier, at a fifth of the cost.
-#[inline]
-pub fn monotonic_coarse_ns() -> u64 {
-    clock_ns(libc::CLOCK_MONOTONIC_COARSE)
-}
-
 /// CLOCK_REALTIME in nanoseconds.
 pub fn unix_ns() -> u64 {
     clock_ns(libc::CLOCK_REALTIME)

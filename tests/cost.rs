@@ -34,7 +34,7 @@ fn counted(outcome: &Outcome) -> BTreeMap<String, [f64; 3]> {
 }
 
 /// The same with sampled stacks, of a block without one.
-const SAMPLED: [(&str, [f64; 3], f64); 2] = [("allocation", [850.0, 3.0, 0.0], 0.0), ("free", [680.0, 3.0, 0.0], 0.0)];
+const SAMPLED: [(&str, [f64; 3], f64); 2] = [("allocation", [850.0, 3.0, 0.0], 1.0), ("free", [680.0, 3.0, 0.0], 0.0)];
 
 /// The limits of what is more than bare: instructions, locked ones, system calls; and how often the clock is read, whose code is
 /// the kernel's, and which may be a system call.

@@ -137,8 +137,7 @@ fn entry_with_stack(recording: &Recording, event: &AllocationEvent) -> Entry {
     entry_inline(recording, event, true)
 }
 
-/// As [`entry`], for the most frequent event; `has_stack`: sampling has chosen it. The time of others is that of the
-/// kernel's last tick.
+/// As [`entry`], for the most frequent event; `has_stack`: sampling has chosen it.
 #[inline(always)]
 fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool) -> Entry {
     let (context, current) = match event.device {
@@ -156,11 +155,8 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool)
     Entry {
         bytes: event.bytes,
         requested: event.requested,
-        time_ns: if has_stack {
-            recording.now()
-        } else {
-            recording.now_coarse()
-        },
+        // Exact without a stack too: the ends of contexts and of the script are compared with it.
+        time_ns: recording.now(),
         extra: event.extra,
         pool: event.pool,
         stack: match has_stack {

@@ -16,27 +16,35 @@ pub struct Estimate {
     bytes: f64,
     count: f64,
     bytes_variance: f64,
+    /// Infinite: not known.
     count_variance: f64,
 }
 
 /// The standard errors of an estimate.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Errors {
     pub bytes_error: u64,
-    pub count_error: u64,
+    /// `None`: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub count_error: Option<u64>,
 }
 
 impl Errors {
+    const NONE: Errors = Errors {
+        bytes_error: 0,
+        count_error: Some(0),
+    };
+
     /// Of the difference of two estimates. If blocks are in both, it is smaller.
     pub fn of_difference(a: Option<Errors>, b: Option<Errors>) -> Option<Errors> {
         if a.is_none() && b.is_none() {
             return None;
         }
-        let (a, b) = (a.unwrap_or_default(), b.unwrap_or_default());
+        let (a, b) = (a.unwrap_or(Errors::NONE), b.unwrap_or(Errors::NONE));
         let of = |a: u64, b: u64| (a as f64).hypot(b as f64).round() as u64;
         Some(Errors {
             bytes_error: of(a.bytes_error, b.bytes_error),
-            count_error: of(a.count_error, b.count_error),
+            count_error: a.count_error.zip(b.count_error).map(|(a, b)| of(a, b)),
         })
     }
 }
@@ -44,7 +52,7 @@ impl Errors {
 /// The warning that rows are estimates.
 pub fn sampled(of: &str, sampling: Sampling) -> String {
     format!(
-        "the stacks {of} were sampled, one for each {} on average, so sums of call sites are estimates",
+        "the stacks {of} were sampled, one for each {} on average, so sums of call sites are estimates, and so are totals of them",
         words::bytes(sampling.bytes)
     )
 }
@@ -64,8 +72,9 @@ impl Estimate {
         }
     }
 
-    /// Of a sum that the recorder estimated, of blocks of unknown sizes. The variance is its upper bound: a block of `size`
-    /// bytes adds `size² (1 - p) / p`, which is below `size * SIZE`.
+    /// Of a sum that the recorder estimated, of blocks of unknown sizes. The variance of the bytes is its upper bound: a block
+    /// of `size` bytes adds `size² (1 - p) / p`, which is below `size * SIZE`. That of the count has none, since blocks may be
+    /// of any size.
     pub fn of_sum(sampling: Sampling, call: &Call, tally: Tally) -> Estimate {
         let (bytes, count) = (tally.bytes as f64, tally.count as f64);
         let distance = match sampling::may_be_left_out(call.kind, tally.bytes) {
@@ -76,7 +85,7 @@ impl Estimate {
             bytes,
             count,
             bytes_variance: bytes * distance,
-            count_variance: count * count * distance / bytes.max(1.0),
+            count_variance: if distance > 0.0 { f64::INFINITY } else { 0.0 },
         }
     }
 
@@ -99,8 +108,8 @@ impl Estimate {
     pub fn errors(&self) -> Option<Errors> {
         let errors = Errors {
             bytes_error: self.bytes_variance.sqrt().round() as u64,
-            count_error: self.count_variance.sqrt().round() as u64,
+            count_error: (self.count_variance.is_finite()).then(|| self.count_variance.sqrt().round() as u64),
         };
-        (errors != Errors::default()).then_some(errors)
+        (errors != Errors::NONE).then_some(errors)
     }
 }

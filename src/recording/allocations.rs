@@ -187,7 +187,7 @@ impl Recording {
             total = self.total_of(&summed, key, shard, peak);
         }
         if let Some(total) = total {
-            let (bytes, count) = self.weight_in_totals(&summed, key);
+            let (bytes, count) = self.weight_in_totals(&summed, key, || Some(entry.time_ns));
             match op {
                 Op::Restored => {
                     let (bytes, count) = (bytes.wrapping_neg(), count.wrapping_neg());
@@ -231,7 +231,7 @@ impl Recording {
             total = self.total_of(&summed, key, shard, peak);
         }
         if let Some(total) = total {
-            let (bytes, count) = self.weight_in_totals(&summed, key);
+            let (bytes, count) = self.weight_in_totals(&summed, key, || Some(withdrawn.entry()?.time_ns));
             shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
         }
         if self.intervals.watching()
@@ -368,19 +368,21 @@ impl Recording {
         if summed.stack != UNSAMPLED
             && let Some(total) = self.total_of(&summed, key, shard, peak)
         {
-            let (bytes, count) = self.weight_in_totals(&summed, key);
+            let (bytes, count) = self.weight_in_totals(&summed, key, || Some(entry.time_ns));
             let (bytes, count) = (bytes.wrapping_neg(), count.wrapping_neg());
             shard.add_both(&total.bytes, bytes, &total.count, count);
             shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
         }
     }
 
-    /// What a block with a stack adds to the sums of its stack: itself, or what it stands for if stacks are sampled.
+    /// What a block with a stack adds to the sums of its stack: itself, or what it stands for if stacks are sampled. `time_ns`:
+    /// of its allocation, as its record has it.
     #[inline(always)]
-    fn weight_in_totals(&self, summed: &Summed, key: Key) -> (u64, u64) {
+    fn weight_in_totals(&self, summed: &Summed, key: Key, time_ns: impl FnOnce() -> Option<u64>) -> (u64, u64) {
         match self.sample_bytes() {
             0 => (summed.bytes, 1),
-            mean => sampled_weight(summed, key, mean),
+            // The time too, since a program may use the same address again and again.
+            mean => sampled_weight(summed, mix(key.address) ^ time_ns().unwrap_or(0), mean),
         }
     }
 
@@ -457,9 +459,9 @@ impl Recording {
 
 #[cold]
 #[inline(never)]
-fn sampled_weight(summed: &Summed, key: Key, mean: u64) -> (u64, u64) {
+fn sampled_weight(summed: &Summed, key: u64, mean: u64) -> (u64, u64) {
     match sampling::may_be_left_out(summed.kind, summed.bytes) {
-        true => sampling::whole_weight(summed.bytes, mean, key.address),
+        true => sampling::whole_weight(summed.bytes, mean, key),
         false => (summed.bytes, 1),
     }
 }

@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::analysis::categories::Category;
+use culeak::analysis::estimate::sampled;
 use culeak::analysis::groups::Level;
 use culeak::analysis::job::member::Member;
 use culeak::analysis::profile::{Options, Profile};
@@ -184,6 +185,11 @@ struct Key {
     bytes: u64,
 }
 
+/// The mean distance in bytes of sampled stacks; 1 if there is the stack of every block. Values are weighted already.
+pub fn period(snapshot: &Snapshot) -> i64 {
+    snapshot.sampling.map_or(1, |sampling| number(sampling.bytes))
+}
+
 /// Writes the message in pieces, one sample each: there may be millions.
 fn write_plain(snapshots: &[&Snapshot], options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let is_full = detail == Detail::Full;
@@ -216,10 +222,14 @@ fn write_plain(snapshots: &[&Snapshot], options: &Options, detail: Detail, out: 
         Detail::Compact => kept.value_type("space", "bytes"),
     });
     let comment = |snapshot: &&Snapshot| {
+        let sampled = snapshot
+            .sampling
+            .map(|sampling| format!(", {}", sampled("of this profile", sampling)));
         kept.text(&format!(
-            "culeak {}, process {}",
+            "culeak {}, process {}{}",
             env!("CARGO_PKG_VERSION"),
-            snapshot.process.pid
+            snapshot.process.pid,
+            sampled.unwrap_or_default()
         ))
     };
     let comment = snapshots.iter().map(comment).collect();
@@ -235,8 +245,7 @@ fn write_plain(snapshots: &[&Snapshot], options: &Options, detail: Detail, out: 
         ),
         duration_nanos: number(snapshots.iter().map(|snapshot| snapshot.taken.at_ns).max().unwrap_or(0)),
         period_type,
-        // Every allocation is recorded, without sampling.
-        period: 1,
+        period: snapshots.iter().map(|snapshot| period(snapshot)).max().unwrap_or(1),
         comment,
         // Objects have counts only.
         default_sample_type: if has_bytes { space.r#type } else { objects.r#type },

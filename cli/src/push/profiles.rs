@@ -27,8 +27,7 @@ pub fn of(from: ProfileMessage, snapshot: &Snapshot, service: &str, labels: &[(S
         // It shows an instant.
         duration_nano: 0,
         period_type: Some(period_type),
-        // Every allocation is recorded, without sampling.
-        period: 1,
+        period: pprof::period(snapshot),
         profile_id: new_id().to_vec(),
     });
     let profiles = profiles.collect();
