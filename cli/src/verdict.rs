@@ -208,7 +208,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let mark = parts::mark(&judged.row);
     format!(
         "{} {word} by {}{mark}{grown}",
-        parts::tally(tally),
+        parts::tally_about(tally, judged.row.estimated),
         parts::name(&judged.row.label)
     )
 }
@@ -264,7 +264,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
         };
         Some(Finding {
             kind,
-            title: Escaped(&(reason(breach, word) + &most)).to_string(),
+            title: Escaped(&(reason(verdict, breach, word) + &most)).to_string(),
             stack: None,
             fingerprint: None,
         })
@@ -289,13 +289,13 @@ pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec
     let findings = verdict.breaches.iter().filter_map(|breach| match breach {
         Breach::Class { class, of, .. } if Some(*of) == judged.key() => Some(Finding {
             kind: Kind::Held(*class),
-            title: Escaped(&reason(breach, word)).to_string(),
+            title: Escaped(&reason(verdict, breach, word)).to_string(),
             stack: Some(stack),
             fingerprint: Some(stack.loose_site_fingerprint),
         }),
         Breach::Outlier { key: Some(key), .. } if Some(*key) == judged.key() => Some(Finding {
             kind: Kind::Outlier,
-            title: Escaped(&reason(breach, word)).to_string(),
+            title: Escaped(&reason(verdict, breach, word)).to_string(),
             stack: Some(stack),
             fingerprint: Some(stack.loose_site_fingerprint),
         }),
@@ -334,7 +334,7 @@ pub fn summary(verdict: &Verdict) -> String {
     let of_memory = (!verdict.judges_only_objects()).then(|| {
         format!(
             "{} {word}{when} at {}",
-            parts::tally(verdict.judged),
+            parts::tally_about(verdict.judged, verdict.judged_estimated),
             plural(verdict.rows.len() as u64, "call site", "call sites")
         )
     });

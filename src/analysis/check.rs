@@ -18,12 +18,11 @@
 //! leak either: if their blocks are known, those are judged instead. A recording that lost allocations fails unless
 //! losses are allowed explicitly, because it cannot prove that there is no leak.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
+use crate::analysis::estimate::Errors;
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
@@ -33,7 +32,7 @@ use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_
 use crate::analysis::site::{CallStacks, Fingerprint, Frame};
 use crate::analysis::suppressions::{Pattern, Sieve, Used};
 use crate::point::Point;
-use crate::snapshot::{Class, Losses, Snapshot, Taken};
+use crate::snapshot::{Class, Losses, Sampling, Snapshot, Taken};
 
 mod classes;
 mod growth;
@@ -41,12 +40,14 @@ mod limits;
 mod objects;
 mod outliers;
 mod sampled;
+mod totals;
 mod warnings;
 
 pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::{JudgedObjects, lacks_objects};
 pub use outliers::fail_outliers;
+use totals::{Whole, of_budgets, of_the_whole};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -203,6 +204,12 @@ pub struct Verdict<'a> {
     pub freed_at_shutdown: Tally,
     /// The memory that limits apply to.
     pub judged: Tally,
+    /// The standard errors of `judged`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged_estimated: Option<Errors>,
+    /// How stacks were sampled: what call sites hold and what rules suppress is estimated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<Sampling>,
     /// Memory that `--kind` and `--since` exclude, and pools whose blocks are not known.
     pub ignored: Tally,
     /// `ignored` by reason.
@@ -269,14 +276,22 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         })
         .collect();
     // Totals are exact, unless suppressions or an earlier boundary leave out a part of them by its stack.
-    let is_whole = sorted.sieve.suppressed() == Tally::default() && rules.previous.is_none();
-    let whole = match by_stack.is_some() && is_whole {
-        true => sort(snapshot, &groups, &stacks, rules).judged,
-        false => sorted.judged.clone(),
+    let all = by_stack
+        .is_some()
+        .then(|| sort(snapshot, &groups, &stacks, rules).judged);
+    let is_whole = rules.suppressions.is_empty() && rules.previous.is_none();
+    let whole = Whole {
+        judged: match &all {
+            Some(all) if is_whole => all,
+            _ => &sorted.judged,
+        },
+        at_most: all.as_deref().filter(|_| !is_whole),
     };
-    let found = Tally::total(whole.iter().map(|group| group.tally()));
-    let mut breaches = of_the_whole(&whole, found, rules);
-    breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
+    let found = whole.sum(|_| true);
+    let judged_estimated = found.estimated();
+    let mut undecided = Vec::new();
+    let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
+    breaches.extend(of_budgets(&sorted.judged, &stacks, limits, &mut undecided));
     breaches.append(&mut objects.breaches);
     for row in &mut judged {
         let of_site = of_site(row, limits);
@@ -289,6 +304,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     breaches.extend(of_classes);
     let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
     warnings.extend(judged.iter().filter_map(|row| sampled::undecided(row, limits)));
+    warnings.append(&mut undecided);
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
     if objects::are_compared(rules) && !snapshot.objects_known {
@@ -312,7 +328,9 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
         freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, rules),
-        judged: found,
+        judged: found.tally,
+        judged_estimated,
+        sampling: snapshot.sampling,
         ignored: Tally::total([
             sorted.ignored.before_mark,
             sorted.ignored.other_kinds,
@@ -508,58 +526,6 @@ fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
         Some(known) if sampled::at_least(row) > limits.tolerance.allows(known.bytes) => Standing::Grown,
         Some(_) => Standing::Known,
     }
-}
-
-/// Breaches of the limits on the total and on kinds.
-fn of_the_whole(judged: &[Group], found: Tally, rules: &Rules) -> Vec<Breach> {
-    let limits = &rules.limits;
-    let (bytes, count) = limits.effective(rules.baseline.is_some());
-    let mut breaches = Vec::new();
-    if let Some(limit) = bytes.filter(|&limit| found.bytes > limit) {
-        breaches.push(Breach::Bytes {
-            limit,
-            found: found.bytes,
-        });
-    }
-    if let Some(limit) = count.filter(|&limit| found.count > limit) {
-        breaches.push(Breach::Count {
-            limit,
-            found: found.count,
-        });
-    }
-    for (&kind, &limit) in &limits.per_kind {
-        let of_kind = judged.iter().filter(|group| group.call.kind == kind);
-        let found = Tally::total(of_kind.map(|group| group.tally())).bytes;
-        if found > limit {
-            breaches.push(Breach::Kind {
-                kind: kind.name(),
-                limit,
-                found,
-            });
-        }
-    }
-    breaches
-}
-
-fn of_budgets(judged: &[Group], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
-    let mut breaches = Vec::new();
-    for budget in &limits.budgets {
-        let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
-        let matching = judged.iter().filter(|group| {
-            *by_stack
-                .entry(group.stack)
-                .or_insert_with(|| budget.pattern.matches_stack(stacks.get(group.stack)))
-        });
-        let found = Tally::total(matching.map(|group| group.tally())).bytes;
-        if found > budget.bytes {
-            breaches.push(Breach::Budget {
-                pattern: budget.pattern.text().to_owned(),
-                limit: budget.bytes,
-                found,
-            });
-        }
-    }
-    breaches
 }
 
 /// A call site in words.

@@ -30,7 +30,8 @@ pub struct Errors {
 }
 
 impl Errors {
-    const NONE: Errors = Errors {
+    /// Of what is exact.
+    pub const NONE: Errors = Errors {
         bytes_error: 0,
         count_error: Some(0),
     };
@@ -52,7 +53,7 @@ impl Errors {
 /// The warning that rows are estimates.
 pub fn sampled(of: &str, sampling: Sampling) -> String {
     format!(
-        "the stacks {of} were sampled, one for each {} on average, so sums of call sites are estimates, and so are totals of them",
+        "the stacks {of} were sampled, one for each {} on average, so sums of call sites and totals of them are estimates",
         words::bytes(sampling.bytes)
     )
 }

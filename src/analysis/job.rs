@@ -145,6 +145,7 @@ impl Job {
             version: VERSION,
             finished: !processes.is_empty() && processes.iter().all(|process| process.row.finished),
             leaked: !processes.is_empty() && processes.iter().all(|process| process.row.leaked),
+            sampled: sampling.is_some(),
             held: total(|row| row.held),
             pools: total(|row| row.pools),
             failed: total(|row| row.failed),
@@ -226,6 +227,9 @@ pub struct JobReport {
     /// All processes have exited and never freed what is shown.
     #[serde(skip)]
     pub leaked: bool,
+    /// Stacks of some or all processes were sampled, so sums of call sites are estimates.
+    #[serde(skip)]
+    pub sampled: bool,
     /// Memory in use in all processes, without pools.
     pub held: Tally,
     /// Requests that CUDA refused.

@@ -64,13 +64,19 @@ impl BoundaryArgs {
     /// Reads an input as it was at the mark.
     ///
     /// # Errors
-    /// It cannot be read, has no such mark, or no state of it is known.
+    /// It cannot be read, has no such mark, no state of it is known, or call sites are estimates.
     pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<AtBoundary, Failure> {
         let mark = mark(rules)?;
         let (mut item, timeline) = load::timeline::with_log_if_any(place)?;
         // Rules match names, which all states share.
         names.name_frames(&mut item);
         let source = item.source.clone();
+        if self.same_as_last && item.snapshot.sampling.is_some() {
+            return Err(Failure::new(format!(
+                "{source}: --same-as-last compares call sites, and the stacks were sampled, so a difference may be chance; record \
+                 without --sample, or limit the whole with --not-above"
+            )));
+        }
         let found = match (self.not_above, timeline) {
             (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline, rules),
             (None, None) => same_as_last_snapshot(&mut item, mark, rules, names),

@@ -383,7 +383,13 @@ fn print_suppressed(items: &[Loaded], options: &profile::Options, of_objects: bo
                 rule.objects = std::mem::take(&mut rule.suppressed).count;
             }
         }
-        let _ = parts::suppressions(memory, objects, &rules, &mut anstream::stderr());
+        let _ = parts::suppressions(
+            memory,
+            objects,
+            &rules,
+            item.snapshot.sampling.is_some(),
+            &mut anstream::stderr(),
+        );
     }
 }
 

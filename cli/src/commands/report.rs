@@ -456,7 +456,8 @@ fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     if let Some(filter) = &profile.filter {
         writeln!(out, "filter: {}", text::parts::filter(filter, 0))?;
     }
-    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, out)
+    let sampled = item.snapshot.sampling.is_some();
+    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, sampled, out)
 }
 
 fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<ExitCode, Failure> {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use culeak::analysis::estimate::sampled;
 use culeak::analysis::groups::Level;
 use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::profile::{self, Profile};
@@ -187,14 +188,22 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     text::report::headline(&report, &mut anstream::StripStream::new(&mut headline))?;
     let mut suppressed = Vec::new();
     let out = &mut anstream::StripStream::new(&mut suppressed);
-    parts::suppressions(report.suppressed, report.suppressed_objects, &report.suppressions, out)?;
+    parts::suppressions(
+        report.suppressed,
+        report.suppressed_objects,
+        &report.suppressions,
+        report.sampling.is_some(),
+        out,
+    )?;
     let suppressed = String::from_utf8_lossy(&suppressed);
     // The filter is shown among the warnings, at the top.
     let filter = report
         .filter
         .iter()
         .map(|filter| format!("filter: {}", parts::filter(filter, report.objects.left_out)));
+    let sampling = report.sampling.map(|sampling| sampled("of this process", sampling));
     let warnings = report.warnings.iter().map(|text| Escaped(text).to_string());
+    let warnings = sampling.into_iter().chain(warnings);
     Ok(Process {
         source: Escaped(&item.options.source).to_string(),
         process: parts::process(&report.process),

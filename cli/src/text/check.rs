@@ -33,6 +33,8 @@ const FAILED_SHOWN: usize = 5;
 pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| !verdict.passed).collect();
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
+    let is_estimate = verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some());
+    let judged = format!("{}{judged}", if is_estimate { "≈ " } else { "" });
     let processes = plural(verdicts.len() as u64, "process", "processes");
     let few = verdicts.len() <= EACH;
     if failed.is_empty() {
@@ -116,7 +118,7 @@ fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
 /// Writes the verdict. `source`: the input as the user named it.
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let word = if verdict.finished { "leaked" } else { "held" };
-    let judged = parts::tally(verdict.judged);
+    let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
     let (style, result) = if verdict.passed {
         (GOOD, "passed:")
     } else {
@@ -142,7 +144,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         // If nothing is allowed, the first line contains this reason.
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
         for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
-            writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
+            writeln!(out, "  {}", Escaped(&reason(verdict, breach, word)))?;
             if let Breach::Objects { kind, .. } = breach {
                 let rows = verdict.objects.iter().map(|of| &of.row);
                 let of_kind: Vec<_> = rows.filter(|row| row.kind == *kind).collect();
@@ -165,7 +167,8 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
     if verdict.ignored.count > 0 {
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
-        writeln!(out, "not judged: {tally} ({reasons})")?;
+        let about = if verdict.sampling.is_some() { "≈ " } else { "" };
+        writeln!(out, "not judged: {about}{tally} ({reasons})")?;
     }
     if verdict.objects_before_mark > 0 {
         let objects = plural(verdict.objects_before_mark, "object", "objects");
@@ -187,6 +190,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         verdict.suppressed,
         verdict.suppressed_objects,
         &verdict.suppressions,
+        verdict.sampling.is_some(),
         out,
     )?;
     parts::warnings(out, &verdict.warnings)?;
@@ -248,7 +252,7 @@ pub fn by_class(verdict: &Verdict, word: &str) -> String {
     let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
     let held = format!(
         "{} {word}{}",
-        units::bytes(verdict.judged.bytes),
+        parts::bytes(verdict.judged.bytes, verdict.judged_estimated),
         when.collect::<String>()
     );
     let mut sums: BTreeMap<Class, Tally> = BTreeMap::new();
@@ -297,7 +301,7 @@ fn same_as_last(verdict: &Verdict, mark: &str) -> String {
     if verdict.judged.count == 0 {
         return format!("{mark} holds no more than the previous one");
     }
-    let judged = parts::tally(verdict.judged);
+    let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
     format!(
         "{mark} holds {judged} that the previous one did not hold, {}",
         limits(verdict)
@@ -409,7 +413,15 @@ fn of_kind(count: u64, kind: &str) -> String {
 }
 
 /// One reason of a failure, as a sentence.
-pub fn reason(breach: &Breach, word: &str) -> String {
+pub fn reason(verdict: &Verdict, breach: &Breach, word: &str) -> String {
+    let sentence = sentence(breach, word);
+    match verdict.is_estimate(breach) {
+        true => sentence + " (an estimate from sampled stacks)",
+        false => sentence,
+    }
+}
+
+fn sentence(breach: &Breach, word: &str) -> String {
     let over = |what: &str, limit: u64, found: u64| {
         format!(
             "{} {word}{what} is {} over the limit of {}",

@@ -55,7 +55,7 @@ pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
         .iter()
         .map(|process| process.row.lost_allocations)
         .fold(0, u64::saturating_add);
-    parts::suppressions(job.suppressed, 0, &job.suppressions, out)?;
+    parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, out)?;
     failed_requests(job, out)?;
     let mut warnings = job.warnings.clone();
     warnings.extend(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));

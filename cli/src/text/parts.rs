@@ -192,6 +192,18 @@ pub fn bytes(bytes: u64, estimated: Option<Errors>) -> String {
     }
 }
 
+/// As [`tally`]; `≈ 1.1 GiB ± 20 MiB in ≈ 128 blocks` if it is an estimate from sampled stacks.
+pub fn tally_about(tally: Tally, estimated: Option<Errors>) -> String {
+    match estimated {
+        None => self::tally(tally),
+        Some(_) => format!(
+            "{} in ≈ {}",
+            bytes(tally.bytes, estimated),
+            plural(tally.count, "block", "blocks")
+        ),
+    }
+}
+
 /// `1.1 GiB in 128 blocks`.
 pub fn tally(tally: Tally) -> String {
     format!(
@@ -321,8 +333,19 @@ pub fn with_objects(memory: Tally, objects: u64) -> String {
     }
 }
 
-/// Writes what each rule suppressed, and the user's rules that matched nothing. `objects`: those without an address.
-pub fn suppressions(suppressed: Tally, objects: u64, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
+/// Writes what each rule suppressed, and the user's rules that matched nothing. `objects`: those without an address; `sampled`:
+/// the memory is an estimate from sampled stacks.
+pub fn suppressions(
+    suppressed: Tally,
+    objects: u64,
+    rules: &[Used],
+    sampled: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let with_objects = |memory: Tally, objects: u64| {
+        let about = if sampled && memory.count > 0 { "≈ " } else { "" };
+        format!("{about}{}", self::with_objects(memory, objects))
+    };
     if suppressed.count > 0 || objects > 0 {
         writeln!(out, "suppressed: {}", with_objects(suppressed, objects))?;
     }

@@ -60,7 +60,13 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         By::ObjectKind => objects::write_kinds(report, out)?,
         _ => ranking(report, out)?,
     }
-    parts::suppressions(report.suppressed, report.suppressed_objects, &report.suppressions, out)?;
+    parts::suppressions(
+        report.suppressed,
+        report.suppressed_objects,
+        &report.suppressions,
+        report.sampling.is_some(),
+        out,
+    )?;
     if report.by == By::Category {
         categories::write(&report.categories, out)?;
     }
@@ -315,7 +321,9 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
         let (tally, option) = (parts::tally(report.hidden), parts::all_rows(report.cut));
-        let text = format!("… and {rows} with {tally}; {option} shows all");
+        let is_estimate = report.rows.iter().any(|row| row.estimated.is_some());
+        let about = if is_estimate { "≈ " } else { "" };
+        let text = format!("… and {rows} with {about}{tally}; {option} shows all");
         writeln!(out, "  {}", Styled(DIM, text))?;
     }
     Ok(())

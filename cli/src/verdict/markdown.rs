@@ -36,7 +36,9 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
         }
         if verdict.suppressed.count > 0 || verdict.suppressed_objects > 0 {
             let suppressed = parts::with_objects(verdict.suppressed, verdict.suppressed_objects);
-            writeln!(out, "\nSuppressed: {suppressed}.")?;
+            let is_estimate = verdict.sampling.is_some() && verdict.suppressed.count > 0;
+            let about = if is_estimate { "≈ " } else { "" };
+            writeln!(out, "\nSuppressed: {about}{suppressed}.")?;
         }
         for warning in &verdict.warnings {
             writeln!(out, "\n> {}", escape(warning))?;
@@ -64,10 +66,11 @@ fn table(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
             .site()
             .and_then(|site| site.short_place())
             .unwrap_or_default();
+        let about = if judged.row.estimated.is_some() { "≈ " } else { "" };
         writeln!(
             out,
-            "| {sign} | {} | {} | {} | {} |",
-            units::bytes(judged.row.bytes),
+            "| {sign} | {} | {about}{} | {} | {} |",
+            parts::bytes(judged.row.bytes, judged.row.estimated),
             units::count(judged.row.count),
             escape(&parts::name(&judged.row.label)),
             escape(&place)

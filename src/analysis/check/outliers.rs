@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use super::sampled::CERTAIN;
 use super::{Breach, SiteKey, Verdict, site_name};
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{self, judge_each};
@@ -27,7 +28,10 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
                 .map(|&member| (member, &processes[member as usize].identity)),
         );
         let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();
-        for &member in members {
+        // Estimates of equal processes differ by chance, and a site may have no block with a stack.
+        let is_sampled = |member: &u32| verdicts[*member as usize].sampling.is_some();
+        let are_sampled = members.iter().any(is_sampled);
+        for &member in members.iter().filter(|_| !are_sampled) {
             for row in &verdicts[member as usize].rows {
                 if let Some(key) = row.key() {
                     *of_sites.entry(key).or_default().entry(member).or_default() += row.row.bytes;
@@ -50,9 +54,22 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         let all: BTreeMap<u32, u64> = members.iter().map(held).collect();
         for found in larger(&all, &compared) {
             let verdict = &mut *verdicts[found.member as usize];
+            let error = verdict.judged_estimated.map_or(0, |errors| errors.bytes_error);
+            // The error of a difference of two such sums is less than twice that of one.
+            if found.bytes - found.median < CERTAIN.saturating_mul(2).saturating_mul(error) {
+                continue;
+            }
             let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier { .. });
             if !verdict.breaches.iter().any(is_explained) {
                 verdict.breaches.push(found.breach(None, None));
+            }
+        }
+        if are_sampled {
+            for &member in members {
+                let warnings = &mut verdicts[member as usize].warnings;
+                warnings.push(
+                    "only the sums of processes are compared with each other, since stacks were sampled".to_owned(),
+                );
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Checks of recordings with sampled stacks: limits of a call site are compared with an estimate and its error.
 //!
-//! Limits on the whole (`--max-leaked`, `--max-kind`, the number of blocks) are judged by exact sums. A limit of a call site is
-//! broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to the limit, a warning says so.
+//! Limits on the whole (`--max-leaked`, `--max-kind`, the number of blocks) are judged by exact sums if there are no suppressions
+//! (totals.rs). A limit of a call site is broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to
+//! the limit, a warning says so.
 
-use super::{Judged, Limits, Rules, site_name};
+use super::{Breach, Judged, Limits, Rules, Verdict, site_name};
 use crate::analysis::groups::Groups;
 use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
@@ -16,8 +17,29 @@ pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Ru
     Some(super::groups(snapshot, stacks, rules).by_stack())
 }
 
+impl Verdict<'_> {
+    /// Whether what was found is an estimate from sampled stacks.
+    pub fn is_estimate(&self, breach: &Breach) -> bool {
+        match breach {
+            Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Outlier { site: None, .. } => {
+                self.judged_estimated.is_some()
+            }
+            Breach::Budget { .. }
+            | Breach::Site { .. }
+            | Breach::New { .. }
+            | Breach::Grown { .. }
+            | Breach::Outlier { .. } => self.sampling.is_some(),
+            Breach::Objects { .. }
+            | Breach::NewObjects { .. }
+            | Breach::GrownObjects { .. }
+            | Breach::Class { .. }
+            | Breach::LostAllocations { .. } => false,
+        }
+    }
+}
+
 /// Standard errors between an estimate and a limit that it breaks, or is certain to keep.
-const CERTAIN: u64 = 3;
+pub(super) const CERTAIN: u64 = 3;
 
 /// What a row holds at least: an estimate from sampled stacks less its error.
 pub(super) fn at_least(row: &Row) -> u64 {

@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
