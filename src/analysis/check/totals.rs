@@ -190,3 +190,40 @@ pub(super) fn of_budgets(
     }
     breaches
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is above the limit, and whether that is undecided.
+    fn judge(found: u64, error: Option<u64>, unseen: u64, limit: u64) -> (Option<u64>, bool) {
+        let mut is_undecided = false;
+        let above = Figure::of(found, error, unseen).above(limit, || is_undecided = true);
+        (above, is_undecided)
+    }
+
+    #[test]
+    fn exact_figures_are_always_decided() {
+        assert_eq!(judge(0, Some(0), 0, 0), (None, false));
+        assert_eq!(judge(100, Some(0), 100, 100), (None, false));
+        assert_eq!(judge(101, Some(0), 101, 100), (Some(101), false));
+    }
+
+    #[test]
+    fn estimates_break_a_limit_beyond_three_errors() {
+        assert_eq!(judge(1000, Some(100), 5000, 699), (Some(1000), false));
+        assert_eq!(judge(1000, Some(100), 5000, 700), (None, true));
+        assert_eq!(judge(1000, Some(100), 5000, 1299), (None, true));
+        assert_eq!(judge(1000, Some(100), 5000, 1300), (None, false));
+    }
+
+    #[test]
+    fn a_chosen_block_exists_and_others_may() {
+        assert_eq!(judge(300, Some(300), 900, 0), (Some(300), false));
+        // No block was chosen.
+        assert_eq!(judge(0, Some(0), 900, 0), (None, true));
+        assert_eq!(judge(0, Some(0), 0, 0), (None, false));
+        // The error is not known.
+        assert_eq!(judge(300, None, 900, 200), (None, true));
+    }
+}
