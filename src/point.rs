@@ -36,7 +36,7 @@ impl FromStr for Point {
             _ => match text.strip_prefix("mark:") {
                 Some("") => Err("expected the name of a mark after mark:".to_owned()),
                 Some(name) => Ok(Point::Mark(name.to_owned())),
-                None => quantities::time(text)
+                None => quantities::point_in_time(text)
                     .map(Point::Time)
                     .map_err(|_| format!("expected {POINT}")),
             },
@@ -79,6 +79,9 @@ mod tests {
             assert_eq!(text.parse::<Point>().unwrap().to_string(), text);
         }
         assert_eq!("500ms".parse(), Ok(Point::Time(500_000_000)));
+        for ns in [0, 1, 998_498, 999_999, 1_234_567_891, 86_400_000_000_001] {
+            assert_eq!(Point::Time(ns).to_string().parse(), Ok(Point::Time(ns)));
+        }
         assert!("mark:".parse::<Point>().is_err());
         assert!("beginning".parse::<Point>().unwrap_err().contains("end, peak"));
     }

@@ -124,6 +124,17 @@ pub const fn rounded(bytes: u64) -> Rounded {
 /// # Errors
 /// The text is no time, or the time is too short or too long.
 pub fn time(text: &str) -> Result<u64, NotUnderstood<'_>> {
+    match point_in_time(text)? {
+        nanoseconds if nanoseconds < 1_000_000 => Err(NotUnderstood::TooShort),
+        nanoseconds => Ok(nanoseconds),
+    }
+}
+
+/// As [`time`], of a time since a beginning, which may be any.
+///
+/// # Errors
+/// The text is no time, or the time is too long.
+pub fn point_in_time(text: &str) -> Result<u64, NotUnderstood<'_>> {
     const LONGEST_DAYS: f64 = 100_000.0;
     let (number, unit) = parts(text);
     let seconds = match unit {
@@ -137,9 +148,8 @@ pub fn time(text: &str) -> Result<u64, NotUnderstood<'_>> {
     };
     let value: f64 = number.parse().map_err(|_| NotUnderstood::Time)?;
     match value * seconds {
-        time if time < 0.001 => Err(NotUnderstood::TooShort),
         time if time > LONGEST_DAYS * 86_400.0 => Err(NotUnderstood::TooLong),
-        time => Ok((time * 1e9) as u64),
+        time => Ok((time * 1e9).round() as u64),
     }
 }
 
