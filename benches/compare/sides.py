@@ -1,7 +1,7 @@
 """Draws the cost of culeak beside other tools: `run.sh --sides`.
 
 Each workload runs bare and under each tool by turns; its bar is the median ratio to the bare run of the same turn. `sides.json` has the
-figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out, and named below the picture.
+figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out of the picture; the table has the reason.
 """
 
 import argparse
@@ -33,7 +33,7 @@ print("NANOSECONDS", statistics.median(each))
 
 
 def workloads(t):
-    """Name, unit, and a function of each tool that measures one run; the first tool is none."""
+    """Name, unit, and a function of each tool that measures one run; `bare` is without a tool."""
     cost = t.machine.out / "bin" / "cost"
     nanoseconds = lambda text: float(re.search(r"NANOSECONDS ([\d.]+)", text)[1])
 
@@ -152,9 +152,9 @@ def main():
     parser.add_argument("--trial", action="store_true")
     parser.add_argument("--draw", type=pathlib.Path, metavar="SIDES.JSON", help="draw these figures instead of measuring")
     options = parser.parse_args()
-    if options.draw:
-        told = json.loads(options.draw.read_text())
-        found, missing, words = told["workloads"], told["missing"], told["machine"]
+    if options.draw is not None:
+        saved = json.loads(options.draw.read_text())
+        found, missing, words = saved["workloads"], saved["missing"], saved["machine"]
     else:
         trial = targets.Trial(find_machine(options), options)
         words = targets.machine_words()

@@ -236,7 +236,7 @@ fn copy(from: &Descriptor, to: &Descriptor, buffer: &mut [u8]) -> Result<(), Err
     const PAGE: usize = 4096;
     read_at(from.number(), &mut buffer[..HEADER_BYTES], 0)?;
     write_at(to.number(), &buffer[..HEADER_BYTES], 0)?;
-    // The length of a truncated file is not made up for.
+    // A file that was truncated stays as short as it is.
     let length = recorded_bytes(&buffer[..HEADER_BYTES]).min(from.status()?.st_size as u64);
     // SAFETY: any number is accepted; the length is that of a file which exists.
     if unsafe { libc::ftruncate(to.number(), length as libc::off_t) } != 0 {

@@ -1,6 +1,6 @@
 //! The call sites of a process that have series of their own: those with most bytes, in a choice that lasts.
 //!
-//! If the largest were chosen anew each time, two call sites of nearly the same size would take turns, and each series would
+//! If each pass chose the largest, two call sites of nearly the same size would take turns, and each series would
 //! have gaps. So a chosen call site stays until another one has twice its bytes. All that are not chosen are one sum.
 
 use std::collections::BTreeMap;

@@ -147,7 +147,7 @@ fn keeper(args: &WatchArgs) -> Result<(Keeper, Flock<File>), Failure> {
     Ok((keeper, lock))
 }
 
-/// Opens the lock's file, and no file that somebody else may have put in its place.
+/// Opens the lock file. A symbolic link, and a file of another user, are errors.
 fn open_lock(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);

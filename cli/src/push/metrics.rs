@@ -74,7 +74,7 @@ impl Metrics {
     /// Adds a metric, whose name, help and kind are those of `culeak metrics`, with the unit in OpenTelemetry's words.
     fn push(&mut self, of: Name, unit: &str, points: impl IntoIterator<Item = (Vec<KeyValue>, u64)>) {
         let with_common = |(own, number): (Vec<KeyValue>, u64)| {
-            // A label of the user with the same name gives way, as otherwise points could not be told apart.
+            // A metric's own attribute replaces a label of the same name, since it distinguishes points.
             let is_own = |other: &KeyValue| own.iter().any(|own| own.key == other.key);
             let mut attributes: Vec<KeyValue> = self.common.iter().filter(|label| !is_own(label)).cloned().collect();
             attributes.extend(own);

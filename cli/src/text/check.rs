@@ -406,6 +406,14 @@ fn limits(verdict: &Verdict) -> String {
     format!("allowed {}", parts.join(" and "))
 }
 
+/// What the baseline allows, if that is more than what it holds.
+fn allowed(known: u64, limit: u64, shown: fn(u64) -> String) -> String {
+    match limit > known {
+        true => format!(", allowed {}", shown(limit)),
+        false => String::new(),
+    }
+}
+
 /// `1 stream object`, `40 graph-exec objects`.
 fn of_kind(count: u64, kind: &str) -> String {
     let noun = if count == 1 { "object" } else { "objects" };
@@ -459,11 +467,7 @@ fn sentence(breach: &Breach, word: &str) -> String {
             limit,
             found,
         } => {
-            let allowed = if limit > known {
-                format!(", allowed {}", units::bytes(*limit))
-            } else {
-                String::new()
-            };
+            let allowed = allowed(*known, *limit, units::bytes);
             format!(
                 "grown: {} {word} by {site}, {} in the baseline{allowed}",
                 units::bytes(*found),
@@ -480,11 +484,7 @@ fn sentence(breach: &Breach, word: &str) -> String {
             limit,
             found,
         } => {
-            let allowed = if limit > known {
-                format!(", allowed {}", units::count(*limit))
-            } else {
-                String::new()
-            };
+            let allowed = allowed(*known, *limit, units::count);
             format!(
                 "grown: {} by {site}, {} in the baseline{allowed}",
                 of_kind(*found, kind),

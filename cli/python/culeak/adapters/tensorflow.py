@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from culeak.adapters.blocks import forward_bfc
+from culeak.adapters.dl_info import DlInfo
 from culeak.adapters.imports import Adapter
 
 _LIBRARY = "libtensorflow_framework.so"
@@ -28,17 +29,6 @@ _TABLE = "_ZTVN3tsl12BFCAllocatorE"
 _DERIVED = ["_ZTVN10tensorflow15GPUBFCAllocatorE", "_ZTVN10tensorflow27PluggableDeviceBFCAllocatorE"]
 #: No class of TensorFlow has a larger table.
 _MOST_ENTRIES = 256
-
-
-class _Found(ctypes.Structure):
-    """``Dl_info``."""
-
-    _fields_ = [
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    ]
 
 
 class _Symbol(ctypes.Structure):
@@ -86,8 +76,8 @@ def _loaded() -> ctypes.CDLL:
 def _size_of(address: int) -> int:
     """The size of the object that this symbol names."""
     find = ctypes.CDLL(None).dladdr1
-    find.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Found), ctypes.POINTER(ctypes.POINTER(_Symbol)), ctypes.c_int]
-    found, symbol = _Found(), ctypes.POINTER(_Symbol)()
+    find.argtypes = [ctypes.c_void_p, ctypes.POINTER(DlInfo), ctypes.POINTER(ctypes.POINTER(_Symbol)), ctypes.c_int]
+    found, symbol = DlInfo(), ctypes.POINTER(_Symbol)()
     with_symbol = 1  # RTLD_DL_SYMENT
     if not find(address, ctypes.byref(found), ctypes.byref(symbol), with_symbol) or not symbol or found.address != address:
         return 0

@@ -15,25 +15,15 @@ from typing import Any, Callable, Iterator
 
 import culeak
 from culeak.adapters.blocks import forward, replace, say
+from culeak.adapters.dl_info import DlInfo
 from culeak.adapters.imports import Adapter
-
-
-class _Found(ctypes.Structure):
-    """``Dl_info``."""
-
-    _fields_ = [
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    ]
 
 
 def library_of(function: int) -> str:
     """The name of the library with this function; that of PyTorch's class if it is in none."""
     find = ctypes.CDLL(None).dladdr
-    find.argtypes = [ctypes.c_void_p, ctypes.POINTER(_Found)]
-    found = _Found()
+    find.argtypes = [ctypes.c_void_p, ctypes.POINTER(DlInfo)]
+    found = DlInfo()
     if not find(function, ctypes.byref(found)) or not found.file:
         return "CUDAPluggableAllocator"
     return os.path.basename(os.fsdecode(found.file))

@@ -104,7 +104,7 @@ fn has_mig(root: &Path) -> bool {
     gpus.into_iter().any(|gpu| gpu.path().join("mig").is_dir())
 }
 
-/// NVML, which has the driver's own figures; `answer` is its version, or why there is none.
+/// NVML, which reports the driver's figures; `answer` is its version, or the reason why it has none.
 fn nvml(answer: Result<String, String>) -> Finding {
     const NVML: &str = "NVML";
     match answer {
