@@ -394,6 +394,7 @@ impl Memory {
                 device,
                 api: api.0,
                 context: device.into(),
+                raised: 0,
             },
         };
         assert!(

@@ -294,6 +294,7 @@ impl Memory {
                 device: 0,
                 api: Api::of(api).0,
                 context: 0,
+                raised: 0,
             },
         };
         let recorded = self.recording.allocated(Key { space, address }, &entry);

@@ -87,6 +87,7 @@ fn entry(thread: u32) -> Entry {
             device: 0,
             api: Api(0).0,
             context: 0,
+            raised: 0,
         },
     }
 }

@@ -170,6 +170,7 @@ impl Program {
                 device: 0,
                 api: Api::of(api).0,
                 context: 0,
+                raised: 0,
             },
         }
     }

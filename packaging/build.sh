@@ -3,9 +3,9 @@
 #
 #   packaging/build.sh [--target TRIPLE] [--wheel WHEEL] FOLDER
 #
-# The command and the libraries inside it are compiled once, for the wheel; all other packages contain the wheel's command
-# without debug information. --wheel takes an existing wheel and compiles nothing. The same sources, toolchain and
-# SOURCE_DATE_EPOCH (default: the time of the last commit) give the same bits in any folder: packaging/compare.sh.
+# The command and the libraries inside it are compiled once, for the wheel; all other packages contain the wheel's command.
+# --wheel takes an existing wheel and compiles nothing. The same sources, toolchain and SOURCE_DATE_EPOCH (default: the time of
+# the last commit) give the same bits in any folder: packaging/compare.sh.
 # Needs Rust, a C compiler, python3 with venv, binutils, dpkg-deb and rpmbuild; for another architecture also its binutils and
 # qemu-user.
 set -euo pipefail
@@ -43,6 +43,6 @@ if [ -z "$wheel" ]; then
     wheel=$(ls -t "$out"/culeak-*.whl | head -1)
 else
     cp "$wheel" "$out"
+    packaging/licences.py ${target:+--target "$target"} "$out"
 fi
-packaging/licences.py ${target:+--target "$target"} "$out"
 packaging/pack.sh "$wheel" "$out"

@@ -116,6 +116,31 @@ impl Kind {
         Kind::ALL.iter().copied().filter(|kind| kind.is_object())
     }
 
+    /// Whether its bytes count towards a device's total.
+    #[inline]
+    pub const fn on_device(self) -> bool {
+        const SET: u64 = Kind::set_of(Place::Device) | Kind::set_of(Place::Managed);
+        SET >> self as u8 & 1 != 0
+    }
+
+    /// Whether this is a block of a framework allocator.
+    #[inline]
+    pub const fn is_within(self) -> bool {
+        const SET: u64 = Kind::set_of(Place::Within);
+        SET >> self as u8 & 1 != 0
+    }
+
+    /// The kinds in this place, one bit each: a constant of the code, unlike the table that `place` reads.
+    const fn set_of(place: Place) -> u64 {
+        let (mut set, mut next) = (0, 0);
+        while next < Kind::ALL.len() {
+            let kind = Kind::ALL[next];
+            set |= ((kind.place() as u8 == place as u8) as u64) << kind as u8;
+            next += 1;
+        }
+        set
+    }
+
     /// The kinds of memory and of claims on it.
     pub fn of_memory() -> impl Iterator<Item = Kind> {
         Kind::ALL.iter().copied().filter(|kind| kind.place().is_memory())
@@ -160,6 +185,14 @@ impl Place {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sets_of_kinds_agree_with_their_places() {
+        for kind in Kind::ALL {
+            assert_eq!(kind.on_device(), kind.place().on_device(), "{kind:?}");
+            assert_eq!(kind.is_within(), kind.place() == Place::Within, "{kind:?}");
+        }
+    }
 
     #[test]
     fn names_and_numbers_identify_the_kind() {

@@ -38,7 +38,7 @@ pub use python::CodeSeen;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
 use crate::file::File;
@@ -82,9 +82,30 @@ pub struct ModuleSeen<'a> {
     pub end: u64,
 }
 
+/// What most events read, in one cache line. Private to the process.
+#[repr(C, align(64))]
+struct Often {
+    /// The counter rows by device, kind and shard.
+    cells: Cells,
+    last_used: LastUsed,
+    /// The file's header.
+    header: AtomicPtr<Header>,
+    /// As in the header.
+    started_monotonic_ns: u64,
+    /// As in the header.
+    sample_bytes: AtomicU64,
+    /// The status of records of memory that is freed after the end; 0: the end has not been reached.
+    ended: AtomicU64,
+    /// How many of these two are enabled: the event log, intervals.
+    observers: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Often>() == 64, "one cache line");
+
 // All zeros is valid for every field but the file.
 #[repr(C)]
 pub struct Recording {
+    often: Often,
     file: File,
     text: SegmentedArray<AtomicU8>,
     devices: SegmentedArray<DeviceRow>,
@@ -95,10 +116,7 @@ pub struct Recording {
     failures: SegmentedArray<FailureRow>,
     counters: SegmentedArray<CounterRow>,
     peaks: SegmentedArray<PeakRow>,
-    /// The counter rows by device, kind and shard; private to the process.
-    cells: Cells,
     totals: SegmentedArray<TotalRow>,
-    last_used: LastUsed,
     apis: SegmentedArray<NameRow>,
     unhooked: SegmentedArray<NameRow>,
     domains: SegmentedArray<NameRow>,
@@ -112,8 +130,6 @@ pub struct Recording {
     variables: SegmentedArray<VariableRow>,
     /// Private to the process.
     log: Log,
-    /// The status of records of memory that is freed after the end; 0: the end has not been reached. Private to the process.
-    ended: AtomicU64,
     /// Names of kernels that were stored. Private to the process.
     kernel_names: AtomicU64,
     /// Private to the process, and unused unless enabled.
@@ -187,9 +203,12 @@ impl Recording {
         header.pid_namespace = session.pid_namespace;
         header.time_namespace = session.time_namespace;
         header.file_number = number;
-        header.started_monotonic_ns = monotonic_ns();
+        let now = monotonic_ns();
+        header.started_monotonic_ns = now;
         // SAFETY: `memory` is zeroed and large enough; `file` is initialized, and zeros are valid for every other field.
         let recording = unsafe { &mut *memory };
+        recording.often.started_monotonic_ns = now;
+        *recording.often.header.get_mut() = std::ptr::from_mut(recording.file.header_mut());
         // Byte 0 of the section belongs to no name, so that an all-zero `Text` means "no text".
         let _ = recording.text(b"\0");
         let executable = recording.text(session.executable);
@@ -251,18 +270,25 @@ impl Recording {
     /// Nanoseconds since the recording began.
     #[inline]
     pub fn now(&self) -> u64 {
-        monotonic_ns().saturating_sub(self.file.header().started_monotonic_ns)
+        monotonic_ns().saturating_sub(self.often.started_monotonic_ns)
     }
 
-    /// Stacks are taken once in this many bytes on average. To be called before the first event.
+    /// Stacks are taken once in this many bytes on average, or less often where a thread has raised the distance. To be called
+    /// before the first event.
     pub fn enable_sampling(&self, bytes: u64) {
         self.file.header().sample_bytes.store(bytes, Relaxed);
+        self.often.sample_bytes.store(bytes, Relaxed);
+    }
+
+    /// A thread has raised its mean distance this many times.
+    pub fn sampling_raised(&self, times: u8) {
+        self.file.header().sample_raised.fetch_max(times.into(), Relaxed);
     }
 
     /// The mean distance of sampled stacks; 0: each block has its stack.
     #[inline]
     fn sample_bytes(&self) -> u64 {
-        self.file.header().sample_bytes.load(Relaxed)
+        self.often.sample_bytes.load(Relaxed)
     }
 
     pub fn add(&self, loss: Loss, amount: u64) {
@@ -285,7 +311,8 @@ impl Recording {
     }
 
     fn elements(&self, section: Section) -> &AtomicU64 {
-        &self.file.header().counts[section as usize]
+        // SAFETY: the header's address since the recording was created, of a mapping that is never unmapped; counts are atomics.
+        unsafe { &(*self.often.header.load(Relaxed)).counts[section as usize] }
     }
 
     fn backing(&self, section: Section) -> Backing<'_> {

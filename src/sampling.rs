@@ -17,6 +17,10 @@
 //! `(1 - p) / p²` for the number of blocks. A weight follows from the size of the block and from SIZE, which the header of the
 //! recording has, so no record stores it.
 //!
+//! Where a thread would take more stacks a second than a limit, SIZE grows for it by factors of four ([`regulated`]). A record
+//! has the number of these factors ([`mean_of`]). What the thread did before decides it, never the block itself, so the sums
+//! stay unbiased.
+//!
 //! Everything here is plain arithmetic: the library must not need libm, and writer and reader must compute the same weights.
 //! Both functions have a relative error below 1e-13 (`tests.rs` measures it).
 
@@ -24,6 +28,45 @@
 pub const fn may_be_left_out(kind: crate::kind::Kind, bytes: u64) -> bool {
     use crate::kind::Place;
     bytes > 0 && !matches!(kind.place(), Place::Segment | Place::Object)
+}
+
+/// The mean distance after `raised` steps, each of which multiplies it by four; at most [`LARGEST`].
+pub const fn mean_of(mean: u64, raised: u8) -> u64 {
+    let by = 1 << (2 * raised as u32);
+    let product = mean.saturating_mul(by);
+    if product > LARGEST { LARGEST } else { product }
+}
+
+/// How often a mean distance can be raised: three bits of a record.
+pub const RAISED_MAX: u8 = 7;
+
+/// Unless the user sets another: the most stacks a second that a thread takes before its mean distance is raised.
+pub const RATE: u64 = 1000;
+
+/// The largest such limit.
+pub const RATE_MAX: u32 = 1_000_000;
+
+/// The next value of `raised` for a thread that has taken `taken` stacks in the `elapsed_ns` since the last decision; `None`:
+/// none yet, go on counting. `rate`: its limit of stacks a second.
+///
+/// Raised once the stacks of a 16th of a second took less time than that, so a burst takes few of them. Lowered when they come
+/// at less than an eighth of the rate, by as much as leaves them below half of it: the thread may have paused for long.
+pub fn regulated(raised: u8, taken: u32, elapsed_ns: u64, rate: u64) -> Option<u8> {
+    const SECOND: u128 = 1_000_000_000;
+    let window = (rate / 16).max(8);
+    // Both in units of 1e-9 stacks.
+    let allowed = u128::from(elapsed_ns) * u128::from(rate);
+    let counted = u128::from(taken) * SECOND;
+    let is_full = u64::from(taken) >= window;
+    if is_full && counted > allowed {
+        return Some((raised + 1).min(RAISED_MAX));
+    }
+    // A step is a factor of four.
+    let steps = (0..raised)
+        .take_while(|step| allowed > counted * (8 << (2 * step)))
+        .count() as u8;
+    let is_over = allowed > u128::from(window) * SECOND;
+    (is_full || is_over && steps > 0).then(|| raised - steps)
 }
 
 /// The smallest and the largest mean distance.

@@ -121,9 +121,24 @@ fn is_false(value: &bool) -> bool {
 pub struct Sampling {
     /// The mean distance in bytes from one stack to the next.
     pub bytes: u64,
+    /// The largest mean distance that a thread had, whose stacks would have been too many otherwise; 0: `bytes`.
+    #[serde(default)]
+    pub most_bytes: u64,
     /// Index into `stacks`: the empty stack of all allocations that were not chosen; `None`: there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<usize>,
+}
+
+impl Sampling {
+    /// The largest mean distance in bytes.
+    pub fn most(&self) -> u64 {
+        self.bytes.max(self.most_bytes)
+    }
+
+    /// The mean distance in bytes by which a block was chosen.
+    pub fn of(&self, call: &Call) -> u64 {
+        call.sample_bytes.unwrap_or(self.bytes)
+    }
 }
 
 /// When and how the snapshot was taken.

@@ -60,6 +60,7 @@ impl Site {
             stream: None,
             pool: None,
             thread,
+            sample_bytes: None,
             references: 0,
             mappings: 0,
             nodes: None,

@@ -143,6 +143,8 @@ variables! {
         "`python`: of tensors and other blocks of frameworks only Python frames, which is cheaper; `native`: no Python frames; `both`";
     SAMPLE = c"CULEAK_SAMPLE", Values::Size, "",
         "size: take a stack once every so many bytes on average (`512KiB`); `0`: for each block; see `docs/sampling.md`";
+    STACK_RATE = c"CULEAK_STACK_RATE", number!(0 to 1000000), "1000",
+        "with `CULEAK_SAMPLE`: the most stacks that a thread takes a second before the size grows for it; `0`: no limit";
     DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";

@@ -19,10 +19,12 @@ use crate::tensors::{tensors, torch};
 /// Live bytes and blocks, then allocated bytes and blocks.
 type Figures = [u64; 4];
 
+/// With a choice that a fixed seed decides: the rate of stacks, which depends on the time, has no limit.
 fn sampled(behaviour: &str, mean: &str) -> Outcome {
     let outcome = profile("samples")
         .arg(behaviour)
         .setting("CULEAK_SAMPLE", mean)
+        .setting("CULEAK_STACK_RATE", "0")
         .env("CULEAK_TEST_SEED", "1")
         .run();
     outcome.expect_success();
@@ -118,6 +120,48 @@ fn threads_sample_apart_and_their_totals_are_exact() {
     expect_exact_totals(outcome.only_snapshot(), &sites);
     // Threads take their seeds in any order. An estimate is 6 standard errors off once in 10^8 runs.
     expect_near(&report(&outcome, &[]), &sites, 6);
+}
+
+#[test]
+fn a_thread_that_allocates_fast_takes_few_stacks_and_estimates_say_so() {
+    let outcome = profile("samples")
+        .arg("keep")
+        .setting("CULEAK_SAMPLE", "4KiB")
+        .setting("CULEAK_STACK_RATE", "16")
+        .run();
+    outcome.expect_success();
+    let sites = truth(&outcome);
+    let snapshot = outcome.only_snapshot();
+    expect_exact_totals(snapshot, &sites);
+    let sampling = snapshot.sampling.expect("stacks were sampled");
+    assert!(sampling.most() > sampling.bytes, "{sampling:?}");
+    let chosen = snapshot.allocations.iter().filter(|row| row.stack != sampling.left_out);
+    let raised = chosen.clone().filter(|row| row.sample_bytes.is_some()).count();
+    // Windows of 8 stacks, at 7 levels of which the program leaves one as soon as it took 8 in less than half a second.
+    assert!(raised > 0 && chosen.count() < 20_000, "{raised} by a raised distance");
+    // Which blocks are chosen depends on the time. An estimate is 6 standard errors off once in 10^8 runs.
+    let report = report(&outcome, &[]);
+    for row in report["rows"].as_array().expect("rows") {
+        let site = &sites[row["label"].as_str().expect("a label")];
+        let (found, error) = (number(&row["bytes"]), number(&row["estimated"]["bytes_error"]));
+        assert!(
+            found.abs_diff(site[0]) <= 6 * error,
+            "{}: {found} ± {error} bytes, and {} in truth",
+            row["label"],
+            site[0]
+        );
+    }
+    let largest = &report["rows"][0];
+    assert_eq!(largest["label"], "large_blocks");
+    let (found, error) = (number(&largest["bytes"]), number(&largest["estimated"]["bytes_error"]));
+    assert!(2 * error < found, "{found} ± {error}");
+    let text = Command::new(culeak())
+        .arg("report")
+        .args(recordings_in(&outcome.out()))
+        .output()
+        .expect("culeak starts");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("down to one for each"), "{text}");
 }
 
 #[test]
@@ -224,6 +268,41 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
         near.status.success() && text.contains("too close to its limit"),
         "{text}"
     );
+}
+
+/// Marks are compared by call site, so sampled stacks cannot show it. What is held in all is known.
+#[test]
+fn marks_of_sampled_recordings_are_not_compared_with_each_other() {
+    let record = |mean: &str| {
+        let outcome = profile("phases")
+            .args("rounds 5000")
+            .env("CULEAK_SNAPSHOT_AT_MARK", "1")
+            .setting("CULEAK_SAMPLE", mean)
+            .run();
+        outcome.expect_success();
+        outcome
+    };
+    // In the first recording, every block was chosen.
+    let (exact, coarse) = (record("1"), record("1MiB"));
+    let check = |outcomes: &[&Outcome], options: &[&str]| {
+        let mut command = Command::new(culeak());
+        command.args(["check", "--at", "mark:asleep"]).args(options);
+        for outcome in outcomes {
+            command.args(recordings_in(&outcome.out()));
+        }
+        let output = command.output().expect("culeak starts");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    for outcomes in [&[&exact][..], &[&coarse], &[&exact, &coarse]] {
+        let (code, text) = check(outcomes, &["--same-as-last"]);
+        let sentences = text.matches("the stacks were sampled, so a difference may be chance; record without --sample");
+        assert_eq!((code, sentences.count()), (Some(2), outcomes.len()), "{text}");
+    }
+    for (limit, expected) in [("2MiB", 0), ("1MiB", 1)] {
+        let (code, text) = check(&[&coarse], &["--no-builtin-suppressions", "--not-above", limit]);
+        assert_eq!(code, Some(expected), "{limit}: {text}");
+    }
 }
 
 #[test]

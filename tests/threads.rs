@@ -3,7 +3,8 @@
 use culeak::kind::Kind::*;
 
 use crate::support::claims::Claims;
-use crate::support::profile;
+use crate::support::compile::executable;
+use crate::support::{profile, program, shim};
 
 #[test]
 fn records_of_a_thousand_finished_threads_remain() {
@@ -49,4 +50,15 @@ fn a_thread_with_a_small_stack_does_not_overflow() {
         .run()
         .only_snapshot()
         .expect_live(Device, 1, 9);
+}
+
+#[test]
+fn a_library_that_is_opened_later_records_threads_that_run_already() {
+    let victim = executable("opened_later", &["-pthread"], &[]);
+    let outcome = program(victim).arg(shim()).bare().env("CULEAK_OUTPUT", "../out/").run();
+    outcome.expect_success();
+    let snapshot = outcome.only_recording();
+    let mut bytes: Vec<u64> = snapshot.of_kind(Device).iter().map(|record| record.bytes).collect();
+    bytes.sort();
+    assert_eq!(bytes, [100, 200]);
 }

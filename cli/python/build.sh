@@ -4,8 +4,9 @@
 #   cli/python/build.sh [--portable] [--target TRIPLE] [--debug] FOLDER
 #
 # Without --portable, the wheel runs on machines with a glibc at least as new as this one's. With it, the wheel runs on glibc
-# 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with. --target builds for another machine, such as
-# aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, and no compiler but zig. --debug uses
+# 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with; and it contains the SBOM and the licences of all that
+# is linked, which packaging/licences.py writes to FOLDER. --target builds for another machine, such as
+# aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, the target's binutils, and no compiler but zig. --debug uses
 # cargo's dev profile, for tests.
 # Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, into a
 # virtual environment in cargo's target folder.
@@ -29,7 +30,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR=$target
 tools=$target/wheel-tools
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"
-"$tools/bin/python" -m pip install --quiet 'maturin>=1.9,<2' ${portable:+ziglang cargo-zigbuild}
+"$tools/bin/python" -m pip install --quiet 'maturin>=1.9,<2' ${portable:+ziglang cargo-zigbuild wheel}
 PATH=$tools/bin:$PATH
 
 options=(--profile "$profile" --locked --out "$out")
@@ -43,11 +44,28 @@ if [ -n "$portable" ]; then
     export CULEAK_PREBUILT_AUDIT=$target/portable/$triple/release/libculeak_audit.so
     export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$triple/release/libculeak_fake_driver.so
     tests/gate.sh "$CULEAK_PREBUILT_SHIM" 2.17
-    options+=(--zig --target "$triple" --compatibility manylinux_2_17)
+    export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+    mkdir -p "$out"
+    packaging/licences.py --target "$triple" "$out"
+    # maturin takes licences from below the folder of pyproject.toml only.
+    trap 'rm -f "$here/licences/THIRD-PARTY-LICENCES.txt"' EXIT
+    cp "$out/THIRD-PARTY-LICENCES.txt" "$here/licences"
+    options+=(--zig --target "$triple" --compatibility manylinux_2_17 --sbom-include "$out/culeak.cdx.json")
 else
     # Installers accept this tag; a package index would not.
     options+=(--compatibility linux)
 fi
-# Not stripped: the demo symbolizes itself.
+# Not stripped by the linker: the demo names its own functions, and zig removes symbols with the debug information.
 cd "$here"
 CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"
+[ -n "$portable" ] || exit 0
+# The debug information is half of the wheel, and that of zig's start files contains the path of cargo's target folder.
+strip=strip
+[[ $triple == "$(uname -m)"-* ]] || strip=${triple%%-*}-linux-gnu-strip
+wheel=$(ls -t "$out"/culeak-*.whl | head -1)
+work=$(mktemp -d)
+trap 'rm -rf "$work" "$here/licences/THIRD-PARTY-LICENCES.txt"' EXIT
+"$tools/bin/python" -m wheel unpack --dest "$work" "$wheel"
+"$strip" --strip-debug "$work"/culeak-*/culeak-*.data/scripts/culeak
+rm "$wheel"
+"$tools/bin/python" -m wheel pack --dest-dir "$out" "$work"/culeak-*

@@ -36,7 +36,7 @@ use preload::Program;
 use proof::Proof;
 
 /// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub const RECORD_OPTIONS: [&str; 16] = [
+pub const RECORD_OPTIONS: [&str; 17] = [
     "output",
     "follow_children",
     "no_follow_children",
@@ -44,6 +44,7 @@ pub const RECORD_OPTIONS: [&str; 16] = [
     "depth",
     "stacks",
     "sample",
+    "stack_rate",
     "no_pool",
     "jax_buffers",
     "nvtx",
@@ -87,6 +88,11 @@ pub struct RecordArgs {
     /// call sites become estimates, totals stay exact
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "timeline")]
     pub sample: Option<u64>,
+
+    /// With --sample: the most stacks that a thread takes a second before SIZE grows for it, so that large blocks cost
+    /// little more than small ones; 0: no limit [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(culeak::sampling::RATE_MAX)), conflicts_with = "timeline")]
+    pub stack_rate: Option<u32>,
 
     /// Switch off the caching allocators of frameworks, and print the cost
     #[arg(long)]
@@ -158,6 +164,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
         tag: &tag,
         depth: args.depth,
         sample: args.sample,
+        stack_rate: args.stack_rate,
         stacks: args.stacks.as_deref(),
         only: args.only.as_deref(),
         only_child_of: args.no_follow_children.then(process::id),

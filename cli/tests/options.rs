@@ -302,6 +302,21 @@ fn completions_offer_the_values_of_options() {
 }
 
 #[test]
+fn completions_offer_the_values_of_arguments() {
+    let fish = stdout(folder().path(), &["completions", "fish"]);
+    let of = |command: &str| {
+        let condition = format!("-n \"__fish_culeak_using_subcommand {command}\" -f -a \"");
+        let line = fish.lines().find(|line| line.contains(&condition));
+        line.unwrap_or_else(|| panic!("fish: no values for {command}"))
+            .to_owned()
+    };
+    for subject in ["quickstart", "exit-codes", "report"] {
+        assert!(of("help").contains(subject), "{}", of("help"));
+    }
+    assert!(of("completions").contains("zsh"), "{}", of("completions"));
+}
+
+#[test]
 fn completions_are_written_to_a_folder_and_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (shell, file) in [

@@ -173,9 +173,9 @@ macro_rules! driver_entry {
         noting_entry!(
             $body,
             "mov rdi, [rsp + 56]",
-            "cmp byte ptr [rip + {own} + {row}], 0\njne {body}",
-            own = sym crate::resolve::next::IS_DRIVERS_OWN,
-            row = const $api.0,
+            "cmp byte ptr [rip + {rows} + {own}], 0\njne {body}",
+            rows = sym crate::resolve::driver::DRIVER_ROWS,
+            own = const driver::Row::own_offset($api),
         )
     };
 }

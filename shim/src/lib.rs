@@ -24,6 +24,12 @@
 //! restores it if the call fails (`recorder::Held::settle`). To add a CUDA function, add a row to
 //! `culeak::cuda_functions`.
 //!
+//! # Cache lines
+//!
+//! The driver evicts this library's cache lines between two events, so what counts is how many an event touches. Static words that
+//! most events read are in a section of their own, `.data.culeak_events`, and share two lines. The thread's words
+//! (`recorder::thread`) share one, and so do the recording's (`culeak::recording::Often`).
+//!
 //! # The modules
 //!
 //! Each uses only those below it, and starts with a map of its own.

@@ -48,12 +48,13 @@ pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_calle
 pub use session::{is_exiting, note_end, recording, running, watch_exit};
 pub use thread::{epoch, note_pool, pool_of_call, thread_row};
 
+use crate::recorder::sampling::Chosen;
 use crate::resolve::driver;
 use crate::{messages, stacks};
 use cost::Cost;
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, UNSAMPLED};
-use culeak::kind::{Kind, Place};
+use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
@@ -62,11 +63,9 @@ pub use thread::thread_and_shard;
 /// Runs recorder code; restores `errno` and stops panics. `None` after a panic.
 #[inline]
 pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
-    // SAFETY: always valid in the calling thread, and the same address as long as the thread runs.
-    let (errno, before) = unsafe {
-        let errno = libc::__errno_location();
-        (errno, *errno)
-    };
+    let errno = thread::errno();
+    // SAFETY: the calling thread's errno.
+    let before = unsafe { *errno };
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
     // SAFETY: as above.
     unsafe { *errno = before };
@@ -125,30 +124,25 @@ impl AllocationEvent {
     }
 }
 
-/// Adds what the hook does not know: time, thread, context, device, label, stack.
+/// Adds what the hook does not know: time, thread, context, device, label, stack. For a node of a graph, which each launch
+/// allocates again: its stack is sampled with the smallest mean distance, whatever the thread does.
 #[inline(never)]
-pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(recording, event, sampling::chooses(event.bytes))
+pub fn node_entry(recording: &Recording, event: &AllocationEvent) -> Entry {
+    entry_inline(recording, event, sampling::chooses_node(event.bytes))
 }
 
-/// As [`entry`], with its stack even if stacks are sampled.
+/// As [`node_entry`], with its stack even if stacks are sampled.
 #[inline(never)]
 fn entry_with_stack(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(recording, event, true)
+    entry_inline(recording, event, Some(Chosen::FOR_CERTAIN))
 }
 
-/// As [`entry`], for the most frequent event; `has_stack`: sampling has chosen it.
+/// As [`node_entry`], for the most frequent event. `chosen`: by sampling; `None`: it gets no stack.
 #[inline(always)]
-fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool) -> Entry {
-    let (context, current) = match event.device {
-        Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
-        _ => current::context_and_device(recording),
-    };
-    let device = match event.device {
-        Device::Current | Device::Reported(_) => current,
-        Device::Ordinal(ordinal) => current::device_row(recording, ordinal),
-        Device::Row(row) => row,
-        Device::None => Attributes::NO_DEVICE,
+fn entry_inline(recording: &Recording, event: &AllocationEvent, chosen: Option<Chosen>) -> Entry {
+    let (context, device) = match event.device {
+        Device::Current => current::context_and_device(recording),
+        _ => context_and_other_device(recording, event.device),
     };
     let (thread, shard) = thread_and_shard(recording);
     let api = label::named(event.api);
@@ -159,12 +153,12 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool)
         time_ns: recording.now(),
         extra: event.extra,
         pool: event.pool,
-        stack: match has_stack {
-            true => {
-                let is_of_framework = event.kind.place() == Place::Within;
+        stack: match chosen {
+            Some(_) => {
+                let is_of_framework = event.kind.is_within();
                 stacks::stack(recording, event.at, shard, is_of_framework, thread::refresh_name)
             }
-            false => UNSAMPLED,
+            None => UNSAMPLED,
         },
         thread,
         attributes: Attributes {
@@ -174,7 +168,21 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, has_stack: bool)
             device,
             api,
             context,
+            raised: chosen.map_or(0, |chosen| chosen.raised),
         },
+    }
+}
+
+/// The context of an allocation on another device than the current one, and that device.
+#[inline(never)]
+fn context_and_other_device(recording: &Recording, device: Device) -> (u16, u8) {
+    let context = || current::context_and_device(recording).0;
+    match device {
+        Device::Current => current::context_and_device(recording),
+        Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
+        Device::Ordinal(ordinal) => (context(), current::device_row(recording, ordinal)),
+        Device::Row(row) => (context(), row),
+        Device::None => (context(), Attributes::NO_DEVICE),
     }
 }
 
@@ -200,6 +208,7 @@ pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8)
                 true => Attributes::NO_CONTEXT,
                 false => recording.only_context(device).unwrap_or(Attributes::NO_CONTEXT),
             },
+            raised: 0,
         },
     }
 }
@@ -222,18 +231,18 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         let cost = Cost::of(recording);
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
-        let has_stack = sampling::chooses(event.bytes);
+        let chosen = sampling::chooses(recording, event.bytes);
         // Without a stack to take there is no time in which to fetch anything.
-        if has_stack {
+        if chosen.is_some() {
             recording.prepare(shard, key);
         }
-        let entry = entry_inline(recording, event, has_stack);
+        let entry = entry_inline(recording, event, chosen);
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }
         drop(cost);
         auto_snapshot::allocated(recording, &entry);
-        if recording.intervals().was_exceeded() {
+        if recording.interval_was_exceeded() {
             auto_snapshot::exceeded(recording);
         }
     });
@@ -251,28 +260,28 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
         let cost = Cost::of(recording);
         let (_, shard) = thread_and_shard(recording);
         let entry = entry_with_stack(recording, event);
-        let left_out = Entry {
-            stack: UNSAMPLED,
-            ..entry
-        };
         let mut was_lost = false;
         for address in addresses {
             let key = key(event.space, address);
             recording.prepare(shard, key);
             // Each block is chosen or not by itself; the stack was taken once.
-            let entry = if sampling::chooses(event.bytes) {
-                &entry
-            } else {
-                &left_out
+            let chosen = sampling::chooses(recording, event.bytes);
+            let entry = Entry {
+                stack: chosen.map_or(UNSAMPLED, |_| entry.stack),
+                attributes: Attributes {
+                    raised: chosen.map_or(0, |chosen| chosen.raised),
+                    ..entry.attributes
+                },
+                ..entry
             };
-            was_lost |= !recording.allocated_out_of_line(shard, key, entry);
+            was_lost |= !recording.allocated_out_of_line(shard, key, &entry);
         }
         if was_lost {
             messages::loss(recording);
         }
         drop(cost);
         auto_snapshot::allocated(recording, &entry);
-        if recording.intervals().was_exceeded() {
+        if recording.interval_was_exceeded() {
             auto_snapshot::exceeded(recording);
         }
     });

@@ -84,6 +84,14 @@ pub fn sample() -> u64 {
     }
 }
 
+/// The most stacks a second that a thread takes before they are sampled less often; 0: no limit.
+pub fn stack_rate() -> u64 {
+    match value(variables::STACK_RATE) {
+        Some(Value::Number(rate)) => rate.into(),
+        _ => culeak::sampling::RATE,
+    }
+}
+
 /// A fixed start of the generators, for tests.
 pub fn sampling_seed() -> Option<u64> {
     std::str::from_utf8(variable(c"CULEAK_TEST_SEED")?).ok()?.parse().ok()

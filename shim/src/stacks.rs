@@ -38,8 +38,10 @@ use culeak::variables::DEPTH_DEFAULT;
 pub use modules::{Closing, unloaded};
 pub use python::{call_at_end, is_finalizing as is_interpreter_finalizing, prepare};
 
+#[unsafe(link_section = ".data.culeak_events")]
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);
 /// A [`Frames`] as a number.
+#[unsafe(link_section = ".data.culeak_events")]
 static FRAMES: AtomicU8 = AtomicU8::new(Frames::Both as u8);
 
 /// The frames that a stack consists of.

@@ -331,7 +331,7 @@ mod tests {
             }
             let call = Call {
                 kind: Kind::Device, domain: None, api: "cudaMalloc".to_owned(), device: Some(0), context: None, stream: None,
-                pool: None, thread: 0, references: 0, mappings: 0, nodes: None, shared: None, kernel: None,
+                pool: None, thread: 0, sample_bytes: None, references: 0, mappings: 0, nodes: None, shared: None, kernel: None,
             };
             let mut gathered = Gathering::default();
             for (&(address, site), &(bytes, time_ns)) in &live {

@@ -18,7 +18,14 @@ pub struct Estimate {
     bytes_variance: f64,
     /// Infinite: not known.
     count_variance: f64,
+    /// The least standard errors. Where the distance was raised, the blocks that were chosen before say nothing about how many
+    /// were missed afterwards: up to about as much as one with the largest distance stands for.
+    least: (f64, f64),
 }
+
+/// Standard errors between an estimate and a limit that it breaks, or is certain to keep, and between estimates that differ for
+/// certain.
+pub const CERTAIN: u64 = 3;
 
 /// The standard errors of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -36,6 +43,11 @@ impl Errors {
         count_error: Some(0),
     };
 
+    /// As [`Estimate::scatter`], of an estimate of these bytes.
+    pub fn scatter(&self, bytes: u64) -> f64 {
+        scatter(bytes as f64, (self.bytes_error as f64).powi(2))
+    }
+
     /// Of the difference of two estimates. If blocks are in both, it is smaller.
     pub fn of_difference(a: Option<Errors>, b: Option<Errors>) -> Option<Errors> {
         if a.is_none() && b.is_none() {
@@ -52,24 +64,40 @@ impl Errors {
 
 /// The warning that rows are estimates.
 pub fn sampled(of: &str, sampling: Sampling) -> String {
+    let fewer = match sampling.most() > sampling.bytes {
+        true => format!(
+            " (down to one for each {} where a thread allocated faster than its limit of stacks)",
+            words::bytes(sampling.most())
+        ),
+        false => String::new(),
+    };
     format!(
-        "the stacks {of} were sampled, one for each {} on average, so sums of call sites and totals of them are estimates",
+        "the stacks {of} were sampled, one for each {} on average{fewer}, so sums of call sites and totals of them are estimates",
         words::bytes(sampling.bytes)
     )
+}
+
+fn scatter(bytes: f64, variance: f64) -> f64 {
+    if bytes > 0.0 { variance / bytes } else { 0.0 }
 }
 
 impl Estimate {
     /// Of one block.
     pub fn of_block(sampling: Sampling, call: &Call, bytes: u64) -> Estimate {
         let weight = match sampling::may_be_left_out(call.kind, bytes) {
-            true => Weight::of(bytes, sampling.bytes),
+            true => Weight::of(bytes, sampling.of(call)),
             false => Weight::certain(bytes),
         };
+        let is_raised = sampling.most() > sampling.bytes && sampling::may_be_left_out(call.kind, bytes);
+        let least = is_raised.then(|| Weight::of(bytes, sampling.most()));
+        // What the largest distance chooses for certain, too, is not missed.
+        let least = least.filter(|one| one.bytes_variance >= 0.25);
         Estimate {
             bytes: weight.bytes,
             count: weight.count,
             bytes_variance: weight.bytes_variance,
             count_variance: weight.count_variance,
+            least: least.map_or((0.0, 0.0), |one| (one.bytes, one.count)),
         }
     }
 
@@ -79,7 +107,8 @@ impl Estimate {
     pub fn of_sum(sampling: Sampling, call: &Call, tally: Tally) -> Estimate {
         let (bytes, count) = (tally.bytes as f64, tally.count as f64);
         let distance = match sampling::may_be_left_out(call.kind, tally.bytes) {
-            true => sampling.bytes as f64,
+            // Of each block at most the largest.
+            true => sampling.most() as f64,
             false => 0.0,
         };
         Estimate {
@@ -87,6 +116,7 @@ impl Estimate {
             count,
             bytes_variance: bytes * distance,
             count_variance: if distance > 0.0 { f64::INFINITY } else { 0.0 },
+            least: (0.0, 0.0),
         }
     }
 
@@ -95,6 +125,20 @@ impl Estimate {
         self.count += other.count;
         self.bytes_variance += other.bytes_variance;
         self.count_variance += other.count_variance;
+        self.least.0 = self.least.0.max(other.least.0);
+        self.least.1 = self.least.1.max(other.least.1);
+    }
+
+    /// Rounded so that the sum over many parts is the rounded sum: a block that stands for 1.3 blocks is most often one and sometimes
+    /// two. `before`: the sum of the parts before this one, to which it is added.
+    pub fn part(&self, before: &mut Estimate) -> Tally {
+        let until_now = before.tally();
+        before.join(self);
+        let Tally { bytes, count } = before.tally();
+        Tally {
+            bytes: bytes - until_now.bytes,
+            count: count - until_now.count,
+        }
     }
 
     /// Rounded. Casts saturate.
@@ -105,12 +149,52 @@ impl Estimate {
         }
     }
 
+    /// The variance for each byte, from which the error of a larger or smaller sum of such blocks follows. 0: it is exact.
+    pub fn scatter(&self) -> f64 {
+        scatter(self.bytes, self.bytes_variance)
+    }
+
     /// `None` if they are 0: every block is large enough to be chosen for certain.
     pub fn errors(&self) -> Option<Errors> {
         let errors = Errors {
-            bytes_error: self.bytes_variance.sqrt().round() as u64,
-            count_error: (self.count_variance.is_finite()).then(|| self.count_variance.sqrt().round() as u64),
+            bytes_error: self.bytes_variance.sqrt().max(self.least.0).round() as u64,
+            count_error: (self.count_variance.is_finite())
+                .then(|| self.count_variance.sqrt().max(self.least.1).round() as u64),
         };
         (errors != Errors::NONE).then_some(errors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{GIB, MIB, Sample};
+
+    fn estimate(bytes: u64, most_bytes: u64) -> Estimate {
+        let mut sample = Sample::new();
+        sample.holds(crate::kind::Kind::Device, "cudaMalloc", bytes, 1, 0);
+        let sampling = Sampling {
+            bytes: MIB / 2,
+            most_bytes,
+            left_out: None,
+        };
+        Estimate::of_block(sampling, sample.0.allocations.at(0).call, bytes)
+    }
+
+    #[test]
+    fn where_the_distance_was_raised_an_estimate_may_lack_a_block_chosen_by_the_largest_one() {
+        // Chosen for certain before, and once in 256 times afterwards.
+        let raised = estimate(32 * MIB, 8 * GIB).errors().expect("an error");
+        assert!(raised.bytes_error > 8 * GIB, "{raised:?}");
+        assert!(raised.count_error.is_some_and(|count| count > 250), "{raised:?}");
+        assert_eq!(estimate(32 * MIB, 0).errors(), None);
+        assert_eq!(estimate(1024 * GIB, 8 * GIB).errors(), None);
+    }
+
+    #[test]
+    fn that_error_does_not_grow_with_the_sum() {
+        let (as_is, raised) = (estimate(MIB / 4, 0), estimate(MIB / 4, 32 * MIB));
+        assert_eq!(as_is.scatter(), raised.scatter());
+        assert!(as_is.errors().map(|e| e.bytes_error) < raised.errors().map(|e| e.bytes_error));
     }
 }

@@ -213,9 +213,19 @@ impl<'a> Groups<'a> {
         self
     }
 
-    /// As [`Groups::by_stack`], beside the groups as they are.
+    /// As [`Groups::by_stack`], beside the groups as they are. The whole numbers of one stack's groups add up to its rounded sum.
     pub fn estimated(&self) -> Vec<Group<'a>> {
-        self.all.iter().filter_map(Group::by_stack).collect()
+        let mut groups: Vec<Group> = self.all.iter().filter_map(Group::by_stack).collect();
+        // In an order that does not depend on how the groups were found.
+        groups.sort_by_key(|group| (group.stack, group.largest, group.oldest_ns));
+        let mut before: HashMap<Option<usize>, Estimate> = HashMap::default();
+        for group in &mut groups {
+            if let Some(estimate) = group.estimate {
+                let Tally { bytes, count } = estimate.part(before.entry(group.stack).or_default());
+                (group.bytes, group.count) = (bytes.into(), count);
+            }
+        }
+        groups
     }
 
     /// The level of one record.

@@ -102,7 +102,8 @@ impl Job {
             differing.extend(found.processes);
             warnings.extend(found.warnings);
         }
-        let sampling = self.rows.iter().flatten().find_map(|row| row.sampling);
+        let sampling = self.rows.iter().flatten().filter_map(|row| row.sampling);
+        let sampling = sampling.max_by_key(|sampling| sampling.most());
         warnings.extend(sampling.map(|sampling| sampled("of some or all processes", sampling)));
         rows.sort_by(compare);
         let mut stands_out: Vec<bool> = vec![false; self.rows.len()];

@@ -260,6 +260,13 @@ pub struct Retained {
     pub tally: Tally,
 }
 
+impl Retained {
+    /// Other references hold it too, so that dropping it alone frees nothing.
+    pub fn is_shared(&self) -> bool {
+        !self.also.is_empty() || self.also_unnamed > 0
+    }
+}
+
 /// One block with its whole path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct One<'a> {

@@ -56,6 +56,9 @@ pub struct Header {
     pub timeline_since_ns: AtomicU64,
     /// Stacks are sampled: the mean distance in bytes from one to the next. 0: each block has its stack.
     pub sample_bytes: AtomicU64,
+    /// The most times that a thread raised that distance ([`crate::sampling::mean_of`]); each block's record says with which
+    /// distance it was chosen.
+    pub sample_raised: AtomicU64,
     /// On separate cache lines: the counts are read at every event.
     pub losses: LossCounters,
 }

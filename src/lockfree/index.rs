@@ -35,13 +35,13 @@ const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
 /// Windows in level 0: 512 KiB of address space, of which only used pages are touched. Threads rarely share a window.
 const FIRST: usize = if cfg!(loom) { 1 } else { 8192 };
 
-/// All zeros is an empty index.
-#[repr(C)]
+/// All zeros is an empty index. The number of the newest level and the first levels share a cache line.
+#[repr(C, align(64))]
 #[cfg_attr(loom, derive(Default))]
 pub struct Index {
-    levels: [AtomicPtr<AtomicU64>; LEVELS],
     /// Number of the newest level.
     newest: AtomicU32,
+    levels: [AtomicPtr<AtomicU64>; LEVELS],
 }
 
 /// The place of an entry, by which it can be removed without another search.
@@ -50,6 +50,17 @@ pub struct Entry<'a> {
     pub row: u32,
     word: &'a AtomicU64,
     seen: u64,
+}
+
+/// The levels that [`Index::find_first`] has left out: those below the newest but one, and the newest, with this number.
+#[derive(Clone, Copy)]
+pub struct Rest(usize);
+
+impl Rest {
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
 }
 
 impl Entry<'_> {
@@ -104,20 +115,34 @@ impl Index {
     /// The entry with this hash whose row satisfies `same`.
     #[inline]
     pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
-        let newest = self.newest.load(Relaxed) as usize;
-        if newest == 0 {
-            return self.find_in(0, hash, &mut same);
+        match self.find_first(hash, &mut same) {
+            (None, rest) => self.find_in_rest(rest, hash, same),
+            (found, _) => found,
         }
-        self.find_in(newest - 1, hash, &mut same)
-            .or_else(|| self.find_in(newest, hash, &mut same))
-            .or_else(|| {
-                let mut older = (0..newest - 1).rev();
-                older.find_map(|level| self.find_in(level, hash, &mut same))
-            })
     }
 
+    /// As `find`, in the newest level but one, which has the most entries. Also returns the other levels: for a caller whose `same` is
+    /// cheap only where it is inlined.
+    #[inline(always)]
+    pub fn find_first(&self, hash: u64, same: impl FnMut(u32) -> bool) -> (Option<Entry<'_>>, Rest) {
+        let newest = self.newest.load(Relaxed) as usize;
+        (self.find_in(newest.saturating_sub(1), hash, same), Rest(newest))
+    }
+
+    /// As `find`, in the levels that `find_first` has left out.
     #[inline]
-    fn find_in(&self, level: usize, hash: u64, same: &mut impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
+    pub fn find_in_rest(&self, Rest(newest): Rest, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
+        if newest == 0 {
+            return None;
+        }
+        self.find_in(newest, hash, &mut same).or_else(|| {
+            let mut older = (0..newest - 1).rev();
+            older.find_map(|level| self.find_in(level, hash, &mut same))
+        })
+    }
+
+    #[inline(always)]
+    fn find_in(&self, level: usize, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
         for word in self.window(level, hash)? {
             // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
             let seen = word.load(Acquire);

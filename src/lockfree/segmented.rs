@@ -157,7 +157,13 @@ impl<T: Element> SegmentedArray<T> {
     /// The element, if its extent exists.
     #[inline]
     pub fn get(&self, backing: Backing, index: u32) -> Option<&T> {
-        let (first, limit) = backing.sizes();
+        self.get_sized(backing.sizes(), index)
+    }
+
+    /// As `get`; `sizes`: those of the backing's extents. If they are a constant, so are the shifts that find the extent.
+    #[inline(always)]
+    pub fn get_sized(&self, sizes: (usize, usize), index: u32) -> Option<&T> {
+        let (first, limit) = sizes;
         let (extent, place) = locate(index as usize, first, limit);
         // Acquire: pairs with the Release in `ensure` and `add_extent`, so the extent is mapped before its address is used.
         let base = self.extents.get(extent)?.load(Acquire);

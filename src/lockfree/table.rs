@@ -42,8 +42,8 @@ pub use record::*;
 
 use std::sync::atomic::Ordering::*;
 
-use crate::format::{SHARDS, halves, pack};
-use crate::lockfree::index::Index;
+use crate::format::{SHARDS, Section, halves, pack};
+use crate::lockfree::index::{Index, Rest};
 use crate::lockfree::segmented::{Backing, SegmentedArray};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::sync::{AtomicU64, fence, prefetch};
@@ -72,8 +72,8 @@ pub struct Table {
 
 /// The table together with its storage and the caller's shard.
 ///
-/// What an allocation and a free call is inlined into them, so that the sizes of the storage's extents are constants there. What
-/// is rare takes `self` by value: a reference would keep it in memory.
+/// What an allocation and a free call is inlined into them. What is rare takes `self` by value: a reference would keep it in
+/// memory.
 #[derive(Clone, Copy)]
 pub struct TableIn<'a> {
     pub table: &'a Table,
@@ -144,8 +144,20 @@ struct Located<'a> {
 }
 
 impl<'a> TableIn<'a> {
-    #[inline]
+    #[inline(always)]
     fn record(&self, number: u32) -> Option<&'a Record> {
+        // The file's section is that of records. `get` would look its sizes up.
+        const SIZES: (usize, usize) = Section::Records.extent_sizes();
+        match self.backing {
+            Backing::File(..) => self.table.records.get_sized(SIZES, number),
+            Backing::Private(..) => self.private_record(number),
+        }
+    }
+
+    /// Of a table without a file, as tests have.
+    #[cold]
+    #[inline(never)]
+    fn private_record(self, number: u32) -> Option<&'a Record> {
         self.table.records.get(self.backing, number)
     }
 
@@ -185,7 +197,21 @@ impl<'a> TableIn<'a> {
     #[inline(always)]
     fn locate(&self, key: Key) -> Option<Located<'a>> {
         let mut found = None;
-        let place = self.table.index.find(key.hash(), |number| {
+        let (place, rest) = self.table.index.find_first(key.hash(), |number| {
+            found = self.record(number).and_then(|record| Some((record, record.is(key)?)));
+            found.is_some()
+        });
+        match (place, found) {
+            (Some(place), Some((record, state))) => Some(Located { place, record, state }),
+            _ if rest.is_empty() => None,
+            _ => self.locate_in_rest(key, rest),
+        }
+    }
+
+    #[inline(never)]
+    fn locate_in_rest(self, key: Key, rest: Rest) -> Option<Located<'a>> {
+        let mut found = None;
+        let place = self.table.index.find_in_rest(rest, key.hash(), |number| {
             found = self.record(number).and_then(|record| Some((record, record.is(key)?)));
             found.is_some()
         })?;

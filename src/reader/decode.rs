@@ -18,6 +18,7 @@ use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
 use crate::recording::KERNEL_NAME_MAX;
 use crate::rm::Unknown;
+use crate::sampling;
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 use crate::timeline::Site;
@@ -212,7 +213,7 @@ impl RawSnapshot {
         let totals = match totals {
             Totals::Wanted => {
                 let is_memory = |kind: Kind| kind.place().is_memory();
-                let is_sampled = self.header.field::<u64>(offset_of!(Header, sample_bytes)) > 0;
+                let is_sampled = self.sample_bytes() > 0;
                 // Of sampled stacks, totals are estimates that single blocks do not bound.
                 let live = allocations.iter().filter(|_| !is_sampled);
                 self.totals(&device_numbers, &mut stacks, is_memory, live)?
@@ -235,9 +236,11 @@ impl RawSnapshot {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
-        let sample_bytes: u64 = self.header.field(offset_of!(Header, sample_bytes));
+        let sample_bytes = self.sample_bytes();
+        let raised = self.header.field::<u64>(offset_of!(Header, sample_raised)) as u8;
         let sampling = (sample_bytes > 0).then_some(Sampling {
             bytes: sample_bytes,
+            most_bytes: sampling::mean_of(sample_bytes, raised.min(sampling::RAISED_MAX)),
             left_out: stacks.left_out,
         });
         let (locations, stacks, stack_keys) = stacks.finish();
@@ -438,6 +441,11 @@ impl RawSnapshot {
         (counted.collect(), of_devices.collect())
     }
 
+    /// The mean distance of sampled stacks; 0: each block has its stack.
+    fn sample_bytes(&self) -> u64 {
+        self.header.field(offset_of!(Header, sample_bytes))
+    }
+
     fn call(
         &self,
         key: &CallKey,
@@ -473,6 +481,7 @@ impl RawSnapshot {
             }
             .filter(|number| *number != 0),
             thread: thread_of(key.thread),
+            sample_bytes: (parts.raised > 0).then(|| sampling::mean_of(self.sample_bytes(), parts.raised)),
             references,
             mappings,
             nodes: (counts && is_graph).then_some(key.extra),

@@ -82,6 +82,7 @@ pub fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entr
             device: 0,
             api: 5,
             context: 0,
+            raised: 0,
         },
     }
 }

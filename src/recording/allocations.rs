@@ -29,7 +29,7 @@ impl Recording {
     #[inline]
     fn counter(&self, device: u8, kind: Kind, shard: Shard) -> Option<Counter<'_>> {
         let slot = u32::from(device.wrapping_add(1));
-        let cells = self.cells.of_device(slot)?;
+        let cells = self.often.cells.of_device(slot)?;
         let of_kind = &cells[kind as usize];
         let place = &of_kind.rows[shard.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
@@ -58,13 +58,13 @@ impl Recording {
             let number = key.number() as u32;
             let peak = self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
             // Release: pairs with the Acquire in `Cell::central`. All threads store the same address.
-            let cell = self.cells.of(key)?;
+            let cell = self.often.cells.of(key)?;
             cell.peak.store(std::ptr::from_ref(peak).cast_mut(), Release);
             self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
         }
         let (_, row) = self.row(Section::Counters, &self.counters)?;
         // SeqCst, both: the row exists and can be found before its shard loads a central word (see `peak.rs`).
-        self.cells.of(of_device)?.kinds.fetch_or(1 << key.kind, SeqCst);
+        self.often.cells.of(of_device)?.kinds.fetch_or(1 << key.kind, SeqCst);
         match place.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
             Ok(_) => {
                 // Release: pairs with readers. A row that lost the race stays unpublished.
@@ -204,6 +204,9 @@ impl Recording {
             }
             counter.change::<true>(summed.kind, summed.bytes, time_ns);
         }
+        if !self.is_observed() {
+            return;
+        }
         if self.intervals.watching() {
             self.note_allocation(entry);
         }
@@ -234,6 +237,9 @@ impl Recording {
             let (bytes, count) = self.weight_in_totals(&summed, key, || Some(withdrawn.entry()?.time_ns));
             shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
         }
+        if !self.is_observed() {
+            return;
+        }
         if self.intervals.watching()
             && let Some(entry) = withdrawn.entry()
         {
@@ -248,9 +254,27 @@ impl Recording {
         }
     }
 
-    /// Measurements of intervals; unused unless enabled ([`Intervals::watch`]).
+    /// Whether the event log or intervals are enabled.
+    #[inline(always)]
+    fn is_observed(&self) -> bool {
+        self.often.observers.load(Relaxed) != 0
+    }
+
+    /// Measurements of intervals; unused unless enabled.
     pub fn intervals(&self) -> &Intervals {
         &self.intervals
+    }
+
+    /// As [`Intervals::watch`].
+    pub fn enable_intervals(&self, tensors_reported: bool) {
+        self.intervals.watch(tensors_reported);
+        self.often.observers.fetch_add(1, Relaxed);
+    }
+
+    /// As [`Intervals::was_exceeded`].
+    #[inline]
+    pub fn interval_was_exceeded(&self) -> bool {
+        self.is_observed() && self.intervals.was_exceeded()
     }
 
     #[cold]
@@ -382,7 +406,10 @@ impl Recording {
         match self.sample_bytes() {
             0 => (summed.bytes, 1),
             // The time too, since a program may use the same address again and again.
-            mean => sampled_weight(summed, mix(key.address) ^ time_ns().unwrap_or(0), mean),
+            mean => {
+                let mean = sampling::mean_of(mean, Attributes::parts(summed.attributes).raised);
+                sampled_weight(summed, mix(key.address) ^ time_ns().unwrap_or(0), mean)
+            }
         }
     }
 
@@ -403,7 +430,7 @@ impl Recording {
         for number in 0..rows {
             let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);
             let on_device = Kind::from_number(kind as u8).is_some_and(|kind| kind.place().on_device());
-            let cell = self.cells.of(CounterKey { slot, kind }).filter(|_| on_device);
+            let cell = self.often.cells.of(CounterKey { slot, kind }).filter(|_| on_device);
             let Some((cell, central)) = cell.and_then(|cell| Some((cell, cell.central()?))) else {
                 continue;
             };
@@ -478,7 +505,7 @@ impl Counter<'_> {
     /// The peak of the sum in which a stack's memory counts: the device's for memory on a device, otherwise the kind's.
     #[inline]
     fn peak_bytes(&self, kind: Kind) -> u64 {
-        let on_device = kind.place().on_device();
+        let on_device = kind.on_device();
         let cell = if on_device { &self.cells[0] } else { self.of_kind };
         cell.central().map_or(0, CentralCredit::peak)
     }
@@ -487,7 +514,7 @@ impl Counter<'_> {
     /// sum grows first and shrinks last: the sum of a kind never exceeds it.
     #[inline(always)]
     fn change<const GROWS: bool>(&self, kind: Kind, bytes: u64, time_ns: u64) {
-        let on_device = kind.place().on_device();
+        let on_device = kind.on_device();
         if !GROWS {
             self.change_kind::<GROWS>(bytes, time_ns);
         }

@@ -14,7 +14,7 @@ impl Recording {
     /// Whether the end of a script, or that of `main`, is noted.
     #[inline]
     pub fn has_ended(&self) -> bool {
-        self.ended.load(Relaxed) != 0
+        self.often.ended.load(Relaxed) != 0
     }
 
     /// The Python interpreter has begun to finalize. Only the first call counts.
@@ -40,14 +40,14 @@ impl Recording {
         let now = self.now() + 1;
         let _ = time_plus_one.compare_exchange(0, now, Relaxed, Relaxed);
         // Release: pairs with the Acquire in `freed_after`, which loads the time. The end of `main` has the higher number.
-        self.ended.fetch_max(status as u64, Release);
+        self.often.ended.fetch_max(status as u64, Release);
     }
 
     /// How the record of memory that was freed is marked, if it stays: if the memory was live at the end.
     #[inline]
     pub(super) fn freed_after(&self, withdrawn: &Withdrawn) -> Option<Status> {
         // Acquire: pairs with the Release that set it, after the time of the end.
-        let status = self.ended.load(Acquire);
+        let status = self.often.ended.load(Acquire);
         if status == 0 {
             return None;
         }

@@ -50,6 +50,7 @@ impl Recording {
         self.log.ring_mask.store(places - 1, Relaxed);
         self.file.header().timeline_segments.store(segments, Relaxed);
         self.log.limit.store(segments, Relaxed);
+        self.often.observers.fetch_add(1, Relaxed);
     }
 
     #[inline]

@@ -39,7 +39,7 @@ impl Recording {
     #[inline(always)]
     pub(super) fn total_of(&self, summed: &Summed, of: Key, shard: Shard, peak: u64) -> Option<&TotalRow> {
         let key = total_key(summed, of, shard);
-        let slot = self.last_used.slot(shard, summed.stack);
+        let slot = self.often.last_used.slot(shard, summed.stack);
         // Acquire: pairs with the Release in `find_total`, so a thread that shares the shard sees the row's key.
         // SAFETY: null, or a row in an extent that is never unmapped.
         let last = slot.and_then(|slot| unsafe { slot.load(Acquire).as_ref() });

@@ -156,3 +156,136 @@ fn distances_are_at_least_one_byte() {
         assert!(distance(state, LARGEST) < 1 << 47);
     }
 }
+
+/// A sampler with a limit of stacks a second, as a thread of the preload library has it.
+struct Regulated {
+    state: u64,
+    left: u64,
+    rate: u64,
+    raised: u8,
+    taken: u32,
+    window_ns: u64,
+}
+
+impl Regulated {
+    fn new(seed: u64, rate: u64) -> Regulated {
+        let state = next(mix(seed) | 1);
+        Regulated {
+            state,
+            left: distance(state, MEAN),
+            rate,
+            raised: 0,
+            taken: 0,
+            window_ns: 0,
+        }
+    }
+
+    /// The mean distance by which the block is chosen.
+    fn chooses(&mut self, bytes: u64, now_ns: u64) -> Option<u64> {
+        if bytes < self.left {
+            self.left -= bytes;
+            return None;
+        }
+        let mean = mean_of(MEAN, self.raised);
+        self.taken += 1;
+        let elapsed = now_ns - self.window_ns;
+        if let Some(raised) = regulated(self.raised, self.taken, elapsed, self.rate) {
+            (self.raised, self.taken, self.window_ns) = (raised, 0, now_ns);
+        }
+        self.state = next(self.state);
+        self.left = distance(self.state, mean_of(MEAN, self.raised));
+        Some(mean)
+    }
+}
+
+/// Half a second of a program: its blocks, and the time from each to the next.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// 1 MiB every 20 us.
+    Busy,
+    /// 256 KiB every 10 ms.
+    Quiet,
+}
+
+impl Pace {
+    fn block(self) -> (u64, u64) {
+        match self {
+            Pace::Busy => (1 << 20, 20_000),
+            Pace::Quiet => (256 << 10, 10_000_000),
+        }
+    }
+
+    fn blocks(self) -> u64 {
+        500_000_000 / self.block().1
+    }
+}
+
+#[test]
+fn estimates_stay_unbiased_while_the_distance_follows_the_pace_of_the_program() {
+    use Pace::*;
+    const RUNS: u64 = 200;
+    const RATE: u64 = 1000;
+    let paces = [Quiet, Busy, Busy, Quiet, Quiet, Busy, Quiet];
+    // For each part: the sums of the estimates, of their squared differences from the truth, of the variances, and of stacks.
+    let mut sums = [[0.0; 4]; 7];
+    let mut lowest = [RAISED_MAX; 7];
+    for run in 0..RUNS {
+        let mut sampler = Regulated::new(1000 + run, RATE);
+        let mut now = 0;
+        for (part, pace) in paces.iter().enumerate() {
+            let (bytes, step) = pace.block();
+            let (mut estimate, mut variance, mut stacks) = (0.0, 0.0, 0.0);
+            for _ in 0..pace.blocks() {
+                now += step;
+                if let Some(mean) = sampler.chooses(bytes, now) {
+                    let weight = Weight::of(bytes, mean);
+                    estimate += weight.bytes;
+                    variance += weight.bytes_variance;
+                    stacks += 1.0;
+                }
+            }
+            let truth = (pace.blocks() * bytes) as f64;
+            let figures = [estimate, (estimate - truth).powi(2), variance, stacks];
+            (0..4).for_each(|at| sums[part][at] += figures[at]);
+            lowest[part] = lowest[part].min(sampler.raised);
+        }
+        let (bytes, step) = Quiet.block();
+        for nth in 1..20_000 {
+            sampler.chooses(bytes, now + nth * step);
+        }
+        assert_eq!(sampler.raised, 0, "run {run}: after 200 quiet seconds");
+    }
+    for (part, pace) in paces.iter().enumerate() {
+        let [estimate, squares, variance, stacks] = sums[part].map(|sum| sum / RUNS as f64);
+        let truth = (pace.blocks() * pace.block().0) as f64;
+        let error_of_mean = (squares / RUNS as f64).sqrt();
+        assert!(
+            (estimate - truth).abs() < 4.0 * error_of_mean,
+            "part {part}: {estimate} of {truth} ± {error_of_mean}"
+        );
+        // Parts with few stacks after a fast one: the variance of a variance.
+        let tolerance = if matches!(pace, Busy) { 0.3 } else { 0.7 };
+        assert!(
+            (variance / squares - 1.0).abs() < tolerance,
+            "part {part}: variance {variance}, squares {squares}"
+        );
+        // At most the rate, and a window of each step up to it.
+        let most = RATE as f64 / 2.0 + 4.0 * RATE as f64 / 16.0;
+        assert!(stacks < most, "part {part}: {stacks} stacks in half a second");
+        if matches!(pace, Busy) {
+            assert!(stacks > RATE as f64 / 16.0, "part {part}: {stacks} stacks");
+            assert!(lowest[part] >= 2, "part {part}: raised {} times", lowest[part]);
+        }
+    }
+}
+
+#[test]
+fn a_mean_distance_stays_within_its_limits() {
+    assert_eq!(mean_of(MEAN, 0), MEAN);
+    assert_eq!(mean_of(MEAN, 2), 16 * MEAN);
+    assert_eq!(mean_of(LARGEST, RAISED_MAX), LARGEST);
+    assert_eq!(regulated(RAISED_MAX, u32::MAX, 1, 1_000_000), Some(RAISED_MAX));
+    assert_eq!(regulated(RAISED_MAX, 1, u64::MAX, 1_000_000), Some(0));
+    assert_eq!(regulated(0, 1, u64::MAX, 1), None, "nothing to lower");
+    assert_eq!(regulated(3, 1, 0, 1000), None);
+}

@@ -42,6 +42,11 @@ pub struct Call {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<u64>,
     pub thread: usize,
+    /// With sampled stacks: the mean distance in bytes by which the thread chose it, if larger than [`Sampling::bytes`].
+    ///
+    /// [`Sampling::bytes`]: crate::snapshot::Sampling::bytes
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample_bytes: Option<u64>,
     /// VMM: references to the handle. IPC: times opened. User object: references of the program.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub references: u32,

@@ -346,6 +346,7 @@ fn call_of(sum: &AtPeak, thread: usize) -> Call {
         stream: None,
         pool: None,
         thread,
+        sample_bytes: None,
         references: 0,
         mappings: 0,
         nodes: None,

@@ -262,6 +262,13 @@ pub struct Retainer {
     pub count: u64,
 }
 
+impl Retainer {
+    /// Other references hold it too, so that dropping it alone frees nothing.
+    pub fn is_shared(&self) -> bool {
+        !self.also.is_empty() || self.also_unnamed > 0
+    }
+}
+
 /// A block and what holds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldBlock {

@@ -1,9 +1,13 @@
 """Claims about the adapters (cli/python/culeak/adapters) on the real frameworks: each block of a pool that is in use is one row."""
 
+import os
+
 from frameworks import same_results, snapshot_of
 from harness import HERE, claim, expect, expect_equal
 
-PACKAGE = {"PYTHONPATH": str(HERE.parent.parent / "cli" / "python")}
+# In front of what the caller's own PYTHONPATH offers, such as a folder with RMM.
+FOLDERS = [str(HERE.parent.parent / "cli" / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
+PACKAGE = {"PYTHONPATH": os.pathsep.join(FOLDERS)}
 
 
 def adapted(t, mode, env=None):

@@ -98,6 +98,21 @@ def the_numbers_are_those_of_json_and_the_terminal(browser):
         assert "0 allocations" in t.page.locator(".losses").last.inner_text()
 
 
+def estimates_are_marked_as_in_the_terminal(browser):
+    lines = re.findall(r"^ +((?:≈ )?\d\S* \w+(?: ± \d\S* \w+)?)  in +((?:≈ )?[\d,]+ \w+) ", culeak("report", "sampled.json", "--top", "0"), re.M)
+    assert any("±" in size for size, _ in lines) and any("±" not in size for size, _ in lines), lines
+    with tab(browser, write("sampled", "report", "sampled.json")) as t:
+        cells = [tuple(text.strip() for text in row.locator("td").all_inner_texts()[:2]) for row in t.rows().all()]
+        assert cells == lines, (cells, lines)
+        t.page.get_by_role("button", name="helper").click()
+        detail = t.page.locator("td.detail").inner_text()
+        assert re.search(r"≈ [\d,]+ bytes ± \S+ KiB in ≈ \d+ blocks", detail), detail
+    report = json.loads(culeak("diff", "before.json", "sampled.json", "--json"))
+    with tab(browser, write("sampled-diff", "diff", "before.json", "sampled.json")) as t:
+        shown = ["±" in row.locator("[data-bytes]").inner_text() for row in t.rows().all()]
+        assert shown == ["estimated" in row for row in report["rows"]] and any(shown), shown
+
+
 def size_of(size):
     for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
@@ -609,6 +624,7 @@ def the_page_goes_to_standard_output_and_over_no_file(browser):
 
 CLAIMS = [
     the_numbers_are_those_of_json_and_the_terminal,
+    estimates_are_marked_as_in_the_terminal,
     a_click_zooms_and_escape_comes_back,
     a_search_marks_frames_and_filters_rows,
     the_graph_can_be_inverted_and_coloured_by_kind,

@@ -261,6 +261,9 @@ if __name__ == "__main__":
         allocation["bytes"] = 1 * MIB
     later.write(f"{folder}/after.json")
     course(pathlib.Path(folder, "course"))
+    sampled = training()
+    sampled.value["sampling"] = {"bytes": MIB // 4}
+    sampled.write(f"{folder}/sampled.json")
     hostile().write(f"{folder}/hostile.json")
     deep().write(f"{folder}/deep.json")
     ways().write(f"{folder}/ways.json")

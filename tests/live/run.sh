@@ -222,8 +222,9 @@ zsh -f -c "fpath=('$work/zfunc' \$fpath); autoload -U compinit; compinit -D -u; 
     | grep -q function || fail "zsh loads the completions"
 ok "zsh loads them"
 "$culeak" completions fish > "$work/culeak.fish"
-fish --no-config -c "source '$work/culeak.fish'; complete -C 'culeak sn'" | grep -q '^snapshot' || fail "fish completes"
-ok "fish completes"
+fish --no-config -c "source '$work/culeak.fish'; complete -C 'culeak sn'" | grep -q '^snapshot' || fail "fish completes commands"
+fish --no-config -c "source '$work/culeak.fish'; complete -C 'culeak help qui'" | grep -qx 'quickstart' || fail "fish completes guides"
+ok "fish completes commands and guides"
 
 # --- manual pages ---
 "$culeak" man --out "$work/man" > /dev/null

@@ -19,6 +19,21 @@ if grep -E '/(tests|golden|benches|examples|target)/|_tests\.rs|/tests\.rs|\.(sh
     echo "FAILED  crates contain files that only tests and development need"
     exit 1
 fi
+# Files that the sources include. Tests may include what the crate lacks: `cargo install` does not compile them.
+python3 - "${crates[@]}" <<'PYTHON'
+import posixpath, re, sys, tarfile
+
+for path in sys.argv[1:]:
+    with tarfile.open(path) as crate:
+        names = crate.getnames()
+        for source in filter(lambda name: name.endswith(".rs"), names):
+            text = crate.extractfile(source).read().decode().split("#[cfg(test)]")[0]
+            for included in re.findall(r'include_(?:str|bytes)!\((?:concat!\()?"([^"]+)"', text):
+                wanted = posixpath.normpath(posixpath.join(posixpath.dirname(source), included))
+                outside = not wanted.startswith(names[0].split("/")[0] + "/")
+                if not outside and not any(name == wanted or name.startswith(wanted + "/") for name in names):
+                    sys.exit(f"FAILED  {path}: {source} includes {included}, which the crate lacks")
+PYTHON
 echo "ok      $members crates, $(wc -l <"$work/files") files, $(du -ch "${crates[@]}" | tail -1 | cut -f1)"
 [ "${1:-}" != --quick ] || exit 0
 

@@ -53,9 +53,21 @@ demo() { # demo NAME: the demo, and the library that it was preloaded
     "$here/../gate.sh" "$work/$1$(in_tree "$1" culeak shim-path)" 2.17 >"$work/gate" || { cat "$work/gate"; fail "$1: the library"; }
     ok "$1: $(in_tree "$1" culeak --version) passes its demo and the gate for glibc 2.17"
 }
+libraries() { # libraries NAME: all that the command carries serve a recording there, and need no glibc newer than 2.17
+    local root=$work/$1 fake library newest
+    fake=$(in_tree "$1" culeak shim-path --fake-driver)
+    in_tree "$1" LD_LIBRARY_PATH="$fake" culeak run --audit --why --no-report -o /tmp/recorded -- culeak demo-program </dev/null >"$work/recorded" 2>&1 ||
+        { cat "$work/recorded"; fail "$1: run --audit --why"; }
+    in_tree "$1" sh -c 'culeak report /tmp/recorded/*.culeak' | grep -q forget_weights || fail "$1: the recording lacks what the program allocates"
+    for library in libculeak.so libculeak-hold.so libculeak-audit.so libcuda.so.1; do
+        newest=$(readelf -VW "$root"/root/.cache/culeak/*/"$library" | grep -oE 'Name: GLIBC_[0-9.]+' | sed 's/.*_//' | sort -V | tail -1) || fail "$1: no $library was unpacked"
+        [ "$(printf '%s\n' "$newest" 2.17 | sort -V | tail -1)" = 2.17 ] || fail "$1: $library needs glibc $newest"
+    done
+    ok "$1: run --audit --why records; its libraries need no glibc newer than 2.17"
+}
 pages() { # pages NAME: a page for each command, which the reader formats without a warning
     local command pages=0 root=$work/$1 text
-    for command in '' $(in_tree "$1" culeak help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p' | grep -vx help | sed 's/^/-/'); do
+    for command in '' $(in_tree "$1" culeak help | sed -n '/^Commands:/,/^$/s/^  \([a-z][a-z-]*\) .*/\1/p' | sed 's/^/-/'); do
         page=$(ls "$root/usr/share/man/man1/culeak$command.1"*)
         text=$(zcat -f "$page" | MANROFFSEQ='' MANWIDTH=80 man --warnings -E UTF-8 -l -Tutf8 -Z - 2>&1 >/dev/null)
         [ -z "$text" ] || fail "$page: $text"
@@ -80,6 +92,7 @@ files bookworm >"$work/before"
 cp "$deb" "$work/bookworm/tmp/culeak.deb"
 in_tree bookworm dpkg --install /tmp/culeak.deb >/dev/null
 demo bookworm
+libraries bookworm
 pages bookworm
 in_tree bookworm bash -c '. /usr/share/bash-completion/completions/culeak && complete -p culeak' >/dev/null || fail "completion of bash"
 in_tree bookworm dpkg --purge culeak >/dev/null
@@ -98,6 +111,7 @@ in_tree trixie man culeak-run | grep -q CULEAK || fail "man culeak-run"
 in_tree trixie bash -c '. /usr/share/bash-completion/bash_completion; { _comp_load culeak || _completion_loader culeak; } && complete -p culeak' | grep -q culeak || fail "completion of bash"
 in_tree trixie zsh -c 'autoload -U compinit && compinit -D && [[ $_comps[culeak] = _culeak ]]' || fail "completion of zsh"
 in_tree trixie fish -c 'complete -C "culeak rep"' | grep -q '^report' || fail "completion of fish"
+in_tree trixie fish -c 'complete -C "culeak help qui"' | grep -qx quickstart || fail "completion of guides in fish"
 ok "trixie: bash, zsh and fish find their completions"
 in_tree trixie id culeak >/dev/null || fail "no user culeak"
 [ "$(stat -c %a "$work/trixie/var/lib/culeak/recordings")" = 1777 ] || fail "the folder of recordings"
@@ -128,6 +142,7 @@ in_rpm --query --requires --package "$rpm" | grep -vE '^(rpmlib\(|/bin/sh$|glibc
 files rpm >"$work/before"
 in_rpm --install --nodeps "$rpm"
 demo rpm
+libraries rpm
 pages rpm
 in_rpm --verify --nodeps culeak || fail "rpm --verify"
 in_rpm --erase culeak

@@ -80,6 +80,15 @@ impl Sample {
         self
     }
 
+    /// A stack for each of so many call sites, `site_0` and so on.
+    pub fn sites(&mut self, count: usize) -> Vec<usize> {
+        let site = |nth| {
+            let (function, place) = (format!("site_{nth}"), format!("/src/app.cu:{}", 10 + nth));
+            self.stack(&[RUNTIME, (&function, &place, "/opt/app"), MAIN])
+        };
+        (0..count).map(site).collect()
+    }
+
     /// A stack of these frames, innermost first.
     pub fn stack(&mut self, frames: &[FrameText]) -> usize {
         let frames = frames.iter().map(|frame| self.location(*frame)).collect();
@@ -154,6 +163,7 @@ impl Sample {
                 stream: (kind == Kind::Async).then_some(Stream::LegacyDefault),
                 pool: None,
                 thread: 0,
+                sample_bytes: None,
                 references: 0,
                 mappings: 0,
                 nodes: None,
@@ -184,6 +194,7 @@ impl Sample {
                 stream: None,
                 pool: None,
                 thread: 0,
+                sample_bytes: None,
                 references: 0,
                 mappings: 0,
                 nodes: (kind == Kind::GraphExec).then_some(48 + nth % 5),

@@ -258,6 +258,10 @@ pub static BLOCKS: Table = Table {
         ),
         SITE,
         text("stack", "fingerprint of the stack, see `stacks`"),
+        number(
+            "sample_bytes",
+            "mean distance in bytes of sampled stacks by which it was chosen; NULL: each block has its stack",
+        ),
     ],
     order: &["job", "site", "rank", "process", "address"],
 };

@@ -531,6 +531,9 @@ fn add_blocks(batch: &mut Batch, common: &Common, groups: &Groups, texts: &mut S
             Value::of(snapshot.process.started_unix_ns.saturating_add(block.time_ns)),
             Value::Text(&site.fingerprint),
             Value::Text(fingerprint),
+            snapshot
+                .sampling
+                .map_or(Value::Null, |sampling| Value::of(sampling.of(block.call))),
         ]);
         batch.blocks.push(&row);
     }

@@ -72,6 +72,8 @@ pub struct Searched<'c, 's> {
     pub found: Vec<Found>,
     /// References that hold nothing.
     pub(crate) stale: Stale,
+    /// References that may hold something, but free nothing for certain.
+    unusual: Vec<(NodeId, NodeId)>,
     /// References that led to no live object.
     pub torn: u64,
     /// Bytes of shared memory that were not searched.
@@ -368,7 +370,13 @@ fn examine<'c, 's>(
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, &records, block)))
         .collect();
     let stopped = walk.stopped();
-    let Walk { graph, torn, apart, .. } = walk;
+    let Walk {
+        graph,
+        torn,
+        apart,
+        unusual,
+        ..
+    } = walk;
     let searched = Searched {
         left_out: apart.left_out,
         copy,
@@ -379,6 +387,7 @@ fn examine<'c, 's>(
         garbage,
         found,
         stale: Stale::default(),
+        unusual,
         torn,
         stopped,
     };
@@ -389,7 +398,10 @@ impl Searched<'_, '_> {
     /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
     fn complete(&mut self) {
         variables::split(self);
-        let stale = Stale::find(self);
+        let mut stale = Stale::find(self);
+        for (from, to) in std::mem::take(&mut self.unusual) {
+            stale.add(from, to);
+        }
         stale.mend(self);
         self.stale = stale;
     }

@@ -77,7 +77,7 @@ impl Stale {
         word >> (from.0 % 64) & 1 != 0 && self.references.contains(&(from, to))
     }
 
-    fn add(&mut self, from: NodeId, to: NodeId) {
+    pub fn add(&mut self, from: NodeId, to: NodeId) {
         let place = from.0 as usize / 64;
         if self.nodes.len() <= place {
             self.nodes.resize(place + 1, 0);

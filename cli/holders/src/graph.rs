@@ -155,6 +155,8 @@ pub struct BlockEdge {
     pub interior: bool,
     /// It does not hold the block for certain: a stale word, or a record of an allocator.
     pub weak: bool,
+    /// Such blocks are usually pointed to from elsewhere, so the word may be stale: what frees the block is not known.
+    pub unusual: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]

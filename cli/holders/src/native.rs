@@ -361,15 +361,15 @@ impl Native {
         })
     }
 
-    /// How much of a chunk is in use, given where a pointer to it is: if that is the beginning of a `std::vector` or the like
-    /// (first, end, limit), the part before its end. What is behind it is often left from a freed chunk.
-    pub fn bytes_in_use(&self, copy: &Copy, place: u64, chunk: &Chunk) -> u64 {
+    /// How much of a chunk is in use if a `std::vector` or the like (first, end, limit) has it, given where a pointer to the
+    /// chunk is. What is behind it is often left from a freed chunk. `None`: the pointer is not the beginning of a vector.
+    pub fn bytes_of_vector(&self, copy: &Copy, place: u64, chunk: &Chunk) -> Option<u64> {
         let limits = chunk.start..=chunk.start + chunk.bytes;
         let (first, end) = (copy.word(place), copy.word(place.wrapping_add(8)));
         let limit = copy.word(place.wrapping_add(16));
         let is_vector =
             first == chunk.start && end <= limit && limit > first && limits.contains(&end) && limits.contains(&limit);
-        if is_vector { end - first } else { chunk.bytes }
+        is_vector.then(|| end - first)
     }
 
     /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.

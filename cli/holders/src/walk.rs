@@ -20,6 +20,7 @@
 //! time is bounded by the size of the copy.
 
 mod apart;
+mod fields;
 mod numbers;
 mod records;
 mod roots;
@@ -110,6 +111,8 @@ pub(crate) struct Walk<'w, 's> {
     late: Vec<(NodeId, NodeId, Edge)>,
     /// Pointers to blocks from places where the pointers to most blocks are not.
     late_blocks: Vec<(NodeId, Edge, usize, bool)>,
+    /// References to chunks that usually have others, but were not reached by these.
+    pub unusual: Vec<(NodeId, NodeId)>,
     /// Where the pointers to most blocks are.
     pub usual: Usual,
     /// References that last only as long as another object lives.
@@ -180,6 +183,7 @@ impl<'w, 's> Walk<'w, 's> {
             cost: 0,
             late: Vec::new(),
             late_blocks: Vec::new(),
+            unusual: Vec::new(),
             usual: Usual::default(),
             waiting: Records::default(),
             only_missing: false,
@@ -450,7 +454,8 @@ impl<'w, 's> Walk<'w, 's> {
         if self.is_tail {
             return self.tails.push(Tail::Block(from, edge, block, interior));
         }
-        if self.phase < Phase::Rest && self.is_unusual_of_block(from, edge, block) {
+        let unusual = self.is_unusual_of_block(from, edge, block);
+        if self.phase < Phase::Rest && unusual {
             return self.late_blocks.push((from, edge, block, interior));
         }
         let holds = !self.index.is_of_torch(block)
@@ -474,6 +479,7 @@ impl<'w, 's> Walk<'w, 's> {
             edge,
             interior,
             weak: weak || !holds,
+            unusual,
         });
         if is_end {
             self.ends[block].get_or_insert(pointer);

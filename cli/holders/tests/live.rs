@@ -396,3 +396,50 @@ fn finalizers_and_tables_hold_what_their_objects_hold() {
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
+
+/// An array owns one block; what else its memory has a pointer to may be stale. So it is not said to be freed with the array.
+#[test]
+fn a_stale_word_in_the_memory_of_an_array_adds_nothing_to_what_the_array_retains() {
+    let folder = tempfile::tempdir().unwrap();
+    // By this name, the classes of JAX are expected.
+    let library = folder.path().join("_jax.so");
+    let options = ["-std=c++17", "-shared", "-fPIC", "-Wl,--no-as-needed", "-lstdc++"];
+    compile(&library, "arrays.cpp", &options);
+    let mut mistakes = Vec::new();
+    for python in interpreters() {
+        let running = Program::start(Command::new(python).arg(program("arrays.py")).arg(&library));
+        let holders = running.search();
+        for mistake in running.mistakes(&holders) {
+            mistakes.push(format!("{}: {mistake}", python.display()));
+        }
+        let mut expected: HashMap<&str, u64> = HashMap::new();
+        for held in &holders.blocks {
+            let (label, path) = (&*running.expected[&held.address].0, &holders.paths[held.path]);
+            *expected.entry(label).or_default() += held.bytes;
+            let is_right = match label {
+                "unknown" => path.possibly && held.retainer.is_none(),
+                _ => path.origin == format!("__main__.{label}") && !path.possibly,
+            };
+            if !is_right {
+                mistakes.push(format!("{}: {label}: {held:?} {path:?}", python.display()));
+            }
+        }
+        expected.remove("unknown");
+        let outermost = (holders.retainers.iter()).filter(|retainer| retainer.parent.is_none());
+        let (alone, shared): (Vec<_>, Vec<_>) =
+            outermost.partition(|retainer| retainer.also.is_empty() && retainer.also_unnamed == 0);
+        let retained: HashMap<&str, u64> = (alone.iter())
+            .map(|retainer| {
+                let (name, _) = retainer.name.split_once(' ').unwrap_or((&retainer.name, ""));
+                (name.trim_start_matches("__main__."), retainer.bytes)
+            })
+            .collect();
+        if retained != expected || !shared.is_empty() {
+            mistakes.push(format!(
+                "{}: {retained:?} {shared:?}, not {expected:?}",
+                python.display()
+            ));
+        }
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

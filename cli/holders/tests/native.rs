@@ -121,7 +121,8 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
                     continue;
                 };
                 if seen.insert(chunk.start, ()).is_none() {
-                    let words = (chunk.start..chunk.start + native.bytes_in_use(copy, at, &chunk)).step_by(8);
+                    let used = native.bytes_of_vector(copy, at, &chunk).unwrap_or(chunk.bytes);
+                    let words = (chunk.start..chunk.start + used).step_by(8);
                     open.extend(words.map(|at| (at, copy.word(at), Some(chunk))));
                 }
             }

@@ -35,6 +35,9 @@ pub struct CompletionsArgs {
 pub fn execute(args: &CompletionsArgs, mut whole: clap::Command) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut whole, NAME, &mut script);
+    if args.shell == Shell::Fish {
+        script.extend(arguments_for_fish(&whole).bytes());
+    }
     let Some(folder) = &args.out else {
         text::print(|out| out.write_all(&script))?;
         return Ok(ExitCode::SUCCESS);
@@ -50,6 +53,24 @@ pub fn execute(args: &CompletionsArgs, mut whole: clap::Command) -> Result<ExitC
 }
 
 const NAME: &str = "culeak";
+
+/// The values of arguments that are not options, such as the guides of `culeak help`: clap's script for fish lacks them.
+fn arguments_for_fish(whole: &clap::Command) -> String {
+    let mut lines = String::new();
+    for command in whole.get_subcommands() {
+        let values = command.get_positionals().flat_map(clap::Arg::get_possible_values);
+        let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+        if !names.is_empty() {
+            // The condition is a function of clap's script.
+            lines += &format!(
+                "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {}\" -f -a \"{}\"\n",
+                command.get_name(),
+                names.join(" ")
+            );
+        }
+    }
+    lines
+}
 
 fn file_name(shell: Shell) -> String {
     match shell {

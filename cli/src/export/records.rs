@@ -49,6 +49,15 @@ pub const COLUMNS: &[Column] = &[
     ),
     column("origin", Field::Origin),
     column(
+        "sample_bytes",
+        Field::Call(|snapshot, call| {
+            let sampling = snapshot.sampling.as_ref();
+            sampling
+                .map(|sampling| sampling.of(call).to_string())
+                .unwrap_or_default()
+        }),
+    ),
+    column(
         "device",
         Field::Call(|snapshot, call| match call.kind.place().counts_against(call.device) {
             None => String::new(),

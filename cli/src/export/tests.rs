@@ -10,7 +10,7 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{self, Report, Tally};
 use culeak::analysis::site::CallStacks;
 use culeak::kind::Kind;
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{Sampling, Snapshot};
 use prost::Message;
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use super::records::Rows;
 use super::*;
 use crate::pickle;
 use crate::text::names::Detail;
-use crate::text::sample::{MIB, Sample, leaky, training};
+use crate::text::sample::{MAIN, MIB, RUNTIME, Sample, leaky, training};
 
 const SHORT: Detail = Detail {
     signatures: false,
@@ -174,6 +174,46 @@ fn pprofs_values_add_up_to_the_report() {
         let types: Vec<&str> = profile.sample_type.iter().map(|value| text(value.r#type)).collect();
         assert_eq!(types, ["inuse_space", "inuse_objects"]);
     }
+}
+
+/// Blocks of many sizes at one call site, all of them chosen.
+fn sampled() -> Snapshot {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[RUNTIME, ("load", "/src/app.cu:3", "/opt/app"), MAIN]);
+    for nth in 0..1000 {
+        sample.holds(Kind::Device, "cudaMalloc", (300 << 10) + 512 * nth, 1, stack);
+    }
+    let mut snapshot = sample.finish(0, 0);
+    snapshot.sampling = Some(Sampling {
+        bytes: 512 << 10,
+        most_bytes: 0,
+        left_out: None,
+    });
+    snapshot
+}
+
+#[test]
+fn a_pprof_of_sampled_stacks_has_their_period_and_whole_weights() {
+    let snapshot = sampled();
+    let profile = unpacked(&snapshot, &Options::default());
+    let text = |number: i64| profile.string_table[number as usize].as_str();
+    let period_type = profile.period_type.expect("a type");
+    assert_eq!(
+        (text(period_type.r#type), text(period_type.unit), profile.period),
+        ("inuse_space", "bytes", 512 << 10)
+    );
+    assert!(
+        profile
+            .comment
+            .iter()
+            .any(|comment| text(*comment).contains("sampled, one for each 512 KiB"))
+    );
+    let value = |column: usize| -> i64 { profile.sample.iter().map(|sample| sample.value[column]).sum() };
+    let reported = reported(&snapshot);
+    // A block of 300 KiB stands for 2.26 blocks, one of 800 KiB for 1.27.
+    assert!(reported.count > 1400, "{reported:?}");
+    assert_eq!((value(0) as u64, value(1) as u64), (reported.bytes, reported.count));
+    assert_eq!(unpacked(&training().finish(0, 3), &Options::default()).period, 1);
 }
 
 #[test]

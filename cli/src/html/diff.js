@@ -12,23 +12,26 @@ pages.diff = (context) => {
   section(main, page.by === "site" ? "Call sites" : "Stacks", host);
   const change = (row) => rows.number("after", row) - rows.number("before", row);
   const counted = (row) => rows.number("after_count", row) - rows.number("before_count", row);
+  const estimated = (row) => rows.number("estimated", row);
+  const side = (name, row) => numberCell(formatAbout(formatBytes(rows.number(name, row)), estimated(row)), "bytes-" + name, rows.number(name, row));
   const tone = (value) => (value > 0 ? "grown" : value < 0 ? "shrunk" : "quiet");
   const site = { title: "Call site", classes: "site code", textual: true, key: rows.label, cell: (row) => ({ name: shorten(rows.label(row)), rest: [rows.number("pool", row) ? element("span", { class: "mark" }, "[pool]") : null, narrowPlace(rows, row)] }) };
   const columns = [
-    { title: "Change", classes: "number", key: change, cell: (row) => element("span", { class: tone(change(row)), "data-bytes": change(row), title: exact(change(row)) }, withSign(change(row), formatBytes)) },
-    { title: "Blocks", classes: "number", key: counted, cell: (row) => element("span", { class: tone(counted(row)), "data-count": counted(row) }, withSign(counted(row), formatCount)) },
+    { title: "Change", classes: "number", key: change, cell: (row) => element("span", { class: tone(change(row)), "data-bytes": change(row), title: exact(change(row)) }, formatEstimate(withSign(change(row), formatBytes), estimated(row))) },
+    { title: "Blocks", classes: "number", key: counted, cell: (row) => element("span", { class: tone(counted(row)), "data-count": counted(row) }, formatAbout(withSign(counted(row), formatCount), estimated(row))) },
     { title: "State", textual: true, key: rows.state, cell: rows.state },
     site,
     { title: "Place", classes: "site code wide", textual: true, key: rows.place, cell: (row) => shorten(rows.place(row)) },
-    { title: "After", classes: "number wide", key: (row) => rows.number("after", row), cell: (row) => numberCell(formatBytes(rows.number("after", row)), "bytes-after", rows.number("after", row)) },
-    { title: "Before", classes: "number wide", key: (row) => rows.number("before", row), cell: (row) => numberCell(formatBytes(rows.number("before", row)), "bytes-before", rows.number("before", row)) },
+    { title: "After", classes: "number wide", key: (row) => rows.number("after", row), cell: (row) => side("after", row) },
+    { title: "Before", classes: "number wide", key: (row) => rows.number("before", row), cell: (row) => side("before", row) },
     { title: "Kind", classes: "wide", textual: true, key: rows.kinds, cell: rows.kinds },
   ];
+  const memory = (name, row) => formatAbout(exact(rows.number(name, row)), estimated(row)) + " in " + formatAbout(formatBlocks(rows.number(name + "_count", row), 0), estimated(row));
   const detail = (row) => {
     const list = [
       ["name", rows.label(row)],
-      ["before", exact(rows.number("before", row)) + " in " + formatBlocks(rows.number("before_count", row), 0)],
-      ["after", exact(rows.number("after", row)) + " in " + formatBlocks(rows.number("after_count", row), 0)],
+      ["before", memory("before", row)],
+      ["after", memory("after", row)],
       ["kind", rows.kinds(row)],
     ];
     const heading = (part) => element("h3", {}, element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"));

@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::data::Data;
 use super::page::{self, Parts};
 use super::report::number_of;
+use super::rows::estimated;
 use super::stacks::Stacks;
 use crate::escape::Escaped;
 use crate::text;
@@ -194,6 +195,7 @@ fn rows(data: &mut Data, rows: &[DiffRow], found: &Found, by: By) {
     add("after", &mut rows.iter().map(|row| row.after.bytes));
     add("before_count", &mut rows.iter().map(|row| row.before.count));
     add("after_count", &mut rows.iter().map(|row| row.after.count));
+    add("estimated", &mut rows.iter().map(|row| estimated(row.estimated)));
     add("pool", &mut rows.iter().map(|row| row.pool.into()));
     add("stacks", &mut stacks.iter().map(|stacks| stacks.len() as u64));
     add("stack.number", &mut stacks.iter().flatten().copied());

@@ -113,8 +113,11 @@ function showSegments(cache) {
 
 function showRows(context, rows, process, stacks, view, host, label, held) {
   const number = (name) => (row) => rows.number(name, row);
-  const bytes = { title: "Size", classes: "number", key: number("bytes"), cell: (row) => numberCell(formatBytes(rows.number("bytes", row)), "bytes", rows.number("bytes", row)) };
-  const count = { title: "Blocks", classes: "number", key: number("count"), cell: (row) => numberCell(formatBlocks(rows.number("count", row), rows.number("claims", row)), "count", rows.number("count", row)) };
+  const estimated = number("estimated");
+  const size = (row) => formatEstimate(formatBytes(rows.number("bytes", row)), estimated(row));
+  const blocks = (row) => formatAbout(formatBlocks(rows.number("count", row), rows.number("claims", row)), estimated(row));
+  const bytes = { title: "Size", classes: "number", key: number("bytes"), cell: (row) => numberCell(size(row), "bytes", rows.number("bytes", row)) };
+  const count = { title: "Blocks", classes: "number", key: number("count"), cell: (row) => numberCell(blocks(row), "count", rows.number("count", row)) };
   const site = {
     title: process.is_code ? "Call site" : "What",
     classes: "site code",
@@ -137,13 +140,15 @@ function showRows(context, rows, process, stacks, view, host, label, held) {
 
 function rowDetail(context, rows, row, stacks, view, held) {
   const number = (name) => rows.number(name, row);
+  const estimated = number("estimated");
+  const about = (text) => formatAbout(text, estimated);
   const range = number("smallest") === number("largest") ? formatBytes(number("smallest")) : formatBytes(number("smallest")) + " to " + formatBytes(number("largest"));
   const age = number("count") === 1 ? formatDuration(number("oldest")) + " old" : "oldest " + formatDuration(number("oldest")) + ", newest " + formatDuration(number("newest"));
-  const list = [["name", rows.label(row)], ["size", exact(number("bytes")) + " in " + formatBlocks(number("count"), number("claims"))], ["each", range]];
+  const list = [["name", rows.label(row)], ["size", formatEstimate(exact(number("bytes")), estimated) + " in " + about(formatBlocks(number("count"), number("claims")))], ["each", range]];
   const titles = { kinds: "kind", devices: "device", streams: "stream", threads: "thread", apis: "allocated by" };
   for (const dimension of context.page.dimensions) {
     const tallies = rows.tallies(row, dimension);
-    const text = tallies.length === 1 ? tallies[0].name : tallies.map((tally) => tally.name + " (" + formatBytes(tally.bytes) + " in " + formatCount(tally.count) + ")").join(", ");
+    const text = tallies.length === 1 ? tallies[0].name : tallies.map((tally) => tally.name + " (" + about(formatBytes(tally.bytes)) + " in " + about(formatCount(tally.count)) + ")").join(", ");
     if (text) list.push([titles[dimension], text]);
   }
   list.push(["age", age]);
@@ -152,7 +157,7 @@ function rowDetail(context, rows, row, stacks, view, held) {
     element(
       "h3",
       {},
-      formatBytes(part.bytes) + " in " + formatBlocks(part.count, 0) + " ",
+      about(formatBytes(part.bytes)) + " in " + about(formatBlocks(part.count, 0)) + " ",
       element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"),
     );
   const others = number("stacks_in_all") - parts.length;

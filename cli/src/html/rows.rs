@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use culeak::analysis::estimate::Errors;
 use culeak::analysis::report::{By, Row, Tally};
 
 use super::data::Data;
@@ -30,6 +31,7 @@ pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<
     add("mark", &mut marks.into_iter());
     add("bytes", &mut rows.iter().map(|row| row.bytes));
     add("count", &mut rows.iter().map(|row| row.count));
+    add("estimated", &mut rows.iter().map(|row| estimated(row.estimated)));
     add("claims", &mut rows.iter().map(|row| row.claims));
     add("smallest", &mut rows.iter().map(|row| row.smallest));
     add("largest", &mut rows.iter().map(|row| row.largest));
@@ -45,6 +47,11 @@ pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<
     add("stack.number", &mut stack().map(|part| part.0));
     add("stack.bytes", &mut stack().map(|part| part.1.bytes));
     add("stack.count", &mut stack().map(|part| part.1.count));
+}
+
+/// 0 if a row is exact; otherwise 1 more than its standard error in bytes.
+pub fn estimated(errors: Option<Errors>) -> u64 {
+    errors.map_or(0, |errors| errors.bytes_error.saturating_add(1))
 }
 
 fn label(data: &mut Data, row: &Row, is_code: bool) -> u64 {

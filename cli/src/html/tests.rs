@@ -9,7 +9,7 @@ use culeak::analysis::report::{By, Options, Report};
 use culeak::analysis::trend::{self, Summary, Trend, lineages};
 use culeak::analysis::why::{self, Why};
 use culeak::kind::Kind;
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{Sampling, Snapshot};
 use data_encoding::BASE64;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
@@ -222,6 +222,37 @@ fn names_of_a_recording_never_become_markup() {
         let active: Vec<_> = found.iter().filter(|text| text.contains(is_active)).collect();
         assert!(active.is_empty(), "{active:?}");
     }
+}
+
+/// Of the call sites, those with large blocks are exact.
+fn sampled(mean: u64) -> Snapshot {
+    let mut snapshot = training().finish(0, 3);
+    snapshot.sampling = Some(Sampling {
+        bytes: mean,
+        most_bytes: 0,
+        left_out: None,
+    });
+    snapshot
+}
+
+#[test]
+fn rows_of_sampled_stacks_have_their_errors() {
+    let snapshot = sampled(MIB / 4);
+    let report = Report::of(&snapshot, &Options::default());
+    let errors = report
+        .rows
+        .iter()
+        .map(|row| row.estimated.map(|errors| errors.bytes_error));
+    let expected: Vec<u64> = errors.map(|error| error.map_or(0, |error| error + 1)).collect();
+    assert!(
+        expected.contains(&0) && expected.iter().any(|error| *error > 1),
+        "{expected:?}"
+    );
+    assert_eq!(data(&page(&snapshot, By::Site)).1("0.rows.estimated"), expected);
+    let (_, exact) = data(&page(&training().finish(0, 3), By::Site));
+    assert!(exact("0.rows.estimated").iter().all(|error| *error == 0));
+    let (_, changed) = data(&diff_page(&leaky(), &snapshot));
+    assert!(changed("0.rows.estimated").iter().any(|error| *error > 1));
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub struct Settings<'a> {
     pub depth: Option<u32>,
     /// The mean distance in bytes of sampled stacks.
     pub sample: Option<u64>,
+    /// The most stacks a second of a thread, with `sample`.
+    pub stack_rate: Option<u32>,
     /// Which frames stacks consist of.
     pub stacks: Option<&'a str>,
     /// Record only processes whose executable's name matches.
@@ -114,6 +116,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
         chosen("CULEAK_DEPTH", text(settings.depth)),
         chosen("CULEAK_SAMPLE", text(settings.sample)),
+        chosen("CULEAK_STACK_RATE", text(settings.stack_rate)),
         chosen("CULEAK_STACKS", text(settings.stacks)),
         ("CULEAK_ONLY", text(settings.only)),
         ("CULEAK_PARENT", text(settings.only_child_of)),
@@ -312,6 +315,7 @@ mod tests {
             tag: "k3f9",
             depth: None,
             sample: None,
+            stack_rate: None,
             stacks: None,
             only: None,
             only_child_of: None,

@@ -242,6 +242,7 @@ impl<'i> Reader<'_, 'i> {
             stream: Some(stream),
             pool: None,
             thread: 0,
+            sample_bytes: None,
             references: 0,
             mappings: 0,
             nodes: None,

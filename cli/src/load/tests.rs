@@ -343,6 +343,7 @@ mod schema {
         });
         full.sampling = Some(culeak::snapshot::Sampling {
             bytes: 512 << 10,
+            most_bytes: 8 << 20,
             left_out: Some(0),
         });
         full.taken.point = Some(culeak::point::Point::Mark("epoch 1".to_owned()));

@@ -94,6 +94,8 @@ struct RunDefaults {
     output: Option<PathBuf>,
     #[serde(deserialize_with = "size")]
     sample: Option<u64>,
+    #[serde(rename = "stack-rate", deserialize_with = "stack_rate")]
+    stack_rate: Option<u32>,
 }
 
 /// Defaults for `check` and `run --check`.
@@ -148,6 +150,7 @@ impl Defaults {
                 .sample
                 .filter(|_| record.auto_snapshots.timeline.is_none());
             record.sample = record.sample.or(sample);
+            record.stack_rate = record.stack_rate.or(self.config.run.stack_rate);
         }
         if let Some(rules) = rules {
             self.config.check.fill(rules, &base);
@@ -289,6 +292,15 @@ impl Size {
             Size::Number(bytes) => Ok(*bytes),
             Size::Text(text) => units::parse_size(text).map_err(|error| format!("{text:?}: {error}")),
         }
+    }
+}
+
+fn stack_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
+    let rate = u32::deserialize(value)?;
+    let most = culeak::sampling::RATE_MAX;
+    match rate <= most {
+        true => Ok(Some(rate)),
+        false => Err(D::Error::custom(format!("{rate} is more than {most} stacks a second"))),
     }
 }
 

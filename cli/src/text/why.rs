@@ -281,9 +281,10 @@ pub const NOT_KNOWN: &str = "(which holder frees it is not known)";
 /// `head['next'] (dict of 2), and 398 more like it below`; `held by 2, only
 /// with all of them: __main__.keep (list of 8), __main__.other`.
 pub fn retainer_text(retainer: &Retained) -> String {
-    let mut text = match retainer.also.as_slice() {
-        [] => Escaped(&retainer.name).to_string(),
-        also => {
+    let mut text = match retainer.is_shared() {
+        false => Escaped(&retainer.name).to_string(),
+        true => {
+            let also = &retainer.also;
             let all_named = [&retainer.name].into_iter().chain(also);
             let names: Vec<String> = all_named.map(|name| Escaped(name).to_string()).collect();
             let more = match retainer.also_unnamed {

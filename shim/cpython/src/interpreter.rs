@@ -38,6 +38,7 @@ pub enum Status {
     Unsupported { version: u32, why: &'static str },
 }
 
+#[unsafe(link_section = ".data.culeak_events")]
 static STATE: AtomicU8 = AtomicU8::new(ABSENT);
 const ABSENT: u8 = 0;
 const BUSY: u8 = 1;
@@ -51,6 +52,7 @@ unsafe impl Sync for Slot {}
 static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// The address of `Py_IsFinalizing`, also of an interpreter whose frames are not read; 0: not found.
+#[unsafe(link_section = ".data.culeak_events")]
 static IS_FINALIZING: AtomicU64 = AtomicU64::new(0);
 
 static UNSUPPORTED_VERSION: AtomicU32 = AtomicU32::new(0);

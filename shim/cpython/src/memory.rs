@@ -220,9 +220,10 @@ impl<const WORDS: usize> Memory for Gathered<WORDS> {
     }
 }
 
-thread_local! {
-    // Constant and without a destructor: touching it never calls the loader or malloc. 0: not known yet.
-    static THREAD_KIND: Cell<u8> = const { Cell::new(0) };
+culeak_walker::thread_variable! {
+    /// 1: the main thread; 2: another one; 0: not known yet.
+    // SAFETY: an integer.
+    static THREAD_KIND: unsafe Cell<u8> = "culeak_thread_kind";
 }
 
 /// Whether this is the process's main thread. In a forked child the cached answer may be that of the parent's thread: still

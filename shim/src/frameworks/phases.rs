@@ -14,7 +14,7 @@ use super::names;
 /// The most open phases of a thread.
 const DEPTH: usize = 64;
 /// In place of a domain: a phase of the client API, which no pop of NVTX ends.
-const CLIENT: u32 = u32::MAX;
+const CLIENT: u32 = i32::MAX as u32;
 /// NVTX: the range is not tracked.
 const NOT_TRACKED: i32 = -2;
 
@@ -29,27 +29,44 @@ struct OpenPhase {
     name: u32,
 }
 
-/// Constant and without a destructor: access never allocates.
-struct OpenPhases {
-    epoch: Cell<u32>,
-    depth: Cell<usize>,
-    /// The number of phases beyond `DEPTH`.
-    beyond: Cell<u32>,
-    /// Some phases wait for the recording to start.
-    waiting: Cell<bool>,
-    open: [Cell<OpenPhase>; DEPTH],
+impl OpenPhase {
+    /// In the word of a phase without a row: the lower half is the number of its name. Numbers of domains are below it.
+    const WAITING: u32 = 1 << 31;
+
+    fn to_word(self) -> u64 {
+        match self.name {
+            // A place that was never used, all zeros, has no row.
+            0 => pack(self.row.wrapping_add(1), self.domain),
+            name => pack(name, self.domain | OpenPhase::WAITING),
+        }
+    }
+
+    fn of_word(word: u64) -> OpenPhase {
+        let (number, domain) = halves(word);
+        let (row, name) = match domain & OpenPhase::WAITING {
+            0 => (number.wrapping_sub(1), 0),
+            _ => (NONE, number),
+        };
+        let domain = domain & !OpenPhase::WAITING;
+        OpenPhase { row, domain, name }
+    }
 }
 
-thread_local! {
-    static OPEN: OpenPhases = const {
-        OpenPhases {
-            epoch: Cell::new(0),
-            depth: Cell::new(0),
-            beyond: Cell::new(0),
-            waiting: Cell::new(false),
-            open: [const { Cell::new(OpenPhase { row: NONE, domain: 0, name: 0 }) }; DEPTH],
-        }
-    };
+/// All zeros: none.
+struct OpenPhases {
+    epoch: Cell<u32>,
+    /// The number of phases beyond `DEPTH`.
+    beyond: Cell<u32>,
+    depth: Cell<u16>,
+    /// Some phases wait for the recording to start.
+    waiting: Cell<bool>,
+    /// Words of [`OpenPhase`].
+    open: [Cell<u64>; DEPTH],
+}
+
+culeak_walker::thread_variable! {
+    // SAFETY: integers and a boolean.
+    static OPEN: unsafe OpenPhases = "culeak_open_phases";
 }
 
 impl OpenPhases {
@@ -66,29 +83,33 @@ impl OpenPhases {
         })
     }
 
+    fn depth(&self) -> usize {
+        self.depth.get().into()
+    }
+
     fn each(&self) -> impl DoubleEndedIterator<Item = (usize, OpenPhase)> {
-        let open = self.open.iter().take(self.depth.get());
-        open.enumerate().map(|(place, phase)| (place, phase.get()))
+        let open = self.open.iter().take(self.depth());
+        open.enumerate()
+            .map(|(place, word)| (place, OpenPhase::of_word(word.get())))
     }
 
     /// Adds a phase. False: there is no room.
     fn push(&self, phase: OpenPhase) -> bool {
-        let depth = self.depth.get();
-        let Some(place) = self.open.get(depth) else {
+        let Some(place) = self.open.get(self.depth()) else {
             return false;
         };
         // First the depth: a signal handler in between uses the next place.
-        self.depth.set(depth + 1);
-        place.set(phase);
+        self.depth.set(self.depth.get() + 1);
+        place.set(phase.to_word());
         true
     }
 
     fn remove(&self, place: usize) {
-        let depth = self.depth.get();
+        let depth = self.depth();
         for next in place + 1..depth {
             self.open[next - 1].set(self.open[next].get());
         }
-        self.depth.set(depth - 1);
+        self.depth.set(depth as u16 - 1);
     }
 
     /// The innermost phase that has a row. Phases that another thread has ended are removed.
@@ -121,7 +142,7 @@ impl OpenPhases {
                 };
                 row = recording.begin_phase_at_start(&phase).unwrap_or(NONE);
             }
-            self.open[place].set(OpenPhase { row, name: 0, ..phase });
+            self.open[place].set(OpenPhase { row, name: 0, ..phase }.to_word());
             parent = (row != NONE).then_some(row).or(parent);
         }
     }
@@ -132,7 +153,7 @@ pub fn push(domain: u32, name: &[u8]) -> i32 {
     let pushed = recorder::quietly(|| {
         OpenPhases::with(|phases| {
             let level = phases.each().filter(|(_, phase)| phase.domain == domain).count();
-            if phases.depth.get() == DEPTH {
+            if phases.depth() == DEPTH {
                 phases.beyond.set(phases.beyond.get() + 1);
                 if let Some(recording) = recorder::running() {
                     recording.add(Loss::Phases, 1);

@@ -30,6 +30,7 @@ const OOM_DEFAULT: u32 = 3;
 const OOM_MOST: usize = 64;
 
 /// Whether allocations may cause a snapshot: at a peak, or by time.
+#[unsafe(link_section = ".data.culeak_events")]
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static AT_MARKS: AtomicBool = AtomicBool::new(false);
 /// By how much a peak must have grown; 0: no snapshots of peaks.

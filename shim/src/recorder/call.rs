@@ -15,7 +15,7 @@ impl FrameWord {
     }
 }
 
-/// A call that a thread is inside, identified by the word in its frame.
+/// A call that a thread is inside, identified by the word in its frame. All zeros: none.
 #[derive(Clone, Copy)]
 pub struct Call {
     word: *const u64,
@@ -23,11 +23,6 @@ pub struct Call {
 }
 
 impl Call {
-    pub const NONE: Call = Call {
-        word: std::ptr::null(),
-        number: 0,
-    };
-
     /// `numbers` is the thread's counter of calls.
     #[inline]
     pub fn begin(numbers: &Cell<u64>, word: &mut FrameWord) -> Call {

@@ -124,7 +124,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
             if settings::is_set(variables::INTERVALS) {
                 // PyTorch tests whether the variable is set and ignores its value.
                 let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
-                recording.intervals().watch(!uncached);
+                recording.enable_intervals(!uncached);
             }
             if let Some(bytes) = settings::timeline() {
                 recording.enable_timeline(bytes);

@@ -14,9 +14,10 @@ use culeak::lockfree::table::Attributes;
 use culeak::recording::Recording;
 
 /// Changes when a context is created or destroyed: its handle may return as another context's.
+#[unsafe(link_section = ".data.culeak_events")]
 static CHANGES: AtomicU32 = AtomicU32::new(1);
 
-/// The context that a thread saw last.
+/// The context that a thread saw last. All zeros: none, which no handle and no number of changes equals.
 pub struct Seen {
     changes: Cell<u32>,
     handle: Cell<u64>,
@@ -25,15 +26,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    pub const fn nothing() -> Seen {
-        Seen {
-            changes: Cell::new(0),
-            handle: Cell::new(0),
-            row: Cell::new(Attributes::NO_CONTEXT),
-            device: Cell::new(Attributes::NO_DEVICE),
-        }
-    }
-
     /// Another context than the last one.
     #[cold]
     #[inline(never)]

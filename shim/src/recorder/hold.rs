@@ -23,6 +23,7 @@ use culeak::variables;
 /// This process has waited at its end.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// The end of a script is wanted.
+#[unsafe(link_section = ".data.culeak_events")]
 static WATCHES: AtomicBool = AtomicBool::new(false);
 /// The process that has the recording. A child of `vfork` shares this memory.
 static PROCESS: AtomicU32 = AtomicU32::new(0);

@@ -9,9 +9,10 @@ use super::thread::THREAD;
 use culeak::format::Text;
 use culeak::recording::{KERNEL_NAME_MAX, Recording};
 
-thread_local! {
-    /// The call, and the address of the name.
-    static LOOKING_UP: Cell<(Call, u64)> = const { Cell::new((Call::NONE, 0)) };
+culeak_walker::thread_variable! {
+    /// The call, and the address of the name. All zeros: none.
+    // SAFETY: zeros are a null pointer and integers.
+    static LOOKING_UP: unsafe Cell<(Call, u64)> = "culeak_kernel_name";
 }
 
 /// The calling thread looks up the kernel with the name at this address, until [`end`].

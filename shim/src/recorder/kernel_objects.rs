@@ -276,10 +276,9 @@ struct Creation {
     pages: [Cell<u32>; DEVICES],
 }
 
-thread_local! {
-    static CREATION: Creation = const {
-        Creation { row: Cell::new(0), call: Cell::new(Call::NONE), sp: Cell::new(0), pages: [const { Cell::new(0) }; DEVICES] }
-    };
+culeak_walker::thread_variable! {
+    // SAFETY: zeros are a null pointer and integers.
+    static CREATION: unsafe Creation = "culeak_context_creation";
 }
 
 /// Row of the device for which the calling thread is creating a context.

@@ -11,6 +11,7 @@ use culeak::hold::Moment;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, monotonic_ns};
 
+#[unsafe(link_section = ".data.culeak_events")]
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
 /// One of the three below. While a thread creates the recording: since when in milliseconds (low half), and in which
 /// process (high half, never 0).
@@ -22,6 +23,7 @@ const OFF: u64 = 3;
 const TIMEOUT_MS: u32 = 2000;
 
 /// A word in a page that the kernel wipes in every child, also in one whose parent skipped the fork handlers.
+#[unsafe(link_section = ".data.culeak_events")]
 static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// This is a child of a process that was recording: locks of libc may be held by threads that do not exist here.
 static FORKED: AtomicBool = AtomicBool::new(false);

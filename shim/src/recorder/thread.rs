@@ -11,56 +11,67 @@ use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno};
 
 /// Changes in a forked child: rows and shards of earlier epochs are the parent's.
+#[unsafe(link_section = ".data.culeak_events")]
 static EPOCH: AtomicU32 = AtomicU32::new(1);
 
-/// Constant and without a destructor: access never allocates.
+/// All zeros: a thread without events. What every event reads is in the first cache line.
+#[repr(C)]
+#[cfg_attr(target_arch = "x86_64", repr(align(64)))]
 pub struct ThreadState {
     epoch: Cell<u32>,
+    /// Valid in this epoch, like `shard`.
     row: Cell<u32>,
-    shard: Cell<Shard>,
-    /// The runtime function that this thread is inside, + 1; 0: none.
-    pub label: Cell<u16>,
-    /// The driver layer recorded something since the label was set.
-    pub recorded: Cell<bool>,
-    /// The call that set the label.
-    pub label_call: Cell<Call>,
-    /// The call of another interposer's driver function that this thread is inside.
-    pub inside_call: Cell<Call>,
-    /// Numbers calls.
-    pub calls: Cell<u64>,
-    /// The caller's address, which the entry of a hook leaves for the hook's body.
-    pub caller: Cell<u64>,
-    /// The context that this thread saw last.
-    pub seen: Seen,
-    /// The memory pool that this thread is allocating from; 0: the device's own, or none.
-    pub pool: Cell<u64>,
     /// Events of this thread, to choose those whose cost is measured.
     pub events: Cell<u32>,
-    /// Bytes until the next sampled stack; unused unless stacks are sampled.
-    pub until_stack: Cell<u64>,
+    /// The runtime function that this thread is inside, + 1; 0: none.
+    pub label: Cell<u16>,
+    shard: Cell<Shard>,
+    /// The driver layer recorded something since the label was set.
+    pub recorded: Cell<bool>,
+    /// The caller's address, which the entry of a hook leaves for the hook's body.
+    pub caller: Cell<u64>,
+    /// The call of another interposer's driver function that this thread is inside.
+    pub inside_call: Cell<Call>,
+    /// The context that this thread saw last.
+    pub seen: Seen,
+    /// Where the thread's errno is; null: not known yet.
+    errno: Cell<*mut libc::c_int>,
+    /// One less than the bytes until the next sampled stack; unused unless stacks are sampled.
+    pub before_stack: Cell<u64>,
     /// State of the generator of these distances; 0: not seeded.
     pub random: Cell<u64>,
+    /// `before_stack` was drawn.
+    pub has_distance: Cell<bool>,
+    /// How often the mean distance is raised.
+    pub raised: Cell<u8>,
+    /// Stacks taken since `window_ns`, for the rate at which they are.
+    pub taken: Cell<u32>,
+    pub window_ns: Cell<u64>,
+    /// The memory pool that this thread is allocating from; 0: the device's own, or none.
+    pub pool: Cell<u64>,
+    /// The call that set the label.
+    pub label_call: Cell<Call>,
+    /// Numbers calls.
+    pub calls: Cell<u64>,
 }
 
-thread_local! {
-    pub static THREAD: ThreadState = const {
-        ThreadState {
-            epoch: Cell::new(0),
-            row: Cell::new(NONE),
-            shard: Cell::new(Shard::shared(0)),
-            label: Cell::new(0),
-            recorded: Cell::new(false),
-            label_call: Cell::new(Call::NONE),
-            inside_call: Cell::new(Call::NONE),
-            calls: Cell::new(0),
-            caller: Cell::new(0),
-            seen: Seen::nothing(),
-            pool: Cell::new(0),
-            events: Cell::new(0),
-            until_stack: Cell::new(1),
-            random: Cell::new(0),
+const _: () = assert!(std::mem::offset_of!(ThreadState, before_stack) == 64);
+
+culeak_walker::thread_variable! {
+    // SAFETY: zeros are values of all fields: integers, a shard, null pointers.
+    pub static THREAD: unsafe ThreadState = "culeak_thread_state";
+}
+
+/// Where the calling thread's errno is: the same address as long as the thread runs.
+#[inline(always)]
+pub fn errno() -> *mut libc::c_int {
+    THREAD.with(|thread| {
+        if thread.errno.get().is_null() {
+            // SAFETY: always valid in the calling thread.
+            thread.errno.set(unsafe { libc::__errno_location() });
         }
-    };
+        thread.errno.get()
+    })
 }
 
 /// The calling thread begins to allocate from this pool; 0: it has ended. A call that is left without returning does not end,

@@ -7,14 +7,17 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Calls of `dlclose` that are running, in all threads.
+#[unsafe(link_section = ".data.culeak_events")]
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 
-thread_local! {
+culeak_walker::thread_variable! {
     /// Calls of `dlclose` that the calling thread is inside.
-    static RUNNING_HERE: Cell<u32> = const { Cell::new(0) };
+    // SAFETY: an integer.
+    static RUNNING_HERE: unsafe Cell<u32> = "culeak_closing";
 }
 
 /// Changes when a `dlclose` unloads something: answers that were cached by address before are void.
+#[unsafe(link_section = ".data.culeak_events")]
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 pub fn began() {

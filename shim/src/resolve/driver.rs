@@ -7,7 +7,7 @@
 
 use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 
 use crate::resolve::loader::{self, LinkMap, Loaded};
 use crate::resolve::{dl, next, search};
@@ -19,10 +19,35 @@ pub const ROWS: usize = DRIVER_NAMES.len();
 const SLOTS: usize = 512;
 const _: () = assert!(ROWS * 2 < SLOTS);
 
-/// The driver's addresses by row number, and row numbers by address: an open-addressing table, filled once.
+/// What a call of a driver function reads.
+#[repr(C)]
+pub struct Row {
+    address: AtomicPtr<c_void>,
+    /// Not 0: the next definition is the driver's own for all callers. Written by [`next`].
+    pub is_drivers_own: AtomicU8,
+}
+
+impl Row {
+    /// The offset of `is_drivers_own` of a row in [`DRIVER_ROWS`], for the assembly entries.
+    #[cfg(target_arch = "x86_64")]
+    pub const fn own_offset(api: Api) -> usize {
+        api.0 as usize * size_of::<Row>() + std::mem::offset_of!(Row, is_drivers_own)
+    }
+}
+
+/// By row number.
+pub static DRIVER_ROWS: [Row; ROWS] = [const {
+    Row {
+        address: AtomicPtr::new(std::ptr::null_mut()),
+        is_drivers_own: AtomicU8::new(0),
+    }
+}; ROWS];
+
+/// The driver's row numbers by address: an open-addressing table, filled once. Every allocation reads the first two fields, which
+/// share a cache line.
+#[repr(C, align(64))]
 struct Driver {
     ready: AtomicBool,
-    addresses: [AtomicPtr<c_void>; ROWS],
     queries: [AtomicPtr<c_void>; QUERIES.len()],
     slots: [(AtomicUsize, AtomicU16); SLOTS],
     /// Lowest and one past the highest address of the driver library. The lowest is set first: the others are of that copy of the
@@ -32,7 +57,6 @@ struct Driver {
 
 static DRIVER_TABLE: Driver = Driver {
     ready: AtomicBool::new(false),
-    addresses: [const { AtomicPtr::new(std::ptr::null_mut()) }; ROWS],
     queries: [const { AtomicPtr::new(std::ptr::null_mut()) }; QUERIES.len()],
     slots: [const { (AtomicUsize::new(0), AtomicU16::new(0)) }; SLOTS],
     bounds: [AtomicU64::new(0), AtomicU64::new(0)],
@@ -118,7 +142,7 @@ fn fill_from(driver: &Loaded) -> bool {
         if address.is_null() {
             continue;
         }
-        DRIVER_TABLE.addresses[row].store(address, Relaxed);
+        DRIVER_ROWS[row].address.store(address, Relaxed);
         let mut slot = mix(address as u64) as usize;
         loop {
             let (key, value) = &DRIVER_TABLE.slots[slot % SLOTS];
@@ -143,7 +167,7 @@ fn fill_from(driver: &Loaded) -> bool {
 #[inline]
 pub fn function(api: Api) -> *mut c_void {
     if is_loaded() {
-        DRIVER_TABLE.addresses[api.0 as usize].load(Relaxed)
+        DRIVER_ROWS[api.0 as usize].address.load(Relaxed)
     } else {
         std::ptr::null_mut()
     }

@@ -5,10 +5,10 @@
 //! the lock under which constructors run.
 
 use libc::c_void;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
 use crate::resolve::closing::{self, GENERATION};
-use crate::resolve::driver::{self, ROWS, with_c_name};
+use crate::resolve::driver::{self, DRIVER_ROWS, ROWS, with_c_name};
 use crate::resolve::memo::Memo;
 use crate::resolve::search::{self, Found};
 use crate::resolve::{loader, own};
@@ -21,9 +21,6 @@ static GLOBAL: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::nul
 /// One answer for each function. In a forked child it serves every caller: CUDA does not work there, and the loader's
 /// locks may never be released.
 static LAST: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CUDA];
-/// Not 0 for the driver functions whose next definition is the driver's own for all callers. Read by the assembly
-/// entries.
-pub static IS_DRIVERS_OWN: [AtomicU8; ROWS] = [const { AtomicU8::new(0) }; ROWS];
 
 /// Answers by the address of the call, and by the module that contains it: a program calls from many places but from
 /// few modules.
@@ -124,7 +121,7 @@ fn fill_global() -> bool {
             };
             GLOBAL[row].store(found.address, Relaxed);
             if api.is_driver() && found.address == driver::function(api) {
-                IS_DRIVERS_OWN[row].store(1, Relaxed);
+                DRIVER_ROWS[row].is_drivers_own.store(1, Relaxed);
             }
         }
     });

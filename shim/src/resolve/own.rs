@@ -13,6 +13,7 @@ pub fn here() -> u64 {
 /// Lowest and one past the highest address of this library.
 #[inline]
 pub fn bounds() -> (u64, u64) {
+    #[unsafe(link_section = ".data.culeak_events")]
     static BOUNDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     // Acquire: pairs with the Release below, so that both bounds are visible.
     if BOUNDS[1].load(Acquire) == 0 {

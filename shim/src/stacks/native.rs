@@ -11,6 +11,7 @@ use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 
 /// Whether libgcc unwinds instead of the walker.
+#[unsafe(link_section = ".data.culeak_events")]
 static LIBGCC: AtomicBool = AtomicBool::new(false);
 
 /// The previous stack of each shard's thread. Zeroed memory, so that unused ones take none.

@@ -27,6 +27,7 @@
 //! * [`modules`]: which module contains an address
 //! * [`trail`]: remembers a thread's last walk, so that only frames that changed are walked
 //! * [`machine`]: what differs between processors
+//! * [`thread_variable!`]: thread-local variables
 //!
 //! The addresses are those that libgcc's `_Unwind_Backtrace` reports, with these differences:
 //!
@@ -54,6 +55,7 @@ mod modules;
 mod rule;
 mod stack;
 mod table;
+mod thread_variable;
 mod trail;
 
 pub use machine::ADDRESS_BITS;

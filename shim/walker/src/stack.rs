@@ -46,27 +46,37 @@ impl Bounds {
     }
 }
 
-/// What a thread has found out. Each word is valid by itself, so a signal handler may run between any two accesses.
+/// What a thread has found out. Each word is valid by itself, so a signal handler may run between any two accesses. All zeros:
+/// nothing yet.
 struct Known {
     /// Everything from here to the thread pointer is readable.
-    low_below_thread: Cell<u64>,
+    below_thread: Low,
     /// Everything from here to the end of the main stack is readable.
-    low_below_main: Cell<u64>,
+    below_main: Low,
+    /// The end of the main stack, if something below it is known to be readable.
+    main_top: Cell<u64>,
     /// A range that is not this thread's stack. A torn pair only makes a walk slower.
     foreign_from: Cell<u64>,
     foreign_to: Cell<u64>,
 }
 
-thread_local! {
-    // Constant and without a destructor: touching it never calls the loader or malloc.
-    static KNOWN: Known = const {
-        Known {
-            low_below_thread: Cell::new(u64::MAX),
-            low_below_main: Cell::new(u64::MAX),
-            foreign_from: Cell::new(0),
-            foreign_to: Cell::new(0),
-        }
-    };
+/// A lower end, as its complement: zeros are the highest address.
+struct Low(Cell<u64>);
+
+impl Low {
+    #[inline(always)]
+    fn get(&self) -> u64 {
+        !self.0.get()
+    }
+
+    fn set(&self, low: u64) {
+        self.0.set(!low);
+    }
+}
+
+crate::thread_variable! {
+    // SAFETY: documented: all zeros is a value.
+    static KNOWN: unsafe Known = "culeak_stack_bounds";
 }
 
 unsafe extern "C" {
@@ -84,15 +94,15 @@ fn main_top() -> u64 {
 pub fn bounds(sp: u64) -> Bounds {
     KNOWN.with(|known| {
         let thread = Bounds {
-            low: known.low_below_thread.get(),
+            low: known.below_thread.get(),
             top: machine::thread_pointer(),
         };
         if thread.hold(sp) {
             return thread;
         }
         let main = Bounds {
-            low: known.low_below_main.get(),
-            top: main_top(),
+            low: known.below_main.get(),
+            top: known.main_top.get(),
         };
         if main.hold(sp) {
             return main;
@@ -115,12 +125,14 @@ fn probe(known: &Known, sp: u64) -> Bounds {
         return Bounds::NONE;
     }
     let from = (sp - RED_ZONE) & !(PAGE - 1);
-    let below_thread = (machine::thread_pointer(), &known.low_below_thread);
-    let below_main = (main_top(), &known.low_below_main);
+    let below_thread = (machine::thread_pointer(), &known.below_thread);
+    let below_main = (main_top(), &known.below_main);
     let mut nearest_first = [below_thread, below_main];
     if below_main.0 < below_thread.0 {
         nearest_first.swap(0, 1);
     }
+    // As below: `below_main` holds for this end only.
+    known.main_top.set(main_top());
     let mut hole = 0;
     for (top, low) in nearest_first {
         let verified = low.get().min(top);

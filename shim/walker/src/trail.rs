@@ -37,7 +37,8 @@ const ROOM: usize = 192;
 /// After a walk that could not be remembered, this many walks do not try.
 const REST: u32 = 64;
 
-/// All zeros is an empty trail.
+/// All zeros is an empty trail. What every walk reads besides the steps is in the first cache line.
+#[repr(C, align(64))]
 pub struct Trail {
     taken: AtomicBool,
     path: UnsafeCell<Path>,
@@ -45,6 +46,8 @@ pub struct Trail {
 
 // SAFETY: `path` is accessed only by the walk that set `taken`.
 unsafe impl Sync for Trail {}
+
+const _: () = assert!((std::mem::offset_of!(Trail, path) + std::mem::offset_of!(Path, steps)).is_multiple_of(64));
 
 /// A stack reduced to a hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,6 +67,7 @@ struct Step {
     rule: Packed,
 }
 
+#[repr(C)]
 struct Path {
     /// The table's epoch and the caller's seed when the steps were taken.
     epoch: u64,
@@ -74,6 +78,8 @@ struct Path {
     /// Place of the innermost step + 1; 0: there are no steps.
     first_plus_one: usize,
     rest: u32,
+    /// So that the steps, of half a cache line each, begin at the start of one.
+    _unused: u64,
     steps: [Step; ROOM],
     sums: [Summary; ROOM],
     new: [Step; ROOM],
@@ -102,6 +108,7 @@ impl Trail {
                 low: 0,
                 first_plus_one: 0,
                 rest: 0,
+                _unused: 0,
                 steps: [NOWHERE; ROOM],
                 sums: [Summary { hash: 0, count: 0 }; ROOM],
                 new: [NOWHERE; ROOM],

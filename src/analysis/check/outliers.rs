@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::sampled::CERTAIN;
 use super::{Breach, SiteKey, Verdict, site_name};
+use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{self, judge_each};
 use crate::analysis::job::parallel::{Compared, groups, look_at};

@@ -5,6 +5,7 @@
 //! the limit, a warning says so.
 
 use super::{Breach, Judged, Limits, Rules, Verdict, site_name};
+use crate::analysis::estimate::CERTAIN;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
@@ -37,9 +38,6 @@ impl Verdict<'_> {
         }
     }
 }
-
-/// Standard errors between an estimate and a limit that it breaks, or is certain to keep.
-pub(super) const CERTAIN: u64 = 3;
 
 /// What a row holds at least: an estimate from sampled stacks less its error.
 pub(super) fn at_least(row: &Row) -> u64 {

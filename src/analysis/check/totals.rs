@@ -5,9 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::sampled::CERTAIN;
 use super::{Breach, Limits, Rules};
-use crate::analysis::estimate::{Errors, Estimate};
+use crate::analysis::estimate::{CERTAIN, Errors, Estimate};
 use crate::analysis::groups::Group;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;

@@ -6,6 +6,9 @@
 //! If more than a quarter of the processes, and more than one, would stand out, there is no common value and none is named.
 //! Fewer than [`ENOUGH`] processes do not show their usual spread, so there a value must also be twice the median or half of
 //! it. Of two processes none is usual, and the larger one is named.
+//!
+//! Estimates from sampled stacks differ by chance. So their distance must also exceed [`CERTAIN`] standard errors of the
+//! difference, where a process without a chosen block may have had some.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +18,7 @@ use serde::Serialize;
 use super::member::ranges;
 use super::sites::ProcessRow;
 use super::spread::{EXAMPLES, Example, Spread};
+use crate::analysis::estimate::CERTAIN;
 use crate::analysis::words;
 use crate::job_variables::Dimension;
 
@@ -59,6 +63,8 @@ struct Usual {
     of: u64,
     median: u64,
     deviation: u64,
+    /// The variance of each byte, if the values are estimates.
+    scatter: f64,
 }
 
 impl Usual {
@@ -66,16 +72,28 @@ impl Usual {
     fn of(spread: &Spread, of: u64) -> Option<Usual> {
         let (median, _) = spread.median(of);
         let deviation = spread.deviation(of, median).max(median / 100).max(1);
-        (of >= 2).then_some(Usual { of, median, deviation })
+        let scatter = spread.scatter;
+        (of >= 2).then_some(Usual {
+            of,
+            median,
+            deviation,
+            scatter,
+        })
     }
 
     fn is_out(&self, value: u64) -> bool {
         let distance = value.abs_diff(self.median);
         let is_far = || 0.6745 * distance as f64 / self.deviation as f64 >= SCORE;
         let is_twice = || value / 2 >= self.median || value <= self.median / 2;
-        let matters = distance >= LEAST.max(self.median / 10);
+        let matters = distance >= LEAST.max(self.median / 10).max(self.by_chance(value));
         // The lower median of two is the smaller value, and the larger one is compared with it.
         matters && (self.of == 2 || is_far()) && (self.of >= ENOUGH || is_twice())
+    }
+
+    /// How far the estimate of an equal process may be from the median.
+    fn by_chance(&self, value: u64) -> u64 {
+        let variance = (value as f64 + self.median as f64) * self.scatter;
+        (CERTAIN as f64 * variance.sqrt()) as u64
     }
 
     /// Whether so many outliers leave a common value.
@@ -86,7 +104,8 @@ impl Usual {
     /// The verdict if no value is out: where most are far from the median, as if half of the processes have nothing, they do
     /// not have it in common.
     fn without_outliers(&self) -> Verdict {
-        match self.deviation >= LEAST.max(self.median / 4) {
+        let by_chance = self.by_chance(self.median.saturating_add(self.deviation));
+        match self.deviation >= LEAST.max(self.median / 4).max(by_chance) {
             true => Verdict::NoCommonValue,
             false => Verdict::Alike,
         }

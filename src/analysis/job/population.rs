@@ -68,6 +68,7 @@ impl Sums {
             (paths, rows) => self.with_paths(paths, number, rows),
         };
         self.bytes.add(number, total.bytes);
+        rows.iter().for_each(|row| self.bytes.scatters(row.scatter));
         self.count = self.count.saturating_add(total.count);
     }
 
@@ -80,7 +81,9 @@ impl Sums {
             let Some(path) = row.path else {
                 return Paths::Many;
             };
-            at_path(&mut all, path).add(number, row.tally.bytes);
+            let spread = at_path(&mut all, path);
+            spread.add(number, row.tally.bytes);
+            spread.scatters(row.scatter);
         }
         limited(all)
     }
@@ -204,6 +207,10 @@ impl Population {
         let cell = self.cells.entry(self.grain.of(&at)).or_default();
         cell.members.push(number);
         cell.held.add(number, sums.row.held.bytes);
+        if let Some(sampling) = sums.row.sampling.filter(|_| sums.row.held_is_estimated) {
+            // The variance of a block is less than its size times the distance.
+            cell.held.scatters(sampling.most() as f64);
+        }
         cell.peak.add(number, sums.row.peak_bytes);
         for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
             let site = rows[0].site;

@@ -317,6 +317,9 @@ pub struct ProcessRow {
     /// How stacks were sampled: what it holds at call sites is estimated.
     #[serde(skip)]
     pub sampling: Option<Sampling>,
+    /// `held` is an estimate, too: what a filter selected, or what was held at a peak.
+    #[serde(skip)]
+    pub held_is_estimated: bool,
     /// It is an automatic snapshot, and not the recording.
     #[serde(skip)]
     pub is_automatic: bool,
@@ -346,6 +349,7 @@ impl ProcessRow {
             lacks_mark: false,
             lost_allocations: snapshot.losses.lost_allocations,
             sampling: snapshot.sampling,
+            held_is_estimated: false,
             is_automatic: snapshot.taken.automatic.is_some(),
             at_unix_ns: snapshot.process.started_unix_ns.saturating_add(at_ns),
         }
@@ -359,6 +363,8 @@ pub struct SiteSum {
     /// `None`: through stacks that are not told apart.
     pub path: Option<PathId>,
     pub tally: Tally,
+    /// The variance for each byte if it is an estimate from sampled stacks; 0 if it is exact.
+    pub scatter: f64,
 }
 
 /// The failed requests of a process.
@@ -381,7 +387,24 @@ pub struct ProcessSums {
     pub shared: Vec<SharedPart>,
 }
 
-fn by_site(mut sites: Vec<SiteSum>) -> Vec<SiteSum> {
+/// The sums of a process: what it holds, and the largest scatter of the parts.
+type Sums = HashMap<(SiteId, Option<PathId>), (Tally, f64)>;
+
+fn add(sums: &mut Sums, key: (SiteId, Option<PathId>), tally: Tally, scatter: f64) {
+    let (sum, scatters) = sums.entry(key).or_default();
+    sum.join(tally);
+    *scatters = scatters.max(scatter);
+}
+
+fn by_site(sums: Sums) -> Vec<SiteSum> {
+    let mut sites: Vec<SiteSum> = (sums.into_iter())
+        .map(|((site, path), (tally, scatter))| SiteSum {
+            site,
+            path,
+            tally,
+            scatter,
+        })
+        .collect();
     sites.sort_unstable_by_key(|sum| (sum.site, sum.path));
     sites
 }
@@ -399,7 +422,7 @@ impl ProcessSums {
     pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = ProcessRow::of(snapshot, source);
-        let mut sums: HashMap<(SiteId, Option<PathId>), Tally> = HashMap::default();
+        let mut sums = Sums::default();
         for group in &groups.all {
             let known = named.get(group.stack);
             if known.is_none() && !group.is_left_out {
@@ -420,16 +443,13 @@ impl ProcessSums {
                 && !group.is_left_out
             {
                 let site = known.id(is_pool(kind, known.pool));
-                sums.entry((site, known.path)).or_default().join(group.at_stack());
+                let scatter = group.estimate.map_or(0.0, |estimate| estimate.scatter());
+                add(&mut sums, (site, known.path), group.at_stack(), scatter);
             }
         }
         ProcessSums {
             row,
-            sites: by_site(
-                sums.into_iter()
-                    .map(|((site, path), tally)| SiteSum { site, path, tally })
-                    .collect(),
-            ),
+            sites: by_site(sums),
             suppressions: Vec::new(),
             shared: shared::parts(snapshot, |stack| Some(named.get(stack)?.id(false))),
         }
@@ -439,6 +459,7 @@ impl ProcessSums {
     pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
         let mut row = ProcessRow::of(snapshot, report.source.clone());
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
+        row.held_is_estimated = report.totals_estimated;
         let unexplained: Option<Vec<i128>> = report.ledger.devices.iter().map(|device| device.unexplained).collect();
         row.unexplained_bytes = unexplained.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
         row.suppressed = report.suppressed;
@@ -451,30 +472,27 @@ impl ProcessSums {
             .as_ref()
             .and_then(|filtered| filtered.filter.since.as_deref());
         row.lacks_mark = since.is_some_and(|name| mark_time(snapshot, name).is_none());
-        let mut sums: HashMap<(SiteId, Option<PathId>), Tally> = HashMap::default();
+        let mut sums = Sums::default();
         for row in &report.rows {
             let Some(first) = row.stacks.first() else { continue };
             let site = sites.text(&first.stack) * 2 + u32::from(row.pool);
+            let scatter = row.estimated.map_or(0.0, |errors| errors.scatter(row.bytes));
             let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally()));
             for stack in &row.stacks {
                 let path = sites.path(&stack.stack);
-                sums.entry((site, path)).or_default().join(stack.tally());
+                add(&mut sums, (site, path), stack.tally(), scatter);
             }
             let rest = Tally {
                 bytes: row.bytes.saturating_sub(listed.bytes),
                 count: row.count.saturating_sub(listed.count),
             };
             if rest != Tally::default() {
-                sums.entry((site, None)).or_default().join(rest);
+                add(&mut sums, (site, None), rest, scatter);
             }
         }
         ProcessSums {
             row,
-            sites: by_site(
-                sums.into_iter()
-                    .map(|((site, path), tally)| SiteSum { site, path, tally })
-                    .collect(),
-            ),
+            sites: by_site(sums),
             suppressions: report.suppressions.clone(),
             shared: {
                 let stacks = CallStacks::of(snapshot);

@@ -83,6 +83,8 @@ pub struct Spread {
     min: u64,
     pub max: u64,
     pub members: Members,
+    /// The values are estimates: the largest variance for each byte of one. 0: they are exact.
+    pub scatter: f64,
 }
 
 impl Spread {
@@ -101,6 +103,11 @@ impl Spread {
         if self.buckets.len() > EXACT && !self.coarse {
             self.coarsen();
         }
+    }
+
+    /// A value that was added is an estimate with this variance for each byte.
+    pub fn scatters(&mut self, scatter: f64) {
+        self.scatter = self.scatter.max(scatter);
     }
 
     fn bucket(&mut self, key: u64) -> &mut Bucket {
@@ -131,6 +138,7 @@ impl Spread {
         self.max = self.max.max(other.max);
         self.sum += other.sum;
         self.members.join(&other.members);
+        self.scatters(other.scatter);
         if other.coarse && !self.coarse {
             self.coarsen();
         }

@@ -9,6 +9,7 @@ use crate::sample::leaky;
 use crate::snapshot::ProcessState;
 
 mod groups;
+mod sampled;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -34,6 +35,7 @@ fn sum(site: SiteId, path: Option<u32>, bytes: u64) -> SiteSum {
         site,
         path,
         tally: Tally { bytes, count: 1 },
+        scatter: 0.0,
     }
 }
 
@@ -58,6 +60,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
         lacks_mark: false,
         lost_allocations: 0,
         sampling: None,
+        held_is_estimated: false,
         is_automatic: false,
         at_unix_ns: 0,
     };

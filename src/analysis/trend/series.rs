@@ -389,7 +389,8 @@ impl DeviceTrend {
 
 fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<String> {
     let mut warnings = Vec::new();
-    if let Some(sampling) = summaries.iter().find_map(|summary| summary.sampling) {
+    let sampling = summaries.iter().filter_map(|summary| summary.sampling);
+    if let Some(sampling) = sampling.max_by_key(|sampling| sampling.most()) {
         warnings.push(sampled("of some or all snapshots", sampling));
     }
     if against == Against::Marks && points.iter().all(|point| point.marks == 0) {

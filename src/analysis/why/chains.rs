@@ -25,8 +25,8 @@ pub(super) fn shown(tree: Vec<Retained>, options: &Options) -> (Vec<Retained>, u
     (shown, hidden)
 }
 
-/// The row around siblings, their name, and the names of the other references to them.
-type Siblings = (Option<usize>, String, Vec<String>);
+/// The row around siblings, their name, the names of the other references to them, and whether there are any.
+type Siblings = (Option<usize>, String, Vec<String>, bool);
 
 /// One row for a chain that repeats a step, and one for siblings with the same text. Parents precede children.
 fn merged(tree: Vec<Retained>) -> Vec<Retained> {
@@ -41,14 +41,14 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
         let runs = runs(&node.name);
         let shape: String = runs.iter().map(|run| run.step).collect();
         let repeats = runs.iter().any(|run| run.times > 1);
-        if let Some(around) = parent.filter(|&around| repeats && node.also.is_empty() && shapes[around] == shape) {
+        if let Some(around) = parent.filter(|&around| repeats && !node.is_shared() && shapes[around] == shape) {
             rows[around].repeated += 1;
             row_of.push(around);
             continue;
         }
         let name = bounded(runs.iter().map(Run::text).collect());
         let also: Vec<String> = node.also.iter().cloned().map(bounded).collect();
-        let key = (parent, name.clone(), also.clone());
+        let key = (parent, name.clone(), also.clone(), node.is_shared());
         let (first, members) = siblings.entry(key).or_insert((rows.len(), 0));
         *members += 1;
         row_of.push(*first);

@@ -11,7 +11,7 @@ pub(super) fn whole_retainers(holders: &Holders) -> HashMap<(RootKind, &str), Ta
     let mut whole: HashMap<(RootKind, &str), Tally> = HashMap::new();
     for retainer in holders.retainers.iter().filter(|retainer| retainer.parent.is_none()) {
         let whole = whole.entry((retainer.root, untyped(&retainer.name))).or_default();
-        if retainer.also.is_empty() {
+        if !retainer.is_shared() {
             whole.join(Tally {
                 bytes: retainer.bytes,
                 count: retainer.count,
@@ -108,14 +108,15 @@ const KEYS: usize = 20;
 /// Puts retainers that are alike together, largest first.
 fn alike(all: &[Retainer], nodes: Vec<usize>) -> Vec<Alike> {
     let by = |all_keys: bool| {
-        let mut groups: HashMap<(String, Vec<String>), Alike> = HashMap::new();
+        let mut groups: HashMap<(String, Vec<String>, bool), Alike> = HashMap::new();
         for &nth in &nodes {
             let shape = without_indices(&all[nth].name, all_keys);
             let mut also: Vec<String> = (all[nth].also.iter())
                 .map(|name| without_indices(name, all_keys))
                 .collect();
             also.dedup();
-            let group = groups.entry((shape.clone(), also)).or_insert_with(|| Alike {
+            let key = (shape.clone(), also, all[nth].is_shared());
+            let group = groups.entry(key).or_insert_with(|| Alike {
                 shape,
                 all_keys,
                 members: Vec::new(),

@@ -140,6 +140,15 @@ fn what_several_hold_is_freed_by_none_of_them_alone() {
 }
 
 #[test]
+fn what_an_unnamed_holder_has_too_is_not_freed_with_the_named_one() {
+    let mut snapshot = held();
+    snapshot.holders.as_mut().expect("searched").retainers[0].also_unnamed = 1;
+    let all = why(&snapshot, &Options::default());
+    assert_eq!(all.origins[0].retained, Some(Tally::default()));
+    assert!(all.retainers[0].is_shared());
+}
+
+#[test]
 fn memory_of_which_it_is_not_known_what_frees_it_is_named() {
     let mut snapshot = held();
     let holders = snapshot.holders.as_mut().expect("searched");

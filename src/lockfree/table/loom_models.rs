@@ -54,6 +54,7 @@ fn entry(key: Key) -> Entry {
             device: 0,
             api: 0,
             context: 0,
+            raised: 0,
         },
     }
 }

@@ -119,9 +119,13 @@ pub struct Attributes {
     pub api: u16,
     /// Context row, or 65535.
     pub context: u16,
+    /// How many times the mean distance of sampled stacks was raised for it: [`crate::sampling::mean_of`]. At most 7.
+    pub raised: u8,
 }
 
 impl Attributes {
+    /// The bits of the byte `space` that are the space; the upper three hold `raised`.
+    const SPACE: u8 = 0x1f;
     /// The bits of `flags` that are flags; the other two hold a record's [`SizeEncoding`].
     const FLAGS: u8 = 0x3f;
     pub const NO_DEVICE: u8 = u8::MAX;
@@ -141,7 +145,7 @@ impl Attributes {
 
     pub const fn to_word(self) -> u64 {
         self.kind as u64
-            | (self.space as u64) << 8
+            | (self.space as u64 | (self.raised as u64) << 5) << 8
             | (self.flags as u64) << 16
             | (self.device as u64) << 24
             | (self.api as u64) << 32
@@ -152,7 +156,8 @@ impl Attributes {
     pub const fn parts(word: u64) -> AttributeParts {
         AttributeParts {
             kind: word as u8,
-            space: (word >> 8) as u8,
+            space: (word >> 8) as u8 & Attributes::SPACE,
+            raised: (word >> 13) as u8 & 7,
             flags: (word >> 16) as u8 & Attributes::FLAGS,
             device: (word >> 24) as u8,
             api: (word >> 32) as u16,
@@ -169,6 +174,7 @@ impl Attributes {
             device: parts.device,
             api: parts.api,
             context: parts.context,
+            raised: parts.raised,
         })
     }
 }
@@ -182,6 +188,7 @@ pub struct AttributeParts {
     pub device: u8,
     pub api: u16,
     pub context: u16,
+    pub raised: u8,
 }
 
 /// The part of an entry that sums depend on.
@@ -235,6 +242,7 @@ pub type Amounts = (u64, u64, u64);
 impl SizeEncoding {
     /// The upper two bits of the flags.
     const SHIFT: u32 = 16 + 6;
+    const MASK: u64 = 3 << SizeEncoding::SHIFT;
 
     const fn of_word(attributes: u64) -> SizeEncoding {
         match SizeEncoding::from_number((attributes >> SizeEncoding::SHIFT & 3) as u8) {
@@ -245,11 +253,22 @@ impl SizeEncoding {
 
     /// The word `attributes` without the size encoding.
     pub const fn erased(attributes: u64) -> u64 {
-        attributes & !(3 << SizeEncoding::SHIFT)
+        attributes & !SizeEncoding::MASK
     }
 
     /// The three numbers of a record, from its words `amount`, `other` and `attributes`.
+    #[inline]
     pub const fn amounts(amount: u64, other: u64, attributes: u64) -> Amounts {
+        // Nearly always; and the test of one value needs no table.
+        if attributes & SizeEncoding::MASK == 0 {
+            return (amount, amount, other);
+        }
+        SizeEncoding::other_amounts(amount, other, attributes)
+    }
+
+    #[cold]
+    #[inline(never)]
+    const fn other_amounts(amount: u64, other: u64, attributes: u64) -> Amounts {
         match SizeEncoding::of_word(attributes) {
             SizeEncoding::Plain => (amount, amount, other),
             SizeEncoding::Claim => (0, amount, other),

@@ -53,6 +53,7 @@ fn entry(bytes: u64) -> Entry {
             device: 0,
             api: 7,
             context: 8,
+            raised: 0,
         },
     }
 }

@@ -28,6 +28,8 @@ pub struct TallyKey {
     pub device: u8,
     pub domain: u8,
     pub carries_blocks: bool,
+    /// How often the mean distance of sampled stacks was raised.
+    pub raised: u8,
 }
 
 pub struct StackTally {
@@ -120,6 +122,7 @@ impl StackTallies {
             device: parts.device,
             domain: call.domain,
             carries_blocks: false,
+            raised: parts.raised,
         };
         row.call = self.join(key, &row);
         if kind.place() == Place::Within {
@@ -279,7 +282,7 @@ impl StackTally {
         if self.sample_bytes == 0 || !sampling::may_be_left_out(self.key.kind, row.bytes) {
             return (u128::from(row.bytes) << UNIT, 1 << UNIT);
         }
-        let weight = Weight::of(row.bytes, self.sample_bytes);
+        let weight = Weight::of(row.bytes, sampling::mean_of(self.sample_bytes, self.key.raised));
         let unit = (1u64 << UNIT) as f64;
         ((weight.bytes * unit) as u128, (weight.count * unit) as u128)
     }

@@ -126,7 +126,7 @@ fn log(name: &str, result: c_uint) {
 fn log_file() -> Option<libc::c_int> {
     static FILE: OnceLock<Option<libc::c_int>> = OnceLock::new();
     *FILE.get_or_init(|| {
-        let path = std::ffi::CString::new(std::env::var("CULEAK_FAKE_LOG").ok()?).ok()?;
+        let path = std::ffi::CString::new(crate::settings::variable("CULEAK_FAKE_LOG")?).ok()?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
         // SAFETY: the path is a NUL-terminated string that outlives the call.
         let file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };

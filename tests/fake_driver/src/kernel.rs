@@ -58,7 +58,8 @@ struct OfContext {
 impl Kernel {
     /// `None` if it is not wanted, or if nothing answers.
     pub fn open(devices: usize) -> Option<Kernel> {
-        let wanted = std::env::var_os("CULEAK_FAKE_KERNEL").filter(|value| value == "1" || value == "peers")?;
+        let wanted =
+            crate::settings::variable("CULEAK_FAKE_KERNEL").filter(|value| value == "1" || value == "peers")?;
         // SAFETY: a C string.
         let file = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) };
         let mut kernel = Kernel {

@@ -17,8 +17,7 @@ const NEWEST: c_int = 13040;
 pub fn driver_version() -> c_int {
     static VERSION: OnceLock<c_int> = OnceLock::new();
     *VERSION.get_or_init(|| {
-        std::env::var("CULEAK_FAKE_VERSION")
-            .ok()
+        crate::settings::variable("CULEAK_FAKE_VERSION")
             .and_then(|text| text.parse().ok())
             .unwrap_or(NEWEST)
     })

@@ -9,7 +9,8 @@
 //! | `CULEAK_FAKE_KERNEL` | 1: the driver makes its requests to the kernel driver, on `/dev/null` (`kernel.rs`); `peers`: a context also takes memory on other devices |
 //! | `CULEAK_FAKE_VERSION` | CUDA version that the driver reports (13040); lookups for newer versions fail |
 
-use std::ffi::c_uint;
+use std::ffi::{OsString, c_uint};
+use std::sync::OnceLock;
 
 const DEVICES: usize = 2;
 const DEVICE_BYTES: u64 = 8 << 30;
@@ -25,13 +26,36 @@ impl Settings {
         Settings {
             devices: number("CULEAK_FAKE_DEVICES").map_or(DEVICES, |count| count as usize),
             device_bytes: number("CULEAK_FAKE_BYTES").unwrap_or(DEVICE_BYTES),
-            failures: Failures::parse(&std::env::var("CULEAK_FAKE_FAIL").unwrap_or_default()),
+            failures: Failures::parse(&variable("CULEAK_FAKE_FAIL").unwrap_or_default()),
         }
     }
 }
 
+/// The variables of this driver when it was loaded. Later, another thread of the program may change the environment, and the C
+/// library's `getenv` may crash meanwhile.
+static AT_LOAD: OnceLock<Vec<(OsString, OsString)>> = OnceLock::new();
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static READ_AT_LOAD: extern "C" fn() = read_at_load;
+
+extern "C" fn read_at_load() {
+    AT_LOAD.get_or_init(|| {
+        let is_ours =
+            |(name, _): &(OsString, OsString)| name.to_str().is_some_and(|name| name.starts_with("CULEAK_FAKE_"));
+        std::env::vars_os().filter(is_ours).collect()
+    });
+}
+
+/// The value that a variable had when the driver was loaded. `None` if it was not set, or is not UTF-8.
+pub fn variable(name: &str) -> Option<String> {
+    read_at_load();
+    let (_, value) = AT_LOAD.get()?.iter().find(|(each, _)| each == name)?;
+    value.clone().into_string().ok()
+}
+
 fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
+    let text = variable(name)?;
     let parsed = text.trim().parse();
     if parsed.is_err() {
         eprintln!("culeak fake driver: {name}={text} is not a number; ignored");

@@ -203,6 +203,7 @@ mod tests {
             edge: Edge::new(EdgeKind::Word, word),
             interior: false,
             weak: false,
+            unusual: false,
         };
         graph.add_block_edge(edge(6));
         graph.add_block_edge(edge(9));

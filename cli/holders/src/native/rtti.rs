@@ -21,7 +21,7 @@ use crate::source::Region;
 
 /// Number of a class in [`Classes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ClassId(u32);
+pub struct ClassId(pub(crate) u32);
 
 struct Name {
     mangled: String,

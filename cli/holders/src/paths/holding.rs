@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
 use crate::Block;
-use crate::classes::Searched;
+use crate::classes::{Found, Searched};
 use crate::counted;
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Phase};
@@ -138,7 +139,9 @@ impl<'g> Holding<'g> {
         let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch && !is_holder(edge);
         let is_sure = searched.garbage.is_stable();
         let is_stale = |edge: &BlockEdge| is_late(graph.phase(edge.node), found[edge.block as usize].phase, is_sure);
-        let counts = |edge: &&BlockEdge| !is_record(edge) && !is_stale(edge);
+        let doubtful = doubtful(searched, blocks);
+        let counts =
+            |edge: &&BlockEdge| !edge.unusual && !is_record(edge) && !is_stale(edge) && !doubtful[edge.block as usize];
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()
@@ -183,6 +186,37 @@ impl<'g> Holding<'g> {
 fn is_late(from: Phase, to: Phase, is_garbage_sure: bool) -> bool {
     let is_garbage = is_garbage_sure && from == Phase::Garbage;
     (from >= Phase::Stacks || is_garbage) && to < from
+}
+
+/// Which blocks of a process with Python are held possibly, and freed by nothing for certain: only words that were followed last
+/// lead to them, or only the last word of a chunk does and the Python object behind it has a block of its own. Tensors have
+/// counts instead, and what begins at the end of a block that the object has is most often its own, too.
+fn doubtful(searched: &Searched, blocks: &[Block]) -> Vec<bool> {
+    let (graph, found) = (&searched.graph, &searched.found);
+    let is_held = |(found, block): &(&Found, &Block)| found.class == Class::Held && !block.of_torch;
+    let is_possible = |found: &Found| found.possibly && (found.phase == Phase::Rest || found.note.is_none());
+    let held = || found.iter().zip(blocks).filter(is_held);
+    if searched.python.is_none() || !held().any(|(found, _)| is_possible(found)) {
+        return vec![false; blocks.len()];
+    }
+    // The memory of an array is a few steps away from its object; the nodes of a long chain are not.
+    let object_behind = |found: &Found| {
+        let mut at = found.last.0;
+        for _ in 0..64 {
+            if graph.kind(at) == NodeKind::Python {
+                return Some(at);
+            }
+            at = graph.parent(at)?.0;
+        }
+        None
+    };
+    let certain = held().filter(|(found, _)| !found.possibly);
+    let owners: HashSet<NodeId, FixedState> = certain.filter_map(|(found, _)| object_behind(found)).collect();
+    let is_doubtful = |each: (&Found, &Block)| {
+        let is_second = || object_behind(each.0).is_some_and(|object| owners.contains(&object));
+        is_held(&each) && is_possible(each.0) && (each.0.phase == Phase::Rest || is_second())
+    };
+    found.iter().zip(blocks).map(is_doubtful).collect()
 }
 
 /// Whether an edge is of no use by the phases of its ends. Of a Python object, the count shows which words of a stack are stale.

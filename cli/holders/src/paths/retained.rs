@@ -238,7 +238,7 @@ fn without_chains(tree: &[Dominated], named: Vec<(u32, Holder)>) -> Vec<(u32, Ho
     }
     let is_inner = |nth: usize| {
         let has_same_parent = parents[nth].is_some_and(|parent| is_same(tree, named[parent].0, named[nth].0));
-        has_same_parent && has_same_child[nth] && named[nth].1.also.is_empty()
+        has_same_parent && has_same_child[nth] && named[nth].1.also.is_empty() && named[nth].1.more == 0
     };
     let keep: Vec<bool> = (0..named.len()).map(|nth| !is_inner(nth)).collect();
     named

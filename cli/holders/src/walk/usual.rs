@@ -11,13 +11,14 @@
 //!
 //! So, for each memory that a pointer leads to, places are compared by how many memories of its role they lead to. One that
 //! leads to half as many as the best place or fewer is *unusual*: it is followed only after everything else. Memory that
-//! has unusual places only loses none of them.
+//! has unusual places only loses none of them, but it is not known what frees it.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
+use super::fields::{Fields, Words};
 use super::rules::object_in;
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
@@ -72,6 +73,7 @@ pub(crate) struct Usual {
     roles: HashMap<u64, Role, FixedState>,
     /// Chunks that are arrays of pointers to memory of a role.
     arrays: HashSet<(u64, Role), FixedState>,
+    fields: Fields,
 }
 
 impl Usual {
@@ -82,6 +84,7 @@ impl Usual {
             return usual;
         }
         let mut names: HashMap<Named, Role, FixedState> = HashMap::default();
+        let mut all = Words::default();
         let mut hits = words(copy, index.span(), |value| {
             let (block, _) = index.find(value)?;
             (!index.is_of_torch(block)).then_some((BLOCK, block as u64))
@@ -98,11 +101,19 @@ impl Usual {
                 }
             }
             let next = usual.add(&mut found, &mut names);
+            for Hit { place, target, owner } in found {
+                match place.0 {
+                    Owner::Object(_) => {}
+                    Owner::Class(class) => all.add(owner, Some(class), place.1, target),
+                    Owner::Unnamed => all.add(owner, None, place.1, target),
+                }
+            }
             if next.is_empty() {
                 break;
             }
             hits = usual.pointers_to(copy, native, &next);
         }
+        usual.fields = all.count();
         usual
     }
 
@@ -177,6 +188,11 @@ impl Usual {
         self.is_less(owner, class, offset, BLOCK, block as u64)
     }
 
+    /// Whether objects of this class usually lead to blocks elsewhere than through this word of memory at this field.
+    pub fn is_unusual_in_object(&self, class: ClassId, field: u64, word: u64) -> bool {
+        self.fields.is_unusual(class, field, word)
+    }
+
     fn is_less(&self, owner: u64, class: Option<ClassId>, offset: u64, role: Role, target: u64) -> bool {
         let Some(best) = self.best.get(&(role, target)) else {
             return false;
@@ -187,7 +203,7 @@ impl Usual {
     }
 }
 
-fn is_less_usual(count: u32, best: u32) -> bool {
+pub(super) fn is_less_usual(count: u32, best: u32) -> bool {
     best >= LEAST && count <= best / 2
 }
 

@@ -61,6 +61,9 @@ impl Walk<'_, '_> {
         while !self.late.is_empty() && self.stopped().is_none() {
             for (target, from, edge) in std::mem::take(&mut self.late) {
                 let is_new = self.graph.phase(target) == Phase::None;
+                if is_new && self.is_unusual(from, edge, self.graph.address(target)) {
+                    self.unusual.push((from, target));
+                }
                 self.offer(target, from, edge, WORD, true, 0);
                 if is_new && self.graph.phase(target) != Phase::None {
                     self.graph.follow(edge);
@@ -82,12 +85,14 @@ impl Walk<'_, '_> {
 
     /// The word may be a second holder, without which the first one does not retain the block.
     fn tail_to_block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        let unusual = self.is_unusual_of_block(from, edge, block);
         self.add_block_edge(BlockEdge {
             block: block as u32,
             node: from,
             edge,
             interior,
             weak: true,
+            unusual,
         });
     }
 
@@ -136,7 +141,8 @@ impl Walk<'_, '_> {
 
     /// A pointer to or into a chunk that may be entered.
     pub(super) fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
-        if self.phase < Phase::Rest && (self.is_unusual(from, edge, start) || self.is_stale(from, edge, start)) {
+        let is_unusual = self.is_unusual(from, edge, start);
+        if self.phase < Phase::Rest && (is_unusual || self.is_stale(from, edge, start)) {
             if self.graph.phase(id) == Phase::None {
                 self.late.push((id, from, edge));
             }
@@ -147,6 +153,9 @@ impl Walk<'_, '_> {
             return;
         }
         self.graph.add_target(from, id);
+        if is_unusual {
+            self.unusual.push((from, id));
+        }
         if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
             return;
         }
@@ -183,14 +192,37 @@ impl Walk<'_, '_> {
         self.usual.is_unusual(owner, class, edge.index(), start)
     }
 
-    /// As above, of a block.
+    /// As above, of a block. That of memory without a class is unusual, too, if objects of the class that has the memory
+    /// usually point to their blocks from elsewhere.
     pub(super) fn is_unusual_of_block(&mut self, from: NodeId, edge: Edge, block: usize) -> bool {
-        if self.graph.kind(from) != NodeKind::Native {
+        if self.graph.kind(from) != NodeKind::Native || self.index.is_of_torch(block) {
             return false;
         }
         let owner = self.graph.address(from);
         let class = self.native.class_id(self.copy, owner);
         self.usual.is_unusual_of_block(owner, class, edge.index(), block)
+            || class.is_none() && self.is_unusual_in_object(from, edge)
+    }
+
+    /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
+    fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
+        let Some((object, field)) = self.graph.parent(from) else {
+            return false;
+        };
+        if self.graph.kind(object) != NodeKind::Native {
+            return false;
+        }
+        let (start, owner) = (self.graph.address(from), self.graph.address(object));
+        let Some(class) = self.native.class_id(self.copy, owner) else {
+            return false;
+        };
+        self.usual.is_unusual_in_object(class, field.index(), edge.index()) && {
+            // The elements of a vector are alike, and their number varies.
+            let place = owner + field.index() * 8;
+            let chunk = self.native.chunk(self.copy, start);
+            let used = chunk.and_then(|chunk| self.native.bytes_of_vector(self.copy, place, &chunk));
+            used.is_none_or(|used| edge.index() * 8 >= used)
+        }
     }
 
     /// Whether a word of this node that leads to this chunk is no reference, as far as the classes of PyTorch show.

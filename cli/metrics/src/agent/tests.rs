@@ -114,6 +114,7 @@ fn allocate(recording: &Recording, address: u64, bytes: u64) {
             device: 0,
             api: 5,
             context: 0,
+            raised: 0,
         },
     };
     let key = Key {

@@ -46,7 +46,7 @@ fn of_library(found: &Findings) -> Vec<Finding> {
         findings.push(Finding::warn(
             CUDA_DRIVER,
             format!("CUDA {version} is newer than {newest}, which this culeak knows: memory from functions that are new is not recorded"),
-            "install a newer culeak: pip install --upgrade culeak",
+            "install a newer culeak, if there is one: culeak help install",
         ));
     }
     if found.version < *KNOWN.start() {

@@ -48,9 +48,7 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
             format!("record a copy, which has no privileges: cp {path} /tmp/{name} && culeak run -- /tmp/{name}")
         }
         Obstacle::OtherArchitecture(theirs) => {
-            format!(
-                "run a culeak that is built for {theirs} in the same place: pip install culeak, in a Python for {theirs}"
-            )
+            format!("run a culeak that is built for {theirs} in the same place: culeak help install")
         }
         Obstacle::OtherLibc(_) => {
             "run it in an image with glibc, which CUDA needs too: docker run --gpus all debian:12 …".to_owned()

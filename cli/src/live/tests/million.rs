@@ -100,6 +100,7 @@ fn allocate(recording: &Recording, number: u64, stack: u32) {
             device: 0,
             api: Api(0).0,
             context: 0,
+            raised: 0,
         },
     };
     assert!(recording.allocated(key, &entry), "no room for a record");

@@ -6,7 +6,7 @@ use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Taken};
+use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Sampling, Taken};
 
 use crate::escape::Escaped;
 use crate::text::units::{self, plural};
@@ -43,7 +43,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         },
     );
     if let Some(sampling) = report.sampling {
-        row("stacks", sampled(sampling.bytes, report.totals_estimated));
+        row("stacks", sampled(sampling, report.totals_estimated));
     }
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter, report.objects.left_out));
@@ -159,14 +159,20 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
 }
 
 /// What is estimated in a report of sampled stacks. `totals`: the totals too.
-fn sampled(bytes: u64, totals: bool) -> String {
-    let each = units::bytes(bytes);
+fn sampled(sampling: Sampling, totals: bool) -> String {
+    let each = units::bytes(sampling.bytes);
+    let fewer = match sampling.most() > sampling.bytes {
+        true => format!(", down to one for each {}", units::bytes(sampling.most())),
+        false => String::new(),
+    };
     let totals = if totals {
         "so are the totals"
     } else {
         "totals are exact"
     };
-    format!("sampled, one for each {each} on average: sums of call sites are estimates (≈, ± standard error), {totals}")
+    format!(
+        "sampled, one for each {each} on average{fewer}: sums of call sites are estimates (≈, ± standard error), {totals}"
+    )
 }
 
 /// `, after 40.5 s in epoch 3 / backward`.

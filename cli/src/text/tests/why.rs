@@ -116,6 +116,19 @@ fn shared_memory_names_all_of_its_holders() {
 }
 
 #[test]
+fn memory_that_an_unnamed_holder_has_too_is_not_said_to_be_freed_with_one() {
+    let mut snapshot = held();
+    snapshot.holders.as_mut().expect("searched").retainers[0].also_unnamed = 1;
+    let text = text(&snapshot, &options());
+    for part in [
+        "__main__.keep (list of 60); dropping it alone frees nothing",
+        "held by 2, only with all of them: __main__.keep (list of 60) and 1 more",
+    ] {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+}
+
+#[test]
 fn names_with_commas_are_separated_by_semicolons() {
     let mut snapshot = held();
     let holders = snapshot.holders.as_mut().expect("searched");

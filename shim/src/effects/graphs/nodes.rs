@@ -225,7 +225,7 @@ pub fn allocation_added(graph: u64, address: u64, event: &AllocationEvent) {
     recorder::mark_recorded();
     recorder::quietly(|| {
         let Some(recording) = recorder::recording() else { return };
-        let entry = recorder::entry(recording, event);
+        let entry = recorder::node_entry(recording, event);
         recording.add(Loss::CapturedNodes, 1);
         add(
             recording,
@@ -381,6 +381,7 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
             device,
             api,
             context,
+            raised: 0,
         },
     };
     if !recording.allocated(key, &entry) {

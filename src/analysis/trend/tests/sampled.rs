@@ -71,12 +71,7 @@ impl Churning {
 
     fn snapshot(&self, at_ns: u64) -> Snapshot {
         let mut sample = Sample::new().running();
-        let stacks: Vec<usize> = (0..=SITES)
-            .map(|site| {
-                let (function, place) = (format!("site_{site}"), format!("/src/app.cu:{}", 10 + site));
-                sample.stack(&[RUNTIME, (&function, &place, "/opt/app"), MAIN])
-            })
-            .collect();
+        let stacks = sample.sites(SITES + 1);
         let left_out = sample.stack(&[]);
         sample.holds(Kind::Device, "cudaMalloc", 0, 1, stacks[0]);
         let mut snapshot = sample.0;
@@ -97,6 +92,7 @@ impl Churning {
         }
         snapshot.sampling = Some(Sampling {
             bytes: MEAN,
+            most_bytes: MEAN,
             left_out: Some(left_out),
         });
         snapshot.taken.at_ns = at_ns;
