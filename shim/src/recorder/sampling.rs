@@ -88,7 +88,6 @@ pub fn chooses_node(bytes: u64) -> Option<Chosen> {
 fn reaches(recording: &Recording, thread: &ThreadState, bytes: u64, mean: u64) -> Option<Chosen> {
     if !thread.has_distance.replace(true) {
         begin(thread);
-        thread.window_ns.set(recording.now());
         let first = draw(thread, mean);
         if bytes < first {
             thread.before_stack.set(first - bytes - 1);

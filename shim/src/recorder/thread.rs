@@ -128,6 +128,9 @@ fn register(thread: &ThreadState, recording: &Recording) {
     };
     thread.row.set(recording.add_thread(tid, &thread_name()));
     thread.shard.set(recording.shard_of(tid, thread.row.get(), is_alive));
+    // A forked child counts stacks from its own beginning.
+    thread.taken.set(0);
+    thread.window_ns.set(recording.now());
     thread.epoch.set(epoch);
 }
 
