@@ -26,14 +26,8 @@ usr=$work/usr
 mkdir -p "$usr"/{bin,include,lib/{systemd/system,sysusers.d,tmpfiles.d},share/{man/man1,doc/culeak,culeak}}
 python3 -m zipfile -e "$wheel" "$work/wheel"
 install -m 755 "$work"/wheel/culeak-*.data/scripts/culeak "$usr/bin/culeak"
-# The symbols stay: the demo names its own functions.
-if [ "$machine" = "$(uname -m)" ]; then
-    strip --strip-debug "$usr/bin/culeak"
-    culeak=("$usr/bin/culeak")
-else
-    "$machine-linux-gnu-strip" --strip-debug "$usr/bin/culeak"
-    culeak=("qemu-$machine" -L "/usr/$machine-linux-gnu" "$usr/bin/culeak")
-fi
+culeak=("$usr/bin/culeak")
+[ "$machine" = "$(uname -m)" ] || culeak=("qemu-$machine" -L "/usr/$machine-linux-gnu" "$usr/bin/culeak")
 newest=$(readelf -VW "$usr/bin/culeak" | grep -oE 'Name: GLIBC_[0-9.]+' | sed 's/.*_//' | sort -V | tail -1)
 [ "$(printf '%s\n' "$newest" 2.17 | sort -V | tail -1)" = 2.17 ] || { echo "pack.sh: the command needs glibc $newest" >&2; exit 1; }
 
@@ -70,6 +64,7 @@ deb() {
     mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"
     cp packaging/deb/lintian-overrides "$root/usr/share/lintian/overrides/culeak"
     cp packaging/deb/copyright "$doc/copyright"
+    cp "$out/culeak.cdx.json" "$doc"
     gzip -9nc "$out/THIRD-PARTY-LICENCES.txt" >"$doc/THIRD-PARTY-LICENCES.txt.gz"
     gzip -9nc CHANGELOG.md >"$doc/changelog.gz"
     sed "s/@version@/$version/; s/@date@/$(date --date="@$SOURCE_DATE_EPOCH" -R)/" packaging/deb/changelog |
@@ -89,7 +84,7 @@ rpm_() {
     cp -r "$usr" "$root"
     gzip -9nr "$root/usr/share/man"
     cp LICENSE "$out/THIRD-PARTY-LICENCES.txt" "$root/usr/share/licenses/culeak"
-    cp CHANGELOG.md "$root/usr/share/doc/culeak"
+    cp CHANGELOG.md "$out/culeak.cdx.json" "$root/usr/share/doc/culeak"
     dated "$root"
     rpmbuild -bb --quiet --target "$machine-linux" --define "_topdir $work/rpmbuild" --define "_rpmdir $work/rpms" \
         --define "culeak_version $version" --define "culeak_root $root" packaging/rpm/culeak.spec

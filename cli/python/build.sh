@@ -33,6 +33,12 @@ tools=$target/wheel-tools
 "$tools/bin/python" -m pip install --quiet 'maturin>=1.9,<2' ${portable:+ziglang cargo-zigbuild wheel}
 PATH=$tools/bin:$PATH
 
+# maturin takes licences from below the folder of pyproject.toml only.
+work=$(mktemp -d)
+trap 'rm -rf "$work" "$here/licences"' EXIT
+mkdir -p "$here/licences"
+cp LICENSE "$here/licences"
+
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then
     # First the libraries to embed, with the same profile as in cli/build.rs, but linked for the old glibc.
@@ -47,8 +53,6 @@ if [ -n "$portable" ]; then
     export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
     mkdir -p "$out"
     packaging/licences.py --target "$triple" "$out"
-    # maturin takes licences from below the folder of pyproject.toml only.
-    trap 'rm -f "$here/licences/THIRD-PARTY-LICENCES.txt"' EXIT
     cp "$out/THIRD-PARTY-LICENCES.txt" "$here/licences"
     options+=(--zig --target "$triple" --compatibility manylinux_2_17 --sbom-include "$out/culeak.cdx.json")
 else
@@ -63,8 +67,6 @@ CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"
 strip=strip
 [[ $triple == "$(uname -m)"-* ]] || strip=${triple%%-*}-linux-gnu-strip
 wheel=$(ls -t "$out"/culeak-*.whl | head -1)
-work=$(mktemp -d)
-trap 'rm -rf "$work" "$here/licences/THIRD-PARTY-LICENCES.txt"' EXIT
 "$tools/bin/python" -m wheel unpack --dest "$work" "$wheel"
 "$strip" --strip-debug "$work"/culeak-*/culeak-*.data/scripts/culeak
 rm "$wheel"

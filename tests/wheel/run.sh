@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Claims about the wheel: it installs into a clean virtual environment with the command and the pytest plugin, and both work
-# there, on the fake driver that it contains; the command can export Parquet.
+# Claims about the wheel: it installs into a clean virtual environment by the commands of its README, with the command and the pytest
+# plugin, and both work there, on the fake driver that it contains; the command can export Parquet.
 #
 #   tests/wheel/run.sh               a wheel of the dev profile for this machine, like CI's other builds
 #   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as released; checks its requirements
@@ -30,6 +30,12 @@ if [[ $wheel == *manylinux_2_17* ]]; then
     tr -s '\n ' ' ' <"$work/audit.txt" | grep -q 'consistent with the following platform tag: "manylinux_2_17_'
 fi
 
+# The commands by which its README installs it, from the folder that the README names.
+mapfile -t commands < <(sed -nE 's/^    (pip install [^#]*[^# ]) *(#.*)?$/\1/p' "$root/cli/python/README.md")
+[ "${#commands[@]}" -gt 0 ] || { echo "run.sh: the README names no command that installs the wheel" >&2; exit 1; }
+mkdir -p "$work/dist"
+[ -e "$work/dist/$(basename "$wheel")" ] || cp "$wheel" "$work/dist"
+
 # In a folder where the source tree cannot be imported instead of the installed package.
 cp -r "$root/cli/python/tests" "$work/tests"
 cd "$work"
@@ -37,7 +43,10 @@ for python in ${PYTHONS:-python3}; do
     echo "== $("$python" --version)"
     rm -rf "$work/clean" "$work/cache"
     "$python" -m venv "$work/clean"
-    "$work/clean/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" pytest pytest-xdist
+    for command in "${commands[@]}"; do
+        PATH=$work/clean/bin:$PATH PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1 bash -c "$command"
+    done
+    "$work/clean/bin/python" -m pip install --quiet --disable-pip-version-check pytest-xdist
     export XDG_CACHE_HOME=$work/cache
     "$work/clean/bin/culeak" --version
     "$work/clean/bin/culeak" demo --fake >"$work/demo.txt" || { cat "$work/demo.txt"; exit 1; }
