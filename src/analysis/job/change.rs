@@ -1,10 +1,10 @@
 //! How one quantity changed in each process, and which processes changed unlike the others.
 //!
 //! The rule is that of [`super::outliers`], for values of either sign: a change stands out if it is far from the median change,
-//! measured in the usual spread of the changes, and if the distance matters. Values are exact; a process that did not change has
-//! no value.
+//! measured in the usual spread of the changes, and if the distance matters. A process that did not change has no value.
 
 use super::outliers::{ENOUGH, LEAST, SCORE};
+use crate::analysis::estimate::CERTAIN;
 
 /// The changes of a quantity over all processes of a program.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,8 +83,9 @@ impl Sorted {
     }
 }
 
-/// Judges the changes of a population. `values`: of the processes that changed, each once, ascending.
-pub fn judge(values: &[(u32, i64)], population: &[u32]) -> (Range, Verdict) {
+/// Judges the changes of a population. `values`: of the processes that changed, each once, ascending. `variance`: the largest
+/// of a change, if changes are estimates; 0: they are exact.
+pub fn judge(values: &[(u32, i64)], population: &[u32], variance: f64) -> (Range, Verdict) {
     let of = population.len() as u64;
     let sorted = Sorted::of(values, of);
     let median = sorted.at(of.saturating_sub(1) / 2);
@@ -101,6 +102,8 @@ pub fn judge(values: &[(u32, i64)], population: &[u32]) -> (Range, Verdict) {
     }
     let size = median.unsigned_abs();
     let deviation = sorted.deviation(median).max(size / 100).max(1);
+    // How far the estimates of equal changes may be from each other.
+    let by_chance = (CERTAIN as f64 * (2.0 * variance).sqrt()) as u64;
     // Of two processes the one that changed less is the usual one.
     let usual = match of {
         2 if range.max.unsigned_abs() < range.min.unsigned_abs() => range.max,
@@ -113,7 +116,7 @@ pub fn judge(values: &[(u32, i64)], population: &[u32]) -> (Range, Verdict) {
         let (value_size, usual_size) = (value.unsigned_abs(), usual.unsigned_abs());
         let turned = usual != 0 && value.signum() == -usual.signum();
         let is_twice = turned || value_size / 2 >= usual_size || value_size <= usual_size / 2;
-        distance >= LEAST.max(usual_size / 10) && (of == 2 || is_far) && (of >= ENOUGH || is_twice)
+        distance >= LEAST.max(usual_size / 10).max(by_chance) && (of == 2 || is_far) && (of >= ENOUGH || is_twice)
     };
     let zeros_are_out = sorted.zeros > 0 && is_out(0);
     let mut out: Vec<(u32, i64)> = values
@@ -130,7 +133,7 @@ pub fn judge(values: &[(u32, i64)], population: &[u32]) -> (Range, Verdict) {
     }
     let count = out.len() as u64;
     let verdict = match count {
-        0 if deviation >= LEAST.max(size / 4) => Verdict::NoCommonValue,
+        0 if deviation >= LEAST.max(size / 4).max(by_chance) => Verdict::NoCommonValue,
         0 => Verdict::Alike,
         _ if count > (of / 4).max(1) => Verdict::NoCommonValue,
         _ => Verdict::StandOut(Apart {
@@ -155,7 +158,7 @@ mod tests {
             .filter(|value| value.1 != 0)
             .collect();
         let population: Vec<u32> = (0..changes.len() as u32).collect();
-        judge(&values, &population)
+        judge(&values, &population, 0.0)
     }
 
     fn out(changes: &[i64]) -> Vec<u32> {
@@ -207,6 +210,17 @@ mod tests {
         assert_eq!(out(&[-30 * MIB, 0]), [0]);
         assert_eq!(out(&[9 * MIB, 10 * MIB]), [0_u32; 0]);
         assert_eq!(out(&[9 * MIB, 20 * MIB]), [1]);
+    }
+
+    #[test]
+    fn estimates_stand_out_only_beyond_three_errors() {
+        let population: Vec<u32> = (0..64).collect();
+        let of = |change: i64, error: i64| judge(&[(17, change)], &population, (error as f64).powi(2)).1;
+        assert!(matches!(of(30 * MIB, 7 * MIB), Verdict::StandOut(_)));
+        assert_eq!(of(30 * MIB, 8 * MIB), Verdict::Alike);
+        let of_two = |error: i64| judge(&[(1, 30 * MIB)], &[0, 1], (error as f64).powi(2)).1;
+        assert!(matches!(of_two(7 * MIB), Verdict::StandOut(_)));
+        assert_eq!(of_two(8 * MIB), Verdict::Alike);
     }
 
     proptest! {

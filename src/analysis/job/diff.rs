@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::change::{self, Apart, Range, Verdict};
 use super::parallel::{Compared, Finding, groups, look_at};
-use super::sites::{ProcessRow, ProcessSums, Site, SiteId, Sites};
+use super::sites::{ProcessRow, ProcessSums, Site, SiteId, SiteSum, Sites};
 use super::{Options, Unreadable};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
@@ -114,6 +114,12 @@ impl Pair {
     pub fn peak_change(&self) -> i128 {
         i128::from(self.after.peak_bytes) - i128::from(self.before.peak_bytes)
     }
+
+    /// The variance of the change if it is an estimate; 0 if it is exact.
+    fn variance(&self) -> f64 {
+        let of = |row: &ProcessRow| row.held.bytes as f64 * row.held_scatter();
+        of(&self.before) + of(&self.after)
+    }
 }
 
 /// A call site over all pairs of a program.
@@ -169,6 +175,8 @@ struct Sums {
     after: Tally,
     /// By pair, ascending; without those that did not change.
     changes: Vec<(u32, i64)>,
+    /// The largest variance of a change, if sums are estimates from sampled stacks.
+    variance: f64,
 }
 
 /// Compares two sides, whose sites have their names in `sites`.
@@ -216,7 +224,11 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         let change = |member: &u32| (*member, clamped(pairs[*member as usize].change()));
         let changes = population.members.iter().map(change);
         let changes: Vec<(u32, i64)> = changes.filter(|change| change.1 != 0).collect();
-        let judged = population.judge(&changes);
+        let variances = population
+            .members
+            .iter()
+            .map(|member| pairs[*member as usize].variance());
+        let judged = population.judge(&changes, variances.fold(0.0, f64::max));
         out.extend(judged.members());
         stands_out.extend(words.stands_out(&judged));
     }
@@ -227,7 +239,7 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
             continue;
         }
         let population = &populations[program];
-        let judged = population.judge(&sums.changes);
+        let judged = population.judge(&sums.changes, sums.variance);
         out.extend(judged.members());
         let of = population.members.len() as u64;
         rows.push(words.row(&programs[program], sites.get(id), &sums, &judged, of));
@@ -325,8 +337,8 @@ impl Population {
         }
     }
 
-    /// `changes`: of the pairs that changed, ascending.
-    fn judge(&self, changes: &[(u32, i64)]) -> Judged<'_> {
+    /// `changes`: of the pairs that changed, ascending. `variance`: the largest of one.
+    fn judge(&self, changes: &[(u32, i64)], variance: f64) -> Judged<'_> {
         let mut of_all = None;
         let (unlike, differs) = look_at(&self.groups, |members| {
             let is_all = members.len() == self.members.len();
@@ -334,7 +346,7 @@ impl Population {
                 true => Cow::Borrowed(changes),
                 false => Cow::Owned(within(changes, members)),
             };
-            let (range, verdict) = change::judge(&own, members);
+            let (range, verdict) = change::judge(&own, members, variance);
             if is_all {
                 of_all = Some(range);
             }
@@ -344,7 +356,7 @@ impl Population {
             }
         });
         Judged {
-            range: of_all.unwrap_or_else(|| change::judge(changes, &self.members).0),
+            range: of_all.unwrap_or_else(|| change::judge(changes, &self.members, variance).0),
             unlike,
             differs,
         }
@@ -362,22 +374,25 @@ fn add(
     program: usize,
     number: u32,
     moved: &HashMap<SiteId, SiteId>,
-    old: &[(SiteId, Tally)],
-    new: &[(SiteId, Tally)],
+    old: &[SiteSum],
+    new: &[SiteSum],
 ) {
-    let mut both: FastMap<SiteId, (Tally, Tally)> = FastMap::default();
+    let mut both: FastMap<SiteId, (Tally, Tally, f64)> = FastMap::default();
     both.reserve(new.len());
-    for &(id, tally) in old {
-        both.entry(moved.get(&id).copied().unwrap_or(id))
-            .or_default()
-            .0
-            .join(tally);
+    for sum in old {
+        let id = moved.get(&sum.site).copied().unwrap_or(sum.site);
+        let (before, _, variance) = both.entry(id).or_default();
+        before.join(sum.tally);
+        *variance += sum.tally.bytes as f64 * sum.scatter;
     }
-    for &(id, tally) in new {
-        both.entry(id).or_default().1.join(tally);
+    for sum in new {
+        let (_, after, variance) = both.entry(sum.site).or_default();
+        after.join(sum.tally);
+        *variance += sum.tally.bytes as f64 * sum.scatter;
     }
-    for (id, (before, after)) in both {
+    for (id, (before, after, variance)) in both {
         let sums = by_site.entry((program, id)).or_default();
+        sums.variance = sums.variance.max(variance);
         sums.before.join(before);
         sums.after.join(after);
         let change = clamped(i128::from(after.bytes) - i128::from(before.bytes));

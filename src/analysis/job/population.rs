@@ -207,10 +207,7 @@ impl Population {
         let cell = self.cells.entry(self.grain.of(&at)).or_default();
         cell.members.push(number);
         cell.held.add(number, sums.row.held.bytes);
-        if let Some(sampling) = sums.row.sampling.filter(|_| sums.row.held_is_estimated) {
-            // The variance of a block is less than its size times the distance.
-            cell.held.scatters(sampling.most() as f64);
-        }
+        cell.held.scatters(sums.row.held_scatter());
         cell.peak.add(number, sums.row.peak_bytes);
         for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
             let site = rows[0].site;

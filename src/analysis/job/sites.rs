@@ -328,6 +328,15 @@ pub struct ProcessRow {
 }
 
 impl ProcessRow {
+    /// The variance of each byte held, if that is an estimate; 0 if it is exact.
+    pub fn held_scatter(&self) -> f64 {
+        match self.sampling {
+            // The variance of a block is less than its size times the distance.
+            Some(sampling) if self.held_is_estimated => sampling.most() as f64,
+            _ => 0.0,
+        }
+    }
+
     fn of(snapshot: &Snapshot, source: String) -> ProcessRow {
         let peaks = snapshot.device_peaks.iter();
         let at_ns = snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns);
@@ -411,10 +420,15 @@ fn by_site(sums: Sums) -> Vec<SiteSum> {
 
 impl ProcessSums {
     /// Each call site once, with the memory of all its stacks.
-    pub fn by_site(&self) -> Vec<(SiteId, Tally)> {
+    pub fn by_site(&self) -> Vec<SiteSum> {
         let sites = self.sites.chunk_by(|a, b| a.site == b.site);
         sites
-            .map(|sums| (sums[0].site, Tally::total(sums.iter().map(|sum| sum.tally))))
+            .map(|sums| SiteSum {
+                path: None,
+                tally: Tally::total(sums.iter().map(|sum| sum.tally)),
+                scatter: sums.iter().map(|sum| sum.scatter).fold(0.0, f64::max),
+                ..sums[0]
+            })
             .collect()
     }
 

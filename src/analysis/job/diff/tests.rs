@@ -56,6 +56,24 @@ fn the_rank_that_grew_is_named_first() {
 }
 
 #[test]
+fn a_rank_whose_estimate_changed_by_chance_is_not_named() {
+    let of = |scatter: f64| {
+        let sampled = |run: u32, bytes: &dyn Fn(u32) -> Vec<u64>| {
+            let mut side = side(run, 64, bytes);
+            let sums = side.processes.iter_mut().flat_map(|process| &mut process.sites);
+            sums.for_each(|sum| sum.scatter = scatter);
+            side
+        };
+        let before = sampled(1, &|_| vec![100 * MIB]);
+        let after = sampled(2, &|rank| vec![if rank == 17 { 130 * MIB } else { 100 * MIB }]);
+        compared(before, after).sites[0].stands_out.is_some()
+    };
+    // 230 MiB with an error of sqrt(230 MiB * scatter), and 30 MiB apart.
+    assert!(of(100.0 * 1024.0));
+    assert!(!of(MIB as f64));
+}
+
+#[test]
 fn what_all_ranks_gained_is_said_once() {
     let before = side(1, 8, |_| vec![9 * MIB]);
     let after = side(2, 8, |rank| vec![19 * MIB, if rank < 3 { 5000 } else { 0 }]);
