@@ -372,6 +372,20 @@ impl Native {
         is_vector.then(|| end - first)
     }
 
+    /// As above, if an `absl::InlinedVector` (twice the number of elements plus one, first, capacity) has it. The size of the
+    /// chunk shows that of an element.
+    pub fn bytes_of_inlined_vector(&self, copy: &Copy, place: u64, chunk: &Chunk) -> Option<u64> {
+        // glibc adds less than this to a request. It rounds up to 16 bytes, and leaves no rest that is too small for a chunk.
+        const ROUNDING: u64 = 32;
+        let [sizes, first, capacity] = [-8, 0, 8].map(|offset| copy.word(place.wrapping_add_signed(offset)));
+        let elements = sizes >> 1;
+        if first != chunk.start || sizes & 1 == 0 || !(1..=capacity).contains(&elements) || capacity > chunk.bytes / 8 {
+            return None;
+        }
+        let element = chunk.bytes / capacity & !7;
+        (chunk.bytes - element * capacity < ROUNDING).then_some(element * elements)
+    }
+
     /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.
     pub fn each_chunk(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
         self.each_of_others(copy, see);

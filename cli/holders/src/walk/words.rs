@@ -189,7 +189,24 @@ impl Walk<'_, '_> {
         }
         let owner = self.graph.address(from);
         let class = self.native.class_id(self.copy, owner);
-        self.usual.is_unusual(owner, class, edge.index(), start)
+        self.usual.is_unusual(owner, class, edge.index(), start) || class.is_none() && self.is_unused(from, edge)
+    }
+
+    /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
+    fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
+        let Some((object, field)) = self.graph.parent(from) else {
+            return false;
+        };
+        if self.graph.kind(object) != NodeKind::Native {
+            return false;
+        }
+        let place = self.graph.address(object) + field.index() * 8;
+        let Some(chunk) = self.native.chunk(self.copy, self.graph.address(from)) else {
+            return false;
+        };
+        let used = (self.native.bytes_of_vector(self.copy, place, &chunk))
+            .or_else(|| self.native.bytes_of_inlined_vector(self.copy, place, &chunk));
+        used.is_some_and(|used| edge.index() * 8 >= used)
     }
 
     /// As above, of a block. That of memory without a class is unusual, too, if objects of the class that has the memory
@@ -201,7 +218,7 @@ impl Walk<'_, '_> {
         let owner = self.graph.address(from);
         let class = self.native.class_id(self.copy, owner);
         self.usual.is_unusual_of_block(owner, class, edge.index(), block)
-            || class.is_none() && self.is_unusual_in_object(from, edge)
+            || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
     }
 
     /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.

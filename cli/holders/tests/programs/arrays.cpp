@@ -46,6 +46,19 @@ public:
     std::unique_ptr<Wrapper> wrapper = std::make_unique<Wrapper>();
 };
 
+// As an `absl::InlinedVector` whose elements are in memory of their own.
+struct Interned {
+    uint64_t unused[2] = {}, sizes = 6 << 1 | 1;
+    Memory **elements = static_cast<Memory **>(std::calloc(8, sizeof(Memory *)));
+    uint64_t capacity = 8;
+};
+
+class Entry {
+public:
+    virtual ~Entry() = default;
+    Interned key;
+};
+
 class Cache {
 public:
     virtual ~Cache() = default;
@@ -91,6 +104,14 @@ void stale_in_buffer(Array *array, Block block) {
     auto *buffer = static_cast<volatile Block *>(std::calloc(1 << 17, sizeof(Block)));
     buffer[1000] = block;
     array->wrapper->words[1] = reinterpret_cast<uint64_t>(buffer);
+}
+
+void *entry() { return new Entry; }
+
+// Within the vector's capacity, behind its elements.
+void stale_in_entry(Array *array, Entry *entry) {
+    reinterpret_cast<volatile uint64_t *>(entry->key.elements)[7] =
+        reinterpret_cast<uint64_t>(array->wrapper->buffer->raw.get());
 }
 
 // In the last word of the chunk, which is larger than the object.

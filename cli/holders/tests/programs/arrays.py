@@ -56,6 +56,12 @@ tail = array(block("tail"))
 stale("stale_behind_memory", tail, block("unknown"))
 buffered = array(block("buffered"))
 stale("stale_in_buffer", buffered, block("unknown"))
+# Most arrays have a second pointer to their memory in a vector of another object.
+interned = [array(block("interned")) for _ in range(16)]
+entries = [native("entry") for _ in interned]
+for nth, entry in enumerate(entries):
+    library.stale_in_entry(ctypes.c_void_p(interned[nth].impl), ctypes.c_void_p(entry.impl))
+del entry
 
 
 def array_of_objects(block):
