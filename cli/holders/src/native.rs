@@ -382,7 +382,7 @@ impl Native {
         if first != chunk.start || sizes & 1 == 0 || !(1..=capacity).contains(&elements) || capacity > chunk.bytes / 8 {
             return None;
         }
-        let element = chunk.bytes / capacity & !7;
+        let element = (chunk.bytes / capacity) & !7;
         (chunk.bytes - element * capacity < ROUNDING).then_some(element * elements)
     }
 
