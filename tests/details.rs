@@ -4,7 +4,8 @@ use culeak::kind::Kind::*;
 use culeak::snapshot::ProcessState;
 
 use crate::support::claims::Claims;
-use crate::support::{Lookup, profile};
+use crate::support::compile::executable;
+use crate::support::{Lookup, fake_driver, profile, program};
 
 #[test]
 fn a_row_names_its_thread_by_number_and_name() {
@@ -130,6 +131,25 @@ fn a_stack_deeper_than_the_limit_is_cut_and_marked_as_truncated() {
     assert_eq!(snapshot.process.depth, 5);
     let stack = &snapshot.stacks[snapshot.only(Device).stack.expect("a stack")];
     assert_eq!((stack.frames.len(), stack.truncated), (5, true));
+}
+
+/// As lld links programs. From glibc 2.35 on the loader names the segment of the code only, without the unwind tables.
+#[test]
+fn the_stack_of_a_program_with_gaps_between_its_segments_is_complete() {
+    let flags = ["-Wl,-z,max-page-size=0x200000,-z,separate-code"];
+    let victim = executable("threads", &flags, &[fake_driver()]);
+    let outcome = program(victim).args("from_deep 100").run();
+    let snapshot = outcome.symbolized();
+    let row = snapshot.only(Device);
+    let stack = &snapshot.stacks[row.stack.expect("a stack")];
+    assert!(!stack.truncated);
+    let functions = snapshot.functions(row);
+    assert_eq!(
+        functions.iter().filter(|name| *name == "deep").count(),
+        101,
+        "{functions:?}"
+    );
+    assert!(functions.iter().any(|name| name == "main"), "{functions:?}");
 }
 
 #[test]

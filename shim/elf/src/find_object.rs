@@ -3,7 +3,7 @@
 //! Its address is looked up at run time: a library that is linked with it cannot be loaded by an older glibc. The caller
 //! passes the address to [`prepare`] once, since only the caller knows how to look for it safely at that point.
 
-use crate::loaded::LinkMap;
+use crate::loaded::{LinkMap, Loaded, PAGE};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::dl_phdr_info;
@@ -18,6 +18,7 @@ const MISSING: usize = 1;
 #[derive(Clone, Copy)]
 pub struct Found {
     flags: u64,
+    /// Of one segment, if the object is a main program with gaps between its segments.
     pub start: u64,
     pub end: u64,
     link_map: *const LinkMap,
@@ -62,8 +63,8 @@ impl Found {
         self.link_map
     }
 
-    /// The description that `dl_iterate_phdr` would give of the object. `None` if the program headers are not in its
-    /// first page, the only page that is known to be mapped.
+    /// The description that `dl_iterate_phdr` would give of the object. `None` if the program headers of a library are not in
+    /// its first page, the only page that is known to be mapped.
     ///
     /// # Safety
     /// The object is loaded.
@@ -71,15 +72,35 @@ impl Found {
         if self.link_map.is_null() {
             return None;
         }
-        // SAFETY: the loader's entry exists, and the first page is mapped, as long as the object is loaded.
-        unsafe { (*self.link_map).info(self.start) }
+        // SAFETY: the loader's entry exists as long as the object is loaded.
+        let map = unsafe { &*self.link_map };
+        // A segment may begin within a page, and an object does not.
+        let of_object = match self.start.is_multiple_of(PAGE) {
+            // SAFETY: the first page is mapped as long as the object is loaded.
+            true => unsafe { map.info(self.start) },
+            false => None,
+        };
+        of_object.or_else(|| map.program_info())
+    }
+
+    /// Where the object begins and ends, with its unwind tables.
+    ///
+    /// # Safety
+    /// The object is loaded.
+    pub unsafe fn bounds(&self) -> (u64, u64) {
+        let named = (self.start, self.end);
+        if self.unwind_index == 0 || (self.start..self.end).contains(&self.unwind_index) {
+            return named;
+        }
+        // SAFETY: by the contract of this function.
+        unsafe { self.info().map_or(named, |info| Loaded::new(&info).bounds()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Loaded, find_loaded};
+    use crate::find_loaded;
 
     #[test]
     fn the_answer_is_what_the_loader_lists() {

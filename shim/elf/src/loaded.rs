@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
 use libc::{Elf64_Phdr, dl_phdr_info, size_t};
 
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// A loaded object. It borrows the loader's description, which is valid only inside the callback that received it.
 pub struct Loaded<'a> {
@@ -174,6 +174,23 @@ impl LinkMap {
         info.dlpi_phdr = start.wrapping_add(header.e_phoff) as *const Elf64_Phdr;
         info.dlpi_phnum = header.e_phnum;
         Some(info)
+    }
+
+    /// The same of the main program, whose program headers the kernel passes to it. `None` if this is another object.
+    pub fn program_info(&self) -> Option<dl_phdr_info> {
+        // SAFETY: no preconditions.
+        let (headers, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
+        // SAFETY: integers and pointers: all zeros is a value.
+        let mut info: dl_phdr_info = unsafe { core::mem::zeroed() };
+        info.dlpi_addr = self.bias;
+        info.dlpi_name = self.name;
+        info.dlpi_phdr = headers as *const Elf64_Phdr;
+        info.dlpi_phnum = count as u16;
+        // SAFETY: the main program is never unloaded.
+        let program = unsafe { Loaded::new(&info) };
+        // With the bias of another object, the headers would not be where they are.
+        let is_program = program.segments(libc::PT_PHDR).any(|segment| segment.start == headers);
+        is_program.then_some(info)
     }
 
     /// # Safety

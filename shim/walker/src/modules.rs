@@ -29,10 +29,14 @@ pub fn containing(address: u64, closing: bool) -> Option<Module> {
         unsafe { find_object::prepare(function) };
     }
     if find_object::is_available() {
-        return find_object::containing(address).map(|found| Module {
-            start: found.start,
-            end: found.end,
-            index: found.unwind_index,
+        return find_object::containing(address).map(|found| {
+            // SAFETY: the object has a frame on this stack.
+            let (start, end) = unsafe { found.bounds() };
+            Module {
+                start,
+                end,
+                index: found.unwind_index,
+            }
         });
     }
     // While a module is being closed, only the loader's list is current.
