@@ -80,7 +80,7 @@ impl Sample {
         self
     }
 
-    /// A stack for each of so many call sites, `site_0` and so on.
+    /// The stacks of this many call sites: `site_0`, `site_1` …
     pub fn sites(&mut self, count: usize) -> Vec<usize> {
         let site = |nth| {
             let (function, place) = (format!("site_{nth}"), format!("/src/app.cu:{}", 10 + nth));

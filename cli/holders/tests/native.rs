@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use culeak::snapshot::Class;
 use culeak_holders::copy::Copy;
 use culeak_holders::modules::Modules;
+use culeak_holders::native::vectors::bytes_of_vector;
 use culeak_holders::native::{Chunk, Heap, Native, NativeRoot};
 use culeak_holders::source::Source;
 use culeak_holders::source::live::Process;
@@ -121,7 +122,7 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
                     continue;
                 };
                 if seen.insert(chunk.start, ()).is_none() {
-                    let used = native.bytes_of_vector(copy, at, &chunk).unwrap_or(chunk.bytes);
+                    let used = bytes_of_vector(copy, at, &chunk).unwrap_or(chunk.bytes);
                     let words = (chunk.start..chunk.start + used).step_by(8);
                     open.extend(words.map(|at| (at, copy.word(at), Some(chunk))));
                 }

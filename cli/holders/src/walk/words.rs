@@ -7,7 +7,7 @@ use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
-use crate::native::{Chunk, Heap, NativeRoot};
+use crate::native::{Chunk, Heap, NativeRoot, vectors};
 use crate::python::TypeId;
 
 /// Words that are looked at before those that they lead to have been loaded.
@@ -204,8 +204,8 @@ impl Walk<'_, '_> {
         let Some(chunk) = self.native.chunk(self.copy, self.graph.address(from)) else {
             return false;
         };
-        let used = (self.native.bytes_of_vector(self.copy, place, &chunk))
-            .or_else(|| self.native.bytes_of_inlined_vector(self.copy, place, &chunk));
+        let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
+            .or_else(|| vectors::bytes_of_inlined_vector(self.copy, place, &chunk));
         used.is_some_and(|used| edge.index() * 8 >= used)
     }
 
@@ -237,7 +237,7 @@ impl Walk<'_, '_> {
             // The elements of a vector are alike, and their number varies.
             let place = owner + field.index() * 8;
             let chunk = self.native.chunk(self.copy, start);
-            let used = chunk.and_then(|chunk| self.native.bytes_of_vector(self.copy, place, &chunk));
+            let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
             used.is_none_or(|used| edge.index() * 8 >= used)
         }
     }
