@@ -33,7 +33,8 @@ out=$(cd "$out" && pwd)
 if ! "$root/benches/event.sh" --build "$out/bin" >"$out/bin/event.log" 2>&1; then
     echo "could not build event.c and its driver; see $out/bin/event.log" >&2
 fi
-rm -f "$out/bin/cost"
+rm -f "$out/bin/cost" "$out/bin/switch.so"
+"${CC:-cc}" -O2 -shared -fPIC "$here/switch.c" -o "$out/bin/switch.so" || echo "could not build switch.c" >&2
 # In a subshell: toolkit.sh exits if there is no nvcc.
 (
     source "$root/tests/gpu/toolkit.sh"

@@ -1,7 +1,6 @@
 """Draws the cost of culeak beside other tools: `run.sh --sides`.
 
-Each workload runs bare and under each tool by turns; its bar is the median ratio to the bare run of the same turn. `sides.json` has the
-figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out of the picture; the table has the reason.
+Each workload runs bare and under each tool by turns; its bar is the median ratio to bare. `sides.json` has the figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out of the picture; the table has the reason.
 """
 
 import argparse
@@ -16,8 +15,8 @@ import targets
 from harness import Failure, Missing
 from pairs import sanitizer, table
 from suite import find_machine
+from targets import SAMPLED, Switched
 
-SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
 FULL, SAMPLE, SANITIZER, TORCH = "culeak", "culeak --sample 512KiB", "compute-sanitizer", "PyTorch's recorder"
 # Python's own memory, as the twin of tensors: blocks of the size at which memray sees a call of malloc.
 TWIN = """
@@ -33,86 +32,96 @@ print("NANOSECONDS", statistics.median(each))
 
 
 def workloads(t):
-    """Name, unit, and a function of each tool that measures one run; `bare` is without a tool."""
-    cost = t.machine.out / "bin" / "cost"
-    nanoseconds = lambda text: float(re.search(r"NANOSECONDS ([\d.]+)", text)[1])
+    """Name, unit, a function that measures a bare run, and for each tool one that returns its multiple of the bare time it is given.
 
-    def call(case, how, env=None, before=()):
+    culeak and PyTorch's recorder are measured against bare turns of their own process, the other tools against the bare run."""
+    cost = t.machine.out / "bin" / "cost"
+
+    def call(case, before=()):
         if not cost.exists():
             raise Missing("cost.cu was not built")
-        return nanoseconds(t.machine.run(*before, cost, case, how=how, env=env, fresh=True, timeout=t.left(60)).must().out)
+        return nanoseconds(t.machine.run(*before, cost, case, how="bare", fresh=True, timeout=t.left(60)).must().out)
+
+    def switched(command, env=None, what=""):
+        return Switched(t, 1, command, env).ratio(what=what)
 
     for name, case in (("cudaMallocAsync + cudaFreeAsync", "ordered_pair"), ("20,000 live cudaMalloc", "many_live")):
-        yield name, "ns", {
-            "bare": lambda case=case: call(case, "bare"),
-            FULL: lambda case=case: call(case, "preload"),
-            SAMPLE: lambda case=case: call(case, "preload", SAMPLED),
-            SANITIZER: lambda case=case: call(case, "bare", before=sanitizer()),
+        yield name, "ns", lambda case=case: call(case), {
+            FULL: lambda bare, case=case: switched([cost, case]),
+            SAMPLE: lambda bare, case=case: switched([cost, case], SAMPLED),
+            SANITIZER: lambda bare, case=case: call(case, sanitizer()) / bare,
         }
-    # Both figures of a run are kept, so that a process of PyTorch is started once for them.
-    runs = {}
+    # Both figures of a process of PyTorch are kept, so that it is started once for them.
+    kept = {}
 
-    def torch(word, tool, mode="plain", how="bare", env=None):
-        kept = runs.setdefault(tool, {})
-        if word not in kept:
-            kept.update({word: values[0] for word, values in targets.step(t, targets.torch_of(t), mode, how, env)[0].items()})
-        return kept.pop(word)
+    def torch(tool, word, measure):
+        mine = kept.setdefault(tool, {})
+        if word not in mine:
+            mine.update(measure())
+        return mine.pop(word)
 
-    for name, unit, word, recorded in (
-        ("torch.empty + del", "ns", "PAIR", "RECORDED_PAIR"),
-        ("transformer step", "ms", "STEP", "RECORDED"),
-    ):
-        yield name, unit, {
-            "bare": lambda word=word: torch(word, "bare"),
-            FULL: lambda word=word: torch(word, FULL, how="preload"),
-            SAMPLE: lambda word=word: torch(word, SAMPLE, how="preload", env=SAMPLED),
-            TORCH: lambda recorded=recorded: torch(recorded, TORCH, "recorder"),
+    def recorded(env):
+        runs = Switched(t, 1, [t.machine.python, targets.HERE / "step.py", "switched", targets.torch_of(t), t.times(60)], env)
+        return {word: runs.ratio(what=word) for word in ("STEP", "PAIR")}
+
+    def recorder():
+        timed = targets.step(t, targets.torch_of(t), "recorder")[0]
+        return {word: timed[beside][0] / timed[word][0] for word, beside in (("STEP", "RECORDED"), ("PAIR", "RECORDED_PAIR"))}
+
+    plain = lambda: {word: values[0] for word, values in targets.step(t, targets.torch_of(t))[0].items()}
+    for name, unit, word in (("torch.empty + del", "ns", "PAIR"), ("transformer step", "ms", "STEP")):
+        yield name, unit, lambda word=word: torch("bare", word, plain), {
+            FULL: lambda bare, word=word: torch(FULL, word, lambda: recorded(None)),
+            SAMPLE: lambda bare, word=word: torch(SAMPLE, word, lambda: recorded(SAMPLED)),
+            TORCH: lambda bare, word=word: torch(TORCH, word, recorder),
         }
     pair = lambda run: run[0] + run[1]
-    yield "malloc + free, host memory", "ns", {
-        "bare": lambda: pair(targets.event(t, "malloc")),
-        "heaptrack": lambda: pair(targets.event(t, "malloc", under=targets.heaptrack(t))),
+    yield "malloc + free, host memory", "ns", lambda: pair(targets.event(t, "malloc")), {
+        "heaptrack": lambda bare: pair(targets.event(t, "malloc", under=targets.heaptrack(t))) / bare,
     }
     script = t.machine.out / "twin.py"
     script.write_text(TWIN)
 
-    def memray():
+    def memray(bare):
         found = t.machine.run(t.machine.python, "-c", "import memray", how="bare", fresh=True)
         if found.code != 0:
             raise Missing("no memray")
         options = ("-m", "memray", "run", "--native", "--trace-python-allocators", "--force", "-o", t.machine.out / "twin.bin")
-        return nanoseconds(t.must([t.machine.python, *options, script], env={}).stdout)
+        return nanoseconds(t.must([t.machine.python, *options, script], env={}).stdout) / bare
 
-    yield "bytearray + del, host memory", "ns", {
-        "bare": lambda: nanoseconds(t.must([t.machine.python, script], env={}).stdout),
-        "memray --native": memray,
-    }
+    yield "bytearray + del, host memory", "ns", lambda: nanoseconds(t.must([t.machine.python, script], env={}).stdout), {"memray --native": memray}
+
+
+def nanoseconds(text):
+    return float(re.search(r"NANOSECONDS ([\d.]+)", text)[1])
 
 
 def measured(t, turns):
-    """For each workload: its unit and the times of each tool, one for each turn; and why tools are missing."""
+    """For each workload: its unit, the bare times and the ratios of each tool, one for each turn; and why tools are missing."""
     found, missing = [], {}
-    for name, unit, tools in workloads(t):
-        times = {tool: [] for tool in tools}
-        for _ in range(t.times(turns)):
-            for tool, once in tools.items():
-                if tool in missing.get(name, {}):
-                    continue
-                try:
-                    times[tool].append(once())
-                except (Missing, Failure) as why:
-                    missing.setdefault(name, {})[tool] = str(why).splitlines()[0]
-        if times["bare"]:
-            kept = {tool: each for tool, each in times.items() if len(each) == len(times["bare"])}
-            found.append({"name": name, "unit": unit, "times": kept})
+    for name, unit, once, tools in workloads(t):
+        bare, ratios, absent = [], {tool: [] for tool in tools}, {}
+        try:
+            for _ in range(t.times(turns)):
+                bare.append(once())
+                for tool, measure in tools.items():
+                    if tool in absent:
+                        continue
+                    try:
+                        ratios[tool].append(measure(bare[-1]))
+                    except (Missing, Failure) as why:
+                        absent[tool] = str(why).splitlines()[0]
+        except (Missing, Failure) as why:
+            absent["bare"] = str(why).splitlines()[0]
+        if absent:
+            missing[name] = absent
+        if bare:
+            found.append({"name": name, "unit": unit, "bare": bare, "ratios": {tool: each for tool, each in ratios.items() if each and tool not in absent}})
     return found, missing
 
 
-def ratios(workload):
-    """Median ratio to the bare run of the same turn."""
-    bare = workload["times"]["bare"]
-    others = {tool: times for tool, times in workload["times"].items() if tool != "bare"}
-    return {tool: statistics.median(b / a for a, b in zip(bare, times)) for tool, times in others.items()}
+def medians(workload):
+    return {tool: statistics.median(each) for tool, each in workload["ratios"].items()}
 
 
 COLOURS = {FULL: "#2a7f3f", SAMPLE: "#7fbf7b", SANITIZER: "#b35806", TORCH: "#e08214", "heaptrack": "#542788", "memray --native": "#8073ac"}
@@ -125,11 +134,11 @@ def svg(found, words):
     parts, y = [], 34
     for workload in found:
         parts.append(f'<text x="10" y="{y + 11}" font-weight="bold">{html.escape(workload["name"])}</text>')
-        bare = statistics.median(workload["times"]["bare"])
+        bare = statistics.median(workload["bare"])
         digits = 0 if workload["unit"] == "ns" else 2
         parts.append(f'<text x="{NAMES}" y="{y + 11}" fill="#666">bare {bare:.{digits}f} {workload["unit"]}</text>')
         y += BAR + 3
-        for tool, ratio in ratios(workload).items():
+        for tool, ratio in medians(workload).items():
             width = max(scale * (min(ratio, longest) - 1) / (longest - 1), 1)
             parts.append(f'<text x="{NAMES - 8}" y="{y + 11}" text-anchor="end">{html.escape(tool)}</text>')
             parts.append(f'<rect x="{NAMES}" y="{y}" width="{width:.1f}" height="{BAR - 3}" fill="{COLOURS[tool]}"/>')
@@ -161,9 +170,9 @@ def main():
         found, missing = measured(trial, options.turns)
         (options.out / "sides.json").write_text(json.dumps({"machine": words, "workloads": found, "missing": missing}, indent=1) + "\n")
     rows = [
-        [workload["name"], f"{statistics.median(workload['times']['bare']):.2f} {workload['unit']}", tool, f"{ratio:.2f}"]
+        [workload["name"], f"{statistics.median(workload['bare']):.2f} {workload['unit']}", tool, f"{ratio:.2f}"]
         for workload in found
-        for tool, ratio in ratios(workload).items()
+        for tool, ratio in medians(workload).items()
     ]
     rows += [[name, "", tool, f"not measured: {why}"] for name, tools in missing.items() for tool, why in tools.items()]
     table(options.out / "sides.md", f"{words}.", ["workload", "bare", "tool", "times bare"], rows)

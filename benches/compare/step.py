@@ -1,12 +1,15 @@
 """One transformer training step in PyTorch, timed: the total cost of recording every tensor.
 
-    step.py plain | recorder [DEVICE] [STEPS]
+    step.py plain | recorder | switched [DEVICE] [STEPS]
 
 prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `plain` also
 prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same with PyTorch's own
 memory recorder (native and Python stacks) off and on alternately, and prints `STEP`, `RECORDED`, `PAIR` and `RECORDED_PAIR`.
+`switched`, under switch.so, times them bare and under culeak by turns, and prints `WAY STEP name milliseconds ratio` and `WAY
+PAIR name nanoseconds ratio`, where the ratio is the median of those to the bare step of the same turn.
 """
 
+import ctypes
 import statistics
 import sys
 import time
@@ -56,6 +59,20 @@ def pairs(count):
     return taken
 
 
+def by_turns(word, turns, measure):
+    """Times each way of switch.so in each turn, every other turn in the opposite order."""
+    ways = {"bare": 0, "culeak": 1, "clock only": 3}
+    seen = {name: [] for name in ways}
+    for turn in range(turns):
+        for name in list(ways)[:: 1 if turn % 2 else -1]:
+            ctypes.CDLL(None).switch_to(ways[name])
+            seen[name].append(measure())
+    ctypes.CDLL(None).switch_to(0)
+    for name, taken in seen.items():
+        ratios = [way / bare for way, bare in zip(taken, seen["bare"])]
+        print("WAY", word, name.replace(" ", "_"), statistics.median(taken), statistics.median(ratios))
+
+
 timed(max(steps // 4, 1))
 before = handed_out()
 step()
@@ -63,6 +80,10 @@ events = handed_out() - before
 if mode == "plain":
     print("STEP", statistics.median(timed(steps)), events)
     print("PAIR", statistics.median(pairs(4 * steps)), 1)
+elif mode == "switched":
+    # The first of three steps in a row is not counted: it frees what steps of another way have left.
+    by_turns("STEP", steps, lambda: statistics.median(timed(3)[1:]))
+    by_turns("PAIR", 4 * steps, lambda: pairs(1)[0])
 else:
     of_steps, of_pairs = ([], []), ([], [])
     for _ in range(4):

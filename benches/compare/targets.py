@@ -1,8 +1,8 @@
 """Measures every performance target of culeak, one row each; started by run.sh, which lists the options.
 
 A row is measured, or gives the reason why not: a figure that was not measured is never printed. Ratios are of alternating
-pairs of runs; their median counts, with the range beside it. `targets.md` contains the table, and `events.md`, `calls.md` and
-`steps.md` the figures behind it.
+pairs of runs; their median counts, with the range beside it. Calls and steps are measured bare and under culeak in
+one process. `targets.md` contains the table, and `events.md`, `calls.md` and `steps.md` the figures behind it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "gpu"))
 
 from frameworks import UNCACHED
-from harness import Failure, Missing, tail
+from harness import CULEAK, Failure, Missing, tail
 from pairs import Ratio, alternating, exclusion, sanitizer, table
 from suite import find_machine
 
@@ -183,8 +183,54 @@ def threads(t):
 # ---- calls of the real driver ----
 
 
-@group("calls", ("cudaMallocAsync + cudaFreeAsync", "<= 1.3x bare"), ("20,000 live cudaMalloc of 512 B", "<= 1.15x bare"))
-def calls(t):
+def nanoseconds(run):
+    return float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
+
+
+class Switched:
+    """Runs of a program that works bare and under culeak by turns in one process (switch.c): two processes can differ by more
+    than the targets allow."""
+
+    def __init__(self, t, processes, command, env=None):
+        library = t.machine.out / "bin" / "switch.so"
+        if not library.exists():
+            raise Missing("switch.so was not built")
+        env = {**t.quiet, **(env or {})}
+        self.runs = [
+            t.machine.run(*command, env=env, how="preload", preload=(library, CULEAK), fresh=True, timeout=t.left(90)).must()
+            for _ in range(t.times(processes))
+        ]
+        self.seen = collections.defaultdict(list)
+        for run in self.runs:
+            for what, way, figure, ratio in re.findall(r"^WAY (?:([A-Z]+) )?(\w+) ([\d.]+) ([\d.]+)$", run.out, re.M):
+                self.seen[what, way].append((float(figure), float(ratio)))
+        if not self.seen:
+            raise Failure(f"{' '.join(map(str, command))} printed no figures\n{tail(self.runs[0].out + self.runs[0].err)}")
+
+    def figure(self, way, what=""):
+        """The median over the processes, in the unit of the program."""
+        return median([figure for figure, _ in self.seen[what, way]])
+
+    def ratio(self, way="culeak", what=""):
+        """The median over the processes of their median ratios to bare."""
+        return median([ratio for _, ratio in self.seen[what, way]])
+
+    def words(self, way="culeak", what=""):
+        ratios = [ratio for _, ratio in self.seen[what, way]]
+        return f"{self.ratio(way, what):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+
+    def own_estimate(self, t):
+        """Nanoseconds of an event by the recorder's own clock."""
+        own = t.machine.losses(self.runs[-1].recording())
+        return own["recorder_ns"] / max(own["events"], 1)
+
+
+SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
+# No native stack is taken, and a program without Python has no other.
+WITHOUT_STACKS = {"CULEAK_STACKS": "python"}
+
+
+def program_of_calls(t):
     program = t.machine.out / "bin" / "cost"
     if not program.exists():
         log = program.with_suffix(".log").read_text().strip().splitlines()
@@ -192,15 +238,26 @@ def calls(t):
     tried = t.machine.run(program, "plain_pair", how="bare", fresh=True)
     if tried.code != 0:
         raise Missing(f"no working GPU: {tried.err.strip().splitlines()[-1] if tried.err.strip() else f'exit {tried.code}'}")
+    return program
+
+
+@group(
+    "calls",
+    ("cudaMallocAsync + cudaFreeAsync", "<= 1.30x bare"),
+    ("sampled, 512 KiB: cudaMallocAsync + cudaFreeAsync", "<= 1.10x bare"),
+    ("20,000 live cudaMalloc of 512 B", "<= 1.15x bare"),
+    ("sampled, 512 KiB: 20,000 live cudaMalloc of 512 B", "no target"),
+)
+def calls(t):
+    program = program_of_calls(t)
     rows, answers = [], []
-    for name, case, wanted in (
-        ("cudaMallocAsync + cudaFreeAsync, 100,000 pairs", "ordered_pair", 1.3),
-        ("20,000 live cudaMalloc of 512 B", "many_live", 1.15),
-        ("cudaMalloc + cudaFree, 10,000 pairs", "plain_pair", None),
+    for name, case, wanted, wanted_sampled in (
+        ("cudaMallocAsync + cudaFreeAsync", "ordered_pair", 1.30, 1.10),
+        ("20,000 live cudaMalloc of 512 B", "many_live", 1.15, None),
+        ("cudaMalloc + cudaFree", "plain_pair", None, None),
     ):
-        bare, watched = alternating(t.machine, [program, case], pairs=t.times(7), how="preload")
-        without, within = ([nanoseconds(run) for run in runs] for runs in (bare, watched))
-        ratio = Ratio(without, within)
+        full, sampled, bare_stacks = (Switched(t, 5, [program, case], env) for env in (None, SAMPLED, WITHOUT_STACKS))
+        bare = full.figure("bare")
         beside = []
         for label, options in (("compute-sanitizer", lambda: []), ("its kernels excluded", lambda: exclusion([program, "plain_pair"]))):
             try:
@@ -208,16 +265,19 @@ def calls(t):
                 if label != "compute-sanitizer" and not chosen:
                     raise Missing("no spelling of the option was accepted")
                 run = t.machine.run(*sanitizer(*chosen), program, case, how="bare", fresh=True, timeout=t.left(60)).must()
-                beside.append((label, f"{nanoseconds(run) / median(without):.1f}x"))
+                beside.append((label, f"{nanoseconds(run) / bare:.1f}x"))
             except (Missing, Failure) as problem:
                 beside.append((label, f"not measured: {str(problem).splitlines()[0]}"))
-        own = t.machine.losses(watched[-1].recording())
-        rows.append([name, f"{median(without):.0f}", f"{median(within):.0f}", str(ratio), *(figure for _, figure in beside), f"{own['recorder_ns'] / max(own['events'], 1):.0f}"])
-        if wanted:
-            answers.append((f"{ratio}x ({', '.join(' '.join(pair) for pair in beside)})", ratio.median <= wanted))
-    heads = ["operation", "bare, ns", "culeak, ns", "ratio, median of pairs (range)", "compute-sanitizer --leak-check full", "kernels excluded", "recorder's own estimate, ns an event"]
-    table(t.machine.out / "calls.md", f"Cost of one call; medians of {t.times(7)} alternating pairs of runs, compute-sanitizer one run each.", heads, rows)
-    yield from answers
+        floors = [full.words(way) for way in ("empty_hook", "clock_only")]
+        rows.append([name, f"{bare:.0f}", *floors, bare_stacks.words(), sampled.words(), full.words(), f"{full.own_estimate(t):.0f}", *(figure for _, figure in beside)])
+        for runs, limit, words in ((full, wanted, beside), (sampled, wanted_sampled, [])):
+            more = f"{(runs.ratio() - 1) * runs.figure('bare'):.0f} ns more than {runs.figure('bare'):.0f}"
+            figure = ", ".join([more, *(" ".join(pair) for pair in words)])
+            answers.append((f"{runs.words()}x ({figure}; clock only {runs.words('clock_only')}x)", limit and runs.ratio() <= limit))
+    heads = ["operation", "bare, ns", "an empty hook", "the clock only", "culeak without stacks", "culeak, sampled", "culeak", "culeak's own estimate, ns an event", "compute-sanitizer --leak-check full", "kernels excluded"]
+    title = f"Time of a call against bare ones of the same process; medians of {t.times(5)} processes (range), compute-sanitizer one process against bare."
+    table(t.machine.out / "calls.md", title, heads, rows)
+    yield from answers[:4]
 
 
 # ---- PyTorch ----
@@ -241,94 +301,46 @@ def step(t, device, mode="plain", how="bare", env=None):
     return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED|PAIR|RECORDED_PAIR) ([\d.]+) (\d+)$", run.out, re.M)}, run
 
 
+# Name, variables of culeak and of PyTorch, processes, and the limits for a step and a pair.
+WAYS_OF_STEPS = (
+    ("every tensor recorded", {}, 3, 1.05, None),
+    ("caching off: every tensor a call of the driver", UNCACHED, 2, 1.03, None),
+    ("--sample 512KiB", SAMPLED, 3, 1.01, 1.05),
+    ("--stacks python", {"CULEAK_STACKS": "python"}, 2, None, 1.10),
+)
+
+
 @group(
     "steps",
-    ("transformer step, every tensor a call of the driver (caching off)", "<= 1.03x bare"),
-    ("transformer step, every tensor recorded, caching on", "<= 1.03x bare"),
+    *(
+        (f"{what}: {name}", f"<= {limit:.2f}x bare" if limit else "no target")
+        for name, _, _, *limits in WAYS_OF_STEPS
+        for what, limit in zip(("transformer step", "torch.empty + del"), limits)
+    ),
 )
 def steps(t):
     device = torch_of(t)
-    seen, events, last = collections.defaultdict(list), {}, {}
-    ways = [("caching off", UNCACHED), ("caching on", {})]
-    step(t, device)  # warms up the file caches
-    for _ in range(t.times(4)):
-        for name, env in ways:
-            for how in ("bare", "preload"):
-                timed, run = step(t, device, how=how, env=env)
-                seen[name, how].append(timed["STEP"][0])
-                events[name] = max(events.get(name, 0), timed["STEP"][1])
-                last[name, how] = run
-    recorder = "not measured: no GPU"
-    if device == "cuda":
-        try:
-            times = [step(t, device, "recorder")[0] for _ in range(t.times(2))]
-            recorder = Ratio([timed["STEP"][0] for timed in times], [timed["RECORDED"][0] for timed in times])
-        except Failure as failure:
-            recorder = f"not measured: {str(failure).splitlines()[0]}"
+    _, first = step(t, device)  # warms up the file caches
+    blocks = int(re.search(r"^STEP [\d.]+ (\d+)$", first.out, re.M)[1])
     rows = []
-    for name, _ in ways:
-        recordings = last[name, "preload"].recordings()
-        losses = t.machine.losses(recordings[0]) if recordings else {"events": 0, "recorder_ns": 0}
-        ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
-        rows.append([name, events[name], *(f"{median(seen[name, how]):.2f}" for how in ("bare", "preload")), str(ratio), f"{losses['events']:,}", f"{losses['recorder_ns'] / max(losses['events'], 1):.0f}"])
-    heads = ["PyTorch's allocator", "its blocks in a step", "bare, ms", "culeak, ms", "ratio, median of pairs (range)", "events culeak recorded in all", "recorder's own estimate, ns an event"]
-    table(t.machine.out / "steps.md", f"A transformer training step on {device}; medians of {t.times(4)} alternating pairs of processes. PyTorch's own recorder, switched on and off in one process: {recorder}.", heads, rows)
-    for name, _ in ways:
-        ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
-        yield f"{ratio}x (PyTorch's recorder: {recorder})", ratio.median <= 1.03
-
-
-# ---- sampled stacks, and cheaper ones ----
-
-
-SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
-
-
-def of_fastest(without, within):
-    """The ratio of the fastest runs. Other work on the machine makes runs slower, never faster, and by more than the targets allow."""
-    return min(within) / min(without)
-
-
-def nanoseconds(run):
-    return float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
-
-
-@group(
-    "sampled_calls",
-    ("sampled, 512 KiB: cudaMallocAsync + cudaFreeAsync", "<= 1.10x bare"),
-    ("sampled, 512 KiB: 20,000 live cudaMalloc of 512 B", "no target"),
-)
-def sampled_calls(t):
-    program = t.machine.out / "bin" / "cost"
-    if not program.exists():
-        raise Missing("cost.cu was not built: no nvcc")
-    for case, wanted in (("ordered_pair", 1.10), ("many_live", None)):
-        bare, watched = alternating(t.machine, [program, case], env=SAMPLED, pairs=t.times(7), how="preload")
-        without, within = ([nanoseconds(run) for run in runs] for runs in (bare, watched))
-        ratio = Ratio(without, within)
-        figure = f"{of_fastest(without, within):.3f}x ({min(without):.0f} ns bare, {min(within):.0f}); pairs {ratio}x"
-        yield figure, wanted and of_fastest(without, within) <= wanted
-
-
-@group(
-    "sampled_steps",
-    ("sampled, 512 KiB: torch.empty + del", "<= 1.05x bare"),
-    ("sampled, 512 KiB: transformer step, caching on", "<= 1.01x bare"),
-    ("--stacks python: torch.empty + del", "<= 1.10x bare"),
-    ("--stacks python: transformer step, caching on", "no target"),
-)
-def sampled_steps(t):
-    device = torch_of(t)
-    ways = {"bare": {}, "sampled": SAMPLED, "python": {"CULEAK_STACKS": "python"}}
-    step(t, device)  # warms up the file caches
-    seen = by_turns(t, 6, ways, lambda way: step(t, device, how="bare" if way == "bare" else "preload", env=ways[way])[0])
-    for way, limits in (("sampled", {"PAIR": 1.05, "STEP": 1.01}), ("python", {"PAIR": 1.10, "STEP": None})):
-        for what, limit in limits.items():
-            without, within = ([timed[what][0] for timed in seen[name]] for name in ("bare", way))
-            ratio = Ratio(without, within)
-            unit = "ns" if what == "PAIR" else "ms"
-            figure = f"{of_fastest(without, within):.3f}x ({min(without):.2f} {unit} bare, {min(within):.2f}); pairs {ratio}x"
-            yield figure, limit and of_fastest(without, within) <= limit
+    try:
+        for name, env, processes, *limits in WAYS_OF_STEPS:
+            runs = Switched(t, processes, [t.machine.python, HERE / "step.py", "switched", device, t.times(60)], env)
+            for what, unit, limit in zip(("STEP", "PAIR"), ("ms", "ns"), limits):
+                figures = [f"{runs.figure(way, what):.{2 if unit == 'ms' else 0}f}" for way in ("bare", "culeak")]
+                rows.append([name, {"STEP": "step", "PAIR": "torch.empty + del"}[what], unit, *figures, runs.words("clock_only", what), runs.words("culeak", what), len(runs.runs)])
+                yield f"{runs.words('culeak', what)}x of {figures[0]} {unit} (clock only {runs.words('clock_only', what)}x)", limit and runs.ratio("culeak", what) <= limit
+    finally:
+        recorder = "not measured: no GPU"
+        if device == "cuda":
+            try:
+                times = [step(t, device, "recorder")[0] for _ in range(t.times(2))]
+                recorder = ", ".join(str(Ratio([timed[a][0] for timed in times], [timed[b][0] for timed in times])) for a, b in (("STEP", "RECORDED"), ("PAIR", "RECORDED_PAIR")))
+            except (Failure, Missing) as problem:
+                recorder = f"not measured: {str(problem).splitlines()[0]}"
+        heads = ["recording", "work", "unit", "bare", "culeak", "the clock only, ratio", "culeak, ratio", "processes"]
+        title = f"A transformer training step on {device} ({blocks} blocks of PyTorch's allocator) and a tensor that is allocated and freed, against bare ones of the same process; medians of processes (range). PyTorch's own recorder, switched on and off in one process: {recorder} (step, pair)."
+        table(t.machine.out / "steps.md", title, heads, rows)
 
 
 # ---- with an event log ----
@@ -370,8 +382,7 @@ def timeline(t):
         if program.exists():
             for name, case in (("cudaMallocAsync + cudaFreeAsync", "ordered_pair"), ("cudaMalloc + cudaFree", "plain_pair")):
                 def pair(way):
-                    run = t.machine.run(program, case, env=WAYS_TO_RECORD.get(way), how="bare" if way == "bare" else "preload", fresh=True).must()
-                    return float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
+                    return nanoseconds(t.machine.run(program, case, env=WAYS_TO_RECORD.get(way), how="bare" if way == "bare" else "preload", fresh=True).must())
 
                 rows.append(timeline_rows(name, "ns", by_turns(t, 5, ways, pair)))
         device = torch_of(t)
