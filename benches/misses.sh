@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# How many cache lines an allocation and its free miss, by cachegrind's model of a cache of 32 KiB (8-way) and one of 1 MiB (16-way): with
-# warm caches, and with 48 KiB or 2 MiB of other memory read after each event, which leaves nothing in the first or in either of them.
+# What an allocation and its free cost a program that does much else in between.
 #
 #   benches/misses.sh [CULEAK]          default: target/release/culeak; needs valgrind
+#   benches/misses.sh --times [CULEAK]  only the times
 #
-# A row is the difference between a recorded and a bare run, and between 4 rounds of 500 blocks and 2, for a pair.
+# First the data lines that they miss, by cachegrind's model of a cache of 32 KiB (8-way) and one of 1 MiB (16-way): with warm
+# caches, and with 48 KiB or 2 MiB of other memory read after each event, which leaves nothing in the first or in either of them.
+# A row is the difference between a recorded and a bare run, and between 4 rounds of 500 blocks and 2, for a pair. Then times:
+# with warm caches, and with 2 MiB of other memory read and 1 MiB of other code run after each event.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
+times_only=""
+if [ "${1:-}" = --times ]; then times_only=1; shift; fi
 culeak=$(realpath "${1:-target/release/culeak}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -21,13 +26,44 @@ run() { # run ROUNDS FLUSH [NAME=VALUE…]: instructions, lines missed in the fi
         --cachegrind-out-file=/dev/null "$work/misses" "$1" 500 "$2" 2>&1 >/dev/null |
         awk '/I +refs:/ { gsub(",", ""); i = $4 } /D1 +misses:/ { gsub(",", ""); d = $4 } /LLd misses:/ { gsub(",", ""); l = $4 } END { print i, d, l }'
 }
-echo "| other memory read after an event | instructions | data lines missed in 32 KiB | in 1 MiB |"
-echo "| --- | --- | --- | --- |"
-for flush in 0 49152 2097152; do
-    for rounds in 2 4; do
-        read -r "bi$rounds" "bd$rounds" "bl$rounds" < <(run "$rounds" "$flush")
-        read -r "ci$rounds" "cd$rounds" "cl$rounds" < <(run "$rounds" "$flush" "LD_PRELOAD=$shim")
+lines() {
+    local flush rounds
+    echo "| other memory read after an event | instructions | data lines missed in 32 KiB | in 1 MiB |"
+    echo "| --- | --- | --- | --- |"
+    for flush in 0 49152 2097152; do
+        for rounds in 2 4; do
+            read -r "bi$rounds" "bd$rounds" "bl$rounds" < <(run "$rounds" "$flush")
+            read -r "ci$rounds" "cd$rounds" "cl$rounds" < <(run "$rounds" "$flush" "LD_PRELOAD=$shim")
+        done
+        awk -v f="$flush" -v i="$((ci4 - ci2 - bi4 + bi2))" -v d="$((cd4 - cd2 - bd4 + bd2))" -v l="$((cl4 - cl2 - bl4 + bl2))" \
+            'BEGIN { printf "| %d KiB | %.0f | %.1f | %.1f |\n", f / 1024, i / 1000, d / 1000, l / 1000 }'
     done
-    awk -v f="$flush" -v i="$((ci4 - ci2 - bi4 + bi2))" -v d="$((cd4 - cd2 - bd4 + bd2))" -v l="$((cl4 - cl2 - bl4 + bl2))" \
-        'BEGIN { printf "| %d KiB | %.0f | %.1f | %.1f |\n", f / 1024, i / 1000, d / 1000, l / 1000 }'
-done
+}
+
+# Medians of 9 processes of each, by turns, in nanoseconds.
+times() {
+    local turn between
+    for turn in 1 2 3 4 5 6 7 8 9; do
+        for between in "0 4096" "2097152 1048576"; do
+            echo "bare, $between, $("$work/misses" 4 500 $between)"
+            echo "culeak, $between, $(LD_PRELOAD="$shim" "$work/misses" 4 500 $between)"
+            echo "culeak --sample 512KiB, $between, $(LD_PRELOAD="$shim" CULEAK_SAMPLE=512KiB "$work/misses" 4 500 $between)"
+        done
+    done >"$work/times"
+    python3 - "$work/times" <<'PYTHON'
+import statistics, sys
+seen = {}
+for line in open(sys.argv[1]):
+    way, between, figures = line.strip().split(", ")
+    seen.setdefault((between, way), []).append([float(figure) for figure in figures.split()])
+print("| memory read and code run after an event | way | allocation, ns | free, ns | pair, least |")
+print("| --- | --- | --- | --- | --- |")
+for (between, way), runs in sorted(seen.items()):
+    flush, code = (int(word) // 1024 for word in between.split())
+    allocation, free = (statistics.median(column) for column in zip(*runs))
+    print(f"| {flush} KiB, {code} KiB | {way} | {allocation:.0f} | {free:.0f} | {min(map(sum, runs)):.0f} |")
+PYTHON
+}
+
+[ -n "$times_only" ] || lines
+times

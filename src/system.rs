@@ -23,6 +23,12 @@ impl Errno {
     }
 }
 
+/// Marks the branch in which it is called as rare: its instructions are placed behind the others. `std::hint::cold_path` does the
+/// same from Rust 1.95 on.
+#[cold]
+#[inline(never)]
+pub fn cold_path() {}
+
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }

@@ -51,6 +51,7 @@ use culeak::format::Loss;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Space, TableIn};
 use culeak::recording::Recording;
+use culeak::system::cold_path;
 
 /// An address or handle, whatever C type it has.
 pub trait Word: Copy {
@@ -112,6 +113,7 @@ fn record(result: i32, address: impl FnOnce() -> u64, event: &AllocationEvent) {
             recorder::allocated(address, event);
         }
     } else {
+        cold_path();
         recorder::failed(result, event);
     }
 }

@@ -28,6 +28,7 @@ use culeak::format::Loss;
 use culeak::lockfree::table::Space;
 
 /// A framework freed a block, which cannot fail.
+#[unsafe(link_section = ".text.culeak_events")]
 fn freed(space: Space, address: u64) {
     let held = recorder::withdraw(space, address);
     if held.is_something() {

@@ -40,6 +40,7 @@ use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Space};
 use culeak::recording::Recording;
+use culeak::system::cold_path;
 
 /// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
 const NOT_FOUND: c_int = 500;
@@ -63,6 +64,21 @@ mod verbs {
     pub use crate::effects::*;
 }
 
+/// Places the hooks of the most frequent events beside the functions that record them (`.text.culeak_events`): a program leaves
+/// neither the caches nor the address translations of scattered code to its next event.
+macro_rules! placed {
+    (cuMemAlloc_v2 $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cuMemFree_v2 $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cuMemAllocAsync $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cuMemFreeAsync $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cudaMalloc $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cudaFree $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cudaMallocAsync $($item:tt)*) => { placed! { @beside $($item)* } };
+    (cudaFreeAsync $($item:tt)*) => { placed! { @beside $($item)* } };
+    (@beside $($item:tt)*) => { #[unsafe(link_section = ".text.culeak_events")] $($item)* };
+    ($other:ident $($item:tt)*) => { $($item)* };
+}
+
 macro_rules! driver_hooks {
     ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
         $(
@@ -80,11 +96,13 @@ macro_rules! driver_hooks {
 
                 const API: Api = Api::of(stringify!($name));
 
-                /// The driver function of this name.
-                #[unsafe(naked)]
-                #[unsafe(no_mangle)]
-                pub unsafe extern "C-unwind" fn $name() {
-                    driver_entry!(body, API)
+                placed! { $name
+                    /// The driver function of this name.
+                    #[unsafe(naked)]
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C-unwind" fn $name() {
+                        driver_entry!(body, API)
+                    }
                 }
 
                 /// In place of another interposer's function of this name.
@@ -93,26 +111,30 @@ macro_rules! driver_hooks {
                     other_entry!(body)
                 }
 
-                pub unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
-                    let Some(target) = Target::of(API) else {
-                        return NOT_FOUND;
-                    };
-                    let real = || {
-                        // The function of this name, with the signature of its row.
-                        let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(target.function);
-                        if !target.is_interposers {
-                            return function($($argument),*);
+                placed! { $name
+                    pub unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
+                        let Some(target) = Target::of(API) else {
+                            return NOT_FOUND;
+                        };
+                        let real = || {
+                            // The function of this name, with the signature of its row.
+                            let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(target.function);
+                            if !target.is_interposers {
+                                return function($($argument),*);
+                            }
+                            cold_path();
+                            let mut word = FrameWord::new();
+                            let inside = Inside::enter(&mut word);
+                            let result = function($($argument),*);
+                            inside.leave(&mut word);
+                            result
+                        };
+                        if target.passes_through {
+                            cold_path();
+                            return real();
                         }
-                        let mut word = FrameWord::new();
-                        let inside = Inside::enter(&mut word);
-                        let result = function($($argument),*);
-                        inside.leave(&mut word);
-                        result
-                    };
-                    if target.passes_through {
-                        return real();
+                        verbs::$verb(API, real, $($what)*)
                     }
-                    verbs::$verb(API, real, $($what)*)
                 }
 
                 // Only stored and compared as an address: callers cast it back.
@@ -229,7 +251,10 @@ impl Target {
         let (caller, passes_through) = recorder::take_caller_and_nesting();
         let function = match caller {
             0 => own,
-            OTHER => next::interposed(api),
+            OTHER => {
+                cold_path();
+                next::interposed(api)
+            }
             caller => next::definition(api, caller),
         };
         let target = Target {
@@ -252,27 +277,31 @@ macro_rules! runtime_hooks {
                 use cudarc::runtime::sys::*;
                 use libc::{c_char, c_int, c_uint, c_void};
 
-                /// The runtime function of this name.
-                #[unsafe(naked)]
-                #[unsafe(no_mangle)]
-                pub unsafe extern "C-unwind" fn $name() {
-                    runtime_entry!(body)
+                placed! { $name
+                    /// The runtime function of this name.
+                    #[unsafe(naked)]
+                    #[unsafe(no_mangle)]
+                    pub unsafe extern "C-unwind" fn $name() {
+                        runtime_entry!(body)
+                    }
                 }
 
-                unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
-                    const API: Api = Api::of(stringify!($name));
-                    let caller = recorder::take_caller();
-                    let real = || {
-                        let function = next::definition(API, caller);
-                        if function.is_null() {
-                            return NOT_FOUND;
-                        }
-                        // The function of this name, with the signature of its row.
-                        std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(function)(
-                            $($argument),*
-                        )
-                    };
-                    runtime_hooks!(@ $verb real ($($what)*))
+                placed! { $name
+                    unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
+                        const API: Api = Api::of(stringify!($name));
+                        let caller = recorder::take_caller();
+                        let real = || {
+                            let function = next::definition(API, caller);
+                            if function.is_null() {
+                                return NOT_FOUND;
+                            }
+                            // The function of this name, with the signature of its row.
+                            std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(function)(
+                                $($argument),*
+                            )
+                        };
+                        runtime_hooks!(@ $verb real ($($what)*))
+                    }
                 }
             }
         )*

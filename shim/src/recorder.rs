@@ -55,13 +55,14 @@ use cost::Cost;
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, UNSAMPLED};
 use culeak::kind::Kind;
+use culeak::lockfree::shards::Shard;
 use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
 pub use thread::thread_and_shard;
 
 /// Runs recorder code; restores `errno` and stops panics. `None` after a panic.
-#[inline]
+#[inline(always)]
 pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
     let errno = thread::errno();
     // SAFETY: the calling thread's errno.
@@ -175,6 +176,7 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, chosen: Option<C
 
 /// The context of an allocation on another device than the current one, and that device.
 #[inline(never)]
+#[unsafe(link_section = ".text.culeak_events")]
 fn context_and_other_device(recording: &Recording, device: Device) -> (u16, u8) {
     let context = || current::context_and_device(recording).0;
     match device {
@@ -219,6 +221,7 @@ pub fn key(space: Space, address: u64) -> Key {
 }
 
 /// An allocation succeeded.
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn allocated(address: u64, event: &AllocationEvent) {
     mark_recorded();
     quietly(|| {
@@ -308,6 +311,7 @@ pub fn failed(error: i32, event: &AllocationEvent) {
 pub struct Held(Option<Withdrawn<'static>>);
 
 /// Removes an allocation from the recording before it is freed.
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn withdraw(space: Space, address: u64) -> Held {
     mark_recorded();
     Held(
@@ -344,26 +348,37 @@ impl Held {
     }
 
     /// Ends the free of `address` by the driver's result: the record goes, or is restored if the free failed.
-    #[inline]
+    #[inline(never)]
+    #[unsafe(link_section = ".text.culeak_events")]
     pub fn settle(self, result: i32, address: u64) {
         quietly(|| {
             let Some(recording) = running() else { return };
             let (_, shard) = thread_and_shard(recording);
             match (self.0, result) {
                 (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
-                (Some(withdrawn), TEARDOWN) => {
-                    recording.commit(withdrawn, shard);
-                    recording.add(Loss::TeardownFrees, 1);
-                }
-                (Some(withdrawn), _) => {
-                    recording.restore(withdrawn, shard);
-                    recording.add(Loss::FailedFrees, 1);
-                }
-                (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),
-                (None, TEARDOWN | 0) => {}
-                (None, _) => recording.add(Loss::FailedFrees, 1),
+                (held, _) => Held(held).settle_rarely(recording, shard, result, address),
             }
         });
+    }
+
+    /// Of a free that failed or was of an unknown address.
+    #[cold]
+    #[inline(never)]
+    fn settle_rarely(self, recording: &Recording, shard: Shard, result: i32, address: u64) {
+        match (self.0, result) {
+            (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
+            (Some(withdrawn), TEARDOWN) => {
+                recording.commit(withdrawn, shard);
+                recording.add(Loss::TeardownFrees, 1);
+            }
+            (Some(withdrawn), _) => {
+                recording.restore(withdrawn, shard);
+                recording.add(Loss::FailedFrees, 1);
+            }
+            (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),
+            (None, TEARDOWN | 0) => {}
+            (None, _) => recording.add(Loss::FailedFrees, 1),
+        }
     }
 }
 

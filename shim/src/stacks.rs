@@ -82,6 +82,7 @@ pub fn forked() {
 /// empty or cannot be stored. `shard` is the thread's; `before_store` runs before a new stack is stored, which is rare.
 /// `is_of_framework`: of a block that a framework handed out.
 #[inline(never)]
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn stack(
     recording: &Recording,
     at: Registers,

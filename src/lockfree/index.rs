@@ -28,7 +28,7 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back, prefetch};
-use crate::system::Errno;
+use crate::system::{Errno, cold_path};
 
 const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
 const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
@@ -98,6 +98,7 @@ impl Index {
         Some(unsafe { &*base.add(window * WINDOW).cast() })
     }
 
+    #[inline(never)]
     fn add_level(&self, level: usize) -> Result<(), Errno> {
         let words = (FIRST << level) * WINDOW;
         let memory = elements(words)?;
@@ -143,11 +144,22 @@ impl Index {
 
     #[inline(always)]
     fn find_in(&self, level: usize, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
-        for word in self.window(level, hash)? {
+        let window = self.window(level, hash)?;
+        let has_tag = |seen: u64| (seen ^ hash) >> 32 == 0;
+        // All tags first, without a branch: most words have another one, and `same` is inlined once instead of eight times.
+        let mut left = window.iter().enumerate().fold(0u32, |found, (place, word)| {
+            found | u32::from(has_tag(word.load(Relaxed))) << place
+        });
+        if left == 0 {
+            cold_path();
+            return None;
+        }
+        while left != 0 {
+            let word = &window[left.trailing_zeros() as usize % WINDOW];
+            left &= left - 1;
             // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
             let seen = word.load(Acquire);
-            // The tag first: most words have another one.
-            if (seen ^ hash) >> 32 == 0 && seen != 0 {
+            if has_tag(seen) && seen != 0 {
                 let row = seen as u32 - 1;
                 if same(row) {
                     return Some(Entry { row, word, seen });
@@ -155,6 +167,20 @@ impl Index {
             }
         }
         None
+    }
+
+    /// Whether an entry may have this hash: false if none has. Cheaper than a search.
+    #[inline(always)]
+    pub fn may_contain(&self, hash: u64) -> bool {
+        let newest = self.newest.load(Relaxed) as usize;
+        let Some(window) = self.window(newest.saturating_sub(1), hash) else {
+            return newest > 0;
+        };
+        // An entry with the tag differs in the lower half alone. Relaxed: no row is read.
+        let least = window
+            .iter()
+            .fold(u64::MAX, |least, word| least.min(word.load(Relaxed) ^ hash));
+        least >> 32 == 0 || newest > 0
     }
 
     /// Prefetches the cache line into which this hash will be inserted.
@@ -183,15 +209,18 @@ impl Index {
         self.put(hash, row, same)
     }
 
+    #[unsafe(link_section = ".text.culeak_events")]
     fn put(&self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Result<u32, Errno> {
         let new = word(hash, row);
         let newest = self.newest.load(Relaxed) as usize;
         let mut level = newest.saturating_sub(1);
         while level < LEVELS {
             if self.window(level, hash).is_none() {
+                cold_path();
                 self.add_level(level)?;
             }
             if level > newest {
+                cold_path();
                 // Announced before anything is inserted there, even if another thread mapped the level: that thread may not
                 // have announced it yet, and a search begins with the newest level announced.
                 self.newest.fetch_max(level as u32, Relaxed);

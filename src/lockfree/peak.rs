@@ -50,6 +50,7 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::{AtomicU32, AtomicU64};
+use crate::system::cold_path;
 
 /// The largest amount of one event: 16 TiB.
 pub const LARGEST: u64 = 1 << 44;
@@ -169,28 +170,48 @@ where
     pub fn change(&self, amount: u64, grows: bool) -> bool {
         let amount = amount.min(LARGEST);
         if amount == 0 {
+            cold_path();
             return false;
         }
+        match self.change_locally(amount, grows) {
+            Ok(()) => false,
+            Err(central) => self.change_slowly(central, amount, grows),
+        }
+    }
+
+    /// An event for which the local credit suffices. Otherwise returns the central word, or `None` if another thread interfered.
+    #[inline(always)]
+    fn change_locally(&self, amount: u64, grows: bool) -> Result<(), Option<Word>> {
+        // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
+        let local = Word(self.local.word.load(Acquire));
+        let central = Word(self.central.word.load(SeqCst));
+        // Credit of another stage or round is void.
+        let credit = if local.is_of(central) { local.amount() } else { 0 };
+        if central.stage() != Stage::Open {
+            return Err(Some(central));
+        }
+        let left = after(credit, amount, grows).ok_or(Some(central))?;
+        if swap(self.local.word, local, central.with(left)) {
+            Ok(())
+        } else {
+            Err(None)
+        }
+    }
+
+    #[inline(never)]
+    fn change_slowly(&self, mut central: Option<Word>, amount: u64, grows: bool) -> bool {
         loop {
-            // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
-            let local = Word(self.local.word.load(Acquire));
-            let central = Word(self.central.word.load(SeqCst));
-            // Credit of another stage or round is void.
-            let credit = if local.is_of(central) { local.amount() } else { 0 };
-            if central.stage() == Stage::Open
-                && let Some(left) = after(credit, amount, grows)
-            {
-                if swap(self.local.word, local, central.with(left)) {
-                    return false;
-                }
-            } else if let Some(peak) = self.change_centrally(central, amount, grows) {
+            if let Some(peak) = central.and_then(|central| self.change_centrally(central, amount, grows)) {
                 return peak;
+            }
+            match self.change_locally(amount, grows) {
+                Ok(()) => return false,
+                Err(other) => central = other,
             }
         }
     }
 
     /// An event for which the local credit does not suffice. `None`: retry it.
-    #[inline(never)]
     fn change_centrally(&self, central: Word, amount: u64, grows: bool) -> Option<bool> {
         let round = central.round();
         match central.stage() {

@@ -22,7 +22,7 @@ use crate::file::File;
 use crate::format::Section;
 pub use crate::lockfree::sync::Element;
 use crate::lockfree::sync::{AtomicPtr, AtomicU64, elements, give_back};
-use crate::system::{BlockedSignals, Errno, Pauses, monotonic_ns};
+use crate::system::{BlockedSignals, Errno, Pauses, cold_path, monotonic_ns};
 
 /// Enough for 100 million records.
 const EXTENTS: usize = if cfg!(loom) { 3 } else { 448 };
@@ -168,6 +168,7 @@ impl<T: Element> SegmentedArray<T> {
         // Acquire: pairs with the Release in `ensure` and `add_extent`, so the extent is mapped before its address is used.
         let base = self.extents.get(extent)?.load(Acquire);
         if base.is_null() {
+            cold_path();
             return None;
         }
         // SAFETY: the extent was mapped for its full capacity, `place` is below it, and it is never unmapped.

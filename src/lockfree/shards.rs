@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering::*;
 
 use crate::format::{SHARDS, pack};
 use crate::lockfree::sync::{Alone, AtomicU64};
+use crate::system::cold_path;
 
 /// The number of shards that are owned by one thread each.
 pub const OWN: usize = if cfg!(loom) { 1 } else { 48 };
@@ -62,6 +63,7 @@ impl Shard {
         if self.is_own() {
             word.add_alone(amount);
         } else {
+            cold_path();
             word.fetch_add(amount, Relaxed);
         }
     }
@@ -75,6 +77,7 @@ impl Shard {
             first.add_alone(amount);
             second.add_alone(other);
         } else {
+            cold_path();
             first.fetch_add(amount, Relaxed);
             second.fetch_add(other, Relaxed);
         }

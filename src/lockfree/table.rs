@@ -47,7 +47,7 @@ use crate::lockfree::index::{Index, Rest};
 use crate::lockfree::segmented::{Backing, SegmentedArray};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::sync::{AtomicU64, fence, prefetch};
-use crate::system::Errno;
+use crate::system::{Errno, cold_path};
 use free_list::FreeList;
 
 impl Record {
@@ -187,7 +187,7 @@ impl<'a> TableIn<'a> {
         // Release: pairs with the Acquire in `is` and with readers, which read the fields of Live records only.
         record.state.store(state(Status::Live), Release);
         if let Err(error) = self.table.index.insert(key.hash(), number) {
-            self.release(number, generation);
+            self.release_out_of_line(number, generation);
             return Err(error);
         }
         Ok(number)
@@ -230,6 +230,12 @@ impl<'a> TableIn<'a> {
         (State::of(record.state.load(Relaxed)) == Some(before)).then_some(entry)
     }
 
+    /// Whether there may be a live record of this key: false if there is none. Cheaper than a search.
+    #[inline(always)]
+    pub fn may_contain(&self, key: Key) -> bool {
+        self.table.index.may_contain(key.hash())
+    }
+
     /// Withdraws the record of this key, for a free that is about to happen.
     #[inline(always)]
     pub fn withdraw(&self, key: Key) -> Option<Withdrawn<'a>> {
@@ -252,6 +258,7 @@ impl<'a> TableIn<'a> {
                     generation: state.generation,
                 });
             }
+            cold_path();
         }
     }
 

@@ -12,6 +12,7 @@ use crate::lockfree::peak::{CentralCredit, LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Entry, Key, Link, Summed, TableIn, Withdrawn};
 use crate::sampling;
+use crate::system::cold_path;
 
 impl Recording {
     /// The table of live allocations. `shard` is the calling thread's shard, or any number, preferably one per thread.
@@ -101,8 +102,8 @@ impl Recording {
     #[inline(always)]
     pub fn allocated_at(&self, shard: Shard, key: Key, entry: &Entry) -> bool {
         let table = self.table(shard);
-        if let Some(stale) = table.withdraw(key) {
-            self.vanished(stale, shard, entry);
+        if table.may_contain(key) {
+            self.remove_stale(key, shard, entry);
         }
         if table.insert(key, entry).is_err() {
             self.lose(entry);
@@ -112,10 +113,13 @@ impl Recording {
         true
     }
 
-    /// The address of a live record was handed out again for `entry`, so its memory was freed before.
+    /// If there is a live record of the address that was handed out for `entry`, its memory was freed before.
     #[cold]
     #[inline(never)]
-    fn vanished(&self, stale: Withdrawn, shard: Shard, entry: &Entry) {
+    fn remove_stale(&self, key: Key, shard: Shard, entry: &Entry) {
+        let Some(stale) = self.table(shard).withdraw(key) else {
+            return;
+        };
         self.uncount(&stale, shard, Some(entry.time_ns));
         self.commit(stale, shard);
         // The driver's private tables destroy objects too.
@@ -204,9 +208,24 @@ impl Recording {
             }
             counter.change::<true>(summed.kind, summed.bytes, time_ns);
         }
-        if !self.is_observed() {
-            return;
+        if self.is_observed() {
+            cold_path();
+            self.observe_allocation(shard, key, entry, op, total, time_ns);
         }
+    }
+
+    /// Out of line, as is `observe_free`: the code of most events should be on few cache lines.
+    #[cold]
+    #[inline(never)]
+    fn observe_allocation(
+        &self,
+        shard: Shard,
+        key: Key,
+        entry: &Entry,
+        op: Op,
+        total: Option<&TotalRow>,
+        time_ns: u64,
+    ) {
         if self.intervals.watching() {
             self.note_allocation(entry);
         }
@@ -220,6 +239,7 @@ impl Recording {
     #[inline(always)]
     fn uncount(&self, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
         let (Some(key), Some(summed)) = (withdrawn.key(), withdrawn.summed()) else {
+            cold_path();
             return;
         };
         let counter = self.counter(summed.device(), summed.kind, shard);
@@ -237,9 +257,22 @@ impl Recording {
             let (bytes, count) = self.weight_in_totals(&summed, key, || Some(withdrawn.entry()?.time_ns));
             shard.add_both(&total.freed_bytes, bytes, &total.freed_count, count);
         }
-        if !self.is_observed() {
-            return;
+        if self.is_observed() {
+            cold_path();
+            self.observe_free(shard, key, withdrawn, total, time_ns);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn observe_free(
+        &self,
+        shard: Shard,
+        key: Key,
+        withdrawn: &Withdrawn,
+        total: Option<&TotalRow>,
+        time_ns: Option<u64>,
+    ) {
         if self.intervals.watching()
             && let Some(entry) = withdrawn.entry()
         {
@@ -274,7 +307,11 @@ impl Recording {
     /// As [`Intervals::was_exceeded`].
     #[inline]
     pub fn interval_was_exceeded(&self) -> bool {
-        self.is_observed() && self.intervals.was_exceeded()
+        if !self.is_observed() {
+            return false;
+        }
+        cold_path();
+        self.intervals.was_exceeded()
     }
 
     #[cold]
@@ -406,10 +443,7 @@ impl Recording {
         match self.sample_bytes() {
             0 => (summed.bytes, 1),
             // The time too, since a program may use the same address again and again.
-            mean => {
-                let mean = sampling::mean_of(mean, Attributes::parts(summed.attributes).raised);
-                sampled_weight(summed, mix(key.address) ^ time_ns().unwrap_or(0), mean)
-            }
+            mean => sampled_weight(summed, key, mean, time_ns),
         }
     }
 
@@ -486,7 +520,9 @@ impl Recording {
 
 #[cold]
 #[inline(never)]
-fn sampled_weight(summed: &Summed, key: u64, mean: u64) -> (u64, u64) {
+fn sampled_weight(summed: &Summed, key: Key, mean: u64, time_ns: impl FnOnce() -> Option<u64>) -> (u64, u64) {
+    let mean = sampling::mean_of(mean, Attributes::parts(summed.attributes).raised);
+    let key = mix(key.address) ^ time_ns().unwrap_or(0);
     match sampling::may_be_left_out(summed.kind, summed.bytes) {
         true => sampling::whole_weight(summed.bytes, mean, key),
         false => (summed.bytes, 1),

@@ -83,6 +83,7 @@ pub enum End {
 
 /// Calls `see` with the calling thread's frames, at most `limit` of them, and the boundaries between them.
 #[inline]
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
     match interpreter::ready() {
         Some(interpreter) => chain::walk(interpreter, limit, see),

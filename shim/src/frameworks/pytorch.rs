@@ -54,6 +54,7 @@ macro_rules! exports {
             #[cfg(target_arch = "x86_64")]
             #[unsafe(naked)]
             #[unsafe(export_name = $symbol)]
+            #[unsafe(link_section = ".text.culeak_events")]
             unsafe extern "C-unwind" fn entry() {
                 std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym body)
             }
@@ -62,10 +63,12 @@ macro_rules! exports {
             #[cfg(target_arch = "aarch64")]
             #[unsafe(naked)]
             #[unsafe(export_name = $symbol)]
+            #[unsafe(link_section = ".text.culeak_events")]
             unsafe extern "C-unwind" fn entry() {
                 std::arch::naked_asm!("bti c", concat!("mov ", $arm, ", x30"), "b {body}", body = sym body)
             }
 
+            #[unsafe(link_section = ".text.culeak_events")]
             unsafe extern "C-unwind" fn body($($argument: $type,)* device: DeviceArgument, caller: u64) {
                 static NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
                     Ok(name) => name,
@@ -89,6 +92,7 @@ exports! {
 }
 
 /// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
+#[unsafe(link_section = ".text.culeak_events")]
 fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
     if let Some(ordinal) = device.ordinal() {
         if change > 0 {
@@ -139,6 +143,7 @@ pub fn unloaded() {
 }
 
 /// The definition that the code at `caller` would reach without ours.
+#[unsafe(link_section = ".text.culeak_events")]
 fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
     let generation = GENERATION.load(Acquire);
     let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);

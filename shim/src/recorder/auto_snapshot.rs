@@ -20,7 +20,7 @@ use culeak::hold::Moment;
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
-use culeak::system::{Errno, Scratch};
+use culeak::system::{Errno, Scratch, cold_path};
 use culeak::variables::{self, Value};
 
 const OUT_OF_MEMORY: i32 = 2;
@@ -87,6 +87,7 @@ pub fn forked() {
 #[inline]
 pub fn allocated(recording: &Recording, entry: &Entry) {
     if WATCHING.load(Relaxed) {
+        cold_path();
         take_if_due(recording, entry);
     }
 }

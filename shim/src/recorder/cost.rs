@@ -29,7 +29,7 @@ impl<'a> Cost<'a> {
         };
         Cost {
             recording,
-            began: if weight > 0 { monotonic_ns() } else { 0 },
+            began: if weight > 0 { now() } else { 0 },
             weight,
         }
     }
@@ -39,8 +39,22 @@ impl Drop for Cost<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.weight > 0 {
-            let spent = monotonic_ns().saturating_sub(self.began);
-            self.recording.add(Loss::RecorderNs, spent * self.weight);
+            self.add();
         }
     }
+}
+
+impl Cost<'_> {
+    #[cold]
+    #[inline(never)]
+    fn add(&self) {
+        let spent = now().saturating_sub(self.began);
+        self.recording.add(Loss::RecorderNs, spent * self.weight);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn now() -> u64 {
+    monotonic_ns()
 }

@@ -12,6 +12,7 @@ use crate::resolve::driver;
 use cudarc::driver::sys::CUuuid;
 use culeak::lockfree::table::Attributes;
 use culeak::recording::Recording;
+use culeak::system::cold_path;
 
 /// Changes when a context is created or destroyed: its handle may return as another context's.
 #[unsafe(link_section = ".data.culeak_events")]
@@ -58,6 +59,7 @@ pub fn context_and_device(recording: &Recording) -> (u16, u8) {
     let mut context = std::ptr::null_mut();
     // SAFETY: a valid out-parameter.
     if unsafe { driver::cuCtxGetCurrent(&mut context) } != 0 || context.is_null() {
+        cold_path();
         return (Attributes::NO_CONTEXT, Attributes::NO_DEVICE);
     }
     let handle = context as u64;

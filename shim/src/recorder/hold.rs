@@ -17,7 +17,7 @@ use crate::recorder::{proof, quietly, session};
 use crate::{settings, stacks};
 use culeak::hold::{Moment, Waiting};
 use culeak::recording::Recording;
-use culeak::system::monotonic_ns;
+use culeak::system::{cold_path, monotonic_ns};
 use culeak::variables;
 
 /// This process has waited at its end.
@@ -82,6 +82,7 @@ pub fn hold(moment: Moment, number: u32) {
 #[inline]
 pub fn watch_script() {
     if WATCHES.load(Relaxed) {
+        cold_path();
         stacks::call_at_end(script_ended);
     }
 }

@@ -8,6 +8,7 @@ use culeak::cuda_functions::Api;
 pub use crate::recorder::call::FrameWord;
 
 /// Stores the caller's address for the body of a hook; called by the assembly entries.
+#[unsafe(link_section = ".text.culeak_events")]
 pub extern "C" fn note_caller(caller: u64) {
     THREAD.with(|thread| thread.caller.set(caller));
 }
@@ -24,9 +25,14 @@ pub fn take_caller() -> u64 {
 pub fn take_caller_and_nesting() -> (u64, bool) {
     THREAD.with(|thread| {
         let inside = thread.inside_call.get();
-        let is_inside = !inside.is_none() && inside.is_on_stack();
+        let is_inside = !inside.is_none() && is_on_stack(inside);
         (thread.caller.replace(0), is_inside)
     })
+}
+
+#[inline(never)]
+fn is_on_stack(call: Call) -> bool {
+    call.is_on_stack()
 }
 
 /// This thread is inside another interposer's driver function, until [`Inside::leave`].
@@ -109,7 +115,14 @@ pub fn named(api: Api) -> u16 {
 /// A runtime function that was left without returning has not removed its label.
 #[inline]
 fn drop_abandoned_label(thread: &ThreadState) {
-    if thread.label.get() != 0 && !thread.label_call.get().is_on_stack() {
+    if thread.label.get() != 0 {
+        drop_label_unless_inside(thread);
+    }
+}
+
+#[inline(never)]
+fn drop_label_unless_inside(thread: &ThreadState) {
+    if !thread.label_call.get().is_on_stack() {
         thread.label.set(0);
         thread.recorded.set(false);
     }

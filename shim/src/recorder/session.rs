@@ -9,7 +9,7 @@ use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::hold::Moment;
 use culeak::recording::Recording;
-use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, monotonic_ns};
+use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, cold_path, monotonic_ns};
 
 #[unsafe(link_section = ".data.culeak_events")]
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
@@ -44,6 +44,7 @@ pub fn running() -> Option<&'static Recording> {
     let mark = SAME_PROCESS.load(Relaxed);
     // SAFETY: the page is mapped before the recording is set and never unmapped.
     if !mark.is_null() && unsafe { (*mark).load(Relaxed) } == 0 {
+        cold_path();
         forget_parent();
         return None;
     }
@@ -217,6 +218,7 @@ pub fn watch_exit() {
 #[inline]
 pub fn note_end(recording: &Recording) {
     if stacks::is_interpreter_finalizing() {
+        cold_path();
         hold::end_script(recording);
     }
 }

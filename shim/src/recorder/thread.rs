@@ -8,7 +8,7 @@ use crate::recorder::current::Seen;
 use culeak::format::NONE;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::system::{BlockedSignals, Errno};
+use culeak::system::{BlockedSignals, Errno, cold_path};
 
 /// Changes in a forked child: rows and shards of earlier epochs are the parent's.
 #[unsafe(link_section = ".data.culeak_events")]
@@ -67,6 +67,7 @@ culeak_walker::thread_variable! {
 pub fn errno() -> *mut libc::c_int {
     THREAD.with(|thread| {
         if thread.errno.get().is_null() {
+            cold_path();
             // SAFETY: always valid in the calling thread.
             thread.errno.set(unsafe { libc::__errno_location() });
         }
@@ -106,6 +107,7 @@ pub fn thread_row(recording: &Recording) -> u32 {
 pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
     THREAD.with(|thread| {
         if thread.epoch.get() != EPOCH.load(Relaxed) || thread.row.get() == NONE {
+            cold_path();
             register(thread, recording);
         }
         (thread.row.get(), thread.shard.get())

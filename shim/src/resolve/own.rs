@@ -11,7 +11,7 @@ pub fn here() -> u64 {
 }
 
 /// Lowest and one past the highest address of this library.
-#[inline]
+#[unsafe(link_section = ".text.culeak_events")]
 pub fn bounds() -> (u64, u64) {
     #[unsafe(link_section = ".data.culeak_events")]
     static BOUNDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];

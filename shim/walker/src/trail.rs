@@ -252,6 +252,7 @@ impl Path {
     ///
     /// Half of a warm walk is spent here, so it is a function of its own: inlined, it would keep its variables in memory.
     #[inline(never)]
+    #[unsafe(link_section = ".text.culeak_events")]
     fn unchanged_until(&self, place: usize, bounds: Bounds) -> usize {
         let steps = &self.steps[place..];
         let pairs = steps.iter().zip(&steps[1..]);

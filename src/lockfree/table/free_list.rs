@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::*;
 use super::{Record, State, Status, TableIn};
 use crate::format::{SHARDS, Section, halves, pack};
 use crate::lockfree::sync::{Alone, AtomicU64, fence};
-use crate::system::Errno;
+use crate::system::{Errno, cold_path};
 
 /// Fresh records are taken in batches of this size, so that neighbours in memory belong to one shard.
 const BATCH: u32 = if cfg!(loom) { 4 } else { 16 };
@@ -123,7 +123,10 @@ impl<'a> TableIn<'a> {
             let left = pack(next, note.with(note.count().saturating_sub(1)));
             match list.local.swap_alone(head, left) {
                 Ok(()) => return Some((number, record)),
-                Err(other) => head = other,
+                Err(other) => {
+                    cold_path();
+                    head = other;
+                }
             }
         }
         None
@@ -196,7 +199,10 @@ impl<'a> TableIn<'a> {
     /// Makes a record free, which the caller has withdrawn or could not publish.
     #[inline(always)]
     pub(super) fn release(&self, number: u32, generation: u32) {
-        let Some(record) = self.record(number) else { return };
+        let Some(record) = self.record(number) else {
+            cold_path();
+            return;
+        };
         let state = State {
             status: Status::Free,
             generation: generation.wrapping_add(1),
@@ -205,9 +211,36 @@ impl<'a> TableIn<'a> {
         // Release fence: a reader that sees the links written below also sees the record as Free.
         fence(Release);
         if !self.shard.is_own() {
+            cold_path();
             record.address.store(0, Relaxed);
             return self.share(number + 1);
         }
+        let local = &self.free_list(0).local;
+        let head = local.load(Relaxed);
+        let (first, note) = halves(head);
+        let note = Note(note);
+        if note.count() < MAGAZINE {
+            record.address.store(first.into(), Relaxed);
+            if local
+                .swap_alone(head, pack(number + 1, note.with(note.count() + 1)))
+                .is_ok()
+            {
+                return;
+            }
+        }
+        self.release_to_full_list(number, record);
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(super) fn release_out_of_line(self, number: u32, generation: u32) {
+        self.release(number, generation);
+    }
+
+    /// The local list is a full magazine, or a signal handler of this thread has changed it.
+    #[cold]
+    #[inline(never)]
+    fn release_to_full_list(self, number: u32, record: &Record) {
         let local = &self.free_list(0).local;
         let mut head = local.load(Relaxed);
         loop {
