@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use culeak::kind::Kind::*;
 
 use crate::support::claims::Claims;
-use crate::support::{fake_driver, library, profile};
+use crate::support::compile::reopened_library;
+use crate::support::{fake_driver, profile};
 
 fn plugin(name: &str, bytes: u64) -> PathBuf {
     let leaks = format!("-DLEAKS={name}_leaks");
     let bytes = format!("-DBYTES={bytes}");
-    library(
+    reopened_library(
         "plugin",
         &format!("lib{name}.so"),
         &[&leaks, &bytes, "-Wl,--build-id"],

@@ -8,8 +8,8 @@ use culeak::kind::Kind::*;
 
 use crate::lookup::{self, user_of};
 use crate::support::claims::Claims;
-use crate::support::compile::executable;
-use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
+use crate::support::compile::{executable, reopened_library};
+use crate::support::{LIBRARY_FOLDERS, Outcome, Preload, Profile, fake_driver, library, profile, program};
 
 /// A runtime whose symbols all have this version, like those of NVIDIA's.
 fn runtime(version: &str) -> PathBuf {
@@ -141,7 +141,7 @@ fn a_runtime_that_moved_after_256_unloads_is_found_again() {
 fn a_dlclose_found_through_dlsym_is_recorded() {
     let plugin = |name: &str, bytes: u64| {
         let flags = [format!("-DLEAKS={name}_leaks"), format!("-DBYTES={bytes}")];
-        library(
+        reopened_library(
             "plugin",
             &format!("lib{name}.so"),
             &[&flags[0], &flags[1]],
@@ -174,13 +174,7 @@ fn libpython() -> PathBuf {
         "import sysconfig; print(sysconfig.get_config_var('LIBDIR') + '/' + sysconfig.get_config_var('INSTSONAME'))";
     let output = Command::new("python3").args(["-c", script]).output().expect("python3");
     let own = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
-    let folders = [
-        "/usr/lib",
-        "/usr/lib/x86_64-linux-gnu",
-        "/usr/lib/aarch64-linux-gnu",
-        "/usr/lib64",
-    ];
-    let installed = folders
+    let installed = LIBRARY_FOLDERS
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
     let is_library = |path: &PathBuf| {

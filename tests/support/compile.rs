@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use nix::unistd::{SysconfVar, sysconf};
+
 use super::{fake_driver, sources};
 
 /// How a victim finds the driver's functions; see `tests/victims/cuda.h`.
@@ -82,6 +84,19 @@ pub fn library(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) 
     let mut all = vec!["-shared", "-fPIC", soname.as_str()];
     all.extend(flags);
     compile(source, file, &all, libraries)
+}
+
+/// A shared library that the loader maps at the same address again after it was closed, while the program and the recorder
+/// keep mapping memory.
+///
+/// Its segments are aligned to this machine's pages. Linkers align them to 64 KiB on aarch64: the loader then maps more
+/// than the library needs and unmaps the rest, and what is mapped there later leaves too little room.
+pub fn reopened_library(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().expect("the page size");
+    let alignment = format!("-Wl,-z,max-page-size={page}");
+    let mut all = vec![alignment.as_str()];
+    all.extend(flags);
+    library(source, file, &all, libraries)
 }
 
 fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {

@@ -48,11 +48,22 @@ pub fn sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests")
 }
 
+/// Where distributions install libraries of this architecture.
+pub const LIBRARY_FOLDERS: [&str; 4] = [
+    if cfg!(target_arch = "aarch64") {
+        "/usr/lib/aarch64-linux-gnu"
+    } else {
+        "/usr/lib/x86_64-linux-gnu"
+    },
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+];
+
 /// The first installed library of this name.
 #[track_caller]
 pub fn installed(name: &str) -> PathBuf {
-    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"];
-    let found = folders
+    let found = LIBRARY_FOLDERS
         .iter()
         .map(|folder| Path::new(folder).join(name))
         .find(|path| path.exists());
