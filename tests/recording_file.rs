@@ -11,7 +11,7 @@ use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
-use crate::support::{Outcome, Profile, expect_root, fake_driver, profile, program, shim};
+use crate::support::{Outcome, Profile, another_pid, expect_root, fake_driver, profile, program, shim};
 
 fn leaks() -> Profile {
     profile("endings").arg("returns")
@@ -211,15 +211,14 @@ fn recording_can_be_limited_to_programs_by_name() {
 
 #[test]
 fn recording_can_be_limited_to_the_children_of_one_process() {
-    let ours = std::process::id();
+    let ours = std::process::id().to_string();
     leaks()
-        .setting("CULEAK_PARENT", ours.to_string())
+        .setting("CULEAK_PARENT", ours)
         .run()
         .only_snapshot()
         .expect_live(Device, 1, 100);
-    // Not 1, which these tests are themselves if they are the first process of a container.
     leaks()
-        .setting("CULEAK_PARENT", (ours - 1).to_string())
+        .setting("CULEAK_PARENT", another_pid().to_string())
         .run()
         .expect_success()
         .expect_same_output_as_bare()

@@ -11,7 +11,7 @@ use culeak::kind::Kind::*;
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::profile::{fake_driver_folder, folder};
-use crate::support::{Outcome, Profile, expect_root, profile, program, shim};
+use crate::support::{Outcome, Profile, another_pid, expect_root, profile, program, shim};
 
 /// Runs a profile without `LD_PRELOAD` in a mount namespace whose `/etc/ld.so.preload` lists `library`.
 fn on_system_with(library: &Path, profile: Profile) -> Outcome {
@@ -89,7 +89,7 @@ fn a_setuid_program_ignores_the_variables() {
             .args("--reuid=65534 --clear-groups --")
             .arg(arguments)
             .setting("CULEAK_OUTPUT", recorded.path().join("%p.culeak"))
-            .setting("CULEAK_RUN", format!("1:{}", target.display()))
+            .setting("CULEAK_RUN", format!("{}:{}", another_pid(), target.display()))
     };
     let outcome = on_system_with(&shim(), as_nobody(&copy));
     outcome.expect_success();

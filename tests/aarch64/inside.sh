@@ -26,6 +26,8 @@ unshare --user --mount --pid --fork --kill-child --propagation private bash -euc
     until [ "$(wc -l </proc/self/uid_map)" = 1 ] && [ "$(wc -l </proc/self/gid_map)" = 1 ]; do sleep 0.05; done
     mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
     printf %s "$REGISTRATION" >/proc/sys/fs/binfmt_misc/register
+    # Programs that make a mount namespace need a root that is a mount point.
+    mount --bind "$root" "$root"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mount --rbind /sys "$root/sys"

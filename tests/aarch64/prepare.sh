@@ -18,7 +18,10 @@ rm -r "$machine/emulator"
 emulated=(bash coreutils dash diffutils findutils grep gzip hostname libc-bin libc6-dev libjemalloc2 libmimalloc3
     libpython3-dev libtcmalloc-minimal4t64 login mawk mount procps python3 python3-minimal sed tar util-linux)
 packages=$(printf '%s:arm64,' "${emulated[@]}")g++-aarch64-linux-gnu,gcc-aarch64-linux-gnu,base-files,base-passwd
-mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" "$suite" "$machine/root"
+# Without git's dependencies: perl's are of one architecture only.
+# shellcheck disable=SC2016 # expanded by mmdebstrap's shell
+git='cd "$1" && APT_CONFIG=$MMDEBSTRAP_APT_CONFIG apt-get -qq -o APT::Sandbox::User=root download git:arm64 && dpkg-deb --extract git_*.deb . && rm git_*.deb'
+mmdebstrap --quiet --variant=extract --architectures=amd64,arm64 --include="$packages" --extract-hook="$git" "$suite" "$machine/root"
 
 # What the packages' scripts, which do not run here, would have done.
 cd "$machine/root"

@@ -70,6 +70,11 @@ pub fn installed(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("this claim needs {name}: .ci/run installs it"))
 }
 
+/// A pid that is not that of these tests, which are process 1 if they are the first of a container.
+pub fn another_pid() -> u32 {
+    std::process::id() - 1
+}
+
 /// Fails unless the tests run as root, as they do in CI.
 #[track_caller]
 pub fn expect_root(action: &str) {
