@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::process::Started;
 use crate::support::profile::folder;
-use crate::support::{Profile, culeak, expect_root, profile, program, shim};
+use crate::support::{Profile, another_pid, culeak, expect_root, profile, program, shim};
 
 /// The number of ranks of this job, which no other test's job has: doctor looks at all processes of the machine.
 const RANKS: u32 = 4711;
@@ -111,7 +111,7 @@ fn each_rank_without_a_recording_has_a_cause_and_a_remedy() {
     job.start(3, victim().output("{}/../elsewhere.%p.culeak"));
     job.start(4, victim().output("{}/none/%p.culeak"));
     job.start(5, victim().setting("CULEAK_ONLY", "python*"));
-    job.start(6, victim().setting("CULEAK_PARENT", "1"));
+    job.start(6, victim().setting("CULEAK_PARENT", another_pid().to_string()));
     job.start(7, victim().bare().env("LD_PRELOAD", "/nowhere/libculeak.so"));
     job.start(8, victim().bare().env("OMPI_COMM_WORLD_RANK", "8"));
     job.start(9, victim().bare().env("SLURM_PROCID", "9"));
