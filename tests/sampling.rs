@@ -246,19 +246,14 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
     assert_eq!(below.status.code(), Some(1), "{below:?}");
     let exact = exact(total);
     assert!(exact.status.success(), "{exact:?}");
-    // Suppressions may apply to any of it, so the sum of what remains is an estimate.
-    let near = check(&outcome, &["--max-leaked", &total.to_string()]);
-    let text = String::from_utf8_lossy(&near.stdout);
-    assert!(
-        near.status.success() && text.contains("≈ ") && text.contains("±"),
-        "{text}"
-    );
-    let far = check(&outcome, &["--max-leaked", &(total / 2).to_string()]);
-    let text = String::from_utf8_lossy(&far.stdout);
-    assert!(
-        far.status.code() == Some(1) && text.contains("an estimate from sampled stacks"),
-        "{text}"
-    );
+    // Suppressions match none of the many chosen blocks, so the exact sum is judged with them, too.
+    for (limit, code) in [(total, 0), (total - 1, 1), (0, 1)] {
+        let output = check(&outcome, &["--max-leaked", &limit.to_string()]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{limit}: {text}");
+        let sum = text.lines().next().unwrap_or_default();
+        assert!(!sum.contains('≈') && !text.contains("estimate from"), "{text}");
+    }
     let large = sites["large_blocks"][0];
     let far = check(&outcome, &["--max-per-site", &(large / 2).to_string()]);
     assert_eq!(far.status.code(), Some(1), "{far:?}");
@@ -268,6 +263,87 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
         near.status.success() && text.contains("too close to its limit"),
         "{text}"
     );
+}
+
+/// What `check` says, and its exit code.
+fn judged(outcome: &Outcome, options: &[&str]) -> (Option<i32>, String) {
+    let output = check(outcome, options);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn a_limit_that_chosen_blocks_cannot_judge_has_no_verdict() {
+    // No block is chosen.
+    let outcome = sampled("keep", "1TiB");
+    let total: u64 = truth(&outcome).values().map(|site| site[0]).sum();
+    for options in [
+        vec!["--max-leaked".to_owned(), "0".to_owned()],
+        vec!["--max-leaked".to_owned(), (total - 1).to_string()],
+        vec!["--max-kind".to_owned(), "device=0".to_owned()],
+        vec![],
+    ] {
+        let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let (code, text) = judged(&outcome, &options);
+        let next = text.contains("smaller --sample") && text.contains("--no-builtin-suppressions");
+        assert!(
+            code == Some(2) && text.contains("cannot be judged") && next,
+            "{options:?}: {text}"
+        );
+        assert!(
+            !text.contains("passed") && !text.contains("± 0 B"),
+            "{options:?}: {text}"
+        );
+        options.push("--no-builtin-suppressions");
+        assert_eq!(judged(&outcome, &options).0, Some(1), "{options:?}");
+    }
+    // Suppressions only lower the sum.
+    let (code, text) = judged(&outcome, &["--max-leaked", &total.to_string()]);
+    assert!(code == Some(0) && text.starts_with("passed: at most "), "{text}");
+}
+
+#[test]
+fn suppressed_call_sites_leave_an_estimate_that_is_judged_beyond_its_error() {
+    let outcome = sampled("keep", "512KiB");
+    let sites = truth(&outcome);
+    let rules = outcome.out().join("large.supp");
+    fs::write(&rules, "leak:large_blocks\n").expect("a file");
+    let rules = rules.to_str().expect("UTF-8");
+    let rest = sites["small_blocks"][0] + sites["mixed_blocks"][0];
+    for (limit, code, part) in [
+        (rest / 2, 1, "an estimate from sampled stacks"),
+        (rest, 2, "cannot be judged"),
+        (2 * rest, 0, "passed: ≈ "),
+    ] {
+        let (found, text) = judged(&outcome, &["--suppressions", rules, "--max-leaked", &limit.to_string()]);
+        assert!(found == Some(code) && text.contains(part), "{limit}: {text}");
+    }
+}
+
+#[test]
+fn a_run_whose_leaks_cannot_be_judged_does_not_succeed() {
+    let folder = folder();
+    let run = |options: &[&str]| {
+        let output = Command::new(culeak())
+            .args(["run", "--sample", "1TiB", "--check", "--max-leaked", "0"])
+            .args(options)
+            .arg("-o")
+            .arg(folder.path())
+            .arg("--")
+            .arg(victim("samples", Lookup::Linked))
+            .arg("keep")
+            .env("LD_LIBRARY_PATH", fake_driver_folder())
+            .env("CULEAK_SHIM", shim())
+            .output()
+            .expect("culeak starts");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (code, text) = run(&[]);
+    assert!(code == Some(2) && text.contains("cannot be judged"), "{text}");
+    assert_eq!(run(&["--no-builtin-suppressions"]).0, Some(1));
 }
 
 /// Marks are compared by call site, so sampled stacks cannot show it. What is held in all is known.

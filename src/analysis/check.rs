@@ -47,7 +47,7 @@ pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::{JudgedObjects, lacks_objects};
 pub use outliers::fail_outliers;
-use totals::{Whole, of_budgets, of_the_whole};
+use totals::{Bounds, Known, Whole, of_budgets, of_the_whole};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -238,6 +238,9 @@ pub struct Verdict<'a> {
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
+    /// Limits on the whole that sampled stacks cannot show to be kept or broken; a check that passes but for these has no verdict.
+    #[serde(skip)]
+    pub undecided: Vec<String>,
 }
 
 /// Memory that is not judged, each record by the first reason that applies.
@@ -276,22 +279,29 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         })
         .collect();
     // Totals are exact, unless suppressions or an earlier boundary leave out a part of them by its stack.
-    let all = by_stack
-        .is_some()
-        .then(|| sort(snapshot, &groups, &stacks, rules).judged);
+    let all = by_stack.is_some().then(|| sort(snapshot, &groups, &stacks, rules));
     let is_whole = rules.suppressions.is_empty() && rules.previous.is_none();
+    let known = match (&all, snapshot.sampling) {
+        // Rows of a peak are sums by stack.
+        (Some(_), Some(_)) if snapshot.allocations.is_summed() => Known::Nothing,
+        (Some(all), Some(sampling)) if !is_whole => Known::Within(Bounds {
+            all: &all.judged,
+            sampling,
+            excludes: all.sieve.suppressed().count > 0 || all.ignored.cached.count > 0 || rules.previous.is_some(),
+        }),
+        (Some(all), _) => Known::Exactly(&all.judged),
+        (None, _) => Known::Exactly(&sorted.judged),
+    };
     let whole = Whole {
-        judged: match &all {
-            Some(all) if is_whole => all,
-            _ => &sorted.judged,
-        },
-        at_most: all.as_deref().filter(|_| !is_whole),
+        judged: &sorted.judged,
+        known,
     };
     let found = whole.sum(|_| true);
     let judged_estimated = found.estimated();
     let mut undecided = Vec::new();
     let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
-    breaches.extend(of_budgets(&sorted.judged, &stacks, limits, &mut undecided));
+    let mut of_patterns = Vec::new();
+    breaches.extend(of_budgets(&sorted.judged, &stacks, limits, &mut of_patterns));
     breaches.append(&mut objects.breaches);
     for row in &mut judged {
         let of_site = of_site(row, limits);
@@ -304,7 +314,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     breaches.extend(of_classes);
     let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
     warnings.extend(judged.iter().filter_map(|row| sampled::undecided(row, limits)));
-    warnings.append(&mut undecided);
+    warnings.append(&mut of_patterns);
+    warnings.extend(undecided.iter().map(|limit| format!("cannot be judged: {limit}")));
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
     if objects::are_compared(rules) && !snapshot.objects_known {
@@ -349,6 +360,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         taken: &snapshot.taken,
         losses: &snapshot.losses,
         warnings,
+        undecided,
     }
 }
 

@@ -18,7 +18,7 @@ use crate::launch::environment;
 use crate::launch::proof::{Gap, Proof};
 use crate::load::{self, Loaded};
 use crate::options::format::{self, Format};
-use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_holders, check_mark, check_objects};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_holders, check_mark, check_objects, check_sampled};
 use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, progress, text};
@@ -347,7 +347,8 @@ fn write(
         if args.check {
             let known = check_mark(rules, item);
             let known = known.and_then(|()| check_objects(rules, process.judged(), &item.source));
-            if let Err(failure) = known.and_then(|()| check_holders(rules, process.judged(), &item.source)) {
+            let known = known.and_then(|()| check_holders(rules, process.judged(), &item.source));
+            if let Err(failure) = known.and_then(|()| check_sampled(rules, process.judged(), &item.source)) {
                 out.flush()?;
                 progress::fail(&failure);
                 unreadable += 1;

@@ -19,7 +19,7 @@ use crate::escape::Escaped;
 use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::NameArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{Failing, RuleArgs, check_holders, check_mark, check_objects, is_baseline};
+use crate::options::rules::{Failing, RuleArgs, check_holders, check_mark, check_objects, check_sampled, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, progress, text};
 
@@ -31,7 +31,8 @@ Without limits, any leak fails; with limits, only leaks over a limit fail. With 
 By default, a Python script is judged by what it held when it ended if there is a limit, a baseline or --since, and every other \
 check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
-Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no such mark for --since; the other inputs are still judged.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, no such mark for --since, or sampled stacks that \
+cannot decide; the other inputs are still judged.
 
 Examples:
   culeak check app.culeak
@@ -118,6 +119,10 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
             false => load::at::judge(item, &rules, &args.names),
         });
         let judged = judged.and_then(|()| with_holders(item, &rules));
+        let judged = judged.and_then(|()| match args.update_baseline || args.gen_suppressions {
+            true => Ok(()),
+            false => check_sampled(&rules, &item.snapshot, &item.source),
+        });
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
         judged
@@ -189,7 +194,13 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
         let Found { places, failures } = load::places(input);
-        let load = |place: &Place| args.boundary.load(place, rules, &args.names);
+        let load = |place: &Place| {
+            let at = args.boundary.load(place, rules, &args.names)?;
+            if !args.gen_suppressions {
+                check_sampled(&at.rules, &at.item.snapshot, &at.item.source)?;
+            }
+            Ok(at)
+        };
         for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
             match result {
                 Ok(item) => judged.push(item),

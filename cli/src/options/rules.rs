@@ -231,6 +231,25 @@ pub fn check_holders(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result
     )))
 }
 
+/// Refuses a recording with sampled stacks that would pass although a limit on the whole may be broken.
+///
+/// # Errors
+/// The message says what is known, and how to record or judge it instead.
+pub fn check_sampled(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
+    if snapshot.sampling.is_none() {
+        return Ok(());
+    }
+    let verdict = verdict(snapshot, rules);
+    // A leak that was found fails the check in any case.
+    match verdict.passed && !verdict.undecided.is_empty() {
+        true => Err(Failure::new(format!(
+            "{source}: cannot be judged: {}",
+            verdict.undecided.join("; also ")
+        ))),
+        false => Ok(()),
+    }
+}
+
 /// Refuses a snapshot whose objects are not known, if their number is limited.
 ///
 /// # Errors

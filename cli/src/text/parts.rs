@@ -184,10 +184,11 @@ pub fn about(report: &Report) -> &'static str {
     }
 }
 
-/// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks.
+/// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks, `at most 20 MiB` if no block was chosen.
 pub fn bytes(bytes: u64, estimated: Option<Errors>) -> String {
     match estimated {
         None => units::bytes(bytes),
+        Some(errors) if bytes == 0 => format!("at most {}", units::bytes(errors.bytes_error)),
         Some(errors) => format!("≈ {} ± {}", units::bytes(bytes), units::bytes(errors.bytes_error)),
     }
 }
@@ -196,6 +197,14 @@ pub fn bytes(bytes: u64, estimated: Option<Errors>) -> String {
 pub fn tally_about(tally: Tally, estimated: Option<Errors>) -> String {
     match estimated {
         None => self::tally(tally),
+        Some(errors) if tally.count == 0 => format!(
+            "{}{}",
+            bytes(tally.bytes, estimated),
+            match errors.count_error {
+                Some(count) => format!(" in at most {}", plural(count, "block", "blocks")),
+                None => String::new(),
+            }
+        ),
         Some(_) => format!(
             "{} in ≈ {}",
             bytes(tally.bytes, estimated),
