@@ -346,6 +346,72 @@ fn a_run_whose_leaks_cannot_be_judged_does_not_succeed() {
     assert_eq!(run(&["--no-builtin-suppressions"]).0, Some(1));
 }
 
+/// What a command prints of these recordings; it succeeds.
+fn printed(outcomes: &[&Outcome], command: &[&str]) -> String {
+    let recordings = outcomes.iter().flat_map(|outcome| recordings_in(&outcome.out()));
+    let output = Command::new(culeak())
+        .args(command)
+        .args(recordings)
+        .output()
+        .expect("culeak starts");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn totals_of_diffs_trends_and_trees_are_exact() {
+    // The same memory, of which nothing is chosen in the second recording.
+    let (many, none) = (sampled("keep", "512KiB"), sampled("keep", "1TiB"));
+    let total: u64 = truth(&many).values().map(|site| site[0]).sum();
+    let json = |text: String| -> Value { serde_json::from_str(&text).expect("JSON") };
+    let diff = json(printed(&[&many, &none], &["diff", "--json"]));
+    let totals = &diff["totals"];
+    assert_eq!(
+        (number(&totals["before"]["bytes"]), number(&totals["after"]["bytes"])),
+        (total, total),
+        "{totals}"
+    );
+    assert_eq!(
+        (&totals["bytes_delta"], totals.get("estimated")),
+        (&Value::from(0), None)
+    );
+    let trend = json(printed(&[&many, &none], &["trend", "--json"]));
+    for point in trend["points"].as_array().expect("points") {
+        assert_eq!(number(&point["held"]["bytes"]), total, "{point}");
+    }
+    let text = printed(&[&many, &none], &["trend"]);
+    let row = text.lines().find(|line| line.contains('→')).expect("a row");
+    assert!(row.contains("≈ "), "{text}");
+
+    let exact = culeak::analysis::words::bytes(total);
+    for outcome in [&many, &none] {
+        let tree = printed(&[outcome], &["report", "--tree"]);
+        let all = tree.lines().find(|line| line.ends_with(" all")).expect("the root");
+        let place = tree.lines().find(|line| line.ends_with(" GPU 0")).expect("the GPU");
+        assert!(
+            all.contains(&exact) && !all.contains('≈') && !place.contains('≈'),
+            "{tree}"
+        );
+    }
+    let tree = printed(&[&many], &["report", "--tree"]);
+    let site = tree
+        .lines()
+        .find(|line| line.contains("large_blocks"))
+        .expect("a frame");
+    assert!(site.trim_start().starts_with("≈ "), "{tree}");
+    let focused = printed(&[&many], &["report", "--tree", "--focus", "large_blocks"]);
+    let all = focused.lines().find(|line| line.ends_with(" all")).expect("the root");
+    assert!(all.contains('≈') && focused.contains(" ± "), "{focused}");
+}
+
+#[test]
+fn a_report_without_any_stack_does_not_count_call_sites() {
+    let outcome = sampled("keep", "1TiB");
+    let text = printed(&[&outcome], &["report"]);
+    assert!(text.contains(" leaked; no stack of it was taken"), "{text}");
+    assert!(!text.contains("0 call sites"), "{text}");
+}
+
 /// Marks are compared by call site, so sampled stacks cannot show it. What is held in all is known.
 #[test]
 fn marks_of_sampled_recordings_are_not_compared_with_each_other() {

@@ -114,6 +114,10 @@ pub struct Totals {
     pub after: Tally,
     pub bytes_delta: i128,
     pub count_delta: i128,
+    /// The standard errors of the two differences, if one side is an estimate: a peak with sampled stacks. Other totals are exact,
+    /// so rows from sampled stacks need not add up to them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Errors>,
     pub new: usize,
     pub grown: usize,
     pub shrunk: usize,
@@ -124,7 +128,9 @@ pub struct Totals {
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
-        let ((old, old_bare), (new, new_bare)) = (side_rows(before, options), side_rows(after, options));
+        let (old, new) = (side_rows(before, options), side_rows(after, options));
+        let sums = [old.total, new.total];
+        let ((old, old_bare), (new, new_bare)) = ((old.rows, old.bare), (new.rows, new.bare));
         // Lines of code cannot move within one process.
         let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
         let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
@@ -134,7 +140,7 @@ impl<'a> Diff<'a> {
             .map(|(row, partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)))
             .collect();
         rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
-        let totals = totals(&rows);
+        let totals = totals(&rows, sums);
         rows.retain(|row| options.all || row.state != State::Unchanged);
         sort(&mut rows, options.sort);
         let all = rows.len();
@@ -167,19 +173,33 @@ impl<'a> Diff<'a> {
     }
 }
 
-/// The rows of a snapshot, and whether its stacks have no names at all.
-fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> (Vec<Row<'a>>, bool) {
+/// What is compared of a snapshot.
+struct SideRows<'a> {
+    rows: Vec<Row<'a>>,
+    total: (Tally, Option<Errors>),
+    /// The stacks have no names at all.
+    bare: bool,
+}
+
+fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
     let stacks = CallStacks::of(snapshot);
-    let groups = Groups::of(snapshot, &stacks).by_stack();
-    let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
-    let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
-    let bare = |stack: usize| {
+    let groups = Groups::of(snapshot, &stacks);
+    let wanted = |group: &Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
+    let total = groups.total(wanted);
+    let groups = groups.by_stack();
+    let rows = rows_by(
+        snapshot,
+        &stacks,
+        groups.listed().filter(|group| wanted(group)),
+        options.by,
+    );
+    let is_bare = |stack: usize| {
         let frames = &snapshot.stacks[stack].frames;
         !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
     };
     let mut known = groups.all.iter().filter_map(|group| group.stack).peekable();
-    let all_bare = known.peek().is_some() && known.all(bare);
-    (rows, all_bare)
+    let bare = known.peek().is_some() && known.all(is_bare);
+    SideRows { rows, total, bare }
 }
 
 fn keys(rows: &[Row], by: By) -> Vec<Key> {
@@ -241,13 +261,17 @@ fn sort(rows: &mut [DiffRow], by: Sort) {
     });
 }
 
-fn totals(rows: &[DiffRow]) -> Totals {
-    let mut totals = Totals::default();
+fn totals(rows: &[DiffRow], [before, after]: [(Tally, Option<Errors>); 2]) -> Totals {
+    let ((before, before_errors), (after, after_errors)) = (before, after);
+    let mut totals = Totals {
+        before,
+        after,
+        bytes_delta: i128::from(after.bytes) - i128::from(before.bytes),
+        count_delta: i128::from(after.count) - i128::from(before.count),
+        estimated: Errors::of_difference(before_errors, after_errors),
+        ..Totals::default()
+    };
     for row in rows {
-        totals.before.join(row.before);
-        totals.after.join(row.after);
-        totals.bytes_delta += row.bytes_delta;
-        totals.count_delta += row.count_delta;
         *match row.state {
             State::New => &mut totals.new,
             State::Grown => &mut totals.grown,

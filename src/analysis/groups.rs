@@ -23,7 +23,7 @@
 
 use foldhash::HashMap;
 
-use crate::analysis::estimate::Estimate;
+use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
@@ -125,6 +125,8 @@ pub struct Groups<'a> {
     pub(crate) carriers: Carriers<'a>,
     pub(crate) blocks: Blocks<'a>,
     sampling: Option<Sampling>,
+    /// The records are sums by stack, of a peak.
+    is_summed: bool,
 }
 
 impl<'a> Groups<'a> {
@@ -202,7 +204,23 @@ impl<'a> Groups<'a> {
             carriers,
             blocks,
             sampling,
+            is_summed: snapshot.allocations.is_summed(),
         }
+    }
+
+    /// The memory of the listed groups that `wanted` accepts, of groups that are not by stack: exact, also if stacks were sampled.
+    /// Only sums of a peak are estimates, with these errors.
+    pub fn total(&self, wanted: impl Fn(&Group) -> bool) -> (Tally, Option<Errors>) {
+        let groups = || self.listed().filter(|group| wanted(group));
+        let total = Tally::total(groups().map(Group::tally));
+        if self.sampling.is_none() || !self.is_summed {
+            return (total, None);
+        }
+        let mut estimate = Estimate::default();
+        groups()
+            .filter_map(|group| group.estimate)
+            .for_each(|of_group| estimate.join(&of_group));
+        (total, estimate.errors())
     }
 
     /// The groups for sums by stack: with sampled stacks, what they stand for. Otherwise the groups as they are.

@@ -9,10 +9,11 @@
 //!
 //! Deliberately absent: percentages, and any order of siblings; the renderers add them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 
 use crate::analysis::categories::{Categories, Category, Sorter};
+use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::{Tally, place_name};
@@ -53,11 +54,22 @@ pub struct Profile<'a> {
     pub path_of: Vec<Option<usize>>,
     /// Most bytes first.
     pub samples: Vec<Sample>,
+    /// What the samples are estimated to be a part of, if stacks were sampled.
+    pub sampled: Option<Sums>,
     /// The filter, if there is one, and the memory that it left out.
     pub filter: Option<Filtered>,
     /// The memory that suppressions removed, in total and by rule; no rules unless requested.
     pub suppressed: Tally,
     pub suppressions: Vec<Used>,
+}
+
+/// The sums of a profile of sampled stacks.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Sums {
+    /// No stack decides what is included, so the sums by location are exact; blocks without a stack are in them alone.
+    Exact(BTreeMap<String, Tally>),
+    /// The sum of all samples is an estimate, with these errors.
+    Estimated(Errors),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -81,6 +93,8 @@ pub struct Sample {
     /// Never [`Level::Behind`].
     pub level: Level,
     pub live: Tally,
+    /// `live` is an estimate from sampled stacks.
+    pub is_estimate: bool,
     /// Everything ever requested, including freed memory; `None` if [`Options::made`] is off or the snapshot does not
     /// contain it.
     pub made: Option<Tally>,
@@ -135,8 +149,20 @@ impl<'a> Profile<'a> {
         let groups = match visit {
             Visit::Sizes(_) => Groups::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
             _ => Groups::split_at(snapshot, &stacks, filtering.since_ns()),
-        }
-        .by_stack();
+        };
+        let by_stacks = options.filter.is_of_stacks() || !options.suppressions.is_empty();
+        let is_exact = snapshot.sampling.is_some() && !by_stacks && !snapshot.allocations.is_summed();
+        let exact = is_exact.then(|| {
+            let mut sums: BTreeMap<String, Tally> = BTreeMap::new();
+            let (passing, _) = filtering.split(&groups.all, &stacks);
+            for group in passing.into_iter().filter(|group| group.level.is_listed()) {
+                let place = location(snapshot, group.call.kind, group.call.device);
+                sums.entry(place).or_default().join(group.tally());
+            }
+            sums
+        });
+        let groups = groups.by_stack();
+        let mut estimate = Estimate::default();
         let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut tallies: HashMap<Key, Tallies> = HashMap::new();
         let mut sieve = Sieve::new(&options.suppressions);
@@ -175,7 +201,12 @@ impl<'a> Profile<'a> {
                 visit(group, path, sorter.category(group.stack, call, &stacks));
             }
             let key = (path, call.kind, call.device, group.level);
-            tallies.entry(key).or_default().live.join(group.tally());
+            let tallies = tallies.entry(key).or_default();
+            tallies.live.join(group.tally());
+            if let Some(of_group) = &group.estimate {
+                tallies.is_estimate |= of_group.errors().is_some();
+                estimate.join(of_group);
+            }
         }
         let with_totals = options.made && !snapshot.totals.is_empty();
         if with_totals {
@@ -205,6 +236,7 @@ impl<'a> Profile<'a> {
             device,
             level,
             live: tallies.live,
+            is_estimate: tallies.is_estimate,
             // Live memory was requested, even if a damaged file lacks its total.
             made: with_totals.then_some(Tally {
                 bytes: tallies.made.bytes.max(tallies.live.bytes),
@@ -228,6 +260,10 @@ impl<'a> Profile<'a> {
             paths: paths.paths.items,
             path_of: paths.known,
             samples,
+            sampled: snapshot.sampling.map(|_| match exact {
+                Some(sums) => Sums::Exact(sums),
+                None => Sums::Estimated(estimate.errors().unwrap_or(Errors::NONE)),
+            }),
             filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
             suppressions: sieve.used(),
@@ -251,10 +287,14 @@ impl<'a> Profile<'a> {
 
     /// The location of memory of this kind.
     pub fn place_of(&self, kind: Kind, device: Option<usize>) -> String {
-        match kind.place() {
-            Place::Nowhere => "no memory".to_owned(),
-            _ => place_name(self.snapshot, kind, device),
-        }
+        location(self.snapshot, kind, device)
+    }
+}
+
+fn location(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> String {
+    match kind.place() {
+        Place::Nowhere => "no memory".to_owned(),
+        _ => place_name(snapshot, kind, device),
     }
 }
 
@@ -264,6 +304,7 @@ type Key = (usize, Kind, Option<usize>, Level);
 #[derive(Default)]
 struct Tallies {
     live: Tally,
+    is_estimate: bool,
     made: Tally,
 }
 

@@ -167,6 +167,9 @@ pub struct Row {
     pub device: Option<String>,
     /// Units until that device is full, if only this row grows.
     pub full_after: Option<f64>,
+    /// Some of its values are estimates from sampled stacks.
+    #[serde(skip_serializing_if = "is_false")]
+    pub is_estimate: bool,
     /// The row as a sentence.
     pub sentence: String,
     /// One value per point; 0 if the site was absent.
@@ -223,6 +226,10 @@ pub struct DeviceTrend {
     pub pace: f64,
     /// Units until the device is full at that pace.
     pub full_after: Option<f64>,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 impl Trend {

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::categories::{Categories, Category};
+use culeak::analysis::estimate;
 use culeak::analysis::filter::{Filter, Location, only_objects};
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
@@ -456,8 +457,10 @@ fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     if let Some(filter) = &profile.filter {
         writeln!(out, "filter: {}", text::parts::filter(filter, 0))?;
     }
-    let sampled = item.snapshot.sampling.is_some();
-    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, sampled, out)
+    let sampling = item.snapshot.sampling;
+    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, sampling.is_some(), out)?;
+    let warning = sampling.map(|sampling| estimate::sampled("of this recording", sampling));
+    text::parts::warnings(out, warning.as_slice())
 }
 
 fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<ExitCode, Failure> {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use anstyle::Style;
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
+use culeak::analysis::estimate::Errors;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::Frame;
 
@@ -75,7 +76,10 @@ pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
     let mut rows = Vec::new();
     if !diff.only_objects {
-        rows.push(("total", sizes(t.after, t.bytes_delta, t.count_delta)));
+        rows.push((
+            "total",
+            sizes(t.after, t.bytes_delta, t.count_delta) + &error(t.estimated),
+        ));
         rows.push(("rows", counts(t)));
     }
     if !diff.kinds.is_empty() {
@@ -108,7 +112,7 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
         (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
         (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
-    };
+    } + &error(diff.totals.estimated);
     let style = match delta {
         1.. => BAD,
         0 => PLAIN,
@@ -186,14 +190,14 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
         parts::place(row.stack.site()),
-        sizes(row.after, row.bytes_delta, row.count_delta) + &error(row),
+        sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated),
         if row.pool { parts::POOL } else { "" },
     )
 }
 
 /// ` ≈ ± 12 MiB` for an estimate from sampled stacks.
-fn error(row: &DiffRow) -> String {
-    let error = row.estimated.map(|errors| units::bytes(errors.bytes_error));
+fn error(estimated: Option<Errors>) -> String {
+    let error = estimated.map(|errors| units::bytes(errors.bytes_error));
     error.map_or_else(String::new, |error| format!(" (≈, ± {error})"))
 }
 

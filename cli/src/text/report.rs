@@ -96,7 +96,7 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         ROWS_ON_A_SCREEN
     };
     let held = report.totals.held.total();
-    if report.rows.len() > fit && held.count > 0 {
+    if report.rows.len() > fit && held.count > 0 && !has_no_stack(report) {
         let (style, sites) = call_sites(report);
         writeln!(
             out,
@@ -198,10 +198,15 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         what.push(format!("{} of host memory", units::bytes(totals.held.host.bytes)));
     }
     let (style, sites) = call_sites(report);
+    let (what, when) = (what.join(" and "), when(report));
+    let sentence = match has_no_stack(report) {
+        true => format!("{what} {}{when}; no stack of it was taken", verb(report)),
+        false => format!("{sites} {what}{when}"),
+    };
     writeln!(
         out,
         "{}{}{}",
-        Styled(style, format!("{sites} {}{}", what.join(" and "), when(report))),
+        Styled(style, sentence),
         pools(report),
         if filtered { " (filtered)" } else { "" }
     )
@@ -267,6 +272,19 @@ fn window(report: &Report) -> Option<String> {
 fn when(report: &Report) -> String {
     let when = report.when.iter().map(|when| format!(" {}", Escaped(when)));
     when.collect()
+}
+
+/// Whether sampling chose no block of what is held, so that nothing is known of its call sites.
+fn has_no_stack(report: &Report) -> bool {
+    report.sampling.is_some() && report.totals.call_sites == 0
+}
+
+fn verb(report: &Report) -> &'static str {
+    match (report.finished, &report.when) {
+        (true, _) => "leaked",
+        (false, None) => "is held",
+        (false, Some(_)) => "was held",
+    }
 }
 
 /// `3 call sites leak`, and its style.

@@ -5,8 +5,8 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::profile::Profile;
 use culeak::analysis::profile::tree::{Node, Step, Tree};
+use culeak::analysis::profile::{Profile, Sums};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Frame, Role};
 
@@ -50,39 +50,69 @@ enum Line {
 
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let total = tree.root().tally;
-    let numbers = |tally: Tally, _| {
+    let wide = if profile.sampled.is_some() {
+        ABOUT.chars().count()
+    } else {
+        0
+    };
+    let (bytes, blocks) = (9 + wide, 9 + wide);
+    let numbers = |tally: Tally, _, is_estimate| {
+        let about = about(is_estimate);
         format!(
-            "{:>9} {:>6} {:>9}",
-            units::bytes(tally.bytes),
+            "{:>bytes$} {:>6} {:>blocks$}",
+            format!("{about}{}", units::bytes(tally.bytes)),
             percent(tally.bytes, total.bytes),
-            units::count(tally.count)
+            format!("{about}{}", units::count(tally.count))
         )
     };
-    let heading = format!("{:>9} {:>6} {:>9}", "bytes", "", "blocks");
-    write_with(&profile.frames, tree, detail, &heading, &numbers, out)
+    let heading = format!("{:>bytes$} {:>6} {:>blocks$}", "bytes", "", "blocks");
+    write_with(&profile.frames, tree, detail, &heading, &numbers, out)?;
+    // The other sums of a tree without a filter are exact.
+    match &profile.sampled {
+        Some(Sums::Estimated(errors)) if total.bytes > 0 => {
+            writeln!(out, "estimated: {} in all", parts::tally_about(total, Some(*errors)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Marks an estimate.
+const ABOUT: &str = "≈ ";
+
+fn about(is_estimate: bool) -> &'static str {
+    if is_estimate { ABOUT } else { "" }
 }
 
 /// Writes a tree of changes, with the memory after.
 pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let numbers = |now: Tally, before: Tally| {
+    let is_sampled = tree
+        .nodes
+        .iter()
+        .any(|node| node.is_estimate || node.hidden_is_estimate);
+    let wide = if is_sampled { ABOUT.chars().count() } else { 0 };
+    let (change, other) = (10 + wide, 9 + wide);
+    let numbers = |now: Tally, before: Tally, is_estimate| {
+        let about = about(is_estimate);
+        let bytes = i128::from(now.bytes) - i128::from(before.bytes);
+        let count = i128::from(now.count) - i128::from(before.count);
         format!(
-            "{:>10} {:>9} {:>9}",
-            units::signed_bytes(i128::from(now.bytes) - i128::from(before.bytes)),
-            units::signed_count(i128::from(now.count) - i128::from(before.count)),
-            units::bytes(now.bytes)
+            "{:>change$} {:>other$} {:>other$}",
+            format!("{about}{}", units::signed_bytes(bytes)),
+            format!("{about}{}", units::signed_count(count)),
+            format!("{about}{}", units::bytes(now.bytes))
         )
     };
-    let heading = format!("{:>10} {:>9} {:>9}", "change", "blocks", "now");
+    let heading = format!("{:>change$} {:>other$} {:>other$}", "change", "blocks", "now");
     write_with(frames, tree, detail, &heading, &numbers, out)
 }
 
-/// `numbers`: the columns left of the tree, from a node's tallies after and before.
+/// `numbers`: the columns left of the tree, from a node's tallies after and before, and whether they are estimates.
 fn write_with(
     frames: &[Frame],
     tree: &Tree,
     detail: Detail,
     heading: &str,
-    numbers: &dyn Fn(Tally, Tally) -> String,
+    numbers: &dyn Fn(Tally, Tally, bool) -> String,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let blank = " ".repeat(heading.len());
@@ -104,7 +134,7 @@ fn write_with(
                 writeln!(
                     out,
                     "{}  {}{text}",
-                    numbers(parent.hidden, parent.hidden_before),
+                    numbers(parent.hidden, parent.hidden_before, parent.hidden_is_estimate),
                     Lead::shown(&lead.first, room)
                 )?;
                 continue;
@@ -117,7 +147,8 @@ fn write_with(
             .map(|room| room.saturating_sub(columns::width(&first)));
         for (nth, text) in texts(frames, node, detail, left).into_iter().enumerate() {
             if nth == 0 {
-                writeln!(out, "{}  {first}{text}", numbers(node.tally, node.before))?;
+                let numbers = numbers(node.tally, node.before, node.is_estimate);
+                writeln!(out, "{numbers}  {first}{text}")?;
             } else {
                 writeln!(out, "{blank}  {then}{text}")?;
             }

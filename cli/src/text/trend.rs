@@ -170,7 +170,11 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
             units::count(row.count.first),
             units::count(row.count.last)
         ),
-        None => format!("{} → {}", units::bytes(row.bytes.first), units::bytes(row.bytes.last)),
+        None => {
+            let about = if row.is_estimate { "≈ " } else { "" };
+            let (first, last) = (units::bytes(row.bytes.first), units::bytes(row.bytes.last));
+            format!("{about}{first} → {about}{last}")
+        }
     };
     // Too few points have no meaningful evidence.
     let numbers = match row.class {

@@ -4,6 +4,9 @@
 //! with a single child shares a node with it. What `top` and `min_bytes` cut off still counts in the parents, and each
 //! parent states how much of its memory is not shown.
 //!
+//! If stacks were sampled, frames have estimates, and the root and the locations have the exact sums where no filter selects stacks:
+//! then the children of a location need not add up to it.
+//!
 //! A tree may also be the difference to an earlier profile: each node then has both tallies, and the largest changes
 //! come first. The tree of one profile is the difference to an empty one.
 //!
@@ -13,7 +16,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use super::Profile;
+use super::{Profile, Sums};
 use crate::analysis::report::Tally;
 use crate::analysis::site::Frame;
 
@@ -40,11 +43,14 @@ pub struct Node {
     pub tally: Tally,
     /// `tally` in the earlier profile.
     pub before: Tally,
+    /// One of the two is an estimate from sampled stacks.
+    pub is_estimate: bool,
     /// Indices into [`Tree::nodes`], largest first.
     pub children: Vec<usize>,
     /// The tally and the number of its children that were cut off.
     pub hidden: Tally,
     pub hidden_before: Tally,
+    pub hidden_is_estimate: bool,
     pub hidden_children: usize,
 }
 
@@ -76,12 +82,13 @@ enum Edge {
 struct Both {
     now: Tally,
     before: Tally,
+    is_estimate: bool,
 }
 
 impl Both {
     /// The change in bytes and records, by which nodes are ranked.
     fn change(self) -> (u64, u64) {
-        let Both { now, before } = self;
+        let Both { now, before, .. } = self;
         (now.bytes.abs_diff(before.bytes), now.count.abs_diff(before.count))
     }
 
@@ -92,7 +99,8 @@ impl Both {
     fn total(all: impl Iterator<Item = Both> + Clone) -> Both {
         Both {
             now: Tally::total(all.clone().map(|both| both.now)),
-            before: Tally::total(all.map(|both| both.before)),
+            before: Tally::total(all.clone().map(|both| both.before)),
+            is_estimate: all.clone().any(|both| both.is_estimate),
         }
     }
 }
@@ -107,6 +115,8 @@ struct Grown {
     known: HashMap<(usize, Edge), usize>,
     parents: Vec<usize>,
     children: Vec<Vec<usize>>,
+    /// Locations whose sums are exact although call sites are estimates. They are shown even if no stack there is known.
+    exact: Vec<usize>,
 }
 
 impl Tree {
@@ -157,11 +167,27 @@ impl Grown {
             known: HashMap::new(),
             parents: vec![0],
             children: vec![Vec::new()],
+            exact: Vec::new(),
         }
     }
 
     /// Adds a profile to one side. `number` maps its frames to those of the tree.
     fn add(&mut self, profile: &Profile, number: impl Fn(usize) -> usize, side: fn(&mut Both) -> &mut Tally) {
+        let exact = match &profile.sampled {
+            Some(Sums::Exact(sums)) => Some(sums),
+            _ => None,
+        };
+        for (place, sum) in exact.into_iter().flatten() {
+            let edge = Edge::Place(place.clone());
+            let node = match self.known.get(&(0, edge.clone())) {
+                Some(&known) => known,
+                None => self.add_node(0, edge),
+            };
+            for node in [0, node] {
+                side(&mut self.tallies[node]).join(*sum);
+            }
+            self.exact.push(node);
+        }
         for sample in &profile.samples {
             let path = &profile.paths[sample.path];
             let first = [
@@ -171,13 +197,19 @@ impl Grown {
             let nothing = path.frames.is_empty().then_some(Edge::NoStack);
             let frames = path.frames.iter().map(|&frame| Edge::Frame(number(frame)));
             let mut at = 0;
-            side(&mut self.tallies[at]).join(sample.live);
+            let join = |tallies: &mut Vec<Both>, at: usize, is_place: bool| {
+                if !(is_place && exact.is_some()) {
+                    side(&mut tallies[at]).join(sample.live);
+                    tallies[at].is_estimate |= sample.is_estimate;
+                }
+            };
+            join(&mut self.tallies, at, true);
             for edge in first.into_iter().flatten().chain(nothing).chain(frames) {
                 at = match self.known.get(&(at, edge.clone())) {
                     Some(&known) => known,
-                    None => self.add_node(at, edge),
+                    None => self.add_node(at, edge.clone()),
                 };
-                side(&mut self.tallies[at]).join(sample.live);
+                join(&mut self.tallies, at, matches!(edge, Edge::Place(_)));
             }
             side(&mut self.own[at]).join(sample.live);
         }
@@ -213,6 +245,7 @@ impl Grown {
                 at = self.parents[at];
             }
         }
+        self.exact.iter().for_each(|&node| kept[node] = true);
         for (node, kept) in kept.iter_mut().enumerate().skip(1) {
             *kept &= self.tallies[node].change().0 >= limits.min_bytes;
         }
@@ -251,9 +284,11 @@ impl Grown {
                 step,
                 tally: self.tallies[at].now,
                 before: self.tallies[at].before,
+                is_estimate: self.tallies[at].is_estimate,
                 children: Vec::new(),
                 hidden: hidden.now,
                 hidden_before: hidden.before,
+                hidden_is_estimate: hidden.is_estimate,
                 hidden_children: cut.len(),
             });
             if let Some(parent) = parent {

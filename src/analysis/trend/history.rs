@@ -99,6 +99,7 @@ impl History {
             at_ns: point.at_ns,
             marks: point.marks,
             objects_known: point.objects_known,
+            exact: None,
             rows: point
                 .rows
                 .iter()
@@ -109,6 +110,7 @@ impl History {
                         key: *key,
                         site: site.clone(),
                         tally: *tally,
+                        is_estimate: last.sampling.is_some(),
                         device: device.as_deref().map(str::to_owned),
                     }
                 })

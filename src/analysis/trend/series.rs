@@ -21,6 +21,7 @@ struct Collected {
     site: Site,
     device: Option<String>,
     series: Series,
+    is_estimate: bool,
 }
 
 /// The points of one process, and the point at its end, if there is one.
@@ -176,6 +177,7 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
                     site: row.site.clone(),
                     device: None,
                     series: Series::default(),
+                    is_estimate: false,
                 });
                 all.len() - 1
             });
@@ -184,6 +186,7 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
                 // Lines may have moved between two runs; later snapshots of this run have these lines.
                 (collected.key, collected.site) = (row.key, row.site.clone());
             }
+            collected.is_estimate |= row.is_estimate;
             collected.device = row.device.clone().or(collected.device.take());
             for (series, value) in [
                 (&mut collected.series.bytes, row.tally.bytes),
@@ -210,7 +213,11 @@ fn row(
     devices: &[DeviceTrend],
 ) -> Row {
     let Collected {
-        site, device, series, ..
+        site,
+        device,
+        series,
+        is_estimate,
+        ..
     } = collected;
     let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
     let count = of_all_processes(&series.counts, segments, points, xs, against);
@@ -244,6 +251,7 @@ fn row(
         count: count.evidence,
         device,
         full_after,
+        is_estimate,
         sentence: String::new(),
         series,
         site,

@@ -33,6 +33,8 @@ pub struct Summary {
     pub(super) mark: Option<String>,
     /// Memory, then objects.
     pub(super) rows: Vec<SummaryRow>,
+    /// The memory of all rows, if they are estimates from sampled stacks and it is not.
+    pub(super) exact: Option<Tally>,
     /// Whether the objects of this snapshot are known.
     pub(super) objects_known: bool,
     pub(super) devices: Vec<DeviceSummary>,
@@ -56,6 +58,8 @@ pub(super) struct SummaryRow {
     pub key: Key,
     pub site: Site,
     pub tally: Tally,
+    /// It is an estimate from sampled stacks.
+    pub is_estimate: bool,
     /// The device that holds most of it.
     pub device: Option<String>,
 }
@@ -72,9 +76,16 @@ pub(super) struct DeviceSummary {
 impl Summary {
     pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
         let stacks = CallStacks::of(snapshot);
-        let groups = Groups::of(snapshot, &stacks).by_stack();
-        let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
-        let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
+        let groups = Groups::of(snapshot, &stacks);
+        let wanted = |group: &Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
+        let (total, errors) = groups.total(wanted);
+        let groups = groups.by_stack();
+        let rows = rows_by(
+            snapshot,
+            &stacks,
+            groups.listed().filter(|group| wanted(group)),
+            options.by,
+        );
         let objects = objects::rows(snapshot, &stacks, &options.kinds, options.by);
         let process = &snapshot.process;
         let mut marks = snapshot
@@ -108,6 +119,7 @@ impl Summary {
                         .map(|(kind, row)| SummaryRow::of_objects(*kind, row, options.by)),
                 )
                 .collect(),
+            exact: (snapshot.sampling.is_some() && errors.is_none()).then_some(total),
             objects_known: snapshot.objects_known,
             devices: devices(snapshot),
             lost_allocations: snapshot.losses.lost_allocations,
@@ -122,7 +134,8 @@ impl Summary {
 
     pub(super) fn total(&self) -> Tally {
         let memory = self.rows.iter().filter(|row| row.site.object.is_none());
-        Tally::total(memory.map(|row| row.tally))
+        let sum = || Tally::total(memory.map(|row| row.tally));
+        self.exact.unwrap_or_else(sum)
     }
 }
 
@@ -146,6 +159,7 @@ impl SummaryRow {
             },
             key,
             tally: row.tally(),
+            is_estimate: row.estimated.is_some(),
             device: row
                 .devices
                 .iter()

@@ -40,6 +40,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
                 stack: Vec::new(),
             },
             tally: Tally { bytes, count },
+            is_estimate: false,
             device: Some("GPU 0".to_owned()),
         };
         Summary {
@@ -58,6 +59,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             mark: None,
             // A snapshot contains no site that holds nothing.
             rows: if count > 0 { vec![row] } else { Vec::new() },
+            exact: None,
             objects_known: true,
             devices: vec![DeviceSummary {
                 label: "GPU 0".to_owned(),
