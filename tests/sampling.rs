@@ -394,10 +394,7 @@ fn totals_of_diffs_trends_and_trees_are_exact() {
         );
     }
     let tree = printed(&[&many], &["report", "--tree"]);
-    let site = tree
-        .lines()
-        .find(|line| line.contains("large_blocks"))
-        .expect("a frame");
+    let site = tree.lines().find(|line| line.contains("─ main")).expect("a frame");
     assert!(site.trim_start().starts_with("≈ "), "{tree}");
     let focused = printed(&[&many], &["report", "--tree", "--focus", "large_blocks"]);
     let all = focused.lines().find(|line| line.ends_with(" all")).expect("the root");

@@ -72,7 +72,7 @@ pub fn sampled(of: &str, sampling: Sampling) -> String {
         false => String::new(),
     };
     format!(
-        "the stacks {of} were sampled, one for each {} on average{fewer}, so sums of call sites and totals of them are estimates",
+        "the stacks {of} were sampled, one for each {} on average{fewer}, so sums by stack are estimates",
         words::bytes(sampling.bytes)
     )
 }
