@@ -91,6 +91,28 @@ impl Disk {
     }
 }
 
+#[test]
+fn the_doctor_says_that_recordings_are_elsewhere_while_they_are_written() {
+    for (kind, says) in [("network", true), ("", false)] {
+        let disk = Disk::new(kind);
+        let output = Command::new(culeak())
+            .arg("doctor")
+            .current_dir(disk.at("out"))
+            .env("LD_PRELOAD", odd_disk())
+            .env("ODD_DISK", disk.at("out"))
+            .env("ODD_DISK_IS", kind)
+            .output()
+            .expect("culeak runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(
+            text.contains("in a local folder until its process ends"),
+            says,
+            "{text}"
+        );
+        assert!(text.contains("writable"), "{text}");
+    }
+}
+
 fn odd_disk() -> PathBuf {
     library("odd_disk", "libodd_disk.so", &[], &[])
 }

@@ -1,11 +1,14 @@
 //! Checks of the machine: CUDA runtimes, output folder, config file, symbols.
 
 use std::collections::BTreeSet;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, io};
 
+use culeak::file::spool;
+use culeak::system::Descriptor;
 use nix::fcntl::posix_fallocate;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
@@ -110,6 +113,22 @@ pub fn reserve(folder: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into))
 }
 
+/// Says that recordings are elsewhere while they are written, if the recorder finds that the file system cannot hold them.
+fn spooled(folder: &Path) -> Option<Finding> {
+    let file = tempfile::tempfile_in(folder).ok()?;
+    let is_suitable = spool::is_suitable(&Descriptor::borrowed(file.as_raw_fd()));
+    (!is_suitable).then(|| {
+        Finding::warn(
+            SUBJECT,
+            format_args!(
+                "{}: its file system cannot hold a recording that is being written, so each is in a local folder until its process ends",
+                folder.display()
+            ),
+            "choose that folder with CULEAK_SPOOL, or a local folder for recordings: culeak help file-systems",
+        )
+    })
+}
+
 /// Whether this process can write recordings into the folder.
 pub fn recordings_in(folder: &Path) -> Vec<Finding> {
     let shown = folder.display();
@@ -120,7 +139,7 @@ pub fn recordings_in(folder: &Path) -> Vec<Finding> {
             ELSEWHERE,
         )];
     }
-    let mut findings = vec![];
+    let mut findings: Vec<Finding> = spooled(folder).into_iter().collect();
     let free = statvfs(folder).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
     findings.push(match free {
         Ok(free) if free < COMFORTABLE => Finding::warn(
