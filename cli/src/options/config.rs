@@ -17,7 +17,7 @@ use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use super::rules::{self, Failing, RuleArgs};
+use super::rules::{self, Failing, FromFile, RuleArgs};
 use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -27,9 +27,8 @@ use crate::text::units;
 
 /// The file name that is searched for.
 const NAME: &str = "culeak.toml";
-/// The file of a Python project, which has a config if it mentions [`TABLE`].
+/// The file of a Python project, which has a config if it has the table `tool.culeak`.
 const PYTHON_NAME: &str = "pyproject.toml";
-const TABLE: &str = "[tool.culeak";
 
 /// Which config file is read, for the commands that read one.
 #[derive(Debug, Clone, Default, Args)]
@@ -78,13 +77,13 @@ struct SymbolDefaults {
 /// The part of pyproject.toml that is read.
 #[derive(Debug, Deserialize)]
 struct PythonProject {
+    #[serde(default)]
     tool: Tools,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Tools {
-    #[serde(default)]
-    culeak: Config,
+    culeak: Option<Config>,
 }
 
 /// Defaults for `run` and `live`.
@@ -104,6 +103,7 @@ struct RunDefaults {
 struct CheckDefaults {
     #[serde(deserialize_with = "size")]
     max_leaked: Option<u64>,
+    #[serde(deserialize_with = "count")]
     max_count: Option<u64>,
     #[serde(deserialize_with = "size")]
     max_per_site: Option<u64>,
@@ -154,6 +154,7 @@ impl Defaults {
         }
         if let Some(rules) = rules {
             self.config.check.fill(rules, &base);
+            rules.defaults.file = self.file;
         }
     }
 
@@ -213,11 +214,28 @@ fn find(args: &ConfigArgs) -> Option<PathBuf> {
 /// The config file in a folder.
 fn config_in(folder: &Path) -> Option<PathBuf> {
     let (own, of_python) = (folder.join(NAME), folder.join(PYTHON_NAME));
-    if own.is_file() {
+    // A folder, or a link to nothing, is a mistake, which reading reports.
+    if own.symlink_metadata().is_ok() {
         return Some(own);
     }
-    let has_config = fs::read_to_string(&of_python).is_ok_and(|text| text.contains(TABLE));
+    let has_config = fs::read_to_string(&of_python).is_ok_and(|text| names_culeak(&text));
     has_config.then_some(of_python)
+}
+
+/// Whether a pyproject.toml has a config. The mistakes of one that is not valid TOML are reported only if a line of it is about
+/// culeak: the file has other readers, and most projects have no config in it.
+fn names_culeak(text: &str) -> bool {
+    let in_table = |whole: toml::Table| {
+        let tools = whole.get("tool").and_then(toml::Value::as_table);
+        tools.is_some_and(|tools| tools.contains_key("culeak"))
+    };
+    let in_line = |line: &str| {
+        let ignored = |c: &char| !c.is_whitespace() && !matches!(c, '"' | '\'');
+        let line: String = line.chars().filter(ignored).collect();
+        let rest = line.trim_start_matches('[').strip_prefix("tool.culeak");
+        rest.is_some_and(|rest| rest.starts_with([']', '.', '=']))
+    };
+    toml::from_str(text).map_or_else(|_| text.lines().any(in_line), in_table)
 }
 
 fn parsed(path: &Path) -> Result<Config, Failure> {
@@ -233,15 +251,20 @@ fn parsed(path: &Path) -> Result<Config, Failure> {
     })?;
     let parsed = match path.file_name() == Some(PYTHON_NAME.as_ref()) {
         true => toml::from_str(&text).map(|project: PythonProject| project.tool.culeak),
-        false => toml::from_str(&text),
+        false => toml::from_str(&text).map(Some),
     };
-    parsed.map_err(|error| {
+    let parsed = parsed.map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
         let message = error.message().trim_end().replace('\n', ", ");
         Failure::new(format!(
-            "{shown}:{line}:{column}: {message}; docs/config.md lists the keys"
+            "{shown}:{line}:{column}: {message}; `culeak help config` lists the keys"
+        ))
+    })?;
+    parsed.ok_or_else(|| {
+        Failure::new(format!(
+            "{shown}: has no table tool.culeak; add [tool.culeak.check], for example, or name another file"
         ))
     })
 }
@@ -256,6 +279,13 @@ impl CheckDefaults {
                 *given = defaults;
             }
         }
+        rules.defaults = FromFile {
+            file: None,
+            suppressions: rules.suppressions.is_empty(),
+            baseline: rules.baseline.is_none(),
+            tolerance: rules.tolerance.is_none(),
+            fail_on: rules.fail_on.is_empty(),
+        };
         or(&mut rules.max_leaked, self.max_leaked);
         or(&mut rules.max_count, self.max_count);
         or(&mut rules.max_per_site, self.max_per_site);
@@ -296,12 +326,18 @@ impl Size {
 }
 
 fn stack_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Error> {
-    let rate = u32::deserialize(value)?;
     let most = culeak::sampling::RATE_MAX;
-    match rate <= most {
-        true => Ok(Some(rate)),
-        false => Err(D::Error::custom(format!("{rate} is more than {most} stacks a second"))),
-    }
+    let rate = i64::deserialize(value)?;
+    let rate = u32::try_from(rate).ok().filter(|rate| *rate <= most);
+    rate.map(Some)
+        .ok_or_else(|| D::Error::custom(format!("expected a number of stacks a second, from 0 to {most}")))
+}
+
+fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    let count = u64::try_from(i64::deserialize(value)?);
+    count
+        .map(Some)
+        .map_err(|_| D::Error::custom("expected a number of blocks, such as 100"))
 }
 
 fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {

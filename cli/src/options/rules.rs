@@ -93,6 +93,32 @@ pub struct RuleArgs {
     /// other processes of the job; list or repeatable
     #[arg(long, value_name = "new|grown|any|CLASS|outlier", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Vec<Failing>,
+    /// Which of these come from the config file, for messages.
+    #[arg(skip)]
+    pub defaults: FromFile,
+}
+
+/// Rules that the command line does not set, so that they are those of the config file.
+#[derive(Debug, Clone, Default)]
+pub struct FromFile {
+    pub file: Option<PathBuf>,
+    pub suppressions: bool,
+    pub baseline: bool,
+    pub tolerance: bool,
+    pub fail_on: bool,
+}
+
+impl FromFile {
+    /// Adds the config file to a failure, if the rule comes from it.
+    fn named(&self, is_from_file: bool, failure: Failure) -> Failure {
+        match self.file.as_ref().filter(|_| is_from_file) {
+            Some(file) => Failure {
+                message: format!("{} (set in {})", failure.message, file.display()),
+                ..failure
+            },
+            None => failure,
+        }
+    }
 }
 
 /// The ids of the options in [`RuleArgs`], for commands that restrict them.
@@ -123,13 +149,19 @@ impl RuleArgs {
     pub fn rules(&self) -> Result<Rules, Failure> {
         // The baseline may come from the config file, so clap cannot require it.
         let needs_baseline = [
-            ("tolerance", self.tolerance.is_some()),
-            ("fail-on new, grown and any", !self.against_baseline().is_empty()),
+            ("tolerance", self.tolerance.is_some(), self.defaults.tolerance),
+            (
+                "fail-on new, grown and any",
+                !self.against_baseline().is_empty(),
+                self.defaults.fail_on,
+            ),
         ];
-        if let (None, Some((option, _))) = (&self.baseline, needs_baseline.iter().find(|(_, given)| *given)) {
-            return Err(Failure::new(format!(
+        let needs = needs_baseline.iter().find(|(_, given, _)| *given);
+        if let (None, Some((option, _, from_file))) = (&self.baseline, needs) {
+            let failure = Failure::new(format!(
                 "{option} applies to a baseline, but none is given; add --baseline FILE"
-            )));
+            ));
+            return Err(self.defaults.named(*from_file, failure));
         }
         if self.against_baseline().len() > 1 {
             return Err(Failure::new(
@@ -138,7 +170,8 @@ impl RuleArgs {
         }
         let mut rules = self.without_baseline()?;
         if let Some(path) = &self.baseline {
-            rules.baseline = Some(read_baseline(path, &rules)?);
+            let baseline = read_baseline(path, &rules);
+            rules.baseline = Some(baseline.map_err(|failure| self.defaults.named(self.defaults.baseline, failure))?);
         }
         Ok(rules)
     }
@@ -165,7 +198,8 @@ impl RuleArgs {
     /// # Errors
     /// See [`RuleArgs::rules`].
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
-        let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)?;
+        let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
+            .map_err(|failure| self.defaults.named(self.defaults.suppressions, failure))?;
         Ok(Rules {
             limits: Limits {
                 max_leaked: self.max_leaked,

@@ -83,6 +83,18 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
             "culeak.toml:2:11: expected one of new, grown, any, lost, cycle, native-holder, over-counted",
         ),
         ("[check\n", "culeak.toml:1:"),
+        ("[check\n", "`culeak help config` lists the keys"),
+        (
+            "[run]\nstack-rate = -1\n",
+            "culeak.toml:2:14: expected a number of stacks a second, from 0 to 1000000",
+        ),
+        (
+            "[check]\nmax-count = -1\n",
+            "culeak.toml:2:13: expected a number of blocks",
+        ),
+        ("[check]\ntolerance = \"5%\"\n", "(set in culeak.toml)"),
+        ("[check]\nbaseline = \"missing.json\"\n", "(set in culeak.toml)"),
+        ("[check]\nsuppressions = [\"missing.supp\"]\n", "(set in culeak.toml)"),
     ] {
         let output = output(project(config).path(), &["check", "clean.json"]);
         assert_eq!(output.status.code(), Some(2), "{config}");
@@ -190,6 +202,71 @@ fn a_python_project_keeps_the_same_keys_in_its_own_file() {
 }
 
 #[test]
+fn a_python_project_has_a_config_only_in_its_table() {
+    let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    let inside = folder.path().join("package");
+    fs::create_dir(&inside).expect("made");
+    let check = |pyproject: &str| {
+        fs::write(inside.join("pyproject.toml"), pyproject).expect("written");
+        let output = output(&inside, &["check", "../leaky.json"]);
+        (output.status.code(), text(&output.stderr))
+    };
+    // The parent's file allows 2 GiB.
+    for pyproject in [
+        "# see [tool.culeak] in docs\n",
+        "[tool.culeaker]\nx = 1\n",
+        "[project]\ndescription = \"[tool.culeak.check]\"\n",
+        // Not valid, and not about culeak.
+        "[tool.other\n",
+    ] {
+        let (code, messages) = check(pyproject);
+        assert!(
+            code == Some(0) && !messages.contains("pyproject"),
+            "{pyproject}: {messages}"
+        );
+    }
+    for pyproject in [
+        "[ tool . culeak . check ]\nmax-leaked = 0\n",
+        "[tool]\nculeak.check.max-leaked = 0\n",
+        "tool.culeak.check.max-leaked = 0\n",
+        "[tool.\"culeak\".check]\nmax-leaked = 0\n",
+    ] {
+        assert_eq!(check(pyproject).0, Some(1), "{pyproject}");
+    }
+    let (code, message) = check("[tool.culeak.check]\nmax-leaked = \n");
+    assert!(code == Some(2) && message.contains("pyproject.toml:2:"), "{message}");
+    let named = output(
+        &inside,
+        &["check", "../leaky.json", "--config", "../other/pyproject.toml"],
+    );
+    assert_eq!(named.status.code(), Some(2));
+    fs::write(inside.join("pyproject.toml"), "[project]\n").expect("written");
+    let named = stderr(&inside, &["check", "../leaky.json", "--config", "pyproject.toml"]);
+    assert!(named.contains("has no table tool.culeak"), "{named}");
+}
+
+#[test]
+fn a_config_file_that_is_no_file_is_a_mistake() {
+    let folder = folder();
+    let path = folder.path().join("culeak.toml");
+    std::os::unix::fs::symlink("nowhere.toml", &path).expect("a link");
+    let check = || stderr(folder.path(), &["check", "clean.json"]);
+    assert!(
+        check().contains("culeak.toml: the config file cannot be read"),
+        "{}",
+        check()
+    );
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("made");
+    assert!(
+        check().contains("culeak.toml: the config file cannot be read"),
+        "{}",
+        check()
+    );
+}
+
+#[test]
 fn display_and_symbols_have_defaults() {
     let folder = project("[display]\ncolor = \"always\"\n\n[symbols]\ndebug-dirs = [\"debug\"]\n");
     let inside = folder.path().join("inside");
@@ -236,6 +313,9 @@ fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names
     ] {
         assert_eq!(code(folder.path(), words), 0, "{words:?}");
     }
+    // A build without Parquet refuses it for another reason.
+    let sql = stderr(folder.path(), &["sql", "--list"]);
+    assert!(!sql.contains("chekc"), "{sql}");
     let doctor = stdout(folder.path(), &["doctor"]);
     assert!(doctor.contains("culeak.toml:1:2: unknown field `chekc`"), "{doctor}");
     fs::write(folder.path().join("culeak.toml"), "").expect("written");
