@@ -129,9 +129,9 @@ impl Command {
             | Command::Push(_)
             | Command::Metrics(_)
             | Command::Watch(_)
-            | Command::Collect(_)
-            | Command::Sql(_) => true,
-            Command::Demo(_)
+            | Command::Collect(_) => true,
+            Command::Sql(_)
+            | Command::Demo(_)
             | Command::Doctor(_)
             | Command::ShimPath(_)
             | Command::Categories(_)
@@ -171,6 +171,13 @@ pub fn parse() -> Result<Arguments, clap::Error> {
 }
 
 fn with_hint(mut error: clap::Error) -> clap::Error {
+    if is_number_of_frames(&error) {
+        let hint = "to limit the number of frames of each stack: --depth N";
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
+        );
+    }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
@@ -179,7 +186,10 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     };
     let hint = match HINTS.iter().find(|(name, _)| name == word) {
         Some((_, hint)) => Some((*hint).to_owned()),
-        None if error.get(ContextKind::SuggestedSubcommand).is_none() && preload::examine(word.as_ref()).is_ok() => {
+        None if help::guides().any(|name| name == word) => Some(format!("to read this guide: culeak help {word}")),
+        None if error.get(ContextKind::SuggestedSubcommand).is_none()
+            && preload::examine(word.as_ref(), &[]).is_ok() =>
+        {
             Some(format!("to record this program: culeak run -- {} …", Escaped(word)))
         }
         None => None,
@@ -192,6 +202,17 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         );
     }
     error
+}
+
+/// Whether `--stacks`, which chooses frames, was given a number.
+fn is_number_of_frames(error: &clap::Error) -> bool {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    error.kind() == ErrorKind::InvalidValue
+        && text(ContextKind::InvalidArg).is_some_and(|argument| argument.starts_with("--stacks "))
+        && text(ContextKind::InvalidValue).is_some_and(|value| value.parse::<u32>().is_ok())
 }
 
 /// The command line without hidden commands, for completions and manual pages.

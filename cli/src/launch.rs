@@ -137,7 +137,7 @@ pub struct Prepared {
 pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepared, Failure> {
     environment::examine(env::vars_os())?;
     environment::suits_sampling(args.sample, args.auto_snapshots.timeline, |name| env::var_os(name))?;
-    let program = preload::examine(&words[0])?;
+    let program = preload::examine(&words[0], &words[1..])?;
     warn_about(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
     let tag = run_tag();

@@ -124,10 +124,7 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let findings: Vec<Finding> = [
         preloading::library(),
         preloading::environment(),
-        args.launcher
-            .first()
-            .map(|command| program::program(command))
-            .unwrap_or_default(),
+        program::program(&args.launcher),
         driver::driver(root),
         machine::runtimes(),
         machine::config_file(),

@@ -4,7 +4,7 @@
 //! in a static or setuid program the loader never loads the library, so a missing report would look like a program without
 //! leaks. Deliberately absent: wrappers that start the real program later; the program inherits their environment.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -44,6 +44,11 @@ pub enum Obstacle {
     OtherLibc(String),
     /// A client of a daemon or another machine, which starts the real program.
     StartsElsewhere(String),
+    /// It starts the real program with another environment.
+    DropsPreload {
+        how: String,
+        inside: String,
+    },
 }
 
 impl Obstacle {
@@ -79,6 +84,12 @@ impl fmt::Display for Obstacle {
                     "uses the loader {loader}, but the preload library needs glibc, as CUDA does; run it on a glibc system"
                 )
             }
+            Obstacle::DropsPreload { how, inside } => {
+                write!(
+                    out,
+                    "{how}, so the program gets no LD_PRELOAD; start culeak inside it ({inside})"
+                )
+            }
             Obstacle::StartsElsewhere(what) => {
                 write!(
                     out,
@@ -89,13 +100,14 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// Finds the program and the obstacles to recording it.
+/// Finds the program and the obstacles to recording it, with these arguments.
 ///
 /// # Errors
 /// The program cannot be executed; the exit code is that of a shell.
-pub fn examine(command: &OsStr) -> Result<Program, Failure> {
+pub fn examine(command: &OsStr, arguments: &[OsString]) -> Result<Program, Failure> {
     let mut file = find(command, env::var_os("PATH").as_deref())?;
-    let mut obstacles: Vec<Obstacle> = starts_elsewhere(&file).into_iter().collect();
+    let elsewhere = starts_elsewhere(&file);
+    let drops = drops_preload(&file, arguments);
     for _ in 0..MAX_SCRIPTS {
         match interpreter(&file) {
             // The kernel reports a missing interpreter.
@@ -103,10 +115,13 @@ pub fn examine(command: &OsStr) -> Result<Program, Failure> {
             _ => break,
         }
     }
-    obstacles.extend(privileged(&file));
+    let privileged = privileged(&file);
     // A file that cannot be read (mode 0711, for example) may still be executable.
     let image = elf_image(&file).unwrap_or_default();
-    obstacles.extend(image.obstacle);
+    // How a client is linked does not matter where it does not run the program itself.
+    let of_image = image.obstacle.filter(|_| elsewhere.is_none());
+    let drops = drops.filter(|_| privileged.is_none());
+    let obstacles = [elsewhere, privileged, drops, of_image].into_iter().flatten().collect();
     Ok(Program {
         executable: file,
         address_sanitizer: image.address_sanitizer,
@@ -126,7 +141,7 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
                 NOT_FOUND,
             )),
             Err(error) => Err(Failure::with_exit(
-                format!("{shown}: cannot be executed: {error}; check its permissions"),
+                format!("{shown}: cannot be executed: {error}; {}", permission(&file)),
                 NOT_EXECUTABLE,
             )),
         };
@@ -152,6 +167,16 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
             NOT_FOUND,
         ),
     })
+}
+
+/// What to do about a file that is not executable.
+fn permission(file: &Path) -> String {
+    let shown = file.display();
+    let is_python = file.extension().is_some_and(|ending| ending == "py") && file.is_file();
+    match is_python {
+        true => format!("start it with its interpreter: culeak run -- python3 {shown}"),
+        false => "check its permissions".to_owned(),
+    }
 }
 
 fn executable(file: &Path) -> io::Result<()> {
@@ -189,6 +214,58 @@ fn starts_elsewhere(file: &Path) -> Option<Obstacle> {
         _ => return None,
     };
     Some(Obstacle::StartsElsewhere(elsewhere.to_owned()))
+}
+
+/// Whether the program starts another one without the variables that it was given.
+fn drops_preload(file: &Path, arguments: &[OsString]) -> Option<Obstacle> {
+    let name = file.file_name()?.to_str()?;
+    let words: Vec<&str> = arguments.iter().map_while(|word| word.to_str()).collect();
+    let is_login = || words.iter().any(|word| matches!(*word, "-" | "-l" | "--login"));
+    let how = match name {
+        // They remove the variables of the loader, also if root starts them.
+        "sudo" | "doas" | "pkexec" => "removes variables from the environment",
+        "su" | "runuser" if is_login() => "starts a login shell with an environment of its own",
+        "env" if env_drops_preload(&words) => "starts the program without the variable",
+        "setpriv" if words.contains(&"--reset-env") => "resets the environment",
+        _ => return None,
+    };
+    Some(Obstacle::DropsPreload {
+        how: how.to_owned(),
+        inside: inside(name),
+    })
+}
+
+/// Whether `env` with these words starts a program without the `LD_PRELOAD` of its own environment.
+fn env_drops_preload(words: &[&str]) -> bool {
+    const PRELOAD: &str = "LD_PRELOAD";
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match *word {
+            "-" | "--ignore-environment" => return true,
+            "-u" | "--unset" if words.next() == Some(&PRELOAD) => return true,
+            "-u" | "--unset" => {}
+            "-C" | "--chdir" => drop(words.next()),
+            word if word.starts_with("-i") => return true,
+            word if word.strip_prefix("-u").or(word.strip_prefix("--unset=")) == Some(PRELOAD) => return true,
+            word if word.starts_with('-') => {}
+            word if word.split_once('=').is_some_and(|(name, _)| name == PRELOAD) => return true,
+            word if word.contains('=') => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// How culeak is started by a program whose purpose is to start another one.
+pub fn inside(name: &str) -> String {
+    match name {
+        // Its first word is a user.
+        "su" => "su -c 'culeak run -- PROGRAM'".to_owned(),
+        "runuser" => "runuser -u USER -- culeak run -- PROGRAM".to_owned(),
+        // Without PATH, the command needs its path.
+        "env" | "setpriv" => format!("{name} … \"$(command -v culeak)\" run -- PROGRAM"),
+        _ => format!("{name} culeak run -- PROGRAM"),
+    }
 }
 
 /// Whether executing the file raises privileges (the kernel's AT_SECURE).

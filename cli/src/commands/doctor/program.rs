@@ -1,15 +1,18 @@
 //! `culeak doctor -- PROGRAM`: whether the library can be preloaded into a program, and what to do if not.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::path::Path;
 
 use super::Finding;
 use crate::launch::preload::{self, Obstacle};
 
-/// Examines the program as `culeak run` does.
-pub fn program(command: &OsStr) -> Vec<Finding> {
+/// Examines the program, which is the first word, as `culeak run` does.
+pub fn program(words: &[OsString]) -> Vec<Finding> {
+    let Some((command, arguments)) = words.split_first() else {
+        return Vec::new();
+    };
     let typed = Path::new(command).display().to_string();
-    let found = match preload::examine(command) {
+    let found = match preload::examine(command, arguments) {
         Ok(found) => found,
         Err(failure) => return vec![Finding::fail(typed, failure, "culeak run needs a program that exists")],
     };
@@ -42,7 +45,7 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
             "link it again without -static; a static CUDA runtime, nvcc's default, is no obstacle".to_owned()
         }
         Obstacle::Privileged(_) if STARTERS.contains(&name.as_str()) => {
-            format!("start culeak inside it: {name} culeak run -- PROGRAM")
+            format!("start culeak inside it: {}", preload::inside(&name))
         }
         Obstacle::Privileged(_) => {
             format!("record a copy, which has no privileges: cp {path} /tmp/{name} && culeak run -- /tmp/{name}")
@@ -53,9 +56,16 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
         Obstacle::OtherLibc(_) => {
             "run it in an image with glibc, which CUDA needs too: docker run --gpus all debian:12 …".to_owned()
         }
-        Obstacle::StartsElsewhere(_) => format!(
-            "{name} … culeak run -o DIR -- PROGRAM, with culeak installed there; see docs/launchers/containers.md"
-        ),
+        Obstacle::DropsPreload { inside, .. } => format!("start culeak inside it: {inside}"),
+        Obstacle::StartsElsewhere(_) => {
+            let page = match name.as_str() {
+                "kubectl" => "kubernetes",
+                "systemd-run" => "systemd",
+                "ssh" => "launchers",
+                _ => "containers",
+            };
+            format!("{name} … culeak run -o DIR -- PROGRAM, with culeak installed there; see culeak help {page}")
+        }
     }
 }
 
@@ -66,8 +76,8 @@ mod tests {
 
     #[test]
     fn each_obstacle_has_a_command_and_an_ordinary_program_none() {
-        assert!(text_of(&program("sh".as_ref())).starts_with("Ok sh: can be recorded (/"));
-        let missing = text_of(&program("no-such-program".as_ref()));
+        assert!(text_of(&program(&["sh".into()])).starts_with("Ok sh: can be recorded (/"));
+        let missing = text_of(&program(&["no-such-program".into()]));
         assert!(
             missing.starts_with("Fail no-such-program: ") && missing.contains("not found in PATH"),
             "{missing}"
@@ -101,5 +111,8 @@ mod tests {
         }
         let sudo = remedy(&Obstacle::Privileged("is setuid"), Path::new("/usr/bin/sudo"));
         assert_eq!(sudo, "start culeak inside it: sudo culeak run -- PROGRAM");
+        // The first word of su is a user.
+        let su = remedy(&Obstacle::Privileged("is setuid"), Path::new("/usr/bin/su"));
+        assert_eq!(su, "start culeak inside it: su -c 'culeak run -- PROGRAM'");
     }
 }

@@ -23,7 +23,7 @@ fn shell() -> Vec<u8> {
 }
 
 fn obstacles(path: &Path) -> Vec<Obstacle> {
-    examine(path.as_os_str()).expect("executable").obstacles
+    examine(path.as_os_str(), &[]).expect("executable").obstacles
 }
 
 fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
@@ -36,7 +36,7 @@ fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
 
 #[test]
 fn an_ordinary_program_has_no_obstacle() {
-    let program = examine(OsStr::new("sh")).expect("in PATH");
+    let program = examine(OsStr::new("sh"), &[]).expect("in PATH");
     assert_eq!(program.obstacles, []);
     assert!(!program.address_sanitizer);
 }
@@ -93,7 +93,7 @@ fn a_sanitized_program_is_recognized() {
     let mut bytes = shell();
     replace(&mut bytes, b"\0libc.so.6\0", b"\0libasan.so\0");
     let path = put(&folder, "sanitized", &bytes);
-    let program = examine(path.as_os_str()).expect("executable");
+    let program = examine(path.as_os_str(), &[]).expect("executable");
     assert!(program.address_sanitizer && program.obstacles.is_empty());
 }
 
@@ -122,7 +122,7 @@ fn a_script_has_the_obstacles_of_its_interpreter() {
         format!("#! {} -x\n", interpreter.display()).as_bytes(),
     );
     let outer = put(&folder, "outer", format!("#!{}\n", script.display()).as_bytes());
-    let program = examine(outer.as_os_str()).expect("executable");
+    let program = examine(outer.as_os_str(), &[]).expect("executable");
     assert_eq!(program.executable, interpreter);
     assert_eq!(program.obstacles.len(), 1);
 }
@@ -136,7 +136,7 @@ fn env_is_looked_through() {
         "#! /usr/bin/env -i sh",
     ] {
         let script = put(&folder, "script", format!("{line}\n").as_bytes());
-        let program = examine(script.as_os_str()).expect("executable");
+        let program = examine(script.as_os_str(), &[]).expect("executable");
         assert_eq!(program.executable.file_name(), Some(OsStr::new("sh")), "{line}");
     }
 }
@@ -146,7 +146,7 @@ fn scripts_that_name_each_other_are_followed_only_so_far() {
     let folder = folder();
     let path = folder.path().join("circle");
     put(&folder, "circle", format!("#!{}\n", path.display()).as_bytes());
-    assert!(examine(path.as_os_str()).is_ok());
+    assert!(examine(path.as_os_str(), &[]).is_ok());
 }
 
 #[test]
@@ -154,18 +154,18 @@ fn damaged_programs_do_not_crash_the_examination() {
     let folder = folder();
     let whole = shell();
     for length in [0, 1, 4, 20, 63, 64, 100, 600, whole.len() / 2] {
-        examine(put(&folder, "cut", &whole[..length]).as_os_str()).expect("executable");
+        examine(put(&folder, "cut", &whole[..length]).as_os_str(), &[]).expect("executable");
     }
     for offset in (32..64).chain(64..200) {
         let mut bytes = whole.clone();
         bytes[offset] ^= 0xff;
-        examine(put(&folder, "bent", &bytes).as_os_str()).expect("executable");
+        examine(put(&folder, "bent", &bytes).as_os_str(), &[]).expect("executable");
     }
 }
 
 #[test]
 fn errors_have_the_exit_codes_of_a_shell() {
-    let exit = |command: &str| examine(OsStr::new(command)).expect_err("cannot run").exit;
+    let exit = |command: &str| examine(OsStr::new(command), &[]).expect_err("cannot run").exit;
     assert_eq!(exit("no-such-program-anywhere"), NOT_FOUND);
     assert_eq!(exit("./no-such-file"), NOT_FOUND);
     assert_eq!(exit("/"), NOT_EXECUTABLE);
@@ -185,4 +185,71 @@ fn clients_of_daemons_are_reported() {
     let folder = folder();
     let path = put(&folder, "docker", &shell());
     assert!(matches!(&obstacles(&path)[..], [Obstacle::StartsElsewhere(_)]));
+}
+
+/// The obstacles of a program with this name, which is the shell, and these arguments.
+fn named(name: &str, image: &[u8], arguments: &[&str]) -> Vec<Obstacle> {
+    let folder = folder();
+    let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+    let path = put(&folder, name, image);
+    examine(path.as_os_str(), &arguments).expect("executable").obstacles
+}
+
+#[test]
+fn a_static_client_of_a_container_starts_the_program_elsewhere_and_that_is_all() {
+    let mut bytes = shell();
+    let headers = usize::from(u16::from_le_bytes([bytes[56], bytes[57]]));
+    for header in (0..headers).map(|number| 64 + number * 56) {
+        // PT_INTERP becomes PT_NULL.
+        if bytes[header] == 3 {
+            bytes[header] = 0;
+        }
+    }
+    assert_eq!(named("anything", &bytes, &[]), [Obstacle::Static]);
+    assert!(matches!(
+        named("docker", &bytes, &["run"])[..],
+        [Obstacle::StartsElsewhere(_)]
+    ));
+}
+
+#[test]
+fn programs_that_drop_the_variable_are_known_by_their_options() {
+    let shell = shell();
+    for (words, drops) in [
+        (&["env", "-i", "./train"][..], true),
+        (&["env", "-", "./train"], true),
+        (&["env", "--ignore-environment", "./train"], true),
+        (&["env", "-C", "/tmp", "A=1", "-u", "LD_PRELOAD", "./train"], true),
+        (&["env", "--unset=LD_PRELOAD", "./train"], true),
+        (&["env", "LD_PRELOAD=x.so", "./train"], true),
+        (&["env", "-u", "HOME", "A=1", "./train", "-i"], false),
+        (&["env"], false),
+        (&["su", "-", "-c", "./train"], true),
+        (&["su", "-c", "./train"], false),
+        (&["runuser", "-l", "me"], true),
+        (&["runuser", "-u", "me", "--", "./train"], false),
+        (&["sudo", "./train"], true),
+        (&["doas", "./train"], true),
+        (&["setpriv", "--reset-env", "./train"], true),
+        (&["setpriv", "--nnp", "./train"], false),
+        (&["nice", "./train"], false),
+    ] {
+        let found = named(words[0], &shell, &words[1..]);
+        let found: Vec<bool> = found
+            .iter()
+            .map(|of| matches!(of, Obstacle::DropsPreload { .. }))
+            .collect();
+        assert_eq!(found, vec![true; usize::from(drops)], "{words:?}");
+    }
+}
+
+#[test]
+fn a_script_of_python_that_is_not_executable_gets_its_interpreter() {
+    let folder = folder();
+    let path = put(&folder, "leak.py", b"print()\n");
+    fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("changed");
+    let failure = examine(path.as_os_str(), &[]).expect_err("not executable");
+    let command = format!("culeak run -- python3 {}", path.display());
+    assert!(failure.message.contains(&command), "{}", failure.message);
+    assert_eq!(failure.exit, NOT_EXECUTABLE);
 }

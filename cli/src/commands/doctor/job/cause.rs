@@ -196,7 +196,7 @@ fn loaded(process: &Process) -> Cause {
 
 fn not_loaded(process: &Process, all: &[Process]) -> Cause {
     let launcher = Launcher::of(process);
-    let obstacle = preload::examine(process.at("exe").as_os_str())
+    let obstacle = preload::examine(process.at("exe").as_os_str(), &[])
         .ok()
         .and_then(|program| program.obstacles.into_iter().next());
     if let Some(obstacle) = obstacle {

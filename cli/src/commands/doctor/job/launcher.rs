@@ -52,7 +52,7 @@ impl Launcher {
         match self {
             Launcher::Sudo => format!("start culeak inside sudo: sudo culeak run -o {folder} -- PROGRAM"),
             Launcher::Kubernetes => {
-                "add the init container, the volumes and the variables of docs/launchers/kubernetes.md to the pod"
+                "add the init container, the volumes and the variables of `culeak help kubernetes` to the pod"
                     .to_owned()
             }
             Launcher::Container => format!(
@@ -69,7 +69,7 @@ impl Launcher {
                 "mpiexec -genv LD_PRELOAD $(culeak shim-path) -genv CULEAK_OUTPUT {folder}/ …, or mpiexec … culeak run -o {folder} -- PROGRAM"
             ),
             Launcher::Ray => format!(
-                "culeak run -o {folder} -- ray start …, or set both variables in runtime_env={{\"env_vars\": …}} (docs/launchers/ray.md)"
+                "culeak run -o {folder} -- ray start …, or set both variables in runtime_env={{\"env_vars\": …}} (culeak help ray)"
             ),
             Launcher::Dask => format!("start the workers with culeak: culeak run -o {folder} -- dask worker …"),
             Launcher::Spark => {
