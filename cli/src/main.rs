@@ -166,6 +166,8 @@ fn refuse(error: &clap::Error) -> ExitCode {
     } else if error.use_stderr() {
         let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {
+        // The options that choose it were not parsed, and help reads no config file.
+        text::pager::choose(!std::env::args_os().any(|word| word == "--no-pager"));
         // Standard output may be closed, or full.
         let _ = text::print(|out| write!(out, "{}", error.render().ansi()));
     }

@@ -380,9 +380,22 @@ fn commands_of_other_tools_get_a_hint() {
             "cannot attach to a running program; start it with 'culeak run",
         ),
         ("top", "'culeak live'"),
+        ("quickstart", "culeak help quickstart"),
     ] {
         let output = output(folder().path(), &[word, "4711"]);
         assert_eq!(output.status.code(), Some(2));
         assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
+}
+
+#[test]
+fn a_number_of_stacks_gets_the_option_for_the_number_of_frames() {
+    let folder = folder();
+    let refused = stderr(folder.path(), &["run", "--stacks", "5", "--", "true"]);
+    assert!(refused.contains("--depth N"), "{refused}");
+    let refused = stderr(folder.path(), &["run", "--stacks", "ruby", "--", "true"]);
+    assert!(
+        !refused.contains("--depth N") && refused.contains("python"),
+        "{refused}"
+    );
 }

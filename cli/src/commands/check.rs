@@ -29,7 +29,7 @@ use crate::{json, progress, text};
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
 By default, a Python script is judged by what it held when it ended if there is a limit, a baseline or --since, and every other \
-check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
+check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
 
 Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, no such mark for --since, or sampled stacks that \
 cannot decide; the other inputs are still judged.

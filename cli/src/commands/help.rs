@@ -49,6 +49,17 @@ guides! {
     "install" = "install.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
+    "launchers" = "launchers/README.md";
+    "torchrun" = "launchers/torchrun.md";
+    "mpirun" = "launchers/mpirun.md";
+    "slurm" = "launchers/slurm.md";
+    "ray" = "launchers/ray.md";
+    "dask" = "launchers/dask.md";
+    "spark" = "launchers/spark.md";
+    "kubernetes" = "launchers/kubernetes.md";
+    "containers" = "launchers/containers.md";
+    "systemd" = "launchers/systemd.md";
+    "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
     "categories" = "categories.md";
     "sampling" = "sampling.md";
@@ -76,6 +87,7 @@ guides! {
     "limits" = "limits.md";
     "aarch64" = "aarch64.md";
     "costs" = "measurements.md";
+    "proofs" = "proofs.md";
 }
 
 /// The names of the guides.
@@ -85,6 +97,8 @@ pub fn guides() -> impl Iterator<Item = &'static str> {
 
 /// Its table lists the pages, each with its task.
 const INDEX: &str = include_str!("../../help/README.md");
+/// As [`INDEX`], of the pages of launchers.
+const LAUNCHERS: &str = include_str!("../../help/launchers/README.md");
 
 /// Prints the help; `whole` is the command line that it describes.
 pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Failure> {
@@ -99,7 +113,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         return Ok(ExitCode::SUCCESS);
     };
     let options = whole.find_subcommand_mut(subject).map(clap::Command::render_long_help);
-    let guide = GUIDES.iter().find(|guide| guide.name == subject);
+    let guide = GUIDES.iter().find(|guide| guide.is_called(subject));
     if options.is_none() && guide.is_none() {
         let guides: Vec<&str> = guides().collect();
         return Err(Failure::new(format!(
@@ -117,7 +131,7 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         if options.is_some() {
             writeln!(out)?;
         }
-        markdown::write(&guide.text(), out)
+        markdown::write(&guide.text(), &|target| guide.command(target), out)
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -137,6 +151,30 @@ fn write_list(out: &mut dyn Write) -> io::Result<()> {
 }
 
 impl Guide {
+    /// Whether this is its name, or that of its file, as pages and messages may call it.
+    fn is_called(&self, name: &str) -> bool {
+        let is_file = |name: &str| self.link == name || self.link.strip_suffix(".md") == Some(name);
+        self.name == name || is_file(name.strip_prefix("docs/").unwrap_or(name))
+    }
+
+    /// The command that shows the page with this path from here, if it is another one.
+    fn command(&self, target: &str) -> Option<String> {
+        let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let folder = self.link.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let path = match path.strip_prefix("../") {
+            Some(above) if !folder.is_empty() => above.to_owned(),
+            _ if folder.is_empty() => path.to_owned(),
+            _ => format!("{folder}/{path}"),
+        };
+        if path == "README.md" {
+            return Some("culeak help".to_owned());
+        }
+        let section = format!("{path}#{anchor}");
+        let named = |link: &str| GUIDES.iter().find(|guide| guide.link == link);
+        let other = named(&section).or_else(|| named(&path))?;
+        (other.name != self.name).then(|| format!("culeak help {}", other.name))
+    }
+
     /// The page or its section.
     fn text(&self) -> String {
         match self.link.split_once('#') {
@@ -151,9 +189,23 @@ impl Guide {
         let row = INDEX
             .lines()
             .find(|line| line.starts_with("| [") && line.contains(&link));
-        let cell = row.and_then(|row| row.trim_end_matches([' ', '|']).rsplit(" | ").next());
-        markdown::plain(cell.unwrap_or_default())
+        if let Some(cell) = row.and_then(|row| row.trim_end_matches([' ', '|']).rsplit(" | ").next()) {
+            return markdown::plain(cell);
+        }
+        let row = LAUNCHERS
+            .lines()
+            .find(|line| line.starts_with("| ") && self.link.ends_with(&format!("/{}", linked(line))));
+        let by = row.and_then(|row| row.trim_start_matches([' ', '|']).split(" | ").next());
+        by.map_or_else(String::new, |by| {
+            format!("record a job that is started by {}", markdown::plain(by))
+        })
     }
+}
+
+/// The target of the first link in a line.
+fn linked(line: &str) -> &str {
+    let target = line.split_once("](").and_then(|(_, rest)| rest.split_once(')'));
+    target.map_or("", |(target, _)| target)
 }
 
 /// The section with this anchor: its heading, and everything up to the next heading of its level.
@@ -172,18 +224,69 @@ mod tests {
 
     #[test]
     fn every_page_of_the_index_is_a_guide_with_a_task_and_a_text() {
-        // Development, and pages of launchers, which link to each other.
-        const OTHERS: [&str; 2] = ["proofs.md", "launchers/README.md"];
         for line in INDEX.lines().filter(|line| line.starts_with("| [")) {
             let link = line.split(['(', ')']).nth(1).expect("a link");
-            let known = GUIDES.iter().any(|guide| guide.link == link) || OTHERS.contains(&link);
+            let known = GUIDES.iter().any(|guide| guide.link == link);
             assert!(known, "{link} is in docs/README.md, and no guide");
         }
         for guide in GUIDES {
             assert!(!guide.task().is_empty(), "{} is not in docs/README.md", guide.link);
             let mut text = Vec::new();
-            markdown::write(&guide.text(), &mut text).expect("memory is writable");
+            markdown::write(&guide.text(), &|target| guide.command(target), &mut text).expect("memory is writable");
             assert!(text.len() > 300, "{}: {}", guide.name, String::from_utf8_lossy(&text));
+        }
+    }
+
+    #[test]
+    fn pages_name_each_other_by_commands_that_exist() {
+        for guide in GUIDES {
+            let mut text = Vec::new();
+            markdown::write(&guide.text(), &|target| guide.command(target), &mut text).expect("memory is writable");
+            let text = String::from_utf8_lossy(&text).into_owned();
+            // A path that is printed is one that the reader may have: that of a file of the project.
+            let links = guide.text();
+            let pages = links.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+            for page in pages.filter(|target| target.split('#').next().is_some_and(|path| path.ends_with(".md"))) {
+                let own = linked(&format!("]({page})"))
+                    .split('#')
+                    .next()
+                    .unwrap_or_default()
+                    .to_owned();
+                let is_own = guide.link.rsplit('/').next() == Some(own.as_str());
+                let outside = page.starts_with("http") || page.starts_with("../") && !guide.link.contains('/');
+                assert!(
+                    is_own || outside || guide.command(page).is_some(),
+                    "{} links to {page}, which no guide shows",
+                    guide.name
+                );
+            }
+            for word in text
+                .split("(culeak help ")
+                .skip(1)
+                .filter_map(|rest| rest.split(')').next())
+            {
+                assert!(guides().any(|name| name == word), "{}: culeak help {word}", guide.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_guide_is_found_by_the_name_of_its_file_too() {
+        for (name, expected) in [
+            ("frameworks", "python"),
+            ("job.md", "jobs"),
+            ("docs/dataset.md", "datasets"),
+            ("measurements", "costs"),
+            ("launchers/slurm.md", "slurm"),
+            ("launchers", "launchers"),
+            ("ci", "ci"),
+        ] {
+            let found: Vec<&str> = GUIDES
+                .iter()
+                .filter(|guide| guide.is_called(name))
+                .map(|guide| guide.name)
+                .collect();
+            assert_eq!(found, [expected], "{name}");
         }
     }
 }

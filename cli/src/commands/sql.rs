@@ -9,7 +9,7 @@ use crate::errors::Failure;
 /// Print SQL that answers questions about a dataset, for DuckDB or Spark
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a dataset it prints the queries alone, which use the tables of docs/dataset.md.
+Without a dataset it prints the queries alone, which use the tables of `culeak help datasets`.
 
 Examples:
   culeak sql dataset > views.sql && duckdb -init views.sql

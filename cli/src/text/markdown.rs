@@ -1,7 +1,7 @@
 //! Markdown for a terminal: the pages of the documentation, for `culeak help`.
 //!
 //! Paragraphs are filled, code keeps its lines, and a table is aligned if it fits; otherwise each row becomes a term and its
-//! description. Deliberately absent: images, and the targets of links within the documentation.
+//! description, with their headings. A link to another page is followed by the command that shows it. Deliberately absent: images.
 
 use std::io::{self, Write};
 
@@ -19,24 +19,28 @@ const CODE_INDENT: &str = "    ";
 pub fn plain(text: &str) -> String {
     let mut out = Vec::new();
     // Writing to memory cannot fail.
-    write_with(text, usize::MAX, &mut out).unwrap_or_default();
+    write_with(text, usize::MAX, &|_| None, &mut out).unwrap_or_default();
     strip_str(&String::from_utf8_lossy(&out)).to_string().trim().to_owned()
 }
 
+/// The command that shows the target of a link, if there is one.
+pub type Command<'c> = dyn Fn(&str) -> Option<String> + 'c;
+
 /// Writes a page.
-pub fn write(page: &str, out: &mut dyn Write) -> io::Result<()> {
-    write_with(page, columns::available().unwrap_or(WIDEST).min(WIDEST), out)
+pub fn write(page: &str, command: &Command, out: &mut dyn Write) -> io::Result<()> {
+    write_with(page, columns::available().unwrap_or(WIDEST).min(WIDEST), command, out)
 }
 
-fn write_with(page: &str, columns: usize, out: &mut dyn Write) -> io::Result<()> {
+fn write_with(page: &str, columns: usize, command: &Command, out: &mut dyn Write) -> io::Result<()> {
     let mut writer = Writer {
         out,
         columns,
+        command,
         inline: String::new(),
         indent: Vec::new(),
         marker: None,
         in_code: false,
-        link: None,
+        link: (String::new(), 0),
         image: 0,
         rows: Vec::new(),
         begun: false,
@@ -50,6 +54,7 @@ fn write_with(page: &str, columns: usize, out: &mut dyn Write) -> io::Result<()>
 struct Writer<'o> {
     out: &'o mut dyn Write,
     columns: usize,
+    command: &'o Command<'o>,
     /// The paragraph, heading or cell that has begun.
     inline: String,
     /// One entry for each list that is open: the number of its next item, if it has numbers.
@@ -57,8 +62,8 @@ struct Writer<'o> {
     /// In front of the next paragraph.
     marker: Option<String>,
     in_code: bool,
-    /// The target of the open link, if it is an address.
-    link: Option<String>,
+    /// The target of the open link, and where its text begins.
+    link: (String, usize),
     /// Where the description of the open image begins.
     image: usize,
     rows: Vec<Vec<String>>,
@@ -104,7 +109,7 @@ impl Writer<'_> {
                     _ => "- ".to_owned(),
                 });
             }
-            Tag::Link { dest_url, .. } => self.link = Some(dest_url.to_string()).filter(|url| url.starts_with("http")),
+            Tag::Link { dest_url, .. } => self.link = (dest_url.to_string(), self.inline.len()),
             Tag::Image { .. } => self.image = self.inline.len(),
             Tag::Table(_) => self.rows.clear(),
             Tag::TableHead | Tag::TableRow => self.rows.push(Vec::new()),
@@ -126,8 +131,15 @@ impl Writer<'_> {
                 self.indent.pop();
             }
             TagEnd::Link => {
-                if let Some(address) = self.link.take() {
-                    self.inline.push_str(&format!(" ({address})"));
+                let (target, begin) = std::mem::take(&mut self.link);
+                if target.starts_with("http") {
+                    self.inline.push_str(&format!(" ({target})"));
+                } else if let Some(command) = (self.command)(&target) {
+                    // The name of a file means nothing to a reader without the folder.
+                    match self.inline[begin..].ends_with(".md") || self.inline[begin..].ends_with('/') {
+                        true => self.inline.replace_range(begin.., &command),
+                        false => self.inline.push_str(&format!(" ({command})")),
+                    }
                 }
             }
             // Instead of an image there would be its description.
@@ -206,15 +218,20 @@ impl Writer<'_> {
                 }
                 continue;
             }
-            // The headings of a term and its description say little.
-            let Some((term, rest)) = row.split_first().filter(|_| nth > 0) else {
+            let Some((term, rest)) = row.split_first() else {
                 continue;
             };
+            if nth == 0 {
+                if !term.is_empty() {
+                    writeln!(self.out, "{}", Styled(BOLD, term))?;
+                }
+                continue;
+            }
             writeln!(self.out, "{}", filled(term, self.columns, "", "  "))?;
             for (heading, cell) in rows[0].iter().skip(1).zip(rest).filter(|(_, cell)| !cell.is_empty()) {
-                let cell = match rest.len() {
-                    1 => cell.clone(),
-                    _ => format!("{heading}: {cell}"),
+                let cell = match heading.is_empty() {
+                    true => cell.clone(),
+                    false => format!("{heading}: {cell}"),
                 };
                 writeln!(self.out, "{}", filled(&cell, self.columns, CODE_INDENT, CODE_INDENT))?;
             }
@@ -249,7 +266,8 @@ mod tests {
 
     fn rendered(page: &str, columns: usize) -> String {
         let mut out = Vec::new();
-        write_with(page, columns, &mut out).expect("memory is writable");
+        let command = |target: &str| (target == "job.md#ranks").then(|| "culeak help jobs".to_owned());
+        write_with(page, columns, &command, &mut out).expect("memory is writable");
         strip_str(std::str::from_utf8(&out).expect("text")).to_string()
     }
 
@@ -271,9 +289,19 @@ mod tests {
             rendered(page, 60),
             "option        allows\n--max-leaked  this much in total\n-q\n"
         );
-        assert_eq!(rendered(page, 20), "--max-leaked\n    this much in\n    total\n-q\n");
+        assert_eq!(
+            rendered(page, 20),
+            "option\n--max-leaked\n    allows: this\n    much in total\n-q\n"
+        );
         let three = "| a | b | c |\n|---|---|---|\n| one | two words | three |\n";
-        assert_eq!(rendered(three, 12), "one\n    b: two\n    words\n    c: three\n");
+        assert_eq!(rendered(three, 12), "a\none\n    b: two\n    words\n    c: three\n");
+    }
+
+    #[test]
+    fn a_link_to_another_page_names_the_command_that_shows_it() {
+        let page = "See [job.md](job.md#ranks), [ranks](job.md#ranks) and [others](x.md).\n";
+        let text = "See culeak help jobs, ranks (culeak help jobs) and others.\n";
+        assert_eq!(rendered(page, 80), text);
     }
 
     #[test]

@@ -44,6 +44,11 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     assert!(general.contains("paged: The config file"), "{general}");
     let own = shown(&[("PAGER", "false"), MARKS], "culeak report leaky.json");
     assert!(own.contains("paged: GPU 0"), "CULEAK_PAGER wins: {own}");
+    let options = shown(&[MARKS], "culeak report --help; echo code $?");
+    assert!(
+        options.contains("paged: Usage: culeak report") && options.contains("\ncode 0"),
+        "{options}"
+    );
 }
 
 #[test]
@@ -61,6 +66,10 @@ fn what_fits_or_is_not_for_a_terminal_is_not_paged() {
         "GPU 0",
     );
     not_paged(shown(&[("PAGER", "cat")], "culeak report leaky.json"), "GPU 0");
+    not_paged(
+        shown(&[MARKS], "culeak report --help --no-pager"),
+        "Usage: culeak report",
+    );
     fs::write(folder.path().join("culeak.toml"), "[display]\npager = false\n").expect("written");
     not_paged(shown(&[MARKS], "culeak report leaky.json"), "GPU 0");
 }
@@ -181,6 +190,16 @@ fn help_shows_options_guides_and_their_list() {
         guide.starts_with("Exit codes\n") && !guide.contains("Output formats"),
         "{guide}"
     );
+    // A table of two columns that do not fit.
+    let sampling = stdout(folder.path(), &["help", "sampling"]);
+    assert!(
+        sampling.contains("\nexact\n") && sampling.contains("    estimated, marked ≈: sums by call site"),
+        "{sampling}"
+    );
+    let by_file = stdout(folder.path(), &["help", "frameworks"]);
+    assert_eq!(by_file, stdout(folder.path(), &["help", "python"]));
+    let launchers = stdout(folder.path(), &["help", "launchers"]);
+    assert!(launchers.contains("culeak help slurm"), "{launchers}");
     let both = stdout(folder.path(), &["help", "trend"]);
     assert!(
         both.contains("Usage: culeak trend") && both.contains("--fail-on"),
