@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the workflow
 # examples of docs/ci.md and the GitHub action of packaging/action give the documented results on the fake driver, run as the
-# runners of GitHub, GitLab and Jenkins run them. The action and the examples are valid by the schemas of check-jsonschema,
-# and zizmor finds nothing unsafe in the action. The first five minutes: docs/quickstart.md gives the reports that it shows, and
+# runners of GitHub, GitLab and Jenkins run them. The action, the examples and this repository's workflows are valid by the schemas of
+# check-jsonschema, and zizmor finds nothing unsafe in the action and the workflows. The first five minutes: docs/quickstart.md gives the reports that it shows, and
 # so does the recording in the README.
 #
 #   tests/verdicts/run.sh [path of culeak]
@@ -48,7 +48,9 @@ xmllint --noout --schema junit-10.xsd bad.xml 2>/dev/null && fail "the schema ta
 # --- the action and the examples by their schemas ---
 action=$root/packaging/action/action.yml
 "$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-actions "$action"
-"$tools/bin/zizmor" --offline --quiet "$action"
+workflows=("$root"/.github/workflows/*.yml)
+"$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows "${workflows[@]}"
+"$tools/bin/zizmor" --offline --quiet "$action" "${workflows[@]}"
 "$tools/bin/python" - "$root/docs/ci.md" <<'PYTHON'
 import re, sys, yaml
 from pathlib import Path
@@ -60,13 +62,20 @@ Path(".gitlab-ci.yml").write_text(next(block for block in blocks if "script:" in
 PYTHON
 "$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows workflow.yml
 "$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
-# The schemas must reject invalid files, and zizmor an input in a script.
+# The schemas must reject invalid files, and zizmor an input or a tag's name in a script.
 sed 's/^      shell: bash$//' "$action" >broken.yml
 "$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-actions broken.yml >/dev/null 2>&1 && fail "the schema of actions takes anything"
 mkdir unsafe
 sed 's/"\$COMMAND"/"${{ inputs.run }}"/' "$action" >unsafe/action.yml
 "$tools/bin/zizmor" --offline --quiet unsafe/action.yml >/dev/null 2>&1 && fail "zizmor takes anything"
-ok "the action and the examples are valid by the schemas of GitHub and GitLab; zizmor finds nothing"
+mkdir -p unsafe/.github/workflows
+for workflow in "${workflows[@]}"; do
+    sed 's/^    runs-on: .*$//' "$workflow" >broken.yml
+    "$tools/bin/check-jsonschema" --quiet --builtin-schema vendor.github-workflows broken.yml >/dev/null 2>&1 && fail "the schema takes a job without a machine"
+    sed 's/^        run: /&echo ${{ github.ref_name }}; /' "$workflow" >"unsafe/.github/workflows/$(basename "$workflow")"
+    "$tools/bin/zizmor" --offline --quiet "unsafe/.github/workflows/$(basename "$workflow")" >/dev/null 2>&1 && fail "zizmor takes any workflow"
+done
+ok "the action, the examples and the workflows are valid by the schemas of GitHub and GitLab; zizmor finds nothing"
 
 mkdir bin
 ln -s "$culeak" bin/culeak
