@@ -70,6 +70,11 @@ for library in cublas cublasLt cufft cusolver cusparse; do
         -o "$bin/library-$library" &
 done
 (build embeds "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/embeds.c" "$driver" -ldl -o "$bin/embeds") &
+(build past_driver.so "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" -shared -fPIC "$victims/past.c" "$driver" -o "$bin/past_driver.so") &
+(build past_runtime.so "$nvcc" -O2 -g -DRUNTIME -cudart static -shared -Xcompiler -fPIC "$victims/past.c" "${libraries[@]}" -o "$bin/past_runtime.so") &
+(build past_host "${CC:-cc}" -O2 -g -Wall -D_GNU_SOURCE "$victims/past_host.c" -ldl -o "$bin/past_host") &
+(build samples "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/samples.c" "$driver" -o "$bin/samples") &
+(build odd_disk.so "${CC:-cc}" -O2 -Wall -D_GNU_SOURCE -shared -fPIC "$here/../victims/odd_disk.c" -o "$bin/odd_disk.so") &
 (build events "${CC:-cc}" -O2 -g -Wall "$victims/events.c" -ldl -pthread -o "$bin/events") &
 for plugin in one:1111 two:2222; do
     name=plugin_${plugin%:*}
@@ -88,4 +93,5 @@ fi
 build plugin_host "$nvcc" -O2 -g -cudart shared "$victims/plugin_host.cpp" "${libraries[@]}" -ldl -o "$bin/plugin_host" &
 wait
 
+export NVCC=$nvcc DRIVER=$driver
 exec python3 -B "$here/suite.py" --out "$out" "${arguments[@]}"

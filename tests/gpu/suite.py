@@ -28,14 +28,17 @@ import libraries
 import long_programs
 import objects
 import observed
+import pages
 import phases
 import plugin
+import reach
+import sampled
 import segments
 import tensors
 import watching
 import why
 
-assert adapters and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and phases and plugin and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():
