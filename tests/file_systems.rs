@@ -131,7 +131,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 
 #[test]
 fn a_recording_is_copied_to_its_folder_when_the_process_ends() {
-    for kind in ["network", "unmapped"] {
+    for kind in ["network", "unmapped", "over btrfs", "over zfs"] {
         let disk = Disk::new(kind);
         let spool = disk.at("spool");
         let outcome = disk.profile("limits", "grows").run_in(disk.folder);
@@ -152,6 +152,17 @@ fn a_recording_is_copied_to_its_folder_when_the_process_ends() {
         assert!(lines[1].contains(&format!("culeak report {out}")), "{lines:?}");
         assert_eq!(lines.len(), 2, "{lines:?}");
     }
+}
+
+#[test]
+fn on_an_overlayfs_over_ext4_it_is_written_in_place() {
+    let disk = Disk::new("over ext4");
+    let running = disk.waits();
+    assert_eq!(disk.spools(), Vec::<PathBuf>::new());
+    let recording = only(recordings_in(&disk.at("out")));
+    assert_eq!(reader::spooled(&recording), None);
+    reader::read(&recording).expect("readable").expect_live(Device, 1, 4096);
+    running.finish();
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! A write through a mapping cannot fail: if the file system has no room for the page, or has lost its server, the kernel raises
 //! SIGBUS or drops the page. Local file systems that write in place keep the space that `fallocate` reserved. Network and FUSE
-//! file systems need not support shared mappings or `fallocate` at all, and copy-on-write ones (btrfs, ZFS) need new space for
-//! each write. Recordings in folders of those are *spooled*:
+//! file systems need not support shared mappings or `fallocate` at all, and copy-on-write ones (btrfs, ZFS, and an overlayfs over
+//! them) need new space for each write. Recordings in folders of those are *spooled*:
 //!
 //! ```text
 //! while the process runs    destination: a note with the host and the path of the spool     spool: the recording
@@ -42,13 +42,28 @@ pub fn folders<'a>(chosen: Option<&'a CStr>, temporary: Option<&'a CStr>) -> Fol
 
 /// Whether space that was allocated in this file can be written through a mapping for good. If the kernel does not answer, it can.
 pub fn is_suitable(file: &Descriptor) -> bool {
-    // ext2, ext3 and ext4; XFS; tmpfs; ramfs; overlayfs, whose upper folder is usually on one of these.
-    const SUITABLE: [u32; 5] = [0xef53, 0x5846_5342, 0x0102_1994, 0x8584_58f6, 0x794c_7630];
+    // ext2, ext3 and ext4; XFS; tmpfs; ramfs.
+    const SUITABLE: [u32; 4] = [0xef53, 0x5846_5342, 0x0102_1994, 0x8584_58f6];
+    const OVERLAYFS: u32 = 0x794c_7630;
     // SAFETY: integers: all zeros is a value of `statfs`.
     let mut status: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: a valid `statfs`; any number is accepted.
     let known = unsafe { libc::fstatfs(file.number(), &mut status) } == 0;
-    !known || SUITABLE.contains(&(status.f_type as u32))
+    match status.f_type as u32 {
+        _ if !known => true,
+        OVERLAYFS => !is_over_copy_on_write(&status),
+        kind => SUITABLE.contains(&kind),
+    }
+}
+
+/// Whether the upper folder of an overlayfs is on btrfs or ZFS.
+///
+/// An overlayfs hides the type of that file system. The upper folder's path in /proc/self/mountinfo does not help: in a container
+/// it is outside the root. But the other numbers are those of that file system: btrfs counts no inodes, and blocks of ZFS are as
+/// large as its records, 128 KiB by default. ext4, XFS and tmpfs count inodes, and their blocks have 64 KiB at most.
+fn is_over_copy_on_write(status: &libc::statfs) -> bool {
+    const LARGEST_BLOCK: u64 = 64 << 10;
+    status.f_files == 0 || status.f_bsize as u64 > LARGEST_BLOCK
 }
 
 /// Whether a file system answers so that does not support what a recording needs.

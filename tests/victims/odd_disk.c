@@ -1,6 +1,7 @@
 /* Preloaded: the folder ODD_DISK is on a file system that cannot hold mapped files. ODD_DISK_IS: "network" (the kernel names such a
- * file system), "unmapped" (shared writable mappings are refused), or "unallocated" (fallocate does not exist). Writes to copies
- * (*.part) in it fail with the error ODD_DISK_ERROR, if that is set. */
+ * file system), "unmapped" (shared writable mappings are refused), "unallocated" (fallocate does not exist), or an overlayfs whose
+ * upper folder is on ext4, btrfs or ZFS: "over ext4", "over btrfs", "over zfs". Writes to copies (*.part) in it fail with the error
+ * ODD_DISK_ERROR, if that is set. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,13 @@ static int is(const char *what) {
 
 EXPORTED int fstatfs(int fd, struct statfs *status) {
     int result = (int)syscall(SYS_fstatfs, fd, status);
-    if (!result && is("network") && is_there(fd, "")) status->f_type = 0x6969;
+    if (result || !is_there(fd, "")) return result;
+    if (is("network")) status->f_type = 0x6969;
+    if (is("over ext4") || is("over btrfs") || is("over zfs")) {
+        status->f_type = 0x794c7630;
+        status->f_bsize = is("over zfs") ? 128 << 10 : 4096;
+        status->f_files = is("over btrfs") ? 0 : 65536;
+    }
     return result;
 }
 
