@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Claims that one version is named everywhere: in the workspace, its crates' requirements of each other, Cargo.lock, the
-# changelog and the conda recipe; and in a tag.
+# changelog and the conda recipe; and in a tag. And that the tools that build the wheel have exact versions.
 #
 #   packaging/version.sh [TAG]
 set -euo pipefail
@@ -17,6 +17,9 @@ while read -r found; do
 done < <(sed -n '/^name = "culeak/{n;s/^version = "\(.*\)"$/\1/p}' Cargo.lock)
 grep -qE "^## (Unreleased: )?${version//./\\.}( |$)" CHANGELOG.md || differs "CHANGELOG.md: $(grep -m1 '^## ' CHANGELOG.md)"
 grep -qF "version: \"$version\"" packaging/conda/recipe.yaml || differs "packaging/conda/recipe.yaml: $(grep -m1 'version:' packaging/conda/recipe.yaml)"
+for tool in cargo-zigbuild maturin wheel ziglang; do
+    grep -qxE "$tool==[0-9]+(\.[0-9]+)+" cli/python/build-tools.txt || { echo "FAILED  cli/python/build-tools.txt: no exact version of $tool"; failures=1; }
+done
 [ "${1:-v$version}" = "v$version" ] || differs "the tag: $1"
 [ "$failures" -eq 0 ] || exit 1
 echo "ok      version $version everywhere"

@@ -8,8 +8,8 @@
 # is linked, which packaging/licences.py writes to FOLDER. --target builds for another machine, such as
 # aarch64-unknown-linux-gnu, and implies --portable; it needs `rustup target add TRIPLE`, the target's binutils, and no compiler but zig. --debug uses
 # cargo's dev profile, for tests.
-# Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, into a
-# virtual environment in cargo's target folder.
+# Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, in the versions of
+# build-tools.txt, into a virtual environment in cargo's target folder.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
@@ -30,7 +30,7 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR=$target
 tools=$target/wheel-tools
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"
-"$tools/bin/python" -m pip install --quiet 'maturin>=1.9,<2' ${portable:+ziglang cargo-zigbuild wheel}
+"$tools/bin/python" -m pip install --quiet --constraint "$here/build-tools.txt" maturin ${portable:+ziglang cargo-zigbuild wheel}
 PATH=$tools/bin:$PATH
 
 # maturin takes licences from below the folder of pyproject.toml only.
