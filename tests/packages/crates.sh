@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Claims about the crates: each is packed from what its own folder and its dependencies have, and the command installs from
-# the packed crates in a folder that contains nothing else of this repository, without a network, and passes its demo.
+# Claims about the crates: each contains the licence, and is packed from what its own folder and its dependencies have; the
+# command installs from the packed crates in a folder that contains nothing else of this repository, without a network, and
+# passes its demo.
 #
 #   tests/packages/crates.sh            all claims; compiles every dependency, in the dev profile
 #   tests/packages/crates.sh --quick    packs the crates and checks their lists of files
@@ -14,7 +15,10 @@ cargo package --workspace --no-verify --locked --allow-dirty --quiet --target-di
 crates=("$work"/packed/package/*.crate)
 members=$(cargo metadata --no-deps --format-version 1 | python3 -c 'import json, sys; print(len(json.load(sys.stdin)["packages"]))')
 [ "${#crates[@]}" -eq "$members" ] || { echo "FAILED  ${#crates[@]} crates of $members packages"; exit 1; }
-for crate in "${crates[@]}"; do tar -tzf "$crate"; done >"$work/files"
+for crate in "${crates[@]}"; do
+    tar -tzf "$crate"
+    tar -xOzf "$crate" "$(basename "$crate" .crate)/LICENSE" 2>/dev/null | cmp -s - LICENSE || { echo "FAILED  $(basename "$crate") lacks LICENSE" >&2; exit 1; }
+done >"$work/files"
 if grep -E '/(tests|golden|benches|examples|target)/|_tests\.rs|/tests\.rs|\.(sh|pyc)$' "$work/files"; then
     echo "FAILED  crates contain files that only tests and development need"
     exit 1
