@@ -63,11 +63,13 @@ fi
 cd "$here"
 CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"
 [ -n "$portable" ] || exit 0
-# The debug information is half of the wheel, and that of zig's start files contains the path of cargo's target folder.
+# The debug information is half of the wheel, and that of zig's start files contains the path of cargo's target folder. Functions that
+# optimization shares between a crate's modules are named NAME.llvm.NUMBER; the number is a hash of the compiler's intermediate code,
+# which may differ between two builds of the same machine code.
 strip=strip
 [[ $triple == "$(uname -m)"-* ]] || strip=${triple%%-*}-linux-gnu-strip
 wheel=$(ls -t "$out"/culeak-*.whl | head -1)
 "$tools/bin/python" -m wheel unpack --dest "$work" "$wheel"
-"$strip" --strip-debug "$work"/culeak-*/culeak-*.data/scripts/culeak
+"$strip" --strip-debug --wildcard --strip-symbol='*.llvm.*' "$work"/culeak-*/culeak-*.data/scripts/culeak
 rm "$wheel"
 "$tools/bin/python" -m wheel pack --dest-dir "$out" "$work"/culeak-*
