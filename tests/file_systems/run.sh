@@ -28,7 +28,10 @@ need fusermount3 fuse3
 python3 -m venv "$work/python"
 "$work/python/bin/pip" install --quiet 'fusepy==3.0.1'
 
+running=''
 clean() {
+    # After a failure the program still waits for a command, and keeps its file system mounted.
+    [ -z "$running" ] || { pkill -KILL -P "$running"; kill "$running"; } 2>/dev/null || true
     exec 3>&- || true
     for folder in "$work"/mount/*; do umount -l "$folder" 2>/dev/null || true; done
     rm -rf "$work"
@@ -75,6 +78,7 @@ finish() { # waits for the program, which must end well: 0, or 1 for the leaks
     local code=0
     echo "exit 0" >&3
     wait "$running" || code=$?
+    running=''
     exec 3>&-
     [ "$code" -le 1 ] || fail "$name: exit code $code"
 }
