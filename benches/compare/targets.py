@@ -1,8 +1,8 @@
 """Measures every performance target of culeak, one row each; started by run.sh, which lists the options.
 
 A row is measured, or gives the reason why not: a figure that was not measured is never printed. Ratios are of alternating
-pairs of runs; their median counts, with the range beside it. Calls and steps are measured bare and under culeak in
-one process. `targets.md` contains the table, and `events.md`, `calls.md` and `steps.md` the figures behind it.
+pairs of runs; their median counts, with the range beside it. Calls of the driver and steps of PyTorch are measured bare and
+under culeak by turns in one process. `targets.md` contains the table, and `events.md`, `calls.md` and `steps.md` the figures behind it.
 """
 
 import argparse
@@ -226,8 +226,8 @@ class Switched:
 
 
 SAMPLED = {"CULEAK_SAMPLE": "512KiB"}
-# No native stack is taken, and a program without Python has no other.
-WITHOUT_STACKS = {"CULEAK_STACKS": "python"}
+# All of an event but the walk.
+ONE_FRAME = {"CULEAK_DEPTH": "1"}
 
 
 def program_of_calls(t):
@@ -256,7 +256,7 @@ def calls(t):
         ("20,000 live cudaMalloc of 512 B", "many_live", 1.15, None),
         ("cudaMalloc + cudaFree", "plain_pair", None, None),
     ):
-        full, sampled, bare_stacks = (Switched(t, 5, [program, case], env) for env in (None, SAMPLED, WITHOUT_STACKS))
+        full, sampled, one_frame = (Switched(t, 5, [program, case], env) for env in (None, SAMPLED, ONE_FRAME))
         bare = full.figure("bare")
         beside = []
         for label, options in (("compute-sanitizer", lambda: []), ("its kernels excluded", lambda: exclusion([program, "plain_pair"]))):
@@ -269,12 +269,12 @@ def calls(t):
             except (Missing, Failure) as problem:
                 beside.append((label, f"not measured: {str(problem).splitlines()[0]}"))
         floors = [full.words(way) for way in ("empty_hook", "clock_only")]
-        rows.append([name, f"{bare:.0f}", *floors, bare_stacks.words(), sampled.words(), full.words(), f"{full.own_estimate(t):.0f}", *(figure for _, figure in beside)])
+        rows.append([name, f"{bare:.0f}", *floors, one_frame.words(), sampled.words(), full.words(), f"{full.own_estimate(t):.0f}", *(figure for _, figure in beside)])
         for runs, limit, words in ((full, wanted, beside), (sampled, wanted_sampled, [])):
             more = f"{(runs.ratio() - 1) * runs.figure('bare'):.0f} ns more than {runs.figure('bare'):.0f}"
             figure = ", ".join([more, *(" ".join(pair) for pair in words)])
             answers.append((f"{runs.words()}x ({figure}; clock only {runs.words('clock_only')}x)", limit and runs.ratio() <= limit))
-    heads = ["operation", "bare, ns", "an empty hook", "the clock only", "culeak without stacks", "culeak, sampled", "culeak", "culeak's own estimate, ns an event", "compute-sanitizer --leak-check full", "kernels excluded"]
+    heads = ["operation", "bare, ns", "an empty hook", "the clock only", "culeak, stacks of one frame", "culeak, sampled", "culeak", "culeak's own estimate, ns an event", "compute-sanitizer --leak-check full", "kernels excluded"]
     title = f"Time of a call against bare ones of the same process; medians of {t.times(5)} processes (range), compute-sanitizer one process against bare."
     table(t.machine.out / "calls.md", title, heads, rows)
     yield from answers[:4]
