@@ -64,8 +64,8 @@ mod verbs {
     pub use crate::effects::*;
 }
 
-/// Places the hooks of the most frequent events beside the functions that record them (`.text.culeak_events`): a program leaves
-/// neither the caches nor the address translations of scattered code to its next event.
+/// Places the hooks of the most frequent events beside the functions that record them, in `.text.culeak_events`. Between two events
+/// a program evicts this code from the caches and the TLB, so it should be on few adjacent pages.
 macro_rules! placed {
     (cuMemAlloc_v2 $($item:tt)*) => { placed! { @beside $($item)* } };
     (cuMemFree_v2 $($item:tt)*) => { placed! { @beside $($item)* } };

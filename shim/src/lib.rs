@@ -28,7 +28,8 @@
 //!
 //! The driver evicts this library's cache lines between two events, so what counts is how many an event touches. Static words that
 //! most events read are in a section of their own, `.data.culeak_events`, and share two lines. The thread's words
-//! (`recorder::thread`) share one, and so do the recording's (`culeak::recording::Often`).
+//! (`recorder::thread`) share one, and so do the recording's (`culeak::recording::Often`). The functions that most events call are in
+//! `.text.culeak_events`, on adjacent pages, and what they rarely do is behind the rest (`culeak::system::cold_path`).
 //!
 //! # The modules
 //!

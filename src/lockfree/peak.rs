@@ -179,7 +179,7 @@ where
         }
     }
 
-    /// An event for which the local credit suffices. Otherwise returns the central word, or `None` if another thread interfered.
+    /// An event for which the local credit suffices. Otherwise returns the central word, or `None` if the words have changed meanwhile.
     #[inline(always)]
     fn change_locally(&self, amount: u64, grows: bool) -> Result<(), Option<Word>> {
         // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
@@ -270,7 +270,7 @@ where
         let mut sum = 0u64;
         for shard in (self.shards)() {
             sum += loop {
-                // Acquire, and the local word first: as in `change`. A word of a later round must not be changed.
+                // Acquire, and the local word first: as in `change_locally`. A word of a later round must not be changed.
                 let seen = Word(shard.load(Acquire));
                 if Word(self.central.word.load(SeqCst)) != central {
                     return None;

@@ -39,7 +39,7 @@ impl Recording {
     fn end_at(&self, time_plus_one: &AtomicU64, status: Status) {
         let now = self.now() + 1;
         let _ = time_plus_one.compare_exchange(0, now, Relaxed, Relaxed);
-        // Release: pairs with the Acquire in `freed_after`, which loads the time. The end of `main` has the higher number.
+        // Release: pairs with the Acquire in `freed_after`, after which the time is loaded. The end of `main` has the higher number.
         self.often.ended.fetch_max(status as u64, Release);
     }
 
