@@ -60,7 +60,8 @@ pub fn is_suitable(file: &Descriptor) -> bool {
 ///
 /// An overlayfs hides the type of that file system. The upper folder's path in /proc/self/mountinfo does not help: in a container
 /// it is outside the root. But the other numbers are those of that file system: btrfs counts no inodes, and blocks of ZFS are as
-/// large as its records, 128 KiB by default. ext4, XFS and tmpfs count inodes, and their blocks have 64 KiB at most.
+/// large as its records, 128 KiB by default. ext4 and XFS count inodes, and their blocks have 64 KiB at most; so does tmpfs, unless it is
+/// mounted without a limit of inodes, when a recording is spooled without need.
 fn is_over_copy_on_write(status: &libc::statfs) -> bool {
     const LARGEST_BLOCK: u64 = 64 << 10;
     status.f_files == 0 || status.f_bsize as u64 > LARGEST_BLOCK

@@ -220,19 +220,38 @@ fn starts_elsewhere(file: &Path) -> Option<Obstacle> {
 fn drops_preload(file: &Path, arguments: &[OsString]) -> Option<Obstacle> {
     let name = file.file_name()?.to_str()?;
     let words: Vec<&str> = arguments.iter().map_while(|word| word.to_str()).collect();
-    let is_login = || words.iter().any(|word| matches!(*word, "-" | "-l" | "--login"));
+    let is_login = || {
+        options(&words).any(|word| {
+            // Behind one of these letters is its value.
+            let letters = word.split(['c', 's', 'g', 'G', 'u', 'w']).next().unwrap_or_default();
+            matches!(word, "-" | "--login") || !word.starts_with("--") && letters.contains('l')
+        })
+    };
     let how = match name {
         // They remove the variables of the loader, also if root starts them.
         "sudo" | "doas" | "pkexec" => "removes variables from the environment",
         "su" | "runuser" if is_login() => "starts a login shell with an environment of its own",
         "env" if env_drops_preload(&words) => "starts the program without the variable",
-        "setpriv" if words.contains(&"--reset-env") => "resets the environment",
+        "setpriv" if options(&words).any(|word| word == "--reset-env") => "resets the environment",
         _ => return None,
     };
     Some(Obstacle::DropsPreload {
         how: how.to_owned(),
         inside: inside(name),
     })
+}
+
+/// The options among the words of a command, up to those of the program that it starts. The word behind an option without `=`
+/// may be its value.
+fn options<'a>(words: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    let mut may_have_value = false;
+    let own = words.iter().take_while(move |word| {
+        let is_option = word.starts_with('-');
+        let is_own = **word != "--" && (is_option || may_have_value);
+        may_have_value = is_option && !word.contains('=') && !matches!(**word, "-" | "-l" | "--login" | "--reset-env");
+        is_own
+    });
+    own.copied().filter(|word| word.starts_with('-'))
 }
 
 /// Whether `env` with these words starts a program without the `LD_PRELOAD` of its own environment.
@@ -244,8 +263,10 @@ fn env_drops_preload(words: &[&str]) -> bool {
             "-" | "--ignore-environment" => return true,
             "-u" | "--unset" if words.next() == Some(&PRELOAD) => return true,
             "-u" | "--unset" => {}
-            "-C" | "--chdir" => drop(words.next()),
-            word if word.starts_with("-i") => return true,
+            "-C" | "--chdir" | "-a" | "--argv0" => drop(words.next()),
+            // `-0i`, `-vi`, and the abbreviations of the long option.
+            word if word.starts_with("--ignore-e") => return true,
+            word if word.starts_with('-') && word[1..].trim_start_matches(['0', 'v']).starts_with('i') => return true,
             word if word.strip_prefix("-u").or(word.strip_prefix("--unset=")) == Some(PRELOAD) => return true,
             word if word.starts_with('-') => {}
             word if word.split_once('=').is_some_and(|(name, _)| name == PRELOAD) => return true,

@@ -232,8 +232,10 @@ fn names_culeak(text: &str) -> bool {
     let in_line = |line: &str| {
         let ignored = |c: &char| !c.is_whitespace() && !matches!(c, '"' | '\'');
         let line: String = line.chars().filter(ignored).collect();
-        let rest = line.trim_start_matches('[').strip_prefix("tool.culeak");
-        rest.is_some_and(|rest| rest.starts_with([']', '.', '=']))
+        let key = line.trim_start_matches('[');
+        let key = key.strip_prefix("tool.").unwrap_or(key);
+        let rest = key.strip_prefix("culeak");
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([']', '.', '=']))
     };
     toml::from_str(text).map_or_else(|_| text.lines().any(in_line), in_table)
 }

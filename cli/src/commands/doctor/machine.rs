@@ -113,7 +113,8 @@ pub fn reserve(folder: &Path) -> io::Result<()> {
     tempfile::tempfile_in(folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into))
 }
 
-/// Says that recordings are elsewhere while they are written, if the recorder finds that the file system cannot hold them.
+/// Says that recordings are elsewhere while they are written, if the recorder knows from its type that the file system cannot hold them.
+/// It also finds out by trying, which this does not.
 fn spooled(folder: &Path) -> Option<Finding> {
     let file = tempfile::tempfile_in(folder).ok()?;
     let is_suitable = spool::is_suitable(&Descriptor::borrowed(file.as_raw_fd()));
@@ -124,7 +125,7 @@ fn spooled(folder: &Path) -> Option<Finding> {
                 "{}: its file system cannot hold a recording that is being written, so each is in a local folder until its process ends",
                 folder.display()
             ),
-            "choose that folder with CULEAK_SPOOL, or a local folder for recordings: culeak help file-systems",
+            "use a folder on ext4, XFS or tmpfs for recordings, or name one in CULEAK_SPOOL: culeak help file-systems",
         )
     })
 }

@@ -61,7 +61,7 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
             let page = match name.as_str() {
                 "kubectl" => "kubernetes",
                 "systemd-run" => "systemd",
-                "ssh" => "launchers",
+                "ssh" => return "ssh HOST culeak run -o DIR -- PROGRAM, with culeak installed there".to_owned(),
                 _ => "containers",
             };
             format!("{name} … culeak run -o DIR -- PROGRAM, with culeak installed there; see culeak help {page}")

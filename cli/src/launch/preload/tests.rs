@@ -233,6 +233,18 @@ fn programs_that_drop_the_variable_are_known_by_their_options() {
         (&["setpriv", "--reset-env", "./train"], true),
         (&["setpriv", "--nnp", "./train"], false),
         (&["nice", "./train"], false),
+        (&["env", "-0i", "./train"], true),
+        (&["env", "-vi", "./train"], true),
+        (&["env", "-a", "name", "-i", "./train"], true),
+        (&["env", "--ignore-env", "./train"], true),
+        (&["env", "-v", "./train", "-i"], false),
+        (&["su", "-lc", "./train"], true),
+        (&["su", "-s", "/bin/false", "me"], false),
+        (&["su", "me", "-l"], false),
+        (&["runuser", "-u", "me", "--", "ls", "-l"], false),
+        (&["runuser", "-u", "me", "ls", "-l"], false),
+        (&["setpriv", "--reuid", "1000", "--reset-env", "./train"], true),
+        (&["setpriv", "--reuid=1000", "./train", "--reset-env"], false),
     ] {
         let found = named(words[0], &shell, &words[1..]);
         let found: Vec<bool> = found
