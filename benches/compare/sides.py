@@ -148,7 +148,7 @@ def svg(found, words):
         y += GAP - BAR
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 22}" font-family="sans-serif" font-size="12">'
     ground = f'<rect width="{WIDTH}" height="{y + 22}" fill="#fff"/>'
-    title = f'<text x="10" y="18" font-size="14">Time of a program under each tool, as a multiple of the bare run</text>'
+    title = f'<text x="10" y="18" font-size="14">Time of a program under each tool, as a multiple of the bare run (bars begin at 1×)</text>'
     foot = f'<text x="10" y="{y + 12}" fill="#666" font-size="10">{html.escape(words)}</text>'
     return "\n".join([head, ground, title, *parts, foot, "</svg>", ""])
 
