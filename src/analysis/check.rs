@@ -297,7 +297,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         known,
     };
     let found = whole.sum(|_| true);
-    let judged_estimated = found.estimated();
+    let judged_estimated = found.estimated;
     let mut undecided = Vec::new();
     let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
     let mut of_patterns = Vec::new();

@@ -27,6 +27,10 @@ pub struct Estimate {
 /// certain.
 pub const CERTAIN: u64 = 3;
 
+/// If a call site holds this many times the mean distance between stacks, the chance that none of its blocks was chosen is
+/// exp(-6) at most: as small as that of an error beyond [`CERTAIN`] standard errors.
+pub const NEVER_UNSEEN: u64 = 6;
+
 /// The standard errors of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Errors {

@@ -5,6 +5,7 @@ use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
 
 mod objects;
+mod sampled;
 
 fn passes(snapshot: &Snapshot, limits: Limits) -> bool {
     verdict(snapshot, &limits.into()).passed

@@ -1,21 +1,21 @@
 //! Limits on sums: of all that is judged, of a kind, of a pattern.
 //!
-//! Sums that stacks decide are estimates if stacks were sampled. What is known of them for certain:
+//! If stacks were sampled, sums that stacks decide are estimates. What is known of them for certain:
 //!
 //! ```text
 //! all that may be judged, exact   ├── chosen, judged ──┼── without a stack ──┤   chosen, suppressed
 //! what is judged                                       ▲ at least            ▲ at most
 //! ```
 //!
-//! In between, the estimate decides within [`CERTAIN`] standard errors. A limit on the whole that it cannot decide is returned as
-//! undecided, and such a check does not pass; a limit of a pattern leads to a warning.
+//! In between, the estimate decides within [`CERTAIN`] standard errors and what may be [`NEVER_UNSEEN`]. A limit on the whole that it
+//! cannot decide is returned as undecided, and such a check does not pass; a limit of a pattern leads to a warning.
 //!
-//! If no chosen block is suppressed, and so much is held that some of the chosen blocks would be, the exact sum is judged.
+//! If no chosen block is suppressed, the suppressed ones hold no more than would be unseen: the exact sum less that is judged.
 
 use std::collections::BTreeMap;
 
 use super::{Breach, Limits, Rules};
-use crate::analysis::estimate::{CERTAIN, Errors, Estimate};
+use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::Group;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
@@ -46,60 +46,116 @@ pub(super) struct Bounds<'w, 'a> {
     pub excludes: bool,
 }
 
-/// If a call site holds this many times the mean distance between stacks, the chance that none of its blocks was chosen is
-/// exp(-6): as small as that of an error beyond [`CERTAIN`] standard errors.
-const NEVER_UNSEEN: u64 = 6;
-
 impl Whole<'_, '_> {
     /// The sum of the groups that `wanted` accepts.
     pub fn sum(&self, wanted: impl Fn(&Group) -> bool) -> Sum {
-        let of = |groups: &[Group], chosen: bool| {
-            let groups = groups
-                .iter()
-                .filter(|group| wanted(group) && (!chosen || !group.is_left_out));
-            Tally::total(groups.map(|group| group.tally()))
-        };
-        let estimate = || Sum::estimated_of(self.judged.iter().filter(|group| wanted(group)));
+        let found = || Found::of(self.judged.iter().filter(|group| wanted(group)));
         let bounds = match &self.known {
-            Known::Exactly(all) => return Sum::exact(of(all, false)),
-            Known::Nothing => return estimate(),
+            Known::Exactly(all) => return Sum::exact(total(all.iter().filter(|group| wanted(group)))),
+            Known::Nothing => return found().within(&Range::unknown(found().tally)),
             Known::Within(bounds) => bounds,
         };
-        let (chosen, at_most) = (of(bounds.all, true), of(bounds.all, false));
-        let unseen = bounds.sampling.most().saturating_mul(NEVER_UNSEEN);
-        let represents_all = !bounds.excludes && chosen.count > 0 && at_most.bytes >= unseen;
-        match chosen == at_most || represents_all {
-            true => Sum::exact(at_most),
-            false => estimate().within(chosen, at_most, unseen),
+        let range = Range::of(bounds.all.iter().filter(|group| wanted(group)), bounds.sampling);
+        let seen_enough = !bounds.excludes && range.at_least.count > 0 && range.at_most.bytes > range.unseen;
+        match range.at_least == range.at_most {
+            true => Sum::exact(range.at_most),
+            false if seen_enough => range.less_unseen(bounds.sampling),
+            false => found().within(&range),
         }
     }
 }
 
-/// A sum, exact or an estimate.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Sum {
-    pub tally: Tally,
-    errors: Option<Errors>,
+fn total<'g>(groups: impl Iterator<Item = &'g Group<'g>>) -> Tally {
+    Tally::total(groups.map(Group::tally))
+}
+
+/// What is known of a sum without an estimate.
+struct Range {
     at_least: Tally,
     at_most: Tally,
-    /// More bytes than this do not remain without a chosen block.
+    /// Of more bytes than this, at least one block was chosen: almost certainly.
     unseen: u64,
-    is_estimate: bool,
+    /// Numbers of blocks that were not chosen, and the least bytes of one of them; smallest first.
+    left_out: Vec<(u64, u64)>,
 }
 
-impl Sum {
-    fn exact(tally: Tally) -> Sum {
-        Sum {
-            tally,
-            errors: None,
-            at_least: tally,
-            at_most: tally,
-            unseen: 0,
-            is_estimate: false,
+impl Range {
+    fn of<'g>(groups: impl Iterator<Item = &'g Group<'g>>, sampling: Sampling) -> Range {
+        let (left_out, chosen): (Vec<&Group>, Vec<&Group>) = groups.partition(|group| group.is_left_out);
+        let at_least = total(chosen.into_iter());
+        let mut at_most = total(left_out.iter().copied());
+        at_most.join(at_least);
+        let mut left_out: Vec<_> = left_out.iter().map(|group| (group.smallest, group.count)).collect();
+        left_out.sort_unstable();
+        Range {
+            at_least,
+            at_most,
+            unseen: sampling.most().saturating_mul(NEVER_UNSEEN),
+            left_out,
         }
     }
 
-    fn estimated_of<'g>(groups: impl Iterator<Item = &'g Group<'g>>) -> Sum {
+    /// Of sums of a peak: the chosen blocks exist.
+    fn unknown(found: Tally) -> Range {
+        let all = Tally {
+            bytes: u64::MAX,
+            count: u64::MAX,
+        };
+        Range {
+            at_least: Tally {
+                bytes: found.bytes.min(1),
+                count: found.count.min(1),
+            },
+            at_most: if found.count == 0 { found } else { all },
+            unseen: 0,
+            left_out: Vec::new(),
+        }
+    }
+
+    /// The most blocks without a stack that these bytes may consist of.
+    fn blocks_in(&self, mut bytes: u64) -> u64 {
+        let mut blocks: u64 = 0;
+        for &(smallest, count) in &self.left_out {
+            let fit = bytes.checked_div(smallest).map_or(count, |fit| fit.min(count));
+            bytes -= fit * smallest;
+            blocks = blocks.saturating_add(fit);
+        }
+        blocks
+    }
+
+    /// All, of which as much may be suppressed as is not seen.
+    fn less_unseen(&self, sampling: Sampling) -> Sum {
+        let all = self.at_most;
+        // The chance that so many bytes are not seen falls by a factor of e with each mean distance.
+        let one = sampling.most();
+        Sum {
+            tally: all,
+            estimated: Some(Errors {
+                bytes_error: one.min(all.bytes - self.at_least.bytes),
+                count_error: Some(self.blocks_in(one)),
+            }),
+            bytes: Figure {
+                found: all.bytes,
+                least: self.at_least.bytes.max(all.bytes - self.unseen),
+                most: all.bytes,
+            },
+            count: Figure {
+                found: all.count,
+                least: self.at_least.count.max(all.count - self.blocks_in(self.unseen)),
+                most: all.count,
+            },
+        }
+    }
+}
+
+/// What chosen blocks stand for.
+struct Found {
+    tally: Tally,
+    errors: Option<Errors>,
+}
+
+impl Found {
+    fn of<'g>(groups: impl Iterator<Item = &'g Group<'g>>) -> Found {
         let mut estimate = Estimate::default();
         let mut tally = Tally::default();
         for group in groups {
@@ -108,69 +164,62 @@ impl Sum {
                 estimate.join(of_group);
             }
         }
-        let all = Tally {
-            bytes: u64::MAX,
-            count: u64::MAX,
+        Found {
+            tally,
+            errors: estimate.errors(),
+        }
+    }
+
+    fn within(&self, range: &Range) -> Sum {
+        let errors = self.errors.unwrap_or(Errors::NONE);
+        let bytes = Figure {
+            found: self.tally.bytes,
+            least: range.at_least.bytes,
+            most: range.at_most.bytes,
+        }
+        .narrowed(Some(errors.bytes_error), range.unseen);
+        let count = Figure {
+            found: self.tally.count,
+            least: range.at_least.count,
+            most: range.at_most.count,
+        }
+        .narrowed(errors.count_error, range.blocks_in(range.unseen));
+        // If every chosen block was chosen for certain, or none was, others may have been missed: up to the most that is possible.
+        let missed = Errors {
+            bytes_error: bytes.most.saturating_sub(bytes.found),
+            count_error: (count.most < u64::MAX).then(|| count.most.saturating_sub(count.found)),
         };
-        // The chosen blocks themselves exist.
-        let one = Tally {
-            bytes: tally.bytes.min(1),
-            count: tally.count.min(1),
+        Sum {
+            tally: self.tally,
+            estimated: Some(self.errors.unwrap_or(missed)),
+            bytes,
+            count,
+        }
+    }
+}
+
+/// A sum, exact or an estimate.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sum {
+    pub tally: Tally,
+    /// Its standard errors, if it is an estimate.
+    pub estimated: Option<Errors>,
+    bytes: Figure,
+    count: Figure,
+}
+
+impl Sum {
+    fn exact(tally: Tally) -> Sum {
+        let figure = |found| Figure {
+            found,
+            least: found,
+            most: found,
         };
         Sum {
             tally,
-            errors: estimate.errors(),
-            at_least: one,
-            at_most: if tally.count == 0 { tally } else { all },
-            unseen: 0,
-            is_estimate: true,
-        }
-    }
-
-    fn within(self, at_least: Tally, at_most: Tally, unseen: u64) -> Sum {
-        Sum {
-            at_least,
-            at_most,
-            unseen,
-            ..self
-        }
-    }
-
-    /// Its standard errors, if it is an estimate. If every chosen block was chosen for certain, or none was, others may have been
-    /// missed: up to the most that is possible.
-    pub fn estimated(&self) -> Option<Errors> {
-        let beyond = || Errors {
-            bytes_error: self.bytes().most.saturating_sub(self.tally.bytes),
-            count_error: Some(self.count().most.saturating_sub(self.tally.count)),
-        };
-        let missed = || match self.unseen {
-            0 => Errors::NONE,
-            _ => beyond(),
-        };
-        self.is_estimate.then(|| self.errors.unwrap_or_else(missed))
-    }
-
-    fn bytes(&self) -> Figure {
-        let error = self.errors.map_or(0, |errors| errors.bytes_error);
-        Figure {
-            found: self.tally.bytes,
-            least: self.at_least.bytes,
-            most: self.at_most.bytes,
-        }
-        .narrowed(Some(error), self.unseen)
-    }
-
-    fn count(&self) -> Figure {
-        let error = self.errors.map_or(Some(0), |errors| errors.count_error);
-        let figure = Figure {
-            found: self.tally.count,
-            least: self.at_least.count,
-            most: self.at_most.count,
-        };
-        // Any number of blocks may hold the bytes that were not seen.
-        match self.tally.count {
-            0 => figure,
-            _ => figure.narrowed(error, 0),
+            estimated: None,
+            bytes: figure(tally.bytes),
+            count: figure(tally.count),
         }
     }
 }
@@ -184,14 +233,16 @@ struct Figure {
 }
 
 impl Figure {
-    /// The range of an estimate with this error, which may lack `unseen`, within the range that is certain.
+    /// The range of an estimate with this error, which may lack `unseen`, within the range that is certain. Estimates that are too
+    /// low have errors that are too low: `unseen` makes up for them.
     fn narrowed(self, error: Option<u64>, unseen: u64) -> Figure {
         let range = CERTAIN.saturating_mul(error.unwrap_or(u64::MAX));
         Figure {
             least: self.found.saturating_sub(range).clamp(self.least, self.most),
             most: self
                 .found
-                .saturating_add(range.max(unseen))
+                .saturating_add(range)
+                .saturating_add(unseen)
                 .clamp(self.least, self.most),
             ..self
         }
@@ -219,7 +270,7 @@ fn unknown(whole: &Whole, of: &str, range: &Figure, limit: u64, shown: impl Fn(u
             "record with a smaller --sample, or without it",
         ),
         _ => (
-            "the stacks of the others, which suppressions may match, were not sampled",
+            "blocks without a stack may match a suppression",
             "record with a smaller --sample, or judge all memory without suppressions (--no-builtin-suppressions)",
         ),
     };
@@ -232,26 +283,23 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, undecided: 
     let (bytes, count) = limits.effective(rules.baseline.is_some());
     let mut breaches = Vec::new();
     if let Some(limit) = bytes {
-        let above = found.bytes().above(limit, |range| {
+        let above = found.bytes.above(limit, |range| {
             undecided.push(unknown(whole, "", range, limit, words::bytes));
         });
         breaches.extend(above.map(|found| Breach::Bytes { limit, found }));
     }
     if let Some(limit) = count {
         let blocks = |count| words::plural(count, "block", "blocks");
-        let above = found.count().above(limit, |range| {
+        let above = found.count.above(limit, |range| {
             undecided.push(unknown(whole, "", range, limit, blocks));
         });
         breaches.extend(above.map(|found| Breach::Count { limit, found }));
     }
     for (&kind, &limit) in &limits.per_kind {
-        let above = whole
-            .sum(|group| group.call.kind == kind)
-            .bytes()
-            .above(limit, |range| {
-                let of = format!(" of {} memory", kind.name());
-                undecided.push(unknown(whole, &of, range, limit, words::bytes));
-            });
+        let above = whole.sum(|group| group.call.kind == kind).bytes.above(limit, |range| {
+            let of = format!(" of {} memory", kind.name());
+            undecided.push(unknown(whole, &of, range, limit, words::bytes));
+        });
         breaches.extend(above.map(|found| Breach::Kind {
             kind: kind.name(),
             limit,
@@ -284,8 +332,9 @@ pub(super) fn of_budgets(
                 .entry(group.stack)
                 .or_insert_with(|| budget.pattern.matches_stack(stacks.get(group.stack)))
         });
-        let sum = Sum::estimated_of(matching);
-        let above = sum.bytes().above(budget.bytes, |_| {
+        let found = Found::of(matching);
+        let sum = found.within(&Range::unknown(found.tally));
+        let above = sum.bytes.above(budget.bytes, |_| {
             let found = words::bytes(sum.tally.bytes);
             warnings.push(too_close(budget.pattern.text(), &found, &words::bytes(budget.bytes)));
         });

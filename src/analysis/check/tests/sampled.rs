@@ -1,0 +1,159 @@
+//! Verdicts on recordings with sampled stacks.
+
+use super::*;
+use crate::sampling::tests::{MEAN, Sampler};
+use crate::snapshot::Allocation;
+
+const SITES: usize = 4;
+const KIB: u64 = 1024;
+
+/// A recording, to which blocks of the functions `site_0` … are added.
+struct Recording {
+    snapshot: Snapshot,
+    stacks: Vec<usize>,
+    left_out: usize,
+}
+
+impl Recording {
+    fn new() -> Recording {
+        let mut sample = Sample::new();
+        let stacks = sample.sites(SITES);
+        let left_out = sample.stack(&[]);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stacks[0]);
+        let mut snapshot = sample.finish(0, 0);
+        snapshot.allocations.retain(|_| false);
+        snapshot.sampling = Some(Sampling {
+            bytes: MEAN,
+            most_bytes: 0,
+            left_out: Some(left_out),
+        });
+        Recording {
+            snapshot,
+            stacks,
+            left_out,
+        }
+    }
+
+    /// Blocks of this size at a site, chosen or not.
+    fn holds(&mut self, site: usize, bytes: u64, count: u64, is_chosen: impl FnMut() -> bool) -> &mut Recording {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[]);
+        sample.holds(Kind::Device, "cudaMalloc", bytes, 1, stack);
+        let call = sample.0.allocations.at(0).call.clone();
+        let mut is_chosen = is_chosen;
+        for _ in 0..count {
+            let stack = if is_chosen() { self.stacks[site] } else { self.left_out };
+            self.snapshot.allocations.push(Allocation {
+                address: (self.snapshot.allocations.len() as u64 + 1) << 30,
+                bytes,
+                requested: bytes,
+                time_ns: 0,
+                stack: Some(stack),
+                call: &call,
+            });
+        }
+        self
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Passes,
+    Fails,
+    Undecided,
+}
+
+fn judge(recording: &Recording, suppressions: &str, limits: Limits) -> Outcome {
+    let rules = with(limits, suppressions);
+    let verdict = verdict(&recording.snapshot, &rules);
+    match (verdict.passed, verdict.undecided.is_empty()) {
+        (false, _) => Outcome::Fails,
+        (true, true) => Outcome::Passes,
+        (true, false) => Outcome::Undecided,
+    }
+}
+
+fn most_bytes(limit: u64) -> Limits {
+    Limits {
+        max_leaked: Some(limit),
+        ..Limits::default()
+    }
+}
+
+fn most_blocks(limit: u64) -> Limits {
+    Limits {
+        max_count: Some(limit),
+        ..Limits::default()
+    }
+}
+
+#[test]
+fn blocks_that_were_not_chosen_count_as_blocks() {
+    let mut recording = Recording::new();
+    recording.holds(0, 2 * MIB, 1, || true).holds(1, 256, 1000, || false);
+    let judge = |limit| judge(&recording, "leak:nowhere", most_blocks(limit));
+    assert_eq!(judge(0), Outcome::Fails);
+    assert_eq!([judge(1), judge(10), judge(1000)], [Outcome::Undecided; 3]);
+    assert_eq!(judge(1001), Outcome::Passes);
+}
+
+#[test]
+fn only_as_many_blocks_are_missing_as_fit_into_the_bytes_that_may_be_unseen() {
+    let mut recording = Recording::new();
+    recording
+        .holds(0, 2 * MIB, 100, || true)
+        .holds(1, 2 * MIB, 1, || true)
+        .holds(2, 256 * KIB, 1000, || false);
+    let judge = |limit| judge(&recording, "leak:site_1", most_blocks(limit));
+    // Six times 512 KiB are 12 blocks, and 100 blocks of 2 MiB stand for 101.9 ± 1.4.
+    assert_eq!(
+        [judge(99), judge(110), judge(120)],
+        [Outcome::Fails, Outcome::Undecided, Outcome::Passes]
+    );
+}
+
+#[test]
+fn without_chosen_blocks_of_a_suppression_the_total_is_judged_but_for_what_may_be_unseen() {
+    let mut recording = Recording::new();
+    // A block of site_1 of twice the distance is not chosen in 13 of 100 runs.
+    recording.holds(0, 64 * MIB, 60, || true).holds(1, MIB, 1, || false);
+    let total = (64 * 60 + 1) * MIB;
+    let judge = |limit| judge(&recording, "leak:site_1", most_bytes(limit));
+    assert_eq!(judge(total), Outcome::Passes);
+    // The judged sum keeps this limit.
+    assert_eq!(judge(total - MIB), Outcome::Undecided);
+    assert_eq!(judge(total - MIB - 1), Outcome::Fails, "the chosen blocks alone");
+    let mut small = Recording::new();
+    let mut sampler = Sampler::new(1);
+    small.holds(0, 64 * KIB, 60_000, || sampler.chooses(64 * KIB));
+    let total = 60_000 * 64 * KIB;
+    let judge = |limits| super::sampled::judge(&small, "leak:site_1", limits);
+    assert_eq!(judge(most_bytes(total)), Outcome::Passes);
+    assert_eq!(judge(most_bytes(total - 1)), Outcome::Undecided);
+    assert_eq!(judge(most_bytes(total - 6 * MEAN)), Outcome::Undecided);
+    assert_eq!(judge(most_bytes(total - 6 * MEAN - 1)), Outcome::Fails);
+    assert_eq!(judge(most_blocks(60_000 - 48)), Outcome::Undecided);
+    assert_eq!(judge(most_blocks(60_000 - 49)), Outcome::Fails);
+}
+
+/// Of leaks of which few blocks are chosen, at most 1 in 400 exceeds a limit and passes.
+#[test]
+fn estimates_from_few_blocks_do_not_let_leaks_pass() {
+    const RUNS: u64 = 1200;
+    for (size, count) in [(64 * KIB, 20), (64 * KIB, 80), (256 * KIB, 10), (256 * KIB, 20)] {
+        let mut passed = 0;
+        for seed in 0..RUNS {
+            let mut sampler = Sampler::new(seed);
+            let mut recording = Recording::new();
+            recording
+                .holds(1, 2 * MIB, 1, || true)
+                .holds(2, 2 * MIB, 1, || true)
+                // Left out, and suppressed: what may be judged is no bound.
+                .holds(2, 100 * MIB, 1, || false)
+                .holds(0, size, count, || sampler.chooses(size));
+            let limit = size * count + 2 * MIB - 1;
+            passed += u64::from(judge(&recording, "leak:site_2", most_bytes(limit)) == Outcome::Passes);
+        }
+        assert!(passed <= RUNS / 400, "{passed} of {RUNS} with {count} blocks of {size}");
+    }
+}
