@@ -47,7 +47,7 @@ pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::{JudgedObjects, lacks_objects};
 pub use outliers::fail_outliers;
-use totals::{Bounds, Known, Whole, of_budgets, of_the_whole};
+use totals::{Bounds, Known, Peaks, Whole, of_budgets, of_the_whole};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -280,14 +280,27 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         .collect();
     // Totals are exact, unless suppressions or an earlier boundary leave out a part of them by its stack.
     let all = by_stack.is_some().then(|| sort(snapshot, &groups, &stacks, rules));
-    let is_whole = rules.suppressions.is_empty() && rules.previous.is_none();
+    // So does the level of a pool: without its stack, it may seem to be held.
+    let since = since(snapshot, rules);
+    let lacks_pools = |group: &Group| {
+        let is_of_kind = limits.kinds.is_empty() || limits.kinds.contains(&group.call.kind);
+        let is_judged = is_of_kind && group.oldest_ns >= since;
+        is_judged && !group.is_left_out && !is_selected(group, limits) && is_pool_by_stack(group, &stacks)
+    };
+    let excludes_pools = snapshot.sampling.is_some() && groups.all.iter().any(lacks_pools);
+    let is_whole = rules.suppressions.is_empty() && rules.previous.is_none() && !excludes_pools;
     let known = match (&all, snapshot.sampling) {
         // Rows of a peak are sums by stack.
-        (Some(_), Some(_)) if snapshot.allocations.is_summed() => Known::Nothing,
+        (Some(_), Some(sampling)) if groups.is_summed => Known::AtPeak(Peaks {
+            counters: &snapshot.counters,
+            kinds: &limits.kinds,
+            sampling,
+        }),
         (Some(all), Some(sampling)) if !is_whole => Known::Within(Bounds {
             all: &all.judged,
             sampling,
-            excludes: all.sieve.suppressed().count > 0 || all.ignored.cached.count > 0 || rules.previous.is_some(),
+            suppresses: !rules.suppressions.is_empty() || rules.previous.is_some(),
+            excludes: all.sieve.suppressed().count > 0 || excludes_pools || rules.previous.is_some(),
         }),
         (Some(all), _) => Known::Exactly(&all.judged),
         (None, _) => Known::Exactly(&sorted.judged),
@@ -295,13 +308,14 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let whole = Whole {
         judged: &sorted.judged,
         known,
+        sampling: snapshot.sampling,
     };
-    let found = whole.sum(|_| true);
+    let found = whole.sum(None);
     let judged_estimated = found.estimated;
     let mut undecided = Vec::new();
     let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
     let mut of_patterns = Vec::new();
-    breaches.extend(of_budgets(&sorted.judged, &stacks, limits, &mut of_patterns));
+    breaches.extend(of_budgets(&whole, &stacks, limits, &mut of_patterns));
     breaches.append(&mut objects.breaches);
     for row in &mut judged {
         let of_site = of_site(row, limits);
@@ -502,6 +516,15 @@ fn is_selected(group: &Group, limits: &Limits) -> bool {
         Level::Behind => false,
         Level::Claim => named,
     }
+}
+
+/// Whether this memory counts as a pool because of its stack alone.
+fn is_pool_by_stack(group: &Group, stacks: &CallStacks) -> bool {
+    let is_pool = matches!(group.level, Level::Cached | Level::Behind);
+    let kind = group.call.kind;
+    is_pool
+        && Level::of(kind, false, group.owner.is_some()) == Level::Held
+        && stacks.get(group.stack).allocator.is_some()
 }
 
 /// All live records, split at the mark of `--since`.

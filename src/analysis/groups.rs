@@ -23,7 +23,7 @@
 
 use foldhash::HashMap;
 
-use crate::analysis::estimate::{Errors, Estimate};
+use crate::analysis::estimate::{Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
@@ -126,7 +126,9 @@ pub struct Groups<'a> {
     pub(crate) blocks: Blocks<'a>,
     sampling: Option<Sampling>,
     /// The records are sums by stack, of a peak.
-    is_summed: bool,
+    pub(crate) is_summed: bool,
+    /// The most that blocks without a row may hold, if this is a peak and stacks were sampled.
+    unseen: u64,
 }
 
 impl<'a> Groups<'a> {
@@ -205,6 +207,11 @@ impl<'a> Groups<'a> {
             blocks,
             sampling,
             is_summed: snapshot.allocations.is_summed(),
+            unseen: sampling.map_or(0, |sampling| {
+                let peaks = snapshot.counters.iter().map(|counter| counter.peak_bytes);
+                let most = peaks.fold(0, u64::saturating_add);
+                most.min(sampling.most().saturating_mul(NEVER_UNSEEN))
+            }),
         }
     }
 
@@ -220,7 +227,13 @@ impl<'a> Groups<'a> {
         groups()
             .filter_map(|group| group.estimate)
             .for_each(|of_group| estimate.join(&of_group));
-        (total, estimate.errors())
+        // No block was chosen, or each for certain: the others have no row.
+        let missed = Errors {
+            bytes_error: self.unseen,
+            count_error: None,
+        };
+        let errors = estimate.errors().or((self.unseen > 0).then_some(missed));
+        (total, errors)
     }
 
     /// The groups for sums by stack: with sampled stacks, what they stand for. Otherwise the groups as they are.

@@ -28,6 +28,8 @@ pub enum PointError {
     Unknown,
     /// The snapshot lacks the memory at the peaks.
     NoPeak,
+    /// Sampling has left out all blocks at the peaks.
+    NoneChosen,
     /// The snapshot shows only this other point.
     Shows(Point),
     /// A mark or a time.
@@ -52,6 +54,10 @@ impl fmt::Display for PointError {
             PointError::NoPeak => write!(
                 out,
                 "contains no stacks of its peaks; name the recording of a process, or a snapshot of it by this version"
+            ),
+            PointError::NoneChosen => write!(
+                out,
+                "contains no stacks of its peaks, since sampling chose none of these blocks; record with a smaller --sample"
             ),
             PointError::Shows(point) => write!(out, "shows the point {point} only; name the recording"),
             PointError::Elsewhere(point) => write!(
@@ -229,7 +235,10 @@ impl Snapshot {
 
     fn go_to_peak(&mut self) -> Result<(), PointError> {
         if self.at_peaks.is_empty() && self.counters.iter().any(|counter| counter.peak_bytes > 0) {
-            return Err(PointError::NoPeak);
+            return Err(match self.sampling {
+                Some(_) => PointError::NoneChosen,
+                None => PointError::NoPeak,
+            });
         }
         // Rows are sums over all threads.
         let thread = unknown_thread(&mut self.threads);
@@ -444,6 +453,12 @@ mod tests {
         assert_eq!(streaming::read(&*json).expect("read"), Some(peak));
         snapshot.at_peaks.clear();
         assert_eq!(snapshot.at(&Point::Peak), Err(PointError::NoPeak));
+        snapshot.sampling = Some(crate::snapshot::Sampling {
+            bytes: MIB,
+            most_bytes: 0,
+            left_out: None,
+        });
+        assert_eq!(snapshot.at(&Point::Peak), Err(PointError::NoneChosen));
         assert!(
             Sample::new().finish(0, 0).at(&Point::Peak).is_ok(),
             "nothing was allocated"

@@ -16,17 +16,19 @@ use std::collections::BTreeMap;
 
 use super::{Breach, Limits, Rules};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
-use crate::analysis::groups::Group;
+use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
-use crate::snapshot::Sampling;
+use crate::kind::{Kind, Place};
+use crate::snapshot::{Counter, Sampling};
 
 /// The judged records.
 pub(super) struct Whole<'w, 'a> {
     /// What the stacks of the judged records stand for; without sampling, the records themselves.
     pub judged: &'w [Group<'a>],
     pub known: Known<'w, 'a>,
+    pub sampling: Option<Sampling>,
 }
 
 /// What is known for certain of a sum.
@@ -34,8 +36,30 @@ pub(super) enum Known<'w, 'a> {
     /// Stacks do not decide it: this is the sum.
     Exactly(&'w [Group<'a>]),
     Within(Bounds<'w, 'a>),
-    /// The records are estimates themselves.
-    Nothing,
+    /// The records are estimates of a peak, without the blocks that were not chosen.
+    AtPeak(Peaks<'w>),
+}
+
+/// Exact sums at the peaks.
+pub(super) struct Peaks<'w> {
+    /// Each has the peak of its own sum, so their sum is at least what was held at the same time.
+    pub counters: &'w [Counter],
+    /// The selected kinds; empty: all that hold memory.
+    pub kinds: &'w [Kind],
+    pub sampling: Sampling,
+}
+
+impl Peaks<'_> {
+    /// The most that all selected kinds held, or this one.
+    fn most(&self, only: Option<Kind>) -> u64 {
+        let is_selected = |kind: Kind| match self.kinds {
+            [] => kind.place() != Place::Nowhere,
+            kinds => kinds.contains(&kind),
+        };
+        let wanted = |kind| is_selected(kind) && only.is_none_or(|only| only == kind);
+        let counters = self.counters.iter().filter(|counter| wanted(counter.kind));
+        counters.fold(0, |sum, counter| sum.saturating_add(counter.peak_bytes))
+    }
 }
 
 pub(super) struct Bounds<'w, 'a> {
@@ -44,23 +68,50 @@ pub(super) struct Bounds<'w, 'a> {
     pub sampling: Sampling,
     /// The stack of a chosen record excludes it.
     pub excludes: bool,
+    /// There are suppressions.
+    pub suppresses: bool,
 }
 
 impl Whole<'_, '_> {
-    /// The sum of the groups that `wanted` accepts.
-    pub fn sum(&self, wanted: impl Fn(&Group) -> bool) -> Sum {
+    /// The sum of all groups, or of this kind.
+    pub fn sum(&self, only: Option<Kind>) -> Sum {
+        let wanted = |group: &Group| only.is_none_or(|kind| group.call.kind == kind);
         let found = || Found::of(self.judged.iter().filter(|group| wanted(group)));
         let bounds = match &self.known {
             Known::Exactly(all) => return Sum::exact(total(all.iter().filter(|group| wanted(group)))),
-            Known::Nothing => return found().within(&Range::unknown(found().tally)),
+            Known::AtPeak(peaks) => return found().within(&Range::at_peak(peaks, only, found().tally)),
             Known::Within(bounds) => bounds,
         };
-        let range = Range::of(bounds.all.iter().filter(|group| wanted(group)), bounds.sampling);
+        // Only suppressions exclude what no pool contains (tensors …).
+        let may_be_excluded =
+            |group: &Group| bounds.suppresses || Level::of(group.call.kind, true, true) != Level::Held;
+        let all = bounds.all.iter().filter(|group| wanted(group));
+        let range = Range::of(all, bounds.sampling, may_be_excluded);
         let seen_enough = !bounds.excludes && range.at_least.count > 0 && range.at_most.bytes > range.unseen;
         match range.at_least == range.at_most {
             true => Sum::exact(range.at_most),
             false if seen_enough => range.less_unseen(bounds.sampling),
             false => found().within(&range),
+        }
+    }
+
+    /// The sum of what has a stack that matches. `matching`: of the judged groups.
+    fn of_pattern<'g>(&self, matching: impl Iterator<Item = &'g Group<'g>>, matches: impl Fn(&Group) -> bool) -> Sum {
+        let found = Found::of(matching);
+        let (all, sampling) = match &self.known {
+            Known::AtPeak(peaks) => return found.within(&Range::at_peak(peaks, None, found.tally)),
+            Known::Within(bounds) => (bounds.all, bounds.sampling),
+            Known::Exactly(all) => match self.sampling {
+                Some(sampling) => (*all, sampling),
+                None => return Sum::exact(found.tally),
+            },
+        };
+        // Each block without a stack may match.
+        let wanted = all.iter().filter(|group| group.is_left_out || matches(group));
+        let range = Range::of(wanted, sampling, |_| true);
+        match range.at_least == range.at_most {
+            true => Sum::exact(range.at_most),
+            false => found.within(&range),
         }
     }
 }
@@ -80,8 +131,14 @@ struct Range {
 }
 
 impl Range {
-    fn of<'g>(groups: impl Iterator<Item = &'g Group<'g>>, sampling: Sampling) -> Range {
-        let (left_out, chosen): (Vec<&Group>, Vec<&Group>) = groups.partition(|group| group.is_left_out);
+    /// `is_open`: whether its stack would decide if a group counts.
+    fn of<'g>(
+        groups: impl Iterator<Item = &'g Group<'g>>,
+        sampling: Sampling,
+        is_open: impl Fn(&Group) -> bool,
+    ) -> Range {
+        let (left_out, chosen): (Vec<&Group>, Vec<&Group>) =
+            groups.partition(|group| group.is_left_out && is_open(group));
         let at_least = total(chosen.into_iter());
         let mut at_most = total(left_out.iter().copied());
         at_most.join(at_least);
@@ -96,19 +153,17 @@ impl Range {
     }
 
     /// Of sums of a peak: the chosen blocks exist.
-    fn unknown(found: Tally) -> Range {
-        let all = Tally {
-            bytes: u64::MAX,
-            count: u64::MAX,
-        };
+    fn at_peak(peaks: &Peaks, only: Option<Kind>, found: Tally) -> Range {
+        let bytes = peaks.most(only);
         Range {
             at_least: Tally {
-                bytes: found.bytes.min(1),
+                bytes: found.bytes.min(1).min(bytes),
                 count: found.count.min(1),
             },
-            at_most: if found.count == 0 { found } else { all },
-            unseen: 0,
-            left_out: Vec::new(),
+            at_most: Tally { bytes, count: u64::MAX },
+            unseen: peaks.sampling.most().saturating_mul(NEVER_UNSEEN),
+            // Of any size.
+            left_out: vec![(0, u64::MAX)],
         }
     }
 
@@ -265,8 +320,12 @@ fn unknown(whole: &Whole, of: &str, range: &Figure, limit: u64, shown: impl Fn(u
         (least, most) => format!("{} to {}", shown(least), shown(most)),
     };
     let (why, next) = match whole.known {
-        Known::Nothing => (
+        Known::AtPeak(_) => (
             "it is an estimate from sampled stacks",
+            "record with a smaller --sample, or without it",
+        ),
+        Known::Within(Bounds { suppresses: false, .. }) => (
+            "blocks without a stack may belong to a pool of a caching allocator",
             "record with a smaller --sample, or without it",
         ),
         _ => (
@@ -296,7 +355,7 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, undecided: 
         breaches.extend(above.map(|found| Breach::Count { limit, found }));
     }
     for (&kind, &limit) in &limits.per_kind {
-        let above = whole.sum(|group| group.call.kind == kind).bytes.above(limit, |range| {
+        let above = whole.sum(Some(kind)).bytes.above(limit, |range| {
             let of = format!(" of {} memory", kind.name());
             undecided.push(unknown(whole, &of, range, limit, words::bytes));
         });
@@ -317,9 +376,9 @@ fn too_close(what: &str, found: &str, limit: &str) -> String {
     )
 }
 
-/// Breaches of limits on what matches a pattern. `judged`: by stack.
+/// Breaches of limits on what matches a pattern.
 pub(super) fn of_budgets(
-    judged: &[Group],
+    whole: &Whole,
     stacks: &CallStacks,
     limits: &Limits,
     warnings: &mut Vec<String>,
@@ -327,13 +386,12 @@ pub(super) fn of_budgets(
     let mut breaches = Vec::new();
     for budget in &limits.budgets {
         let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
-        let matching = judged.iter().filter(|group| {
+        let matching = whole.judged.iter().filter(|group| {
             *by_stack
                 .entry(group.stack)
                 .or_insert_with(|| budget.pattern.matches_stack(stacks.get(group.stack)))
         });
-        let found = Found::of(matching);
-        let sum = found.within(&Range::unknown(found.tally));
+        let sum = whole.of_pattern(matching, |group| budget.pattern.matches_stack(stacks.get(group.stack)));
         let above = sum.bytes.above(budget.bytes, |_| {
             let found = words::bytes(sum.tally.bytes);
             warnings.push(too_close(budget.pattern.text(), &found, &words::bytes(budget.bytes)));

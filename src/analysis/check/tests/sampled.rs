@@ -1,8 +1,9 @@
 //! Verdicts on recordings with sampled stacks.
 
 use super::*;
+use crate::sample::GIB;
 use crate::sampling::tests::{MEAN, Sampler};
-use crate::snapshot::Allocation;
+use crate::snapshot::{Allocation, AtPeak};
 
 const SITES: usize = 4;
 const KIB: u64 = 1024;
@@ -156,4 +157,110 @@ fn estimates_from_few_blocks_do_not_let_leaks_pass() {
         }
         assert!(passed <= RUNS / 400, "{passed} of {RUNS} with {count} blocks of {size}");
     }
+}
+
+#[test]
+fn a_peak_of_which_no_block_was_chosen_is_not_known_to_keep_a_limit() {
+    let mut recording = Recording::new();
+    recording.snapshot.sampling.as_mut().expect("sampled").bytes = GIB;
+    // What holds no memory always has a row.
+    recording.snapshot.at_peaks = vec![AtPeak {
+        stack: Some(recording.stacks[0]),
+        kind: Kind::Mapping,
+        device: Some(0),
+        domain: None,
+        api: "cuMemMap".to_owned(),
+        bytes: 0,
+        count: 1,
+    }];
+    for counter in &mut recording.snapshot.counters {
+        counter.peak_bytes = if counter.kind == Kind::Device { 40 * MIB } else { 0 };
+    }
+    recording.snapshot = recording.snapshot.at(&Point::Peak).expect("a peak");
+    let judge = |limits| super::sampled::judge(&recording, "leak:nowhere", limits);
+    assert_eq!(judge(most_bytes(0)), Outcome::Undecided);
+    assert_eq!(judge(most_bytes(40 * MIB - 1)), Outcome::Undecided);
+    assert_eq!(judge(most_bytes(40 * MIB)), Outcome::Passes);
+    assert_eq!(judge(most_blocks(1000)), Outcome::Undecided);
+    let of_kind = |limit| Limits {
+        per_kind: BTreeMap::from([(Kind::Device, limit)]),
+        ..Limits::default()
+    };
+    assert_eq!(judge(of_kind(0)), Outcome::Undecided);
+    assert_eq!(judge(of_kind(40 * MIB)), Outcome::Passes);
+    let stacks = CallStacks::of(&recording.snapshot);
+    let (total, errors) = Groups::of(&recording.snapshot, &stacks).total(|_| true);
+    assert_eq!((total.bytes, errors.map(|of| of.bytes_error)), (0, Some(40 * MIB)));
+}
+
+#[test]
+fn a_budget_for_a_pattern_without_chosen_blocks_leads_to_a_warning() {
+    let mut recording = Recording::new();
+    recording.holds(0, 256 * KIB, 1000, || false);
+    let warned = |limit, suppressions: &str| {
+        let budget = Budget {
+            pattern: Pattern::parse("site_0").expect("a pattern"),
+            bytes: limit,
+        };
+        let limits = Limits {
+            budgets: vec![budget],
+            ..Limits::default()
+        };
+        let rules = match suppressions {
+            "" => Rules::from(limits),
+            _ => with(limits, suppressions),
+        };
+        let verdict = verdict(&recording.snapshot, &rules);
+        assert!(verdict.passed, "{:?}", verdict.breaches);
+        verdict
+            .warnings
+            .iter()
+            .any(|warning| warning.starts_with("site_0: about 0 B"))
+    };
+    for suppressions in ["", "leak:nowhere"] {
+        assert!(warned(6 * MEAN - 1, suppressions), "{suppressions}");
+        assert!(!warned(6 * MEAN, suppressions), "{suppressions}");
+    }
+}
+
+#[test]
+fn exact_totals_do_not_contain_pools_that_chosen_blocks_show() {
+    let mut recording = Recording::new();
+    let mut sample = Sample(recording.snapshot);
+    let pool = sample.stack(&[
+        sample::RUNTIME,
+        (
+            "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc",
+            "",
+            "/opt/libc10_cuda.so",
+        ),
+        sample::MAIN,
+    ]);
+    recording = Recording {
+        snapshot: sample.0,
+        ..recording
+    };
+    recording
+        .holds(0, 64 * KIB, 100, || false)
+        .holds(0, 20 * MIB, 1, || true);
+    let limit = most_bytes(20 * MIB);
+    let rules = Rules::from(limit);
+    let passes = |recording: &Recording| {
+        let verdict = verdict(&recording.snapshot, &rules);
+        (verdict.passed, verdict.undecided.len())
+    };
+    assert_eq!(passes(&recording), (false, 0), "all is held");
+    recording.stacks[0] = pool;
+    recording.holds(0, 20 * MIB, 1, || true);
+    // Blocks without a stack may be of the pool, too.
+    assert_eq!(passes(&recording), (true, 1));
+    let devices = |kinds: Vec<Kind>| {
+        let limits = Limits {
+            kinds,
+            ..most_bytes(20 * MIB)
+        };
+        let rules = Rules::from(limits);
+        verdict(&recording.snapshot, &rules).undecided.len()
+    };
+    assert_eq!((devices(vec![Kind::Device]), devices(vec![Kind::Managed])), (1, 0));
 }
