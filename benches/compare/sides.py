@@ -1,6 +1,7 @@
 """Draws the cost of culeak beside other tools: `run.sh --sides`.
 
-Each workload runs bare and under each tool by turns; its bar is the median ratio to bare. `sides.json` has the figures, `sides.md` a table and `sides.svg` the picture. A tool that is missing is left out of the picture; the table has the reason.
+Each program runs without a tool and under each tool alternately; a bar is the median of the ratios of their times. `sides.json`
+contains the figures, `sides.md` a table and `sides.svg` the chart. A tool that is missing has no bar; the table gives the reason.
 """
 
 import argparse

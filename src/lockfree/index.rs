@@ -166,7 +166,7 @@ impl Index {
         None
     }
 
-    /// Whether an entry may have this hash: false if none has. Cheaper than a search.
+    /// Returns false only if no entry has this hash. Takes less time than [`Index::find`].
     #[inline(always)]
     pub fn may_contain(&self, hash: u64) -> bool {
         let newest = self.newest.load(Relaxed) as usize;

@@ -230,7 +230,7 @@ impl<'a> TableIn<'a> {
         (State::of(record.state.load(Relaxed)) == Some(before)).then_some(entry)
     }
 
-    /// Whether there may be a live record of this key: false if there is none. Cheaper than a search.
+    /// Returns false only if there is no live record of this key. Takes less time than [`TableIn::get`].
     #[inline(always)]
     pub fn may_contain(&self, key: Key) -> bool {
         self.table.index.may_contain(key.hash())

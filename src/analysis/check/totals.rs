@@ -181,7 +181,7 @@ impl Range {
     /// All, of which as much may be suppressed as is not seen.
     fn less_unseen(&self, sampling: Sampling) -> Sum {
         let all = self.at_most;
-        // The chance that so many bytes are not seen falls by a factor of e with each mean distance.
+        // With each mean distance more, the chance that no block of them is chosen falls by a factor of e.
         let one = sampling.most();
         Sum {
             tally: all,
