@@ -180,6 +180,7 @@ impl<'a> CallStack<'a> {
             .flat_map(|&location| known[location].iter().copied())
             .collect();
         let mut frames: Vec<Frame> = known.iter().map(|known| known.frame).collect();
+        role::fold_static_cudart(&mut frames);
         below_main::fold(&mut frames, &known);
         python::fold_outer(&mut frames);
         let allocator = known.iter().find_map(|known| known.allocator);

@@ -229,6 +229,24 @@ fn is_static_cudart(name: &str) -> bool {
     starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
 }
 
+/// Functions of a statically linked runtime that culeak does not hook (`cudaGraphInstantiate`, `cudaSetDevice`): such a function
+/// directly encloses the runtime's internal ones. Those that are hooked are known by name.
+pub(super) fn fold_static_cudart(frames: &mut [Frame]) {
+    for inner in 0..frames.len().saturating_sub(1) {
+        let is_inside = frames[inner]
+            .function
+            .is_some_and(|name| is_static_cudart(&plain(name)));
+        let outer = &mut frames[inner + 1];
+        let is_exported = |name: &str| {
+            name.strip_prefix("cuda")
+                .is_some_and(|rest| rest.starts_with(char::is_uppercase))
+        };
+        if is_inside && outer.file.is_none() && outer.function.is_some_and(|name| is_exported(&plain(name))) {
+            outer.role = Role::Runtime;
+        }
+    }
+}
+
 /// Whether the innermost frame belongs to a statically linked CUDA runtime. Without a function name, the module
 /// decides: it is if the module is the user's own and the program has a runtime.
 pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {

@@ -67,6 +67,21 @@ fn the_site_is_the_users_innermost_frame() {
 }
 
 #[test]
+fn a_function_of_a_static_runtime_need_not_be_a_hooked_one() {
+    let inside = ("libcudart_static_0123", "", "/opt/app");
+    let exported = ("cudaGraphInstantiate", "", "/opt/app");
+    assert_eq!(site_of(&[inside, exported, USER, MAIN]), "Trainer::step(int)");
+    assert_eq!(shown(&[inside, exported, USER, MAIN]), ["Trainer::step(int)", "main"]);
+    // The user's, although it is called like one.
+    let wrapper = ("cudaGraphInstantiate", "/src/checked.cu:3", "/opt/app");
+    assert_eq!(site_of(&[inside, wrapper, USER, MAIN]), "cudaGraphInstantiate");
+    let unknown = ("cudaAllocator_grow", "", "/opt/app");
+    assert_eq!(site_of(&[RUNTIME, unknown, USER, MAIN]), "cudaAllocator_grow");
+    let lower = ("cuda_pool_grow", "", "/opt/app");
+    assert_eq!(site_of(&[inside, lower, USER, MAIN]), "cuda_pool_grow");
+}
+
+#[test]
 fn a_users_function_may_have_the_name_of_a_cuda_function() {
     let wrapper = ("cudaMalloc", "/src/checked.cu:3", "/opt/app");
     assert_eq!(site_of(&[RUNTIME, wrapper, USER, MAIN]), "cudaMalloc");
