@@ -354,19 +354,18 @@ impl Held {
         quietly(|| {
             let Some(recording) = running() else { return };
             let (_, shard) = thread_and_shard(recording);
-            match (self.0, result) {
-                (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
-                (held, _) => Held(held).settle_rarely(recording, shard, result, address),
+            match self.0 {
+                Some(withdrawn) if result == 0 => recording.commit(withdrawn, shard),
+                held => Held(held).settle_rarely(recording, shard, result, address),
             }
         });
     }
 
-    /// Of a free that failed or was of an unknown address.
+    /// Of a free that failed, or of an address without a record.
     #[cold]
     #[inline(never)]
     fn settle_rarely(self, recording: &Recording, shard: Shard, result: i32, address: u64) {
         match (self.0, result) {
-            (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
             (Some(withdrawn), TEARDOWN) => {
                 recording.commit(withdrawn, shard);
                 recording.add(Loss::TeardownFrees, 1);

@@ -102,7 +102,7 @@ impl Clock {
         let rate = self.rate.load(Relaxed);
         let window = self.window_ticks.load(Relaxed);
         fence(Acquire);
-        let whole = version % 2 == 0 && self.version.load(Relaxed) == version;
+        let whole = version.is_multiple_of(2) && self.version.load(Relaxed) == version;
         (whole && passed < windows * window).then(|| ns + (passed.wrapping_mul(rate) >> RATIO_SHIFT))
     }
 
@@ -127,7 +127,7 @@ impl Clock {
     fn learn(&self, ticks: u64, ns: u64) -> u64 {
         let shown_ns = self.at(ticks, 2).map_or(ns, |shown| shown.max(ns));
         let version = self.version.load(Relaxed);
-        if version % 2 != 0
+        if !version.is_multiple_of(2)
             || self
                 .version
                 .compare_exchange(version, version + 1, Acquire, Relaxed)

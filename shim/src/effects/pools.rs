@@ -90,10 +90,12 @@ fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
     if pool == CURRENT_POOL {
         return event;
     }
-    let known = recorder::running().and_then(|recording| {
+    let known = recorder::quietly(|| {
+        let recording = recorder::running()?;
         let shard = recorder::thread_row(recording);
         recording.table(shard).get(key(Space::Pool, pool))
-    });
+    })
+    .flatten();
     let device = known.map_or(Device::Current, |pool| Device::Row(pool.attributes.device));
     AllocationEvent {
         pool,

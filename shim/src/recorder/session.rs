@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
 use crate::recorder::{auto_snapshot, create, current, hold, kernel_objects, proof, quietly, thread};
-use crate::resolve::{loader, search};
+use crate::resolve::{closing, loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::hold::Moment;
@@ -22,9 +22,13 @@ const OFF: u64 = 3;
 /// How long threads wait for the recording that another one is creating.
 const TIMEOUT_MS: u32 = 2000;
 
-/// A word in a page that the kernel wipes in every child, also in one whose parent skipped the fork handlers.
+/// A word in a page that the kernel wipes in every child, also in one whose parent skipped the fork handlers. [`OWN`] while this
+/// process records.
 #[unsafe(link_section = ".data.culeak_events")]
 static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+const OWN: u32 = 1;
+/// A thread of a child is in `forget_parent`.
+const FORGETTING: u32 = 2;
 /// This is a child of a process that was recording: locks of libc may be held by threads that do not exist here.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// `exit` has begun to run its handlers.
@@ -41,14 +45,26 @@ pub fn running() -> Option<&'static Recording> {
     let recording = RECORDING.load(Acquire);
     // SAFETY: null, or a recording that is never unmapped.
     let recording = unsafe { recording.as_ref() }?;
-    let mark = SAME_PROCESS.load(Relaxed);
-    // SAFETY: the page is mapped before the recording is set and never unmapped.
-    if !mark.is_null() && unsafe { (*mark).load(Relaxed) } == 0 {
+    // SAFETY: null, or a page that is mapped before the recording is set and never unmapped.
+    if let Some(mark) = unsafe { SAME_PROCESS.load(Relaxed).as_ref() }
+        && mark.load(Relaxed) != OWN
+    {
         cold_path();
-        forget_parent();
+        forget_parent_once(mark);
         return None;
     }
     Some(recording)
+}
+
+/// In a child that was made without the fork handlers. Of several threads, one forgets and the others find no recording.
+#[cold]
+#[inline(never)]
+fn forget_parent_once(mark: &AtomicU32) {
+    // A handler that runs now would wait for this thread.
+    let _signals = BlockedSignals::all();
+    if mark.compare_exchange(0, FORGETTING, Relaxed, Relaxed).is_ok() {
+        forget_parent();
+    }
 }
 
 /// The recording; starts it if this is the first event. `None` if recording is off or cannot start.
@@ -72,13 +88,24 @@ fn start(loss: Loss) -> Option<&'static Recording> {
     // A signal handler that allocates now would wait for this thread: it runs afterwards.
     let mut signals = BlockedSignals::all();
     let mut pauses = Pauses::default();
+    let milliseconds = || (monotonic_ns() / 1_000_000) as u32;
+    let began = milliseconds();
     loop {
-        let now = (monotonic_ns() / 1_000_000) as u32;
+        let now = milliseconds();
         // SAFETY: no preconditions.
         let pid = unsafe { libc::getpid() } as u32;
         match STATE.compare_exchange(NOT_STARTED, pack(now, pid), AcqRel, Acquire) {
             Ok(_) => break,
-            Err(RUNNING) => return running(),
+            Err(RUNNING) => match running() {
+                Some(recording) => return Some(recording),
+                None if now.wrapping_sub(began) > TIMEOUT_MS => return give_up(loss),
+                // Another thread of this child is forgetting the parent's.
+                None => {
+                    drop(signals);
+                    pauses.pause();
+                    signals = BlockedSignals::all();
+                }
+            },
             Err(OFF) => return None,
             Err(creating) => {
                 let (since, creator) = halves(creating);
@@ -157,14 +184,13 @@ fn watch_process() {
             SAME_PROCESS.store(page.cast(), Release);
         }
     }
-    let mark = SAME_PROCESS.load(Acquire);
-    if !mark.is_null() {
-        // SAFETY: mapped above or by an earlier call, and never unmapped.
-        unsafe { (*mark).store(1, Relaxed) };
+    // SAFETY: null, or mapped above or by an earlier call, and never unmapped.
+    if let Some(mark) = unsafe { SAME_PROCESS.load(Acquire).as_ref() } {
+        mark.store(OWN, Relaxed);
     }
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Relaxed) {
-        // SAFETY: the handler only changes atomics.
+        // SAFETY: this library is never unloaded, and the handler takes no lock that a thread of the parent may hold.
         unsafe { libc::pthread_atfork(None, None, Some(forget_parent)) };
     }
     watch_exit();
@@ -186,7 +212,7 @@ extern "C" fn forget_parent() {
     current::contexts_changed();
     kernel_objects::forked();
     crate::effects::segments::forked();
-    culeak_walker::forked();
+    closing::forked();
     stacks::forked();
     loader::forked();
 }
@@ -210,7 +236,7 @@ pub fn watch_exit() {
         return;
     }
     TIMES.fetch_add(1, Relaxed);
-    // SAFETY: the handler only changes atomics, and this library is never unloaded.
+    // SAFETY: this library is never unloaded.
     unsafe { libc::atexit(exiting) };
 }
 

@@ -4,7 +4,7 @@
 //! address is used.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 /// Calls of `dlclose` that are running, in all threads.
 #[unsafe(link_section = ".data.culeak_events")]
@@ -21,14 +21,31 @@ culeak_walker::thread_variable! {
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 pub fn began() {
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.swap(true, Relaxed) {
+        // SAFETY: the handler only changes atomics, and this library is never unloaded.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
     // AcqRel: pairs with the Acquire in `is_running`: what starts after this sees it.
     RUNNING.fetch_add(1, AcqRel);
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
+    culeak_walker::closing_began();
 }
 
 pub fn ended() {
+    culeak_walker::closing_ended();
     RUNNING_HERE.with(|here| here.set(here.get().saturating_sub(1)));
     RUNNING.fetch_sub(1, AcqRel);
+}
+
+/// In a forked child: the calls of the parent's other threads never end here.
+pub extern "C" fn forked() {
+    let here = RUNNING_HERE.with(Cell::get);
+    RUNNING.store(here, Release);
+    culeak_walker::forked();
+    for _ in 0..here {
+        culeak_walker::closing_began();
+    }
 }
 
 #[inline]
@@ -40,4 +57,51 @@ pub fn is_running() -> bool {
 /// while the loader's list still has it, and the list's lock does not exclude the thread that holds it.
 pub fn is_running_here() -> bool {
     RUNNING_HERE.with(|here| here.get() != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// What a forked child finds.
+    fn in_a_child(finds: impl Fn() -> bool) -> bool {
+        // SAFETY: the child changes atomics and exits.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: no preconditions.
+            unsafe { libc::_exit(i32::from(finds())) };
+        }
+        let mut status = 0;
+        // SAFETY: writes one int.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status), "{status:#x}");
+        libc::WEXITSTATUS(status) == 1
+    }
+
+    #[test]
+    fn a_forked_child_inherits_only_the_calls_of_the_forking_thread() {
+        let (inside, is_inside) = channel();
+        let (leave, may_leave) = channel();
+        let other = std::thread::spawn(move || {
+            began();
+            inside.send(()).unwrap();
+            may_leave.recv().unwrap();
+            ended();
+        });
+        is_inside.recv().unwrap();
+        assert!(is_running());
+        assert!(!in_a_child(is_running));
+        began();
+        assert!(in_a_child(is_running));
+        let ends_both = || {
+            ended();
+            is_running()
+        };
+        assert!(!in_a_child(ends_both));
+        ended();
+        leave.send(()).unwrap();
+        other.join().unwrap();
+        assert!(!is_running());
+    }
 }

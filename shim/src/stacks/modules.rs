@@ -68,7 +68,6 @@ impl Closing {
         driver::pin();
         python::pin();
         closing::began();
-        walker::closing_began();
         Closing {
             unloads: loader::unloads(),
         }
@@ -80,7 +79,6 @@ impl Closing {
     }
 
     pub fn end(self) {
-        walker::closing_ended();
         closing::ended();
     }
 }

@@ -170,7 +170,7 @@ CASE(graphs) {
             OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
             for (int node = 0; node < 50; node++) empty<<<1, 1, 0, stream>>>();
             OK(cudaStreamEndCapture(stream, &graph));
-            OK(cudaGraphInstantiateWithFlags(&execs[i], graph, 0)); // site: segments_graph
+            OK(cudaGraphInstantiate(&execs[i], graph, 0)); // site: segments_graph
             OK(cudaGraphDestroy(graph));
             OK(cudaGraphLaunch(execs[i], stream));
             if (i % 40 == 39) synchronize("graphs");
