@@ -15,6 +15,9 @@
 //! reader        the sections of a recording, and when to read them again
 //! records       records of live allocations, as rows
 //! decode        all other sections, as a snapshot
+//!   details       devices, contexts, threads and modules
+//!   counters      counters and peaks, by kind and device
+//!   process       who and where the process is
 //!   stacks        stacks, from the stack trie
 //!   python        Python frames and the interpreter
 //!   python_line   the source line of a Python instruction, from its function's line table
@@ -36,7 +39,9 @@
 //!
 //! [`Taken::events_during_read`]: crate::snapshot::Taken::events_during_read
 
+mod counters;
 mod decode;
+mod details;
 mod elapsed;
 mod ends;
 mod error;
@@ -45,6 +50,7 @@ mod follow;
 mod identity;
 mod liveness;
 mod phases;
+mod process;
 pub mod progress;
 mod pulse;
 mod python;
@@ -323,7 +329,7 @@ impl<'a> Source<'a> {
     fn raw(&self, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {
         let header = self.header()?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
-        let events_before = decode::events(&self.section(&header, Section::Counters)?);
+        let events_before = counters::events(&self.section(&header, Section::Counters)?);
         let lost = |header: &Bytes| decode::loss(header, Loss::Allocations);
         let pieces = self.pieces(&header, Section::Records)?;
         let mut records = Records::read(self, &pieces)?;
@@ -337,7 +343,7 @@ impl<'a> Source<'a> {
             sections.insert(section as u32, bytes);
         }
         let mut after = self.header()?;
-        let events = |header: &Bytes| Ok::<_, ReadError>(decode::events(&self.section(header, Section::Counters)?));
+        let events = |header: &Bytes| Ok::<_, ReadError>(counters::events(&self.section(header, Section::Counters)?));
         // Each shard's counts only rise (a failed free subtracts what it added itself), so equal sums mean that no event was
         // counted in between. An event that was under way during the whole read may be in the rows or not: each is the
         // state at some instant. Lost allocations are compared too, since each occupied a record before it was lost.

@@ -1,18 +1,16 @@
 //! Turns the sections of a recording into a snapshot: decodes the rows, renumbers them without gaps and resolves references.
 
-use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::path::Path;
 
-use super::elapsed::Elapsed;
+use super::counters::{agree, events, live_by_place};
+use super::details::Renumbered;
 use super::ends;
-use super::liveness::{Liveness, liveness};
 use super::records::{CallKey, is_linear, is_loaded};
 use super::stacks::Stacks;
 use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
-use crate::job_variables::{NAME_MAX, VALUE_MAX};
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
@@ -22,9 +20,6 @@ use crate::sampling;
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 use crate::timeline::Site;
-
-/// Row number in the recording → row number in the snapshot, for sections whose unpublished rows are left out.
-pub type Renumbered = HashMap<u32, usize>;
 
 /// What [`RawSnapshot::into_snapshot_with_sites`] returns.
 pub struct Decoded {
@@ -49,7 +44,7 @@ impl RawSnapshot {
     }
 
     /// The published rows of a section with their numbers: those that `published` accepts.
-    fn rows<R: Row>(
+    pub fn rows<R: Row>(
         &self,
         section: Section,
         published: impl Fn(&R::Values) -> bool,
@@ -81,11 +76,6 @@ impl RawSnapshot {
 
     fn loss(&self, loss: Loss) -> u64 {
         self::loss(&self.header, loss)
-    }
-
-    fn header_text(&self, offset: usize) -> Option<String> {
-        let text: Text = self.header.field(offset);
-        text.present().map(|text| self.text(text))
     }
 
     pub fn into_snapshot(self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
@@ -318,13 +308,6 @@ impl RawSnapshot {
         })
     }
 
-    fn has_tensors(&self, devices: &Renumbered) -> bool {
-        let (counters, _) = self.counters(devices);
-        counters
-            .iter()
-            .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0)
-    }
-
     pub fn api(&self, number: u16) -> String {
         let name = self.section(Section::Apis).row::<NameRow>(number.into()).text;
         if name.bytes == 0 {
@@ -332,113 +315,6 @@ impl RawSnapshot {
         } else {
             self.text(name)
         }
-    }
-
-    pub fn devices(&self) -> (Vec<Device>, Renumbered) {
-        renumbered(
-            self.rows::<DeviceRow>(Section::Devices, |row| row.ordinal_plus_one != 0),
-            |row| Device {
-                ordinal: row.ordinal_plus_one as i32 - 1,
-                uuid: uuid_text(row.uuid_kind, &bytes_of(&row.uuid)),
-                name: until_zero(&bytes_of(&row.name)),
-            },
-        )
-    }
-
-    fn contexts(&self, devices: &Renumbered) -> (Vec<Context>, Renumbered) {
-        renumbered(
-            self.rows::<ContextRow>(Section::Contexts, |row| row.seen_plus_one != 0),
-            |row| Context {
-                handle: row.handle,
-                device: devices.get(&row.device).copied(),
-                primary: row.created == 0,
-                first_seen_ns: row.seen_plus_one - 1,
-                destroyed_ns: row.destroyed_plus_one.checked_sub(1),
-                heap_limit: Some(row.heap_limit).filter(|&limit| limit > 0),
-            },
-        )
-    }
-
-    fn threads(&self) -> (Vec<Thread>, Renumbered) {
-        renumbered(self.rows::<ThreadRow>(Section::Threads, |row| row.tid != 0), |row| {
-            Thread {
-                tid: row.tid,
-                name: until_zero(&bytes_of(&row.name)),
-                first_seen_ns: row.seen_ns,
-            }
-        })
-    }
-
-    fn modules(&self) -> (Vec<Module>, Renumbered) {
-        renumbered(
-            self.rows::<ModuleRow>(Section::Modules, |row| row.seen_plus_one != 0),
-            |row| {
-                let id = bytes_of(&row.build_id);
-                let id = &id[..(row.build_id_bytes as usize).min(BUILD_ID_MAX)];
-                Module {
-                    path: self.text(row.path),
-                    build_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
-                    bias: row.bias,
-                    start: row.start,
-                    end: row.end,
-                    first_seen_ns: row.seen_plus_one - 1,
-                    unloaded_ns: row.unloaded_plus_one.checked_sub(1),
-                }
-            },
-        )
-    }
-
-    fn counters(&self, devices: &Renumbered) -> (Vec<Counter>, Vec<DevicePeak>) {
-        let peaks = self.section(Section::Peaks);
-        let peak = |key: CounterKey| {
-            let row = peaks.row::<PeakRow>(key.number());
-            (row.credit.peak, row.time_ns)
-        };
-        let device = |key: CounterKey| key.slot.checked_sub(1).and_then(|row| devices.get(&row).copied());
-        let mut counters: BTreeMap<(u32, u32), Counter> = BTreeMap::new();
-        for (_, row) in self.rows::<CounterRow>(Section::Counters, |row| row.key_plus_one != 0) {
-            let key = CounterKey::from_word(row.key_plus_one - 1);
-            let Some(kind) = u8::try_from(key.kind).ok().and_then(Kind::from_number) else {
-                continue;
-            };
-            let (peak_bytes, peak_ns) = peak(key);
-            let counter = counters.entry((key.slot, key.kind)).or_insert_with(|| Counter {
-                device: device(key),
-                kind,
-                live_bytes: 0,
-                live_count: 0,
-                peak_bytes,
-                peak_ns,
-                total_bytes: 0,
-                total_count: 0,
-                freed_count: 0,
-                failed_count: 0,
-            });
-            for (sum, more) in [
-                (&mut counter.total_bytes, row.total_bytes),
-                (&mut counter.total_count, row.total_count),
-                (&mut counter.freed_count, row.freed_count),
-                (&mut counter.failed_count, row.failed_count),
-            ] {
-                *sum = sum.wrapping_add(more);
-            }
-        }
-        let of_devices = (0..peaks.len().div_ceil(COUNTER_STRIDE)).filter_map(|slot| {
-            let key = CounterKey {
-                slot: slot as u32,
-                kind: 0,
-            };
-            let (peak_bytes, time_ns) = peak(key);
-            let device = device(key).filter(|_| peak_bytes > 0)?;
-            Some(DevicePeak {
-                device,
-                peak_bytes,
-                time_ns,
-            })
-        });
-        let counted = counters.into_values();
-        let counted = counted.filter(|c| (c.peak_bytes, c.total_count, c.failed_count) != (0, 0, 0));
-        (counted.collect(), of_devices.collect())
     }
 
     /// The mean distance of sampled stacks; 0: each block has its stack.
@@ -548,97 +424,6 @@ impl RawSnapshot {
             events: events(self.section(Section::Counters)),
         }
     }
-
-    /// The recorded process, and the time since the recording began in nanoseconds.
-    fn process(&self, path: &Path) -> (Process, u64) {
-        let header = &self.header;
-        let pid: u32 = header.field(offset_of!(Header, pid));
-        let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
-        let same_host = host_name().is_some_and(|name| name == host);
-        let ended = header.field::<u64>(offset_of!(Header, ended_ns)) != 0;
-        let is_dump = header.field::<u64>(offset_of!(Header, dumped_plus_one)) != 0;
-        let (state, pid_here) = match (ended, same_host) {
-            // An automatic snapshot: it was taken while the process ran.
-            _ if is_dump => (ProcessState::Running, None),
-            (true, _) => (ProcessState::Exited, None),
-            (false, false) => (ProcessState::Unknown, None),
-            (false, true) => match liveness(header, path) {
-                Liveness::Running(here) => (ProcessState::Running, Some(here)),
-                Liveness::Gone => (ProcessState::Ended, None),
-                Liveness::Unknown => (ProcessState::Unknown, None),
-            },
-        };
-        let command_line = self.header_text(offset_of!(Header, command_line)).unwrap_or_default();
-        let mut ranks = BTreeMap::new();
-        for (index, name) in RANK_VARIABLES.iter().enumerate() {
-            if let Some(value) = self.header_text(offset_of!(Header, ranks) + index * size_of::<Text>()) {
-                ranks.insert((*name).to_string(), value);
-            }
-        }
-        for (_, row) in self.rows::<VariableRow>(Section::Variables, |row| row.name.bytes > 0) {
-            let (name, value) = (row.name.at_most(NAME_MAX), row.value.at_most(VALUE_MAX));
-            ranks.entry(self.text(name)).or_insert_with(|| self.text(value));
-        }
-        let process = Process {
-            pid,
-            pid_here: pid_here.filter(|&here| here != pid),
-            parent_pid: header.field(offset_of!(Header, parent_pid)),
-            executable: self.header_text(offset_of!(Header, executable)).unwrap_or_default(),
-            command_line: command_line.split_terminator('\0').map(str::to_string).collect(),
-            host,
-            ranks,
-            started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
-            state,
-            depth: header.field(offset_of!(Header, depth)),
-            recording: path.display().to_string(),
-            python: self.python(),
-        };
-        (process, Elapsed::since_start(header).ns())
-    }
-}
-
-/// Count and bytes of live records, by device and kind.
-pub type Places = HashMap<(Option<usize>, Kind), (u64, u64)>;
-
-/// Corrects the counters by the records, which are authoritative: a thread that was stopped between publishing a record and
-/// counting it leaves the counters too low.
-pub fn agree(counters: &mut [Counter], live: &Places) {
-    for counter in counters {
-        let place = (counter.device, counter.kind);
-        (counter.live_count, counter.live_bytes) = live.get(&place).copied().unwrap_or_default();
-        counter.total_count = counter
-            .total_count
-            .max(counter.live_count.saturating_add(counter.freed_count));
-        counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
-        counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
-    }
-}
-
-fn live_by_place(tables: &[&Allocations]) -> Places {
-    let mut by_place = Places::new();
-    for allocations in tables {
-        let mut by_call = vec![(0, 0); allocations.calls.len()];
-        for row in &allocations.rows {
-            let (count, bytes): &mut (u64, u64) = &mut by_call[row.call as usize];
-            *count += 1;
-            *bytes = bytes.saturating_add(row.bytes);
-        }
-        for (call, sums) in allocations.calls.iter().zip(by_call) {
-            let place = by_place.entry((call.device, call.kind)).or_default();
-            *place = (place.0 + sums.0, place.1.saturating_add(sums.1));
-        }
-    }
-    by_place
-}
-
-/// Decodes rows in order, and maps their numbers to those in the snapshot.
-fn renumbered<V, T>(rows: impl Iterator<Item = (u32, V)>, decode: impl Fn(V) -> T) -> (Vec<T>, Renumbered) {
-    let (mut decoded, mut numbers) = (Vec::new(), Renumbered::new());
-    for (number, row) in rows {
-        numbers.insert(number, decoded.len());
-        decoded.push(decode(row));
-    }
-    (decoded, numbers)
 }
 
 fn stream(word: u64) -> Stream {
@@ -649,54 +434,12 @@ fn stream(word: u64) -> Stream {
     }
 }
 
-fn bytes_of(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-fn uuid_text(kind: u32, bytes: &[u8]) -> String {
-    let prefix = match kind {
-        1 => "GPU",
-        2 => "MIG",
-        _ => return String::new(),
-    };
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "{prefix}-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
-}
-
-fn until_zero(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
-}
-
 fn unix_now() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
-pub fn host_name() -> Option<String> {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .ok()
-        .map(|name| name.trim_end().to_string())
-}
-
 pub fn loss(header: &Bytes, loss: Loss) -> u64 {
     header.field(offset_of!(Header, losses) + loss as usize * size_of::<u64>())
-}
-
-/// How many allocations, frees and failed requests the counters count.
-pub fn events(counters: &Bytes) -> u64 {
-    let of = |row: CounterValues| {
-        [row.total_count, row.freed_count, row.failed_count]
-            .into_iter()
-            .fold(0, u64::wrapping_add)
-    };
-    counters.rows::<CounterRow>().map(of).fold(0, u64::wrapping_add)
 }

@@ -9,7 +9,8 @@ use std::path::Path;
 
 use foldhash::HashMap;
 
-use super::decode::{self, Decoded, Order, loss};
+use super::counters;
+use super::decode::{Decoded, Order, loss};
 use super::records::runs;
 use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
 use crate::format::{Field, *};
@@ -26,7 +27,7 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     }
     // The records first: what disappears from them while the events are read is then among the events.
     let mut raw = read_until_still(path)?;
-    let counted = decode::events(raw.section(Section::Counters));
+    let counted = counters::events(raw.section(Section::Counters));
     let (mut events, since_ns) = stored_events(&source)?;
     events.retain(|event| event.time_ns >= since_ns);
     // Again: the events may refer to rows that were added meanwhile.
@@ -34,7 +35,7 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
         raw.sections
             .insert(section as u32, source.section(&source.header()?, section)?);
     }
-    let is_still = raw.events_during_read == 0 && decode::events(raw.section(Section::Counters)) == counted;
+    let is_still = raw.events_during_read == 0 && counters::events(raw.section(Section::Counters)) == counted;
     let began_ns = raw.began_ns;
     let mut lost = loss(&raw.header, Loss::TimelineEvents);
     let (numbers, [mut keys, keys_of_objects, keys_of_segments]) = used_sites(&events, &raw);

@@ -22,7 +22,9 @@ use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::decode::{self, Order, Places, Renumbered};
+use super::counters::{self, Places};
+use super::decode::Order;
+use super::details::Renumbered;
 use super::elapsed::Elapsed;
 use super::records::{CallKey, PIECE, Records, runs};
 use super::stack_sums::{StackSums, Sum};
@@ -78,7 +80,7 @@ impl Follower {
         let header = source.header()?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
         let before = counted(&source, &header)?;
-        let events_before = decode::events(&before.counters);
+        let events_before = counters::events(&before.counters);
         if self.counted.as_ref() != Some(&before) {
             self.counted = None;
             // After an error the tallies are incomplete, so they are dropped.
@@ -96,7 +98,7 @@ impl Follower {
         let fresh = self.new_stacks();
         let sections = sections(&source, !fresh.is_empty())?;
         let header = source.header()?;
-        let events = decode::events(&source.section(&header, Section::Counters)?);
+        let events = counters::events(&source.section(&header, Section::Counters)?);
         let raw = RawSnapshot {
             events_during_read: events.wrapping_sub(events_before),
             header,
@@ -111,10 +113,10 @@ impl Follower {
         self.number_stacks(&fresh, &mut snapshot);
         let sums: Vec<Sum> = self.tallies.live().map(|tally| self.sum(tally, &devices)).collect();
         let live = live_by_place(&sums);
-        decode::agree(&mut snapshot.counters, &live);
+        counters::agree(&mut snapshot.counters, &live);
         let of_objects = snapshot.object_counters.iter_mut();
         for counter in of_objects.filter(|counter| counter.kind.place() == Place::Object) {
-            decode::agree(std::slice::from_mut(counter), &live);
+            counters::agree(std::slice::from_mut(counter), &live);
         }
         let newest = sums.iter().map(|sum| sum.newest_ns).max();
         snapshot.taken.at_ns = snapshot.taken.at_ns.max(newest.unwrap_or(0));

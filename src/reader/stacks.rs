@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use foldhash::HashMap;
 use foldhash::fast::FixedState;
 
-use super::decode::Renumbered;
+use super::details::Renumbered;
 use super::{RawSnapshot, ReadError};
 use crate::format::*;
 use crate::lockfree::index::mix;

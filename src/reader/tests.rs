@@ -3,7 +3,7 @@
 mod odd_files;
 mod unknown_stacks;
 
-use super::decode::host_name;
+use super::process::host_name;
 use super::*;
 use crate::format::Reason;
 use crate::kind::Kind;

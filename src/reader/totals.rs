@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::decode::Renumbered;
+use super::details::Renumbered;
 use super::stacks::Stacks;
 use super::{RawSnapshot, ReadError};
 use crate::analysis::tally::Tally;

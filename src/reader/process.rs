@@ -1,0 +1,72 @@
+//! The recorded process: who and where it is, and whether it still runs.
+
+use std::collections::BTreeMap;
+use std::mem::offset_of;
+use std::path::Path;
+
+use super::RawSnapshot;
+use super::elapsed::Elapsed;
+use super::liveness::{Liveness, liveness};
+use crate::format::*;
+use crate::job_variables::{NAME_MAX, VALUE_MAX};
+use crate::snapshot::{Process, ProcessState};
+
+impl RawSnapshot {
+    /// The recorded process, and the time since the recording began in nanoseconds.
+    pub fn process(&self, path: &Path) -> (Process, u64) {
+        let header = &self.header;
+        let pid: u32 = header.field(offset_of!(Header, pid));
+        let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
+        let same_host = host_name().is_some_and(|name| name == host);
+        let ended = header.field::<u64>(offset_of!(Header, ended_ns)) != 0;
+        let is_dump = header.field::<u64>(offset_of!(Header, dumped_plus_one)) != 0;
+        let (state, pid_here) = match (ended, same_host) {
+            // An automatic snapshot: it was taken while the process ran.
+            _ if is_dump => (ProcessState::Running, None),
+            (true, _) => (ProcessState::Exited, None),
+            (false, false) => (ProcessState::Unknown, None),
+            (false, true) => match liveness(header, path) {
+                Liveness::Running(here) => (ProcessState::Running, Some(here)),
+                Liveness::Gone => (ProcessState::Ended, None),
+                Liveness::Unknown => (ProcessState::Unknown, None),
+            },
+        };
+        let command_line = self.header_text(offset_of!(Header, command_line)).unwrap_or_default();
+        let mut ranks = BTreeMap::new();
+        for (index, name) in RANK_VARIABLES.iter().enumerate() {
+            if let Some(value) = self.header_text(offset_of!(Header, ranks) + index * size_of::<Text>()) {
+                ranks.insert((*name).to_string(), value);
+            }
+        }
+        for (_, row) in self.rows::<VariableRow>(Section::Variables, |row| row.name.bytes > 0) {
+            let (name, value) = (row.name.at_most(NAME_MAX), row.value.at_most(VALUE_MAX));
+            ranks.entry(self.text(name)).or_insert_with(|| self.text(value));
+        }
+        let process = Process {
+            pid,
+            pid_here: pid_here.filter(|&here| here != pid),
+            parent_pid: header.field(offset_of!(Header, parent_pid)),
+            executable: self.header_text(offset_of!(Header, executable)).unwrap_or_default(),
+            command_line: command_line.split_terminator('\0').map(str::to_string).collect(),
+            host,
+            ranks,
+            started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
+            state,
+            depth: header.field(offset_of!(Header, depth)),
+            recording: path.display().to_string(),
+            python: self.python(),
+        };
+        (process, Elapsed::since_start(header).ns())
+    }
+
+    fn header_text(&self, offset: usize) -> Option<String> {
+        let text: Text = self.header.field(offset);
+        text.present().map(|text| self.text(text))
+    }
+}
+
+pub fn host_name() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim_end().to_string())
+}
