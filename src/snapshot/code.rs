@@ -1,0 +1,64 @@
+//! Where memory was requested: modules, code addresses with their symbols, and call stacks.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Module {
+    pub path: String,
+    /// Lower-case hex; empty if the file has none.
+    pub build_id: String,
+    /// Load bias: runtime address minus the address in the ELF file.
+    pub bias: u64,
+    /// Lowest and one past the highest runtime address.
+    pub start: u64,
+    pub end: u64,
+    pub first_seen_ns: u64,
+    pub unloaded_ns: Option<u64>,
+}
+
+/// One code address. `symbols` is empty until the CLI resolves it; several entries are inlined calls, innermost first.
+/// A Python frame needs no resolving: it has no module and exactly one symbol, with file and line.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Location {
+    pub module: Option<usize>,
+    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the
+    /// runtime address. For a Python frame, the offset of the instruction in its function.
+    pub address: u64,
+    #[serde(default)]
+    pub symbols: Vec<Symbol>,
+    #[serde(default, skip_serializing_if = "Language::is_native")]
+    pub language: Language,
+}
+
+/// What executes a frame's code: the processor or an interpreter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Language {
+    #[default]
+    Native,
+    Python,
+}
+
+impl Language {
+    pub fn is_native(&self) -> bool {
+        *self == Language::Native
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Symbol {
+    /// Demangled.
+    pub function: String,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// True for a call the compiler inlined into the next entry.
+    pub inlined: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stack {
+    /// Indices into `locations`, innermost (nearest the CUDA call) first.
+    pub frames: Vec<usize>,
+    /// The outer frames are missing: the depth limit was reached, or unwind information is missing.
+    pub truncated: bool,
+}
