@@ -15,6 +15,7 @@ use crate::kind::Kind;
 use crate::point::Point;
 
 pub(crate) mod allocations;
+mod as_memory;
 pub(crate) mod at;
 mod code;
 mod holders;

@@ -13,9 +13,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, EndOf, ProcessState, Snapshot, Thread};
+use super::{Allocation, Counter, EndOf, ProcessState, Snapshot, Thread};
 use crate::kind::{Kind, Place};
 use crate::point::Point;
+
+mod peak;
 
 /// Why a snapshot cannot show a point in time, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,73 +106,6 @@ impl Snapshot {
         Ok(self)
     }
 
-    /// The objects without an address in the place of the memory, for formats that list either.
-    pub fn into_objects(self) -> Snapshot {
-        Snapshot {
-            allocations: self.objects,
-            counters: self.object_counters,
-            objects: Allocations::default(),
-            objects_known: false,
-            objects_freed_after_end: Allocations::default(),
-            object_counters: Vec::new(),
-            segments: Allocations::default(),
-            freed_after_end: Allocations::default(),
-            holders: None,
-            totals: Vec::new(),
-            at_peaks: Vec::new(),
-            device_peaks: Vec::new(),
-            allocators: Vec::new(),
-            ..self
-        }
-    }
-
-    /// The device of segments whose device is not known. If that of others is known, they are on GPUs that the program does not
-    /// use: the driver takes some memory on each GPU that it sees.
-    pub(crate) fn device_of_segments(&self) -> Option<usize> {
-        let counters = self
-            .object_counters
-            .iter()
-            .map(|counter| (counter.kind, counter.device));
-        let rows = self.segments.calls().iter().map(|call| (call.kind, call.device));
-        let is_known = |(kind, device): (Kind, Option<usize>)| kind == Kind::Segment && device.is_some();
-        (self.devices.len() == 1 && !counters.chain(rows).any(is_known)).then_some(0)
-    }
-
-    /// What the kernel driver gave to the process in the place of the memory, for reports of it.
-    pub fn into_segments(self) -> Snapshot {
-        let only = self.device_of_segments();
-        let mut counters = self.object_counters;
-        counters.retain(|counter| counter.kind.place() == Place::Segment && counter.total_count > 0);
-        let peaks = counters.iter().filter(|counter| counter.kind == Kind::Segment);
-        let device_peaks = peaks.filter_map(|counter| {
-            Some(DevicePeak {
-                device: counter.device.or(only)?,
-                peak_bytes: counter.peak_bytes,
-                time_ns: counter.peak_ns,
-            })
-        });
-        Snapshot {
-            device_peaks: device_peaks.collect(),
-            allocations: self.segments,
-            freed_after_end: self.segments_freed_after_end,
-            totals: self.segment_totals,
-            at_peaks: self.segments_at_peaks,
-            counters,
-            segments: Allocations::default(),
-            segments_freed_after_end: Allocations::default(),
-            segment_totals: Vec::new(),
-            segments_at_peaks: Vec::new(),
-            objects: Allocations::default(),
-            objects_known: false,
-            objects_freed_after_end: Allocations::default(),
-            object_counters: Vec::new(),
-            holders: None,
-            allocators: Vec::new(),
-            usage: None,
-            ..self
-        }
-    }
-
     /// The point that reports show by default: the end of a Python script that ended; otherwise the rows as they are.
     pub fn usual_point(&self) -> Point {
         let ended = self.process.state != ProcessState::Running && self.taken.automatic.is_none();
@@ -233,90 +168,6 @@ impl Snapshot {
         Ok(())
     }
 
-    fn go_to_peak(&mut self) -> Result<(), PointError> {
-        if self.at_peaks.is_empty() && self.counters.iter().any(|counter| counter.peak_bytes > 0) {
-            return Err(match self.sampling {
-                Some(_) => PointError::NoneChosen,
-                None => PointError::NoPeak,
-            });
-        }
-        // Rows are sums over all threads.
-        let thread = unknown_thread(&mut self.threads);
-        let calls: Vec<Call> = self.at_peaks.iter().map(|sum| call_of(sum, thread)).collect();
-        let rows = self.at_peaks.iter().zip(&calls).map(|(sum, call)| {
-            let row = Allocation {
-                address: 0,
-                bytes: sum.bytes,
-                requested: sum.bytes,
-                time_ns: 0,
-                stack: sum.stack,
-                call,
-            };
-            (row, sum.count)
-        });
-        self.allocations = Allocations::summed(rows);
-        self.freed_after_end = Allocations::default();
-        self.forget_objects();
-        self.segments = self.segments_at_peak(thread);
-        self.segments_freed_after_end = Allocations::default();
-        self.segment_totals.clear();
-        self.count_rows();
-        Ok(())
-    }
-
-    /// What the kernel driver had given when the process had most of each device. `thread` stands for all threads.
-    ///
-    /// Memory that is live in the last state, and was taken before the peak, was there at the peak: it is a row each. What is
-    /// missing to a stack's sum at the peak was given back since, and is one row.
-    fn segments_at_peak(&self, thread: usize) -> Allocations {
-        // Stack, device and function.
-        type Site<'a> = (Option<usize>, Option<usize>, &'a str);
-        let mut live: HashMap<Site, Vec<Allocation>> = HashMap::new();
-        let counters = self.object_counters.iter().filter(|of| of.kind == Kind::Segment);
-        let peaks: HashMap<Option<usize>, u64> = counters.map(|of| (of.device, of.peak_ns)).collect();
-        let peak_ns = |device| peaks.get(&device).copied().unwrap_or(0);
-        for row in self.segments.iter().chain(&self.segments_freed_after_end) {
-            if row.kind == Kind::Segment && row.time_ns <= peak_ns(row.device) {
-                live.entry((row.stack, row.device, row.api())).or_default().push(row);
-            }
-        }
-        let calls: Vec<Call> = (self.segments_at_peaks.iter())
-            .map(|sum| call_of(sum, thread))
-            .collect();
-        let mut rows: Vec<(Allocation, u64)> = Vec::new();
-        for (sum, call) in self.segments_at_peaks.iter().zip(&calls) {
-            let known = live.remove(&(sum.stack, sum.device, &*sum.api)).unwrap_or_default();
-            let bytes = known.iter().fold(0, |sum: u64, row| sum.saturating_add(row.bytes));
-            let count = known.len() as u64;
-            let is_part = bytes <= sum.bytes && count <= sum.count && (bytes == sum.bytes || count < sum.count);
-            let known = if is_part { known } else { Vec::new() };
-            let (bytes, count) = if is_part { (bytes, count) } else { (0, 0) };
-            rows.extend(known.into_iter().map(|row| (row, 1)));
-            if (bytes, count) != (sum.bytes, sum.count) {
-                let bytes = sum.bytes - bytes;
-                let rest = Allocation {
-                    address: 0,
-                    bytes,
-                    requested: bytes,
-                    time_ns: 0,
-                    stack: sum.stack,
-                    call,
-                };
-                rows.push((rest, sum.count - count));
-            }
-        }
-        Allocations::summed(rows.into_iter())
-    }
-
-    /// The objects of this point are not known.
-    fn forget_objects(&mut self) {
-        self.objects_known = false;
-        self.objects = Allocations::default();
-        self.objects_freed_after_end = Allocations::default();
-        self.object_counters
-            .retain(|counter| counter.kind.place() != Place::Object);
-    }
-
     /// Sets the live sums of the counters to those of the rows. The other sums stay consistent with them.
     fn count_rows(&mut self) {
         let rows = self.allocations.iter().enumerate();
@@ -345,25 +196,6 @@ pub(crate) fn unknown_thread(threads: &mut Vec<Thread>) -> usize {
     })
 }
 
-fn call_of(sum: &AtPeak, thread: usize) -> Call {
-    Call {
-        kind: sum.kind,
-        domain: sum.domain.clone(),
-        api: sum.api.clone(),
-        device: sum.device,
-        context: None,
-        stream: None,
-        pool: None,
-        thread,
-        sample_bytes: None,
-        references: 0,
-        mappings: 0,
-        nodes: None,
-        shared: None,
-        kernel: None,
-    }
-}
-
 type OfCounter = (Option<usize>, Kind);
 
 fn place(counter: &Counter) -> OfCounter {
@@ -385,7 +217,7 @@ fn by_place<'a>(rows: impl Iterator<Item = (Allocation<'a>, u64)>) -> HashMap<Of
 mod tests {
     use super::*;
     use crate::sample::{MAIN, MIB, RUNTIME, Sample, leaky, shut_down};
-    use crate::snapshot::{End, HeldBlock, HolderPath, Holders, Retainer, Search, streaming};
+    use crate::snapshot::{End, HeldBlock, HolderPath, Holders, Retainer, Search};
     use proptest::prelude::*;
 
     fn sums(snapshot: &Snapshot) -> HashMap<OfCounter, (u64, u64)> {
@@ -393,7 +225,7 @@ mod tests {
         by_place(rows.map(|(index, row)| (row, snapshot.allocations.count(index))))
     }
 
-    fn assert_counters_agree(snapshot: &Snapshot) {
+    pub fn assert_counters_agree(snapshot: &Snapshot) {
         let mut sums = sums(snapshot);
         for counter in &snapshot.counters {
             let live = sums.remove(&place(counter)).unwrap_or_default();
@@ -435,106 +267,6 @@ mod tests {
         assert_eq!(snapshot.at(&Point::End), Err(PointError::Running));
         snapshot.process.state = ProcessState::Unknown;
         assert_eq!(snapshot.at(&Point::End), Err(PointError::Unknown));
-    }
-
-    #[test]
-    fn the_peak_has_a_row_for_each_sum() {
-        let mut snapshot = shut_down();
-        let peak = snapshot.at(&Point::Peak).expect("a peak");
-        peak.validate().expect("valid");
-        assert_counters_agree(&peak);
-        assert_eq!(peak.allocations.len(), snapshot.at_peaks.len());
-        for (index, (row, sum)) in peak.allocations.iter().zip(&snapshot.at_peaks).enumerate() {
-            assert_eq!((row.bytes, row.stack, row.kind), (sum.bytes, sum.stack, sum.kind));
-            assert_eq!(peak.allocations.count(index), sum.count);
-        }
-        let json = serde_json::to_vec(&peak).expect("json");
-        assert_eq!(serde_json::from_slice::<Snapshot>(&json).ok().as_ref(), Some(&peak));
-        assert_eq!(streaming::read(&*json).expect("read"), Some(peak));
-        snapshot.at_peaks.clear();
-        assert_eq!(snapshot.at(&Point::Peak), Err(PointError::NoPeak));
-        snapshot.sampling = Some(crate::snapshot::Sampling {
-            bytes: MIB,
-            most_bytes: 0,
-            left_out: None,
-        });
-        assert_eq!(snapshot.at(&Point::Peak), Err(PointError::NoneChosen));
-        assert!(
-            Sample::new().finish(0, 0).at(&Point::Peak).is_ok(),
-            "nothing was allocated"
-        );
-    }
-
-    #[test]
-    fn segments_at_the_peak_are_those_that_live_and_sums_of_the_others() {
-        let mut sample = Sample::new();
-        sample.takes_context(MAIN, Some(414 * MIB));
-        let context = sample.0.segments.at(0).stack;
-        let later = sample.stack(&[("cuMemAlloc_v2", "", "libcuda.so.1"), MAIN]);
-        let gone = sample.stack(&[("cuLaunchKernel", "", "libcuda.so.1"), MAIN]);
-        sample.adds(Kind::Segment, &[2 * MIB, 2 * MIB], later);
-        sample.0.segments.change_last(|row, _| row.time_ns = u64::MAX);
-        sample.has_objects(Kind::Segment, 0, 0, gone);
-        let mut counters = sample.0.object_counters.clone();
-        (counters[0].peak_bytes, counters[0].peak_ns) = (622 * MIB, u64::MAX - 1);
-        let api = "NV_ESC_RM_ALLOC".to_owned();
-        let at_peak = |stack, bytes, count| AtPeak {
-            stack,
-            kind: Kind::Segment,
-            device: Some(0),
-            domain: None,
-            api: api.clone(),
-            bytes,
-            count,
-        };
-        sample.0.segments_at_peaks = vec![
-            at_peak(context, 518 * MIB, 17),
-            at_peak(Some(gone), 102 * MIB, 3),
-            at_peak(Some(later), 2 * MIB, 1),
-        ];
-        let snapshot = Snapshot {
-            object_counters: counters,
-            ..sample.finish(0, 0)
-        };
-        let peak = snapshot.at(&Point::Peak).expect("a peak");
-        peak.validate().expect("valid");
-        let rows = peak.segments.iter().enumerate();
-        let rows: Vec<_> = rows
-            .map(|(index, row)| (row.bytes / MIB, peak.segments.count(index)))
-            .collect();
-        let context = [&[(6, 1)][..], &[(2, 1); 14], &[(70, 1), (414, 1)]].concat();
-        assert_eq!(rows, [&context[..], &[(102, 3), (2, 1)]].concat());
-        let json = serde_json::to_vec(&peak).expect("json");
-        assert_eq!(streaming::read(&*json).expect("read"), Some(peak));
-        // Rows that contradict their sum are not used.
-        for (bytes, count) in [
-            (517 * MIB, 17),
-            (518 * MIB, 16),
-            (519 * MIB, 17),
-            (1, u64::MAX),
-            (u64::MAX, 1),
-        ] {
-            let mut damaged = snapshot.clone();
-            damaged.segments_at_peaks.truncate(1);
-            (damaged.segments_at_peaks[0].bytes, damaged.segments_at_peaks[0].count) = (bytes, count);
-            let peak = damaged.at(&Point::Peak).expect("a peak");
-            assert_eq!((peak.segments.len(), peak.segments.count(0)), (1, count));
-            assert_eq!(peak.segments.at(0).bytes, bytes);
-        }
-    }
-
-    #[test]
-    fn damaged_counts_are_refused() {
-        let mut peak = shut_down().at(&Point::Peak).expect("a peak");
-        let json = serde_json::to_string(&peak).expect("json");
-        let first = peak.allocations.count(0);
-        let last = format!(",{first}]");
-        let without = json.replacen(&last, "]", 1);
-        assert_ne!(json, without);
-        assert!(serde_json::from_str::<Snapshot>(&without).is_err());
-        assert_eq!(streaming::read(without.as_bytes()).expect("read"), None);
-        peak.allocations.counts[0] = u64::MAX;
-        assert!(peak.validate().unwrap_err().contains("64 bits"));
     }
 
     /// A process whose memory was searched at its end.
