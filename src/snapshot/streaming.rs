@@ -14,7 +14,7 @@
 use std::io::{self, Read};
 
 use super::Snapshot;
-use super::allocations::{Counted, Read as Rows};
+use super::allocations::json::{Counted, Read as Rows};
 
 /// What precedes the rows. Within a text, a backslash precedes each quotation mark, so no text contains this.
 const BEFORE: &[u8] = b"\"rows\":[";
