@@ -23,14 +23,12 @@ use serde::Serialize;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
-use crate::analysis::filter::mark_time;
-use crate::analysis::function_name::plain;
-use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::groups::Group;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_line, rows_by};
-use crate::analysis::site::{CallStacks, Fingerprint, Frame};
-use crate::analysis::suppressions::{Pattern, Sieve, Used};
+use crate::analysis::report::{By, ProcessLine, Tally, is_finished, process_line, rows_by};
+use crate::analysis::site::CallStacks;
+use crate::analysis::suppressions::Used;
 use crate::point::Point;
 use crate::snapshot::{Class, Losses, Sampling, Snapshot, Taken};
 
@@ -40,6 +38,8 @@ mod limits;
 mod objects;
 mod outliers;
 mod sampled;
+mod selection;
+mod sites;
 mod totals;
 mod warnings;
 
@@ -47,6 +47,10 @@ pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::{JudgedObjects, lacks_objects};
 pub use outliers::fail_outliers;
+pub use selection::{Ignored, judged, judged_by_site};
+use selection::{freed_at_shutdown, groups, is_pool_by_stack, is_selected, since, sort};
+pub use sites::{Judged, SiteKey, Standing};
+use sites::{blame_totals, of_site, standing};
 use totals::{Bounds, Known, Peaks, Whole, of_budgets, of_the_whole};
 
 /// The value of [`Verdict::format`].
@@ -146,43 +150,6 @@ pub enum Breach {
     },
 }
 
-/// What identifies a call site among the judged ones: memory that its caching allocators hold is apart.
-pub type SiteKey = (Fingerprint, bool);
-
-/// A call site compared with the baseline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Standing {
-    New,
-    Grown,
-    Known,
-}
-
-/// A call site that was judged.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Judged<'a> {
-    #[serde(flatten)]
-    pub row: Row<'a>,
-    /// `None` without a baseline.
-    pub standing: Option<Standing>,
-    /// What the baseline contains for this site.
-    pub known: Option<Tally>,
-    /// The site is a reason for the failure: it is over a limit, new or grown, part of a total over its limit, or has blocks of
-    /// a class that must not exist.
-    pub to_blame: bool,
-    /// Its blocks' classes, or what other processes hold, are the only reason.
-    #[serde(skip)]
-    pub only_by_class: bool,
-}
-
-impl Judged<'_> {
-    /// `None` without a stack.
-    pub fn key(&self) -> Option<SiteKey> {
-        let stack = self.row.stacks.first()?;
-        Some((stack.stack.site_fingerprint, self.row.pool))
-    }
-}
-
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict<'a> {
     pub format: &'static str,
@@ -241,17 +208,6 @@ pub struct Verdict<'a> {
     /// Limits on the whole that sampled stacks cannot show to be kept or broken; a check that passes but for these has no verdict.
     #[serde(skip)]
     pub undecided: Vec<String>,
-}
-
-/// Memory that is not judged, each record by the first reason that applies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Ignored {
-    /// Allocated before the mark of `--since`.
-    pub before_mark: Tally,
-    /// Of a kind that `--kind` does not name.
-    pub other_kinds: Tally,
-    /// Kept for reuse by caching allocators.
-    pub cached: Tally,
 }
 
 /// Judges a snapshot.
@@ -437,188 +393,6 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
         &rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site),
         objects.as_deref(),
     )
-}
-
-/// What `--since` and `--kind` select of the memory that the interpreter's shutdown freed.
-fn freed_at_shutdown(snapshot: &Snapshot, stacks: &CallStacks, rules: &Rules) -> Tally {
-    let shows_exit = matches!(snapshot.taken.point, None | Some(Point::Exit));
-    if !shows_exit || snapshot.freed_after_end.is_empty() || snapshot.usual_point() != Point::End {
-        return Tally::default();
-    }
-    let Ok(view) = snapshot.at(&Point::End) else {
-        return Tally::default();
-    };
-    let groups = Groups::of(&view, stacks);
-    let (since, kinds) = (since(snapshot, rules), &rules.limits.kinds);
-    let mut freed = Tally::default();
-    for allocation in &snapshot.freed_after_end {
-        let selected = allocation.time_ns >= since && (kinds.is_empty() || kinds.contains(&allocation.kind));
-        if selected && groups.level(&allocation, stacks) == Level::Held {
-            freed.add(allocation.bytes);
-        }
-    }
-    freed
-}
-
-/// The records of a snapshot, by how they are treated.
-struct Sorted<'c, 'a> {
-    judged: Vec<Group<'a>>,
-    ignored: Ignored,
-    sieve: Sieve<'c>,
-}
-
-fn sort<'c, 'a>(snapshot: &Snapshot, groups: &Groups<'a>, stacks: &CallStacks, rules: &'c Rules) -> Sorted<'c, 'a> {
-    let limits = &rules.limits;
-    let since = since(snapshot, rules);
-    let mut earlier = Vec::new();
-    let mut sorted = Sorted {
-        judged: Vec::new(),
-        ignored: Ignored::default(),
-        sieve: Sieve::new(&rules.suppressions),
-    };
-    for group in &groups.all {
-        let named = limits.kinds.contains(&group.call.kind);
-        // No group contains records from before and after the mark.
-        if group.oldest_ns < since || !is_selected(group, limits) {
-            let is_compared = rules.previous.is_some() && is_selected(group, limits);
-            // Counted as suppressed is only what was allocated since.
-            if is_compared && sorted.sieve.lets_through(group.stack, Tally::default(), stacks) {
-                earlier.push(*group);
-            }
-            if matches!(group.level, Level::Held | Level::Cached) {
-                let reason = if group.oldest_ns < since {
-                    &mut sorted.ignored.before_mark
-                } else if !limits.kinds.is_empty() && !named {
-                    &mut sorted.ignored.other_kinds
-                } else {
-                    &mut sorted.ignored.cached
-                };
-                reason.join(group.tally());
-            }
-        } else if sorted.sieve.lets_through(group.stack, group.tally(), stacks) {
-            sorted.judged.push(*group);
-        }
-    }
-    if let Some(previous) = &rules.previous {
-        let earlier = BySite::of(earlier.iter(), stacks);
-        let taken = previous.reduce(&mut sorted.judged, &earlier, stacks);
-        sorted.ignored.before_mark.join(taken);
-    }
-    sorted
-}
-
-/// Whether a check judges memory of this kind and level.
-fn is_selected(group: &Group, limits: &Limits) -> bool {
-    let named = limits.kinds.contains(&group.call.kind);
-    match group.level {
-        Level::Held => limits.kinds.is_empty() || named,
-        Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
-        Level::Behind => false,
-        Level::Claim => named,
-    }
-}
-
-/// Whether this memory counts as a pool because of its stack alone.
-fn is_pool_by_stack(group: &Group, stacks: &CallStacks) -> bool {
-    let is_pool = matches!(group.level, Level::Cached | Level::Behind);
-    let kind = group.call.kind;
-    is_pool
-        && Level::of(kind, false, group.owner.is_some()) == Level::Held
-        && stacks.get(group.stack).allocator.is_some()
-}
-
-/// All live records, split at the mark of `--since`.
-fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Groups<'a> {
-    Groups::split_at(snapshot, stacks, since(snapshot, rules))
-}
-
-/// Only what was allocated from this time on is judged.
-fn since(snapshot: &Snapshot, rules: &Rules) -> u64 {
-    let name = rules.limits.since.as_deref();
-    let mark = name.and_then(|name| mark_time(snapshot, name)).unwrap_or(0);
-    let previous = rules.boundary.as_ref().and_then(|boundary| boundary.previous_ns);
-    mark.max(previous.map_or(0, |time_ns| time_ns + 1))
-}
-
-/// The memory that a check with these rules judges.
-pub fn judged(snapshot: &Snapshot, rules: &Rules) -> Tally {
-    let stacks = CallStacks::of(snapshot);
-    let groups = groups(snapshot, &stacks, rules);
-    let sorted = sort(snapshot, &groups, &stacks, rules);
-    Tally::total(sorted.judged.iter().map(|group| group.tally()))
-}
-
-/// The memory that a check with these rules judges, by call site.
-pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
-    let stacks = CallStacks::of(snapshot);
-    let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
-    BySite::of(sort(snapshot, &groups, &stacks, rules).judged.iter(), &stacks)
-}
-
-fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
-    match known {
-        None => Standing::New,
-        Some(known) if sampled::at_least(row) > limits.tolerance.allows(known.bytes) => Standing::Grown,
-        Some(_) => Standing::Known,
-    }
-}
-
-/// A call site in words.
-fn site_name(row: &Row) -> String {
-    name_with_place(&row.label, row.site())
-}
-
-fn name_with_place(label: &str, site: Option<&Frame>) -> String {
-    match site.and_then(|site| site.short_place()) {
-        Some(place) => format!("{} {place}", plain(label)),
-        None => plain(label).into_owned(),
-    }
-}
-
-fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
-    let row = &judged.row;
-    let site = || site_name(row);
-    let mut breaches = Vec::new();
-    if let Some(limit) = limits.max_per_site.filter(|&limit| sampled::at_least(row) > limit) {
-        breaches.push(Breach::Site {
-            site: site(),
-            limit,
-            found: row.bytes,
-        });
-    }
-    match (judged.standing, limits.fail_on) {
-        // The tolerance applies to growth only, not to sites that the baseline does not contain.
-        (Some(Standing::New), FailOn::New | FailOn::Grown) => {
-            breaches.push(Breach::New {
-                site: site(),
-                found: row.bytes,
-            });
-        }
-        (Some(Standing::Grown), FailOn::Grown) => {
-            let known = judged.known.unwrap_or_default().bytes;
-            breaches.push(Breach::Grown {
-                site: site(),
-                known,
-                limit: limits.tolerance.allows(known),
-                found: row.bytes,
-            });
-        }
-        _ => {}
-    }
-    breaches
-}
-
-/// If a total is over its limit, every site that contributes to it is to blame.
-fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
-    for row in judged {
-        row.to_blame |= breaches.iter().any(|breach| match breach {
-            Breach::Bytes { .. } | Breach::Count { .. } => true,
-            Breach::Kind { kind, .. } => row.row.kinds.contains_key(kind),
-            Breach::Budget { pattern, .. } => Pattern::parse(pattern)
-                .is_ok_and(|pattern| row.row.stacks.iter().any(|stack| pattern.matches_stack(&stack.stack))),
-            _ => false,
-        });
-    }
 }
 
 #[cfg(test)]

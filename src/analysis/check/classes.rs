@@ -2,7 +2,9 @@
 
 use foldhash::{HashMap, HashSet};
 
-use super::{Breach, Judged, Rules, SiteKey, since, site_name};
+use super::selection::since;
+use super::sites::site_name;
+use super::{Breach, Judged, Rules, SiteKey};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Breach, FailOn, Limits, Rules, Standing, Tolerance, Verdict, name_with_place};
+use super::sites::name_with_place;
+use super::{Breach, FailOn, Limits, Rules, Standing, Tolerance, Verdict};
 use crate::analysis::objects::{self, ObjectRow};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Breach, SiteKey, Verdict, site_name};
+use super::sites::site_name;
+use super::{Breach, SiteKey, Verdict};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{self, judge_each};

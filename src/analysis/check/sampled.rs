@@ -4,7 +4,8 @@
 //! and otherwise within what is known for certain (totals.rs). A limit of a call site is broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to
 //! the limit, a warning says so.
 
-use super::{Breach, Judged, Limits, Rules, Verdict, site_name};
+use super::sites::site_name;
+use super::{Breach, Judged, Limits, Rules, Verdict, selection};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::Row;
@@ -15,7 +16,7 @@ use crate::snapshot::Snapshot;
 /// The judged groups by stack, if stacks were sampled: what their records stand for.
 pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Option<Groups<'a>> {
     snapshot.sampling?;
-    Some(super::groups(snapshot, stacks, rules).by_stack())
+    Some(selection::groups(snapshot, stacks, rules).by_stack())
 }
 
 impl Verdict<'_> {

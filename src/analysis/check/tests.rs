@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::analysis::suppressions::Pattern;
 use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
 

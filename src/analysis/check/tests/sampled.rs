@@ -1,6 +1,7 @@
 //! Verdicts on recordings with sampled stacks.
 
 use super::*;
+use crate::analysis::groups::Groups;
 use crate::sample::GIB;
 use crate::sampling::tests::{MEAN, Sampler};
 use crate::snapshot::{Allocation, AtPeak};
