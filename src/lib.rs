@@ -25,7 +25,8 @@
 //!   `Recording::allocated_at` (`recording/allocations.rs`), `TableIn::insert` (`lockfree/table.rs`), `Record::write`
 //!   (`lockfree/table/record.rs`).
 //! - **Its size, out of the file**: `decoded` (`reader/records.rs`), a row of `snapshot/allocations.rs`, `Groups`
-//!   (`analysis/groups.rs`), a row of the report (`analysis/report/grouping.rs`), `ranking` (`cli/src/text/report.rs`).
+//!   (`analysis/groups.rs`), a row of the report (`analysis/report/grouping.rs`), `ranking`
+//!   (`cli/src/text/report/ranking.rs`).
 //! - **A free**: `effects::frees` withdraws the record, calls the driver, and settles (`recorder::Held::settle`): the
 //!   record is committed, or restored if the call failed.
 //! - **A Python line**: `shim/cpython` reads code objects and offsets, `recording/python.rs` stores each code object's

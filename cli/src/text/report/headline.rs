@@ -1,0 +1,199 @@
+//! A report in one sentence: what is left, where, and of how many call sites.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+use culeak::analysis::report::{Report, Tally};
+use culeak::point::Point;
+use culeak::snapshot::{EndOf, ProcessState};
+
+use crate::escape::Escaped;
+use crate::text::parts::{BAD, BOLD, GOOD, Styled};
+use crate::text::units::{self, plural};
+use crate::text::{objects, parts};
+
+/// The report in one sentence; a second one compares the end of the program with its exit.
+pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let totals = &report.totals;
+    let held = totals.held.total();
+    if let Some(text) = end_and_exit(report).or_else(|| window(report)) {
+        writeln!(out, "{}", Styled(BOLD, text))?;
+    }
+    if let Some((style, text)) = objects::headline(report) {
+        return writeln!(out, "{}{}", Styled(style, text), when(report));
+    }
+    if report.is_empty() {
+        let text = if report.finished {
+            "no CUDA memory was ever allocated"
+        } else {
+            "no CUDA memory allocated so far"
+        };
+        return writeln!(out, "{}", Styled(GOOD, text));
+    }
+    let filtered = report.filter.is_some();
+    let has_peaks = !filtered && report.taken.point != Some(Point::Peak);
+    let peak = if has_peaks { peaks(report) } else { String::new() };
+    if filtered && held.count == 0 {
+        let word = if report.finished { "leaked" } else { "held" };
+        let nothing = format!("no {word} memory passes the filter{}", when(report));
+        return writeln!(out, "{}{}", Styled(BOLD, nothing), pools(report));
+    }
+    if held.count == 0 {
+        let nothing = match report.finished {
+            true => "nothing leaked".to_owned(),
+            false => format!("nothing held{}", when(report)),
+        };
+        let allocated = plural(totals.allocated, "allocation", "allocations");
+        let (freed, pools) = (units::count(totals.freed), pools(report));
+        return writeln!(
+            out,
+            "{}: {allocated}, {freed} freed{peak}{pools}",
+            Styled(GOOD, nothing)
+        );
+    }
+    let on_device = totals.held.on_devices();
+    let mut what = Vec::new();
+    let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
+    if on_device.count > 0 {
+        let size = format!("{}{}", parts::about(report), units::bytes(on_device.bytes));
+        what.push(match live.as_slice() {
+            [] => format!("{size} of GPU memory{peak}"),
+            [one] => format!("{size} on GPU {}{peak}", one.ordinal),
+            several => format!("{size} on {} GPUs{peak}", several.len()),
+        });
+    }
+    if totals.held.host.count > 0 {
+        what.push(format!("{} of host memory", units::bytes(totals.held.host.bytes)));
+    }
+    let (style, sites) = call_sites(report);
+    let (what, when) = (what.join(" and "), when(report));
+    let sentence = match has_no_stack(report) {
+        true => format!("{what} {}{when}; no stack of it was taken", verb(report)),
+        false => format!("{sites} {what}{when}"),
+    };
+    writeln!(
+        out,
+        "{}{}{}",
+        Styled(style, sentence),
+        pools(report),
+        if filtered { " (filtered)" } else { "" }
+    )
+}
+
+/// `held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed`, if
+/// the report shows the end of a script, or if exit handlers freed memory.
+fn end_and_exit(report: &Report) -> Option<String> {
+    let (Some(end), Some(exit)) = (&report.points.end, &report.points.exit) else {
+        return None;
+    };
+    let shows_one = matches!(report.taken.point, None | Some(Point::Exit | Point::End));
+    let ended = report.taken.automatic.is_none() && report.process.state != ProcessState::Running;
+    let is_wanted = match end.of {
+        EndOf::Script => report.points.changed_after_end() || report.taken.point.is_some() && end.held.count > 0,
+        EndOf::Main => end.freed.count > 0,
+    };
+    if !shows_one || !ended || !is_wanted || report.filter.is_some() {
+        return None;
+    }
+    let (when, freeing) = match end.of {
+        EndOf::Script => ("the script ended", "the interpreter's shutdown"),
+        EndOf::Main => ("main returned", "exit handlers"),
+    };
+    let held = match end.held {
+        Tally { count: 0, .. } => "nothing".to_owned(),
+        held => parts::tally(held),
+    };
+    let freed = match end.freed {
+        Tally { count: 0, .. } if end.held.count == 0 => String::new(),
+        Tally { count: 0, .. } => format!("; {freeing} freed nothing of it"),
+        freed if freed == end.held => format!("; {freeing} freed all of it"),
+        freed => format!("; {freeing} freed {} of it", units::bytes(freed.bytes)),
+    };
+    let never = match exit.held {
+        Tally { count: 0, .. } => String::new(),
+        never => format!("; {} was never freed", units::bytes(never.bytes)),
+    };
+    let later = match exit.allocated_after_end {
+        Tally { count: 0, .. } => String::new(),
+        later => format!(", {} of it allocated later", units::bytes(later.bytes)),
+    };
+    Some(format!("held when {when}: {held}{freed}{never}{later}"))
+}
+
+/// `window from 5 s to 12.5 s: memory that was allocated in it and was live at its end`, if the report shows one.
+fn window(report: &Report) -> Option<String> {
+    let from = match report.taken.after_ns? {
+        0 => "the start".to_owned(),
+        from => units::duration(from),
+    };
+    let to = units::duration(report.taken.at_ns);
+    let mark = match &report.taken.point {
+        Some(Point::Mark(name)) => format!(" (the mark {})", Escaped(name)),
+        _ => String::new(),
+    };
+    Some(format!(
+        "window from {from} to {to}{mark}: memory that was allocated in it and was live at its end"
+    ))
+}
+
+/// ` when the script ended`, if the report shows a point in time that no other line names.
+fn when(report: &Report) -> String {
+    let when = report.when.iter().map(|when| format!(" {}", Escaped(when)));
+    when.collect()
+}
+
+/// Whether sampling chose no block of what is held, so that nothing is known of its call sites.
+pub(super) fn has_no_stack(report: &Report) -> bool {
+    report.sampling.is_some() && report.totals.call_sites == 0
+}
+
+fn verb(report: &Report) -> &'static str {
+    match (report.finished, &report.when) {
+        (true, _) => "leaked",
+        (false, None) => "is held",
+        (false, Some(_)) => "was held",
+    }
+}
+
+/// `3 call sites leak`, and its style.
+pub(super) fn call_sites(report: &Report) -> (Style, String) {
+    let (style, one, many) = match (report.finished, &report.when) {
+        (true, _) => (BAD, "call site leaks", "call sites leak"),
+        (false, None) => (BOLD, "call site holds", "call sites hold"),
+        (false, Some(_)) => (BOLD, "call site held", "call sites held"),
+    };
+    let sites = plural(report.totals.call_sites as u64, one, many);
+    // A site may have no block with a stack.
+    let sites = match report.sampling {
+        Some(_) => format!("at least {sites}"),
+        None => sites,
+    };
+    (style, sites)
+}
+
+/// `; pools hold 40 MiB`. A pool is not leaked.
+fn pools(report: &Report) -> String {
+    match report.totals.pool {
+        Tally { count: 0, .. } => String::new(),
+        pool => {
+            let verb = if report.when.is_some() { "held" } else { "hold" };
+            format!("; pools {verb} {}", units::bytes(pool.bytes))
+        }
+    }
+}
+
+/// ` (peak 6.4 GiB)`; with several devices, the peak of each.
+fn peaks(report: &Report) -> String {
+    let peaks: Vec<_> = report.devices.iter().filter(|device| device.peak_bytes > 0).collect();
+    match peaks.as_slice() {
+        [] => String::new(),
+        [one] => format!(" (peak {})", units::bytes(one.peak_bytes)),
+        several => {
+            let each: Vec<_> = several
+                .iter()
+                .map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal))
+                .collect();
+            format!(" (peak {})", each.join(", "))
+        }
+    }
+}
