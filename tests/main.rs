@@ -46,6 +46,7 @@ mod segments;
 mod segments_over_time;
 mod signals;
 mod soak;
+mod stack_frames;
 mod support;
 mod surroundings;
 mod tensors;

@@ -2,19 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Output};
 
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use serde_json::Value;
 
-use crate::interpreters::interpreters;
 use crate::support::claims::Claims;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::fake_driver_folder;
 use crate::support::profile::folder;
-use crate::support::{Lookup, Outcome, Profile, culeak, profile, program, shim, victim};
+use crate::support::{Lookup, Outcome, culeak, profile, shim, victim};
 use crate::tensors::{tensors, torch};
+
+mod verdicts;
 
 /// Live bytes and blocks, then allocated bytes and blocks.
 type Figures = [u64; 4];
@@ -29,6 +31,22 @@ fn sampled(behaviour: &str, mean: &str) -> Outcome {
         .run();
     outcome.expect_success();
     outcome
+}
+
+/// `culeak run` with these options, which records the same program in this folder.
+fn run_with(options: &[&str], out: &Path) -> Output {
+    Command::new(culeak())
+        .arg("run")
+        .args(options)
+        .arg("-o")
+        .arg(out)
+        .arg("--")
+        .arg(victim("samples", Lookup::Linked))
+        .arg("keep")
+        .env("LD_LIBRARY_PATH", fake_driver_folder())
+        .env("CULEAK_SHIM", shim())
+        .output()
+        .expect("culeak starts")
 }
 
 /// What the program printed of each of its call sites.
@@ -222,135 +240,6 @@ fn tensors_are_counted_exactly_without_any_stack() {
     assert_eq!(number(&report["totals"]["held"]["device"]["bytes"]), 0);
 }
 
-fn check(outcome: &Outcome, options: &[&str]) -> Output {
-    let mut command = Command::new(culeak());
-    command.arg("check").args(options).args(recordings_in(&outcome.out()));
-    command.output().expect("culeak starts")
-}
-
-#[test]
-fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
-    let outcome = sampled("keep", "512KiB");
-    let sites = truth(&outcome);
-    let total: u64 = sites.values().map(|site| site[0]).sum();
-    // `start_cuda` allocates nothing itself; the fake driver's context may hold memory that the program requested.
-    let held = number(&report(&outcome, &[])["totals"]["held"]["device"]["bytes"]);
-    assert_eq!(held, total);
-    let exact = |limit: u64| {
-        check(
-            &outcome,
-            &["--no-builtin-suppressions", "--max-leaked", &limit.to_string()],
-        )
-    };
-    let below = exact(total - 1);
-    assert_eq!(below.status.code(), Some(1), "{below:?}");
-    let exact = exact(total);
-    assert!(exact.status.success(), "{exact:?}");
-    // Suppressions match none of the many chosen blocks, so they match at most what may have no chosen block.
-    let unseen = 6 * (512 << 10);
-    for (limit, code) in [
-        (total, 0),
-        (total - 1, 2),
-        (total - unseen, 2),
-        (total - unseen - 1, 1),
-        (0, 1),
-    ] {
-        let (found, text) = judged(&outcome, &["--max-leaked", &limit.to_string()]);
-        assert_eq!(found, Some(code), "{limit}: {text}");
-        assert_eq!(text.contains("cannot be judged"), code == 2, "{limit}: {text}");
-    }
-    let large = sites["large_blocks"][0];
-    let far = check(&outcome, &["--max-per-site", &(large / 2).to_string()]);
-    assert_eq!(far.status.code(), Some(1), "{far:?}");
-    let near = check(&outcome, &["--max-per-site", &large.to_string()]);
-    let text = String::from_utf8_lossy(&near.stdout).into_owned() + &String::from_utf8_lossy(&near.stderr);
-    assert!(
-        near.status.success() && text.contains("too close to its limit"),
-        "{text}"
-    );
-}
-
-/// What `check` says, and its exit code.
-fn judged(outcome: &Outcome, options: &[&str]) -> (Option<i32>, String) {
-    let output = check(outcome, options);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
-}
-
-#[test]
-fn a_limit_that_chosen_blocks_cannot_judge_has_no_verdict() {
-    // No block is chosen.
-    let outcome = sampled("keep", "1TiB");
-    let total: u64 = truth(&outcome).values().map(|site| site[0]).sum();
-    for options in [
-        vec!["--max-leaked".to_owned(), "0".to_owned()],
-        vec!["--max-leaked".to_owned(), (total - 1).to_string()],
-        vec!["--max-kind".to_owned(), "device=0".to_owned()],
-        vec![],
-    ] {
-        let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let (code, text) = judged(&outcome, &options);
-        let next = text.contains("smaller --sample") && text.contains("--no-builtin-suppressions");
-        assert!(
-            code == Some(2) && text.contains("cannot be judged") && next,
-            "{options:?}: {text}"
-        );
-        assert!(
-            !text.contains("passed") && !text.contains("± 0 B"),
-            "{options:?}: {text}"
-        );
-        options.push("--no-builtin-suppressions");
-        assert_eq!(judged(&outcome, &options).0, Some(1), "{options:?}");
-    }
-    // Suppressions only lower the sum.
-    let (code, text) = judged(&outcome, &["--max-leaked", &total.to_string()]);
-    assert!(code == Some(0) && text.starts_with("passed: at most "), "{text}");
-}
-
-#[test]
-fn suppressed_call_sites_leave_an_estimate_that_is_judged_beyond_its_error() {
-    let outcome = sampled("keep", "512KiB");
-    let sites = truth(&outcome);
-    let rules = outcome.out().join("large.supp");
-    fs::write(&rules, "leak:large_blocks\n").expect("a file");
-    let rules = rules.to_str().expect("UTF-8");
-    let rest = sites["small_blocks"][0] + sites["mixed_blocks"][0];
-    for (limit, code, part) in [
-        (rest / 2, 1, "an estimate from sampled stacks"),
-        (rest, 2, "cannot be judged"),
-        (2 * rest, 0, "passed: ≈ "),
-    ] {
-        let (found, text) = judged(&outcome, &["--suppressions", rules, "--max-leaked", &limit.to_string()]);
-        assert!(found == Some(code) && text.contains(part), "{limit}: {text}");
-    }
-}
-
-#[test]
-fn a_run_whose_leaks_cannot_be_judged_does_not_succeed() {
-    let folder = folder();
-    let run = |options: &[&str]| {
-        let output = Command::new(culeak())
-            .args(["run", "--sample", "1TiB", "--check", "--max-leaked", "0"])
-            .args(options)
-            .arg("-o")
-            .arg(folder.path())
-            .arg("--")
-            .arg(victim("samples", Lookup::Linked))
-            .arg("keep")
-            .env("LD_LIBRARY_PATH", fake_driver_folder())
-            .env("CULEAK_SHIM", shim())
-            .output()
-            .expect("culeak starts");
-        (
-            output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
-    };
-    let (code, text) = run(&[]);
-    assert!(code == Some(2) && text.contains("cannot be judged"), "{text}");
-    assert_eq!(run(&["--no-builtin-suppressions"]).0, Some(1));
-}
-
 /// What a command prints of these recordings; it succeeds.
 fn printed(outcomes: &[&Outcome], command: &[&str]) -> String {
     let recordings = outcomes.iter().flat_map(|outcome| recordings_in(&outcome.out()));
@@ -414,41 +303,6 @@ fn a_report_without_any_stack_does_not_count_call_sites() {
     assert!(!text.contains("0 call sites"), "{text}");
 }
 
-/// Marks are compared by call site, so sampled stacks cannot show it. What is held in all is known.
-#[test]
-fn marks_of_sampled_recordings_are_not_compared_with_each_other() {
-    let record = |mean: &str| {
-        let outcome = profile("phases")
-            .args("rounds 5000")
-            .env("CULEAK_SNAPSHOT_AT_MARK", "1")
-            .setting("CULEAK_SAMPLE", mean)
-            .run();
-        outcome.expect_success();
-        outcome
-    };
-    // In the first recording, every block was chosen.
-    let (exact, coarse) = (record("1"), record("1MiB"));
-    let check = |outcomes: &[&Outcome], options: &[&str]| {
-        let mut command = Command::new(culeak());
-        command.args(["check", "--at", "mark:asleep"]).args(options);
-        for outcome in outcomes {
-            command.args(recordings_in(&outcome.out()));
-        }
-        let output = command.output().expect("culeak starts");
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
-    };
-    for outcomes in [&[&exact][..], &[&coarse], &[&exact, &coarse]] {
-        let (code, text) = check(outcomes, &["--same-as-last"]);
-        let sentences = text.matches("the stacks were sampled, so a difference may be chance; record without --sample");
-        assert_eq!((code, sentences.count()), (Some(2), outcomes.len()), "{text}");
-    }
-    for (limit, expected) in [("2MiB", 0), ("1MiB", 1)] {
-        let (code, text) = check(&[&coarse], &["--no-builtin-suppressions", "--not-above", limit]);
-        assert_eq!(code, Some(expected), "{limit}: {text}");
-    }
-}
-
 #[test]
 fn sampling_together_with_what_needs_every_stack_is_refused() {
     let run = |options: &[&str], variables: &[(&str, &str)]| {
@@ -496,21 +350,10 @@ fn the_config_file_sets_the_distance() {
     let folder = folder();
     let config = folder.path().join("culeak.toml");
     fs::write(&config, "[run]\nsample = \"2MiB\"\n").expect("a file");
+    let config = config.to_str().expect("UTF-8");
     let run = |options: &[&str], out: &str| {
         let out = folder.path().join(out);
-        let output = Command::new(culeak())
-            .args(["run", "--config"])
-            .arg(&config)
-            .args(options)
-            .arg("-o")
-            .arg(&out)
-            .arg("--")
-            .arg(victim("samples", Lookup::Linked))
-            .arg("keep")
-            .env("LD_LIBRARY_PATH", fake_driver_folder())
-            .env("CULEAK_SHIM", shim())
-            .output()
-            .expect("culeak starts");
+        let output = run_with(&[&["--config", config], options].concat(), &out);
         assert!(output.status.success(), "{output:?}");
         let recordings = recordings_in(&out);
         let snapshot = crate::support::outcome::read(&recordings[0]);
@@ -544,80 +387,4 @@ fn exports_weigh_the_blocks() {
         .sum();
     // 3.6 GiB, whose standard error is 1 %.
     assert!(sum.abs_diff(truth) < truth / 20, "{sum} of {truth}: {text} {output:?}");
-}
-
-/// Starts CUDA and allocates a tensor of the stand-in for PyTorch.
-const PYTHON: &str = r#"
-import ctypes, sys
-driver = ctypes.CDLL("libcuda.so.1")
-driver.cuInit(0)
-device, context = ctypes.c_int(), ctypes.c_void_p()
-assert driver.cuDeviceGet(ctypes.byref(device), 0) == 0
-assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
-assert driver.cuCtxSetCurrent(context) == 0
-torch = ctypes.CDLL(sys.argv[1])
-torch.stand_in_malloc.restype = ctypes.c_void_p
-def training_step():
-    return torch.stand_in_malloc(ctypes.c_size_t(1024))
-assert training_step()
-"#;
-
-/// The languages of the frames of the only record of a kind: is any Python, is any native.
-fn languages(snapshot: &Snapshot, kind: Kind) -> (bool, bool) {
-    let stack = &snapshot.stacks[snapshot.only(kind).stack.expect("a stack")];
-    let native = |frame: &usize| snapshot.locations[*frame].language.is_native();
-    (!stack.frames.iter().all(native), stack.frames.iter().any(native))
-}
-
-fn with_stacks(python: &std::path::Path, frames: &str) -> Profile {
-    let [cuda, _] = torch(1, &[]);
-    program(python)
-        .arg("-c")
-        .arg(PYTHON)
-        .arg(cuda)
-        .setting("CULEAK_STACKS", frames)
-}
-
-#[test]
-fn stacks_consist_of_the_chosen_frames() {
-    for python in interpreters() {
-        for (frames, of_tensor, of_segment) in [
-            ("both", (true, true), (true, true)),
-            ("python", (true, false), (true, true)),
-            ("native", (false, true), (false, true)),
-        ] {
-            let outcome = with_stacks(python.command.as_ref(), frames).run();
-            outcome.expect_success();
-            let snapshot = outcome.only_snapshot();
-            assert_eq!(languages(snapshot, Kind::Tensor), of_tensor, "{frames}");
-            // Reports recognize caching allocators by native frames.
-            assert_eq!(languages(snapshot, Kind::Device), of_segment, "{frames}");
-            let no_frames = snapshot
-                .process
-                .python
-                .as_ref()
-                .and_then(|python| python.no_frames.as_deref());
-            assert_eq!(no_frames.is_some(), frames == "native", "{no_frames:?}");
-            let symbolized = outcome.symbolized();
-            let functions = symbolized.functions(symbolized.only(Kind::Tensor));
-            if frames != "native" {
-                assert!(
-                    functions.iter().any(|function| function == "training_step"),
-                    "{functions:?}"
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn a_thread_without_python_frames_has_native_ones() {
-    let outcome = tensors("leaks", &torch(1, &[]))
-        .setting("CULEAK_STACKS", "python")
-        .run();
-    outcome.expect_success();
-    let snapshot = outcome.symbolized();
-    for tensor in snapshot.of_kind(Kind::Tensor) {
-        assert_eq!(snapshot.functions(tensor)[..2], ["stand_in_malloc", "training_step"]);
-    }
 }
