@@ -8,10 +8,9 @@ use serde::Serialize;
 
 use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::only_objects;
-use crate::analysis::groups::{Group, Groups};
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, Cut, ProcessLine, Row, Sort, Tally, process_line, rows_by};
+use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::words::plural;
 use crate::kind::Kind;
@@ -183,16 +182,7 @@ struct SideRows<'a> {
 
 fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
     let stacks = CallStacks::of(snapshot);
-    let groups = Groups::of(snapshot, &stacks);
-    let wanted = |group: &Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
-    let total = groups.total(wanted);
-    let groups = groups.by_stack();
-    let rows = rows_by(
-        snapshot,
-        &stacks,
-        groups.listed().filter(|group| wanted(group)),
-        options.by,
-    );
+    let RowsOfKinds { rows, total, groups } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
     let is_bare = |stack: usize| {
         let frames = &snapshot.stacks[stack].frames;
         !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())

@@ -36,7 +36,7 @@ mod grouping;
 mod sizes;
 
 pub use advice::{began_late, ended_early, shell_word};
-pub use grouping::{By, Sort};
+pub use grouping::{By, RowsOfKinds, Sort};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";

@@ -103,6 +103,28 @@ enum Key<'a> {
     Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
 }
 
+/// The rows of the selected kinds of memory, for comparisons of snapshots.
+pub struct RowsOfKinds<'a> {
+    /// Largest first.
+    pub rows: Vec<Row<'a>>,
+    /// Their memory, from [`Groups::total`]: rows from sampled stacks need not add up to it.
+    pub total: (Tally, Option<Errors>),
+    /// All groups by stack, also those that are in no row.
+    pub groups: Groups<'a>,
+}
+
+impl<'a> RowsOfKinds<'a> {
+    /// `kinds`: all if empty.
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, kinds: &[Kind], by: By) -> RowsOfKinds<'a> {
+        let groups = Groups::of(snapshot, stacks);
+        let wanted = |group: &Group| kinds.is_empty() || kinds.contains(&group.call.kind);
+        let total = groups.total(wanted);
+        let groups = groups.by_stack();
+        let rows = rows_by(snapshot, stacks, groups.listed().filter(|group| wanted(group)), by);
+        RowsOfKinds { rows, total, groups }
+    }
+}
+
 pub(super) fn rows<'a: 'b, 'b>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,

@@ -7,11 +7,10 @@ use serde::Serialize;
 
 use super::Options;
 use crate::analysis::function_name::plain;
-use crate::analysis::groups::{Group, Groups};
 use crate::analysis::objects;
 use crate::analysis::pairing::Key;
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by};
+use crate::analysis::report::{By, Row, RowsOfKinds, Tally, device_name, is_finished};
 use crate::analysis::site::CallStacks;
 pub use crate::analysis::site::text::{Site, SiteFrame};
 use crate::kind::Kind;
@@ -76,16 +75,11 @@ pub(super) struct DeviceSummary {
 impl Summary {
     pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
         let stacks = CallStacks::of(snapshot);
-        let groups = Groups::of(snapshot, &stacks);
-        let wanted = |group: &Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
-        let (total, errors) = groups.total(wanted);
-        let groups = groups.by_stack();
-        let rows = rows_by(
-            snapshot,
-            &stacks,
-            groups.listed().filter(|group| wanted(group)),
-            options.by,
-        );
+        let RowsOfKinds {
+            rows,
+            total: (total, errors),
+            ..
+        } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
         let objects = objects::rows(snapshot, &stacks, &options.kinds, options.by);
         let process = &snapshot.process;
         let mut marks = snapshot
