@@ -1,7 +1,7 @@
 //! Through which fields the objects of each class lead to blocks.
 //!
-//! Objects of one class have the same fields. So if nearly all of them lead to their blocks through one field, and one of them
-//! leads to a block through memory without a class at another field, that memory more likely has a word of an earlier owner.
+//! Objects of one class have the same fields. So if many of them lead to their blocks through one field, and at most half as many
+//! through memory without a class at another field, that memory more likely has words of an earlier owner.
 //!
 //! ```text
 //! Buffer +16 ─► RawBuffer ─► Memory +16 ─► block      38 of 38

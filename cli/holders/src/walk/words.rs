@@ -194,13 +194,10 @@ impl Walk<'_, '_> {
 
     /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
     fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
-        let Some((object, field)) = self.graph.parent(from) else {
+        let Some((owner, field)) = self.owner(from) else {
             return false;
         };
-        if self.graph.kind(object) != NodeKind::Native {
-            return false;
-        }
-        let place = self.graph.address(object) + field.index() * 8;
+        let place = owner + field.index() * 8;
         let Some(chunk) = self.native.chunk(self.copy, self.graph.address(from)) else {
             return false;
         };
@@ -221,24 +218,26 @@ impl Walk<'_, '_> {
             || class.is_none() && (self.is_unused(from, edge) || self.is_unusual_in_object(from, edge))
     }
 
+    /// The native memory through whose word this node was reached, and the word.
+    fn owner(&self, of: NodeId) -> Option<(u64, Edge)> {
+        let (owner, field) = self.graph.parent(of)?;
+        (self.graph.kind(owner) == NodeKind::Native).then(|| (self.graph.address(owner), field))
+    }
+
     /// Whether other memory of objects of a class usually has their pointers to blocks than this word of memory without a class.
+    /// Only for words of which [`Walk::is_unused`] is false.
     fn is_unusual_in_object(&mut self, from: NodeId, edge: Edge) -> bool {
-        let Some((object, field)) = self.graph.parent(from) else {
+        let Some((owner, field)) = self.owner(from) else {
             return false;
         };
-        if self.graph.kind(object) != NodeKind::Native {
-            return false;
-        }
-        let (start, owner) = (self.graph.address(from), self.graph.address(object));
         let Some(class) = self.native.class_id(self.copy, owner) else {
             return false;
         };
         self.usual.is_unusual_in_object(class, field.index(), edge.index()) && {
             // The elements of a vector are alike, and their number varies.
             let place = owner + field.index() * 8;
-            let chunk = self.native.chunk(self.copy, start);
-            let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
-            used.is_none_or(|used| edge.index() * 8 >= used)
+            let chunk = self.native.chunk(self.copy, self.graph.address(from));
+            !chunk.is_some_and(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_some())
         }
     }
 
