@@ -8,72 +8,17 @@ import subprocess
 import sys
 import traceback
 import unicodedata
-from contextlib import contextmanager
 from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
+import over_time  # noqa: E402
 from snapshots import HOSTILE  # noqa: E402
+from tab import CHROMIUM, CULEAK, FOLDER, Tab, culeak, size_of, tab, timed, write  # noqa: E402
 
-CULEAK, FOLDER, CHROMIUM = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
 MOST_BYTES = 10 * 1000 * 1000
-MOST_TIMELINE_BYTES = 20 * 1000 * 1000
 MOST_SECONDS = 2.0
-
-
-def culeak(*words):
-    return subprocess.run([CULEAK, *words], cwd=FOLDER, check=True, capture_output=True, text=True).stdout
-
-
-def write(name, *words):
-    culeak(*words, "--html", f"{name}.html", "--force")
-    return FOLDER / f"{name}.html"
-
-
-class Tab:
-    """A page that must log no message or error and send no request except for itself."""
-
-    def __init__(self, page):
-        self.page = page
-        self.complaints = []
-        page.on("console", lambda message: self.complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        page.on("request", lambda request: self.complaints.append(f"request: {request.url}") if request.url != self.url else None)
-
-    def open(self, path):
-        self.url = path.as_uri()
-        self.page.goto(self.url)
-        self.page.wait_for_selector("html[data-ready]", state="attached")
-        return self.page
-
-    def until(self, condition):
-        """Waits for a condition from outside, because the page's policy forbids evaluating strings."""
-        for _ in range(400):
-            if self.page.evaluate(condition):
-                return
-            self.page.wait_for_timeout(50)
-        raise AssertionError(f"never true: {condition}")
-
-    def frame(self, text):
-        return self.page.locator(".frame", has_text=text).first
-
-    def names(self):
-        return self.page.locator(".frame").all_inner_texts()
-
-    def rows(self):
-        return self.page.locator("table.rows").first.locator("tbody tr[data-row]")
-
-
-@contextmanager
-def tab(browser, path, silent=True, **options):
-    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
-    opened = Tab(context.new_page())
-    opened.open(path)
-    yield opened
-    if silent:
-        assert opened.complaints == [], opened.complaints
-    context.close()
 
 
 def the_numbers_are_those_of_json_and_the_terminal(browser):
@@ -111,13 +56,6 @@ def estimates_are_marked_as_in_the_terminal(browser):
     with tab(browser, write("sampled-diff", "diff", "before.json", "sampled.json")) as t:
         shown = ["±" in row.locator("[data-bytes]").inner_text() for row in t.rows().all()]
         assert shown == ["estimated" in row for row in report["rows"]] and any(shown), shown
-
-
-def size_of(size):
-    for unit in ("KiB", "MiB", "GiB"):
-        size /= 1024
-        if size < 1023.95:
-            return f"{size:.1f} {unit}".replace(".0 ", " ")
 
 
 def a_click_zooms_and_escape_comes_back(browser):
@@ -455,19 +393,6 @@ def holders_are_shown_below_call_sites_and_as_a_tree(browser):
         assert t.page.evaluate("window.hacked") is None
 
 
-def timed(browser, path):
-    """Opens a page. Returns its context, the tab, and the seconds of CPU time that it took: wall-clock time would include other processes."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    opened = Tab(context.new_page())
-    session = context.new_cdp_session(opened.page)
-    session.send("Performance.enable", {"timeDomain": "threadTicks"})
-    opened.open(path)
-    clock = opened.page.evaluate("performance.now()") / 1000
-    spent = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
-    print(f"        {path.stat().st_size / 1e6:.1f} MB; ready after {spent:.2f} s of computing, {clock:.2f} s by the clock")
-    return context, opened, spent
-
-
 def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
     path = write("large", "report", "large.json", "--by", "stack")
     size = path.stat().st_size
@@ -498,107 +423,6 @@ def an_enormous_stack_is_drawn(browser):
         assert deepest > 700, deepest
     refused = subprocess.run([CULEAK, "report", "missing-1.json", "missing-2.json", "--html", "nothing.html"], cwd=FOLDER, capture_output=True, text=True)
     assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
-
-
-def window(t):
-    """Bytes, blocks and high-water mark of the selected window."""
-    shown = t.page.locator(".window span")
-    return [int(shown.get_attribute("data-" + name)) for name in ("bytes", "count", "highest")]
-
-
-def slider(t, name):
-    return t.page.get_by_role("slider", name=name)
-
-
-def memory_over_time_has_a_window_that_the_graph_follows(browser):
-    report = json.loads(culeak("report", "timeline.culeak", "--json", "--device", "0"))
-    held = sum(row["bytes"] for row in report["rows"]), sum(row["count"] for row in report["rows"])
-    with tab(browser, write("timeline", "report", "timeline.culeak")) as t:
-        total = lambda: t.page.locator("#window-graph .frame").first.get_attribute("aria-label")  # noqa: E731
-        everything = window(t)
-        # The log has the whole run, so what was allocated in it and is alive at its end is all that is held.
-        assert (everything[0], everything[1]) == held, (everything, held)
-        assert total() == f"all stacks: {size_of(held[0])}, 100 %", total()
-        peak = re.search(r"peak (\S+ \w+) at", t.page.locator(".area canvas").get_attribute("aria-label")).group(1)
-        assert size_of(everything[2]) == peak, (everything, peak)
-        slider(t, "Begin of the window").focus()
-        t.page.keyboard.press("End")
-        t.until("document.querySelector('.window span').dataset.bytes === '0'")
-        t.page.keyboard.press("Home")
-        t.until(f"document.querySelector('.window span').dataset.bytes === '{held[0]}'")
-        for _ in range(4):
-            t.page.keyboard.press("PageUp")
-        t.until(f"document.querySelector('.window span').dataset.bytes !== '{held[0]}'")
-        later = window(t)
-        assert 0 < later[0] < held[0], later
-        # A mark selects the window's end, and the graph of all memory there contains the first parameters.
-        t.page.locator("summary", has_text="5 marks").click()
-        t.page.get_by_role("button", name="epoch 3", exact=True).click()
-        t.page.get_by_label("Graph of").select_option("1")
-        t.until(f"Number(document.querySelector('.window span').dataset.bytes) > {later[0]}")
-        assert any("Adam.step" in name for name in t.page.locator("#window-graph .frame").all_inner_texts())
-        t.page.get_by_role("button", name="Select the peak").click()
-        t.until("document.querySelector('.window span').dataset.bytes === document.querySelector('.window span').dataset.highest")
-        assert size_of(window(t)[0]) == peak
-
-
-def memory_over_time_can_be_selected_with_the_mouse(browser):
-    with tab(browser, FOLDER / "timeline.html") as t:
-        before = window(t)
-        area = t.page.locator(".area")
-        area.scroll_into_view_if_needed()
-        box = area.bounding_box()
-        now = lambda name: int(slider(t, name).get_attribute("aria-valuenow"))  # noqa: E731
-        t.page.mouse.move(box["x"] + 300, box["y"] + 120)
-        assert t.page.locator(".pointed").inner_text().startswith("at "), t.page.locator(".pointed").inner_text()
-        t.page.mouse.down()
-        t.page.mouse.move(box["x"] + 500, box["y"] + 120, steps=4)
-        t.page.mouse.up()
-        t.until(f"document.querySelector('.window span').dataset.bytes !== '{before[0]}'")
-        a, b = now("Begin of the window"), now("End of the window")
-        assert 0 < a < b, (a, b)
-        handle = slider(t, "End of the window").bounding_box()
-        t.page.mouse.move(handle["x"] + handle["width"] / 2, handle["y"] + 140)
-        t.page.mouse.down()
-        t.page.mouse.move(box["x"] + 700, box["y"] + 120, steps=4)
-        t.page.mouse.up()
-        assert now("Begin of the window") == a and now("End of the window") > b
-        t.page.get_by_role("button", name="Zoom to window").click()
-        assert slider(t, "Begin of the window").bounding_box()["x"] < 100
-        t.page.get_by_role("button", name="Show all").click()
-        t.until(f"document.querySelector('.window span').dataset.bytes === '{before[0]}'")
-
-
-def memory_over_time_has_levels_places_and_groups(browser):
-    with tab(browser, FOLDER / "timeline.html", color_scheme="dark") as t:
-        legend = lambda: t.page.locator(".legend").first.inner_text()  # noqa: E731
-        assert "Adam.step (optim.py:20)" in legend(), legend()
-        t.page.get_by_label("Stacked by").select_option(label="category")
-        assert "activations" in legend() or "other" in legend(), legend()
-        t.page.get_by_label("Stacked by").select_option(label="kind")
-        assert legend().split() == ["tensor"], legend()
-        t.page.get_by_label("Level").select_option("1")
-        assert legend().split() == ["device"], legend()
-        t.page.get_by_label("Stacked by").select_option(label="library")
-        assert legend().split() == ["PyTorch"], legend()
-        t.page.get_by_label("Device", exact=True).select_option(label="host memory")
-        assert window(t)[:2] == [64 << 20, 1], window(t)
-        t.page.get_by_label("Colours").select_option("light")
-        t.page.wait_for_timeout(100)
-    with tab(browser, FOLDER / "timeline.html", viewport={"width": 400, "height": 800}) as t:
-        assert t.page.evaluate("document.documentElement.scrollWidth") <= 400
-        t.page.emulate_media(media="print")
-        assert t.page.locator(".area").is_visible()
-
-
-def millions_of_events_open_in_three_seconds(browser):
-    path = write("large-timeline", "report", "large-timeline.culeak")
-    size = path.stat().st_size
-    assert size < MOST_TIMELINE_BYTES, size
-    context, opened, spent = timed(browser, path)
-    assert 0 < spent < 3, spent
-    assert opened.complaints == [], opened.complaints
-    context.close()
 
 
 def suppressed_memory_is_listed(browser):
@@ -647,10 +471,7 @@ CLAIMS = [
     a_job_has_its_processes_and_bars_of_each_call_site,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
     an_enormous_stack_is_drawn,
-    memory_over_time_has_a_window_that_the_graph_follows,
-    memory_over_time_can_be_selected_with_the_mouse,
-    memory_over_time_has_levels_places_and_groups,
-    millions_of_events_open_in_three_seconds,
+    *over_time.CLAIMS,
     suppressed_memory_is_listed,
     the_page_goes_to_standard_output_and_over_no_file,
 ]
@@ -675,7 +496,7 @@ def main():
                 print(f"ok      {claim.__name__}")
             except Exception as error:  # a failing test does not stop the others
                 failed += 1
-                line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == __file__)
+                line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == claim.__code__.co_filename)
                 print(f"FAILED  {claim.__name__} at line {line}: {type(error).__name__}: {str(error)[:2000]}")
         if folder := os.environ.get("CULEAK_SCREENSHOTS"):
             screenshots(browser, folder)

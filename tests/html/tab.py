@@ -1,0 +1,82 @@
+"""A page in the browser, and culeak, which writes it. Used by claims.py and over_time.py."""
+
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+CULEAK, FOLDER, CHROMIUM = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+
+
+def culeak(*words):
+    return subprocess.run([CULEAK, *words], cwd=FOLDER, check=True, capture_output=True, text=True).stdout
+
+
+def write(name, *words):
+    culeak(*words, "--html", f"{name}.html", "--force")
+    return FOLDER / f"{name}.html"
+
+
+class Tab:
+    """A page that must log no message or error and send no request except for itself."""
+
+    def __init__(self, page):
+        self.page = page
+        self.complaints = []
+        page.on("console", lambda message: self.complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self.complaints.append(f"request: {request.url}") if request.url != self.url else None)
+
+    def open(self, path):
+        self.url = path.as_uri()
+        self.page.goto(self.url)
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+        return self.page
+
+    def until(self, condition):
+        """Waits for a condition from outside, because the page's policy forbids evaluating strings."""
+        for _ in range(400):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never true: {condition}")
+
+    def frame(self, text):
+        return self.page.locator(".frame", has_text=text).first
+
+    def names(self):
+        return self.page.locator(".frame").all_inner_texts()
+
+    def rows(self):
+        return self.page.locator("table.rows").first.locator("tbody tr[data-row]")
+
+
+@contextmanager
+def tab(browser, path, silent=True, **options):
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    opened = Tab(context.new_page())
+    opened.open(path)
+    yield opened
+    if silent:
+        assert opened.complaints == [], opened.complaints
+    context.close()
+
+
+def size_of(size):
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1023.95:
+            return f"{size:.1f} {unit}".replace(".0 ", " ")
+
+
+def timed(browser, path):
+    """Opens a page. Returns its context, the tab, and the seconds of CPU time that it took: wall-clock time would include other processes."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = Tab(context.new_page())
+    session = context.new_cdp_session(opened.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    opened.open(path)
+    clock = opened.page.evaluate("performance.now()") / 1000
+    spent = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
+    print(f"        {path.stat().st_size / 1e6:.1f} MB; ready after {spent:.2f} s of computing, {clock:.2f} s by the clock")
+    return context, opened, spent
