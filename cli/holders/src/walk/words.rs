@@ -237,7 +237,7 @@ impl Walk<'_, '_> {
             // The elements of a vector are alike, and their number varies.
             let place = owner + field.index() * 8;
             let chunk = self.native.chunk(self.copy, self.graph.address(from));
-            !chunk.is_some_and(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_some())
+            chunk.is_none_or(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk).is_none())
         }
     }
 
