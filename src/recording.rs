@@ -359,7 +359,11 @@ impl Recording {
             return Text::EMPTY;
         }
         let (first, limit) = Section::Text.extent_sizes();
-        let count = self.elements(Section::Text);
+        let (backing, count) = (self.backing(Section::Text), self.elements(Section::Text));
+        if self.text.trouble(backing, count).is_some() {
+            self.add(Loss::Details, 1);
+            return Text::EMPTY;
+        }
         let mut end = count.load(Relaxed);
         let start = loop {
             // A text that fits into one extent lies within one.
@@ -375,7 +379,9 @@ impl Recording {
             }
         };
         for (index, byte) in bytes.iter().enumerate() {
-            let Ok(element) = self.text.ensure(self.backing(Section::Text), start + index as u32) else {
+            let Ok(element) = self.text.ensure(backing, start + index as u32) else {
+                // As in `row`: the count must not run ahead of the elements.
+                let _ = count.compare_exchange(u64::from(start) + bytes.len() as u64, end, Relaxed, Relaxed);
                 self.add(Loss::Details, 1);
                 return Text::EMPTY;
             };

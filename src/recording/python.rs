@@ -27,6 +27,8 @@ impl Recording {
             return Some(known.row);
         }
         let seen = describe()?;
+        // Before the texts, which would be stored again for every stack while there is no room for a row.
+        let (number, row) = self.row(Section::Codes, &self.codes)?;
         let (file, function) = (self.text(seen.file), self.text(seen.function));
         let line_table = match seen.line_table {
             Some(table) => self.whole_text(table),
@@ -38,7 +40,6 @@ impl Recording {
             true => line_table,
             false => Text::MISSING,
         };
-        let (number, row) = self.row(Section::Codes, &self.codes)?;
         row.file.store(file.to_word(), Relaxed);
         row.function.store(function.to_word(), Relaxed);
         row.line_table.store(line_table.to_word(), Relaxed);

@@ -1,7 +1,9 @@
 //! The private parts of a recording.
 
-use super::{ModuleSeen, Recording};
-use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT};
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::{CodeSeen, ModuleSeen, Recording};
+use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT, Section, Text};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
@@ -182,4 +184,45 @@ fn no_kind_has_a_higher_peak_than_its_device() {
         let [kind, all] = [Some(Kind::Async), None].map(|kind| recording.peak_bytes(device, kind));
         assert!(kind <= all, "a peak of {kind} bytes, that of device {device} is {all}");
     }
+}
+
+/// A removed file takes the place of a full disk: it cannot be extended either.
+#[test]
+fn texts_that_do_not_fit_use_up_no_room() {
+    let folder = Folder::new("texts-full-disk");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    std::fs::remove_file(&path).unwrap();
+    let text = [b'x'; 8 << 10];
+    let stored = (0..60_000).filter(|_| recording.text(&text) != Text::EMPTY).count();
+    let lost = 60_000 - stored as u64;
+    assert!(lost > 0, "the extents that exist have room for all texts");
+    assert_eq!(recording.loss(Loss::Details), lost);
+    let last = recording.elements(Section::Text).load(Relaxed) - 1;
+    let exists = (recording.text).get(recording.backing(Section::Text), last as u32);
+    assert!(exists.is_some(), "{} bytes are counted", last + 1);
+}
+
+#[test]
+fn a_code_without_a_row_stores_no_text() {
+    let folder = Folder::new("codes-full-disk");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    let code = |number: u64| {
+        let seen = CodeSeen {
+            file: b"f",
+            function: b"g",
+            first_line: 1,
+            line_table: None,
+            minor: 12,
+        };
+        recording.code(mix(number), || Some(seen))
+    };
+    code(1).expect("a row");
+    std::fs::remove_file(&path).unwrap();
+    let first = (2..).find(|&number| code(number).is_none()).unwrap();
+    let texts = || recording.elements(Section::Text).load(Relaxed);
+    let stored = texts();
+    assert!((0..100).all(|_| code(first).is_none()));
+    assert_eq!(texts(), stored);
 }
