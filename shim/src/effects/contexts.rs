@@ -89,14 +89,19 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
 
 /// Undoes a `cuCtxAttach`, or destroys the context if there was none.
 pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word) -> i32 {
-    let attached = ATTACHED
-        .iter()
-        .find(|(of, count)| of.load(Relaxed) == handle.word() && count.load(Relaxed) > 0);
-    if attached.is_some_and(|(_, count)| count.fetch_sub(1, Relaxed) > 0) {
+    if undo_attach(handle.word()) {
         real()
     } else {
         destroys_context(api, real, handle)
     }
+}
+
+/// Takes one from the count of a context. False: it is 0.
+fn undo_attach(handle: u64) -> bool {
+    let mut of_handle = ATTACHED.iter().filter(|(of, _)| of.load(Relaxed) == handle);
+    // In one step: another thread may take the last one meanwhile.
+    let take = |count: &AtomicU32| count.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    of_handle.any(|(_, count)| take(count).is_ok())
 }
 
 /// # Safety
@@ -198,4 +203,37 @@ fn is_freed_with_context(kind: Kind) -> bool {
             | Kind::ExternalSemaphore
             | Kind::GraphicsResource
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn no_more_attaches_are_undone_than_there_were() {
+        const CONTEXT: u64 = 0x7700;
+        const ATTACHES: usize = 2_000_000;
+        let is_attaching = AtomicBool::new(true);
+        // The count is often 1 when both look at it.
+        let detach = || {
+            let mut undone = 0;
+            while is_attaching.load(Relaxed) {
+                undone += usize::from(undo_attach(CONTEXT));
+            }
+            undone
+        };
+        let undone = std::thread::scope(|scope| {
+            let others = [(); 2].map(|()| scope.spawn(detach));
+            for _ in 0..ATTACHES {
+                // SAFETY: a valid place for the handle.
+                unsafe { attaches_context(Api(0), || 0, &mut { CONTEXT }) };
+            }
+            is_attaching.store(false, Relaxed);
+            others.map(|thread| thread.join().expect("it ends"))
+        });
+        let left = (0..=ATTACHES).filter(|_| undo_attach(CONTEXT)).count();
+        assert_eq!(undone[0] + undone[1] + left, ATTACHES);
+    }
 }
