@@ -102,6 +102,35 @@ fn nodes_added_explicitly_count_like_captured_ones() {
 fn memory_of_a_child_graph_is_live_from_the_parents_launch() {
     graphs("child").only_snapshot().expect_no_leaks();
     graphs("child launch").only_snapshot().expect_live(Graph, 1, 6000);
+    graphs("child freed launch").only_snapshot().expect_clean();
+    graphs("child parent_frees launch").only_snapshot().expect_clean();
+}
+
+#[test]
+fn what_a_large_graph_does_not_free_is_live_in_whatever_order_it_frees_the_rest() {
+    for order in ["many", "many backwards"] {
+        let captured = graphs(order);
+        let snapshot = captured.only_snapshot();
+        snapshot.expect_no_leaks();
+        assert_eq!(snapshot.losses.captured_not_launched, 600);
+
+        let launched = graphs(&format!("{order} launch"));
+        let snapshot = launched.only_snapshot();
+        snapshot.expect_live(Graph, 200, 200_000).expect_nothing_lost();
+        assert_eq!(snapshot.losses.captured_not_launched, 0);
+    }
+}
+
+#[test]
+fn launches_of_large_graphs_at_once_lose_nothing() {
+    let outcome = graphs("at_once");
+    outcome.expect_success();
+    let rounds = outcome.stdout.lines().find_map(|line| line.strip_prefix("rounds "));
+    let rounds: u64 = rounds.unwrap().parse().unwrap();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Graph, 200, 200 * 500).expect_nothing_lost();
+    assert_eq!(snapshot.counted(Graph).total_count, 2 * 20 * 100 + rounds);
+    assert_eq!(snapshot.losses.implicit_frees, 2 * 19 * 100);
 }
 
 #[test]

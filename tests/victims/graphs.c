@@ -1,5 +1,7 @@
 /* Graph memory is live from a launch until a free, not from a capture. */
 #include "victim.h"
+#include <pthread.h>
+#include <stdatomic.h>
 
 static int has(const char *word) {
     for (char **argument = arguments; *argument; argument++)
@@ -84,7 +86,8 @@ static void built(void) {
     if (has("again")) OK(cuGraphLaunch(exec, stream));
 }
 
-/* The allocation is in a child graph; memory nodes require that the child graph is moved into its parent. */
+/* The allocation is in a child graph; memory nodes require that the child graph is moved into its parent.
+ * child [freed | parent_frees] [launch] */
 static void child(void) {
     start_cuda();
     CUstream stream = new_stream();
@@ -97,6 +100,10 @@ static void child(void) {
     CUnodeParams params = {.type = CU_NODE_CHILD};
     params.child = (CUchildNode){.graph = graph, .ownership = CU_CHILD_MOVED};
     OK(cuGraphAddNode_v2(&node, parent, NULL, NULL, 0, &params));
+    if (has("parent_frees")) {
+        CUnode end;
+        OK(cuGraphAddMemFreeNode(&end, parent, &node, 1, address));
+    }
     OK(cuGraphInstantiateWithFlags(&exec, parent, 0));
     if (has("launch")) OK(cuGraphLaunch(exec, stream));
 }
@@ -113,4 +120,94 @@ static void another_end_fails(void) {
     OK(cuStreamEndCapture(stream, &graph));
 }
 
-MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child), BEHAVIOUR(another_end_fails))
+enum { BLOCKS = 600 };
+
+/* One graph allocates 600 blocks and then frees them, but every third, in the order of their allocation or backwards.
+ * many [backwards] [launch] */
+static void many(void) {
+    start_cuda();
+    CUstream stream = new_stream();
+    CUgraph graph;
+    CUexec exec;
+    CUdeviceptr blocks[BLOCKS];
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    for (int i = 0; i < BLOCKS; i++) OK(cuMemAllocAsync(&blocks[i], 1000, stream));
+    for (int i = 0; i < BLOCKS; i++) {
+        int block = has("backwards") ? BLOCKS - 1 - i : i;
+        if (block % 3) OK(cuMemFreeAsync(blocks[block], stream));
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    if (has("launch")) OK(cuGraphLaunch(exec, stream));
+}
+
+enum { LAUNCHERS = 2, LAUNCHES = 20, PAIRS = 4000, KEPT = 100 };
+
+static CUcontext context;
+static pthread_barrier_t barrier;
+static atomic_int finished;
+
+struct launcher {
+    CUstream stream;
+    CUexec exec;
+};
+
+static void *launch_often(void *given) {
+    struct launcher *self = given;
+    OK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < LAUNCHES; i++) OK(cuGraphLaunch(self->exec, self->stream));
+    atomic_fetch_add(&finished, 1);
+    return NULL;
+}
+
+/* Allocates and frees 4,000 blocks, and allocates 100 that the next launch frees. */
+static struct launcher large(void) {
+    struct launcher made = {.stream = new_stream()};
+    CUgraph graph;
+    CUdeviceptr address;
+    OK(cuStreamBeginCapture_v2(made.stream, CU_CAPTURE_RELAXED));
+    for (int i = 0; i < PAIRS; i++) {
+        OK(cuMemAllocAsync(&address, 512, made.stream));
+        OK(cuMemFreeAsync(address, made.stream));
+    }
+    for (int i = 0; i < KEPT; i++) OK(cuMemAllocAsync(&address, 500, made.stream));
+    OK(cuStreamEndCapture(made.stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&made.exec, graph, CU_AUTO_FREE_ON_LAUNCH));
+    return made;
+}
+
+/* Two threads launch large graphs. Meanwhile this one launches a graph that allocates a block and another that frees it. */
+static void at_once(void) {
+    context = start_cuda();
+    struct launcher launchers[LAUNCHERS];
+    pthread_t threads[LAUNCHERS];
+    for (int i = 0; i < LAUNCHERS; i++) launchers[i] = large();
+    CUstream stream = new_stream();
+    CUgraph graph;
+    CUexec allocates, frees;
+    CUdeviceptr address;
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuMemAllocAsync(&address, 6000, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&allocates, graph, 0));
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuMemFreeAsync(address, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&frees, graph, 0));
+
+    pthread_barrier_init(&barrier, NULL, LAUNCHERS + 1);
+    for (int i = 0; i < LAUNCHERS; i++) REQUIRE(!pthread_create(&threads[i], NULL, launch_often, &launchers[i]));
+    pthread_barrier_wait(&barrier);
+    int rounds = 0;
+    do {
+        OK(cuGraphLaunch(allocates, stream));
+        OK(cuGraphLaunch(frees, stream));
+        rounds++;
+    } while (atomic_load(&finished) < LAUNCHERS);
+    for (int i = 0; i < LAUNCHERS; i++) REQUIRE(!pthread_join(threads[i], NULL));
+    printf("rounds %d\n", rounds);
+}
+
+MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child), BEHAVIOUR(another_end_fails), BEHAVIOUR(many),
+     BEHAVIOUR(at_once))

@@ -7,10 +7,13 @@
 //!                        every address that it frees and does not allocate is freed
 //! ```
 //!
+//! A free node whose allocation is in the same graph removes that allocation's node when it is added, and has none itself:
+//! a launch visits only the nodes that change what is live.
+//!
 //! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a
 //! child graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one.
-//! A lock protects them. A signal handler may have interrupted its owner, so a thread stops trying after [`ATTEMPTS`] and
-//! counts a loss.
+//! A lock protects them. Its owner cannot be interrupted by a signal handler or cancelled; if it is stuck all the same, a
+//! thread stops waiting after [`TIMEOUT_MS`] and counts a loss.
 //!
 //! A forked child inherits all of this, although CUDA does not work there: the lock of a thread of the parent does not
 //! count in the child.
@@ -24,6 +27,7 @@ use culeak::kind::Kind;
 use culeak::lockfree::segmented::{Backing, Element, SegmentedArray};
 use culeak::lockfree::table::{AttributeParts, Attributes, Entry, Key, Space};
 use culeak::recording::Recording;
+use culeak::system::{BlockedSignals, Pauses, Uncancelled, monotonic_ns};
 
 /// One graph that has memory nodes.
 #[repr(C)]
@@ -32,14 +36,27 @@ struct Graph {
     used: AtomicU64,
     graph: AtomicU64,
     exec: AtomicU64,
-    /// First node + 1.
-    first: AtomicU64,
+    /// Allocations that the graph frees again and that have not been launched.
+    freed_again: AtomicU64,
+    /// First nodes + 1, by address.
+    first: [AtomicU64; LISTS],
 }
 
-/// One memory node. Plain words, so that zeroed memory is a row.
+/// Lists of nodes in a row, so that few nodes are searched for the allocation of a free node.
+const LISTS: usize = 16;
+
+impl Graph {
+    fn list(&self, address: u64) -> &AtomicU64 {
+        // Addresses are multiples of powers of two, so the number of the list is of the product's upper bits.
+        let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        &self.first[spread as usize % LISTS]
+    }
+}
+
+/// One memory node without a counterpart in its graph. Plain words, so that zeroed memory is a row.
 #[repr(C)]
 struct Node {
-    /// Next node of the graph, or next free one, + 1.
+    /// Next node of the list, or next free one, + 1.
     next: AtomicU64,
     address: AtomicU64,
     bytes: AtomicU64,
@@ -56,8 +73,8 @@ unsafe impl Element for Graph {}
 unsafe impl Element for Node {}
 
 struct Graphs {
-    /// The epoch of the process whose thread holds the lock; 0: free.
-    locked: AtomicU32,
+    /// When the lock was taken, in milliseconds, and the epoch of the process whose thread took it; 0: free.
+    locked: AtomicU64,
     graphs: SegmentedArray<Graph>,
     graph_count: AtomicU32,
     nodes: SegmentedArray<Node>,
@@ -74,29 +91,54 @@ static GRAPHS: Graphs = unsafe { std::mem::zeroed() };
 const GRAPH_ROWS: Backing = Backing::Private(64, 4096);
 const NODE_ROWS: Backing = Backing::Private(256, 1 << 14);
 
-/// How often a thread tries to take the lock.
-const ATTEMPTS: u32 = 20_000;
+/// How long a thread waits for the lock. It does not wait if the owner has had the lock for as long.
+const TIMEOUT_MS: i32 = 2000;
 
-struct Lock;
+/// The exclusive right to read and change the rows.
+struct Lock {
+    /// A signal handler of the owner could launch a graph and wait for the lock, or leave by a jump.
+    _signals: BlockedSignals,
+    _uncancelled: Uncancelled,
+}
 
 impl Lock {
-    fn take(recording: &Recording) -> Option<Lock> {
-        let epoch = recorder::epoch();
-        for _ in 0..ATTEMPTS {
-            // Acquire: pairs with the Release in `drop`.
-            match GRAPHS.locked.compare_exchange(0, epoch, Acquire, Relaxed) {
-                Ok(_) => return Some(Lock),
-                // A thread of the parent held it at the fork.
-                Err(other) if other != epoch => {
-                    let _ = GRAPHS.locked.compare_exchange(other, 0, Relaxed, Relaxed);
+    /// `None` after a timeout.
+    fn take() -> Option<Lock> {
+        let (epoch, began, mut pauses) = (recorder::epoch(), now_ms(), Pauses::default());
+        loop {
+            let (uncancelled, signals) = (Uncancelled::begin(), BlockedSignals::all());
+            let held = GRAPHS.locked.load(Relaxed);
+            let (now, (since, owner)) = (now_ms(), halves(held));
+            // Signed: a time may be later than `now` by a millisecond.
+            let is_long_ago = |time: u32| now.wrapping_sub(time) as i32 > TIMEOUT_MS;
+            // Free, or held by a thread of the parent at the fork.
+            if owner != epoch {
+                // Acquire: pairs with the Release in `drop`.
+                let taken = GRAPHS.locked.compare_exchange(held, pack(now, epoch), Acquire, Relaxed);
+                if taken.is_ok() {
+                    return Some(Lock {
+                        _signals: signals,
+                        _uncancelled: uncancelled,
+                    });
                 }
-                Err(_) => {}
+            } else if is_long_ago(since) {
+                return None;
             }
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
+            if is_long_ago(began) {
+                return None;
+            }
+            drop((signals, uncancelled));
+            pauses.pause();
         }
-        recording.add(Loss::Details, 1);
-        None
+    }
+
+    /// As `take`. A timeout counts as a lost allocation: what a launch allocates or frees is missing.
+    fn take_or_lose(recording: &Recording) -> Option<Lock> {
+        let lock = Lock::take();
+        if lock.is_none() {
+            recording.add(Loss::Allocations, 1);
+        }
+        lock
     }
 }
 
@@ -104,6 +146,10 @@ impl Drop for Lock {
     fn drop(&mut self) {
         GRAPHS.locked.store(0, Release);
     }
+}
+
+fn now_ms() -> u32 {
+    (monotonic_ns() / 1_000_000) as u32
 }
 
 pub fn capture_began() {
@@ -174,7 +220,8 @@ fn row_of(graph: u64) -> Option<&'static Graph> {
     };
     row.graph.store(graph, Relaxed);
     row.exec.store(0, Relaxed);
-    row.first.store(0, Relaxed);
+    row.freed_again.store(0, Relaxed);
+    row.first.iter().for_each(|first| first.store(0, Relaxed));
     row.used.store(1, Relaxed);
     GRAPHS.live.fetch_add(1, Relaxed);
     Some(row)
@@ -184,10 +231,10 @@ fn node(link: u64) -> Option<&'static Node> {
     GRAPHS.nodes.get(NODE_ROWS, u32::try_from(link.checked_sub(1)?).ok()?)
 }
 
-fn nodes(row: &Graph) -> impl Iterator<Item = &'static Node> + use<> {
-    std::iter::successors(node(row.first.load(Relaxed)), |node_row| {
-        node(node_row.next.load(Relaxed))
-    })
+fn nodes(row: &Graph) -> impl Iterator<Item = &'static Node> {
+    row.first
+        .iter()
+        .flat_map(|first| std::iter::successors(node(first.load(Relaxed)), |found| node(found.next.load(Relaxed))))
 }
 
 fn new_node() -> Option<(u64, &'static Node)> {
@@ -203,21 +250,55 @@ fn new_node() -> Option<(u64, &'static Node)> {
 }
 
 fn add(recording: &Recording, graph: u64, address: u64, bytes: u64, attributes: u64, origin: u64) {
-    let Some(_lock) = Lock::take(recording) else { return };
-    let added = row_of(graph).and_then(|row| {
-        let (link, new) = new_node()?;
-        new.address.store(address, Relaxed);
-        new.bytes.store(bytes, Relaxed);
-        new.attributes.store(attributes, Relaxed);
-        new.origin.store(origin, Relaxed);
-        new.launched.store(0, Relaxed);
-        new.next.store(row.first.load(Relaxed), Relaxed);
-        row.first.store(link, Relaxed);
-        Some(())
-    });
-    if added.is_none() {
-        recording.add(Loss::Details, 1);
+    let Some(_lock) = Lock::take_or_lose(recording) else {
+        return;
+    };
+    if attributes == 0 && free_again(graph, address) {
+        return;
     }
+    if add_node(graph, address, bytes, attributes, origin).is_none() {
+        recording.add(Loss::Allocations, 1);
+        crate::messages::loss(recording);
+    }
+}
+
+fn add_node(graph: u64, address: u64, bytes: u64, attributes: u64, origin: u64) -> Option<()> {
+    let row = row_of(graph)?;
+    let (link, new) = new_node()?;
+    let list = row.list(address);
+    new.address.store(address, Relaxed);
+    new.bytes.store(bytes, Relaxed);
+    new.attributes.store(attributes, Relaxed);
+    new.origin.store(origin, Relaxed);
+    new.launched.store(0, Relaxed);
+    new.next.store(list.load(Relaxed), Relaxed);
+    list.store(link, Relaxed);
+    Some(())
+}
+
+/// Removes the node of the allocation that a new free node of the same graph frees; `false`: the graph, its child graphs
+/// included, does not allocate it.
+fn free_again(graph: u64, address: u64) -> bool {
+    rows().filter(|row| row.graph.load(Relaxed) == graph).any(|row| {
+        let mut link = row.list(address);
+        while let Some(found) = node(link.load(Relaxed)) {
+            if found.address.load(Relaxed) == address && found.attributes.load(Relaxed) != 0 {
+                if found.launched.load(Relaxed) == 0 {
+                    row.freed_again.fetch_add(1, Relaxed);
+                }
+                give_back(link.swap(found.next.load(Relaxed), Relaxed), found);
+                return true;
+            }
+            link = &found.next;
+        }
+        false
+    })
+}
+
+/// Puts a node into the list of free ones.
+fn give_back(link: u64, freed: &Node) {
+    freed.next.store(GRAPHS.free_node.load(Relaxed), Relaxed);
+    GRAPHS.free_node.store(link, Relaxed);
 }
 
 /// An allocation node was captured or added. It counts 0 bytes until the graph is launched.
@@ -288,7 +369,9 @@ fn with_rows(wanted: impl Fn(&Graph) -> bool, then: impl Fn(&'static Graph)) {
     }
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
-        let Some(_lock) = Lock::take(recording) else { return };
+        let Some(_lock) = Lock::take_or_lose(recording) else {
+            return;
+        };
         rows().filter(|row| wanted(row)).for_each(&then);
     });
 }
@@ -298,11 +381,13 @@ fn release(row: &Graph) {
     if row.graph.load(Relaxed) != 0 || row.exec.load(Relaxed) != 0 {
         return;
     }
-    let mut link = row.first.swap(0, Relaxed);
-    while let Some(freed) = node(link) {
-        let next = freed.next.swap(GRAPHS.free_node.load(Relaxed), Relaxed);
-        GRAPHS.free_node.store(link, Relaxed);
-        link = next;
+    for first in &row.first {
+        let mut link = first.swap(0, Relaxed);
+        while let Some(freed) = node(link) {
+            let next = freed.next.load(Relaxed);
+            give_back(link, freed);
+            link = next;
+        }
     }
     row.used.store(0, Relaxed);
     GRAPHS.live.fetch_sub(1, Relaxed);
@@ -317,32 +402,29 @@ pub fn exist() -> bool {
 pub fn launched(exec: u64, before: u64) {
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
-        let Some(_lock) = Lock::take(recording) else { return };
+        let Some(_lock) = Lock::take_or_lose(recording) else {
+            return;
+        };
         let shard = recorder::thread_row(recording);
         for row in rows().filter(|row| row.exec.load(Relaxed) == exec) {
-            let has_node = |address: u64, freed: bool| {
-                nodes(row)
-                    .any(|node| node.address.load(Relaxed) == address && (node.attributes.load(Relaxed) == 0) == freed)
-            };
+            let freed_again = row.freed_again.swap(0, Relaxed);
+            if freed_again != 0 {
+                recording.add(Loss::LaunchedNodes, freed_again);
+            }
             for node in nodes(row) {
-                let address = node.address.load(Relaxed);
-                let key = key(Space::Pointer, address);
+                let key = key(Space::Pointer, node.address.load(Relaxed));
                 if node.attributes.load(Relaxed) == 0 {
-                    if !has_node(address, false) {
-                        free_if_older(recording, key, shard, before);
-                    }
+                    free_if_older(recording, key, shard, before);
                     continue;
                 }
                 if node.launched.swap(1, Relaxed) == 0 {
                     recording.add(Loss::LaunchedNodes, 1);
                 }
-                if !has_node(address, true) {
-                    // Relaunched with auto-free: the driver freed the memory of the last launch first.
-                    if free_if_older(recording, key, shard, before) {
-                        recording.add(Loss::ImplicitFrees, 1);
-                    }
-                    allocate(recording, key, node);
+                // Relaunched with auto-free: the driver freed the memory of the last launch first.
+                if free_if_older(recording, key, shard, before) {
+                    recording.add(Loss::ImplicitFrees, 1);
                 }
+                allocate(recording, key, node);
             }
         }
     });
@@ -386,5 +468,64 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
     };
     if !recording.allocated(key, &entry) {
         crate::messages::loss(recording);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Tests change the same rows and the same lock.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    #[test]
+    fn a_lock_is_not_waited_for_if_its_owner_is_stuck_or_in_the_parent_process() {
+        let _alone = ONE_AT_A_TIME.lock();
+        let held = |since: u32, epoch: u32| GRAPHS.locked.store(pack(since, epoch), Relaxed);
+        let epoch = recorder::epoch();
+        held(now_ms().wrapping_sub(TIMEOUT_MS as u32 + 1000), epoch);
+        assert!(Lock::take().is_none());
+        held(now_ms(), epoch + 1);
+        assert!(Lock::take().is_some());
+        assert_eq!(GRAPHS.locked.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_launch_visits_only_the_nodes_without_a_counterpart() {
+        let _alone = ONE_AT_A_TIME.lock();
+        let row = || rows().find(|row| row.graph.load(Relaxed) == 7).unwrap();
+        let address = |block: u64| 0x7000_0000 + (block << 9);
+        (0..1000).for_each(|block| add_node(7, address(block), 512, 1, 0).unwrap());
+        assert_eq!(nodes(row()).count(), 1000);
+        let longest = row().first.iter().map(|first| length(first.load(Relaxed))).max();
+        assert!(
+            longest < Some(2 * 1000 / LISTS),
+            "{longest:?} of 1,000 nodes are in one list"
+        );
+
+        assert!(
+            (0..1000)
+                .filter(|block| block % 10 != 0)
+                .all(|block| free_again(7, address(block)))
+        );
+        assert!(!free_again(7, address(1)), "it is freed again already");
+        assert!(!free_again(8, address(0)), "another graph allocates it");
+        assert_eq!(nodes(row()).count(), 100);
+        assert_eq!(row().freed_again.load(Relaxed), 900);
+
+        // The memory of an address that was freed may be allocated again in the same graph.
+        let rows_of_nodes = GRAPHS.node_count.load(Relaxed);
+        add_node(7, address(1), 512, 1, 0).unwrap();
+        assert_eq!(nodes(row()).count(), 101);
+        assert_eq!(GRAPHS.node_count.load(Relaxed), rows_of_nodes, "rows are used again");
+        row().graph.store(0, Relaxed);
+        rows().for_each(release);
+        assert_eq!(length(GRAPHS.free_node.load(Relaxed)), rows_of_nodes as usize);
+    }
+
+    fn length(link: u64) -> usize {
+        std::iter::successors(node(link), |found| node(found.next.load(Relaxed))).count()
     }
 }
