@@ -453,7 +453,7 @@ pub struct Mark {
 /// What the recorder could not observe or record. Reports print every field, zeros too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// Allocations not recorded (full disk, quota, file-size limit).
+    /// Allocations not recorded (full disk, quota, file-size limit), and launches of graphs whose memory is not.
     pub lost_allocations: u64,
     /// Allocations recorded without their stack.
     pub lost_stacks: u64,
