@@ -113,7 +113,8 @@ fn start(loss: Loss) -> Option<&'static Recording> {
                     // Forked while the parent was creating its own; the creating thread does not exist here.
                     let _ = STATE.compare_exchange(creating, NOT_STARTED, Relaxed, Relaxed);
                     forget_lost();
-                } else if now.wrapping_sub(since) > TIMEOUT_MS {
+                } else if now.wrapping_sub(since).cast_signed() > TIMEOUT_MS as i32 {
+                    // Signed: the creator may have begun just after `now`.
                     return give_up(loss);
                 } else {
                     drop(signals);
