@@ -13,8 +13,9 @@
 //! the first full window would occur while most windows are nearly empty: two levels hold three times as much before they
 //! grow.)
 //!
-//! Why it is correct: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
-//! search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
+//! Why it is correct: every change is one compare-and-swap of one word, but for `Entry::clear`, a load and a plain store,
+//! which needs a caller that alone may remove or insert the row's entry (`table.rs` has the proof). An entry is found if it
+//! was inserted before the search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
 //! decides, on the row itself, and verifies there that the row was not reused (records carry a generation).
 //! A level is announced (`newest`) by every thread that enters something into it, before it does so, and not only by the
 //! thread that mapped it: that thread may be stopped in between, and a search begins with the newest level announced.

@@ -44,8 +44,10 @@
 //! device, and no kind's peak exceeds the device's (`recording/allocations.rs`).
 //!
 //! Rounds wrap after 16,384: a thread would have to be stopped for exactly that many rounds, which take more than 200,000
-//! events, and then find the same word again. An event is limited to [`LARGEST`] and a word to 2^48 - 1 bytes; no machine
-//! has as much memory.
+//! events, and then find the same word again. An event is limited to [`LARGEST`] and a word to 2^48 - 1 bytes, more than any
+//! machine has. Managed memory and reserved addresses count their virtual size, which may be larger than the machine's memory:
+//! a block beyond [`LARGEST`] counts as that, also when it is freed. Their sums stay in a word, since addresses of a process
+//! have at most 48 bits unless it asks the kernel for more.
 
 use std::sync::atomic::Ordering::*;
 

@@ -55,7 +55,8 @@ impl OpenPhase {
 /// All zeros: none.
 struct OpenPhases {
     epoch: Cell<u32>,
-    /// The number of phases beyond `DEPTH`.
+    /// The number of phases beyond `DEPTH`, of all domains together. While there are any, a pop of any domain takes one of
+    /// them: if ranges of two domains are open at this depth, some end at the pop of the other.
     beyond: Cell<u32>,
     depth: Cell<u16>,
     /// Some phases wait for the recording to start.

@@ -176,7 +176,7 @@ impl<'a> TableIn<'a> {
     /// Takes a record of this shard's batch.
     #[inline]
     pub(super) fn take_fresh(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
-        // Acquire: pairs with the Release in `take`, so the extent is mapped.
+        // Acquire: pairs with the Release in `take_elsewhere`, so the extent is mapped.
         let mut batch = list.batch.load(Acquire);
         while let (next, end) = halves(batch)
             && next < end
