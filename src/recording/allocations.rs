@@ -381,6 +381,9 @@ impl Recording {
 
     /// Replaces the entry of every record that `wanted` accepts by what `change` returns for it, with the time from which on it
     /// holds. It counts as neither freed nor allocated again. Scans all records.
+    ///
+    /// Not exact: a free that begins while its record is withdrawn here finds none, and the record is then inserted for good. The
+    /// free cannot wait for this thread, and may be over before the record is inserted.
     pub fn change_all(
         &self,
         shard: impl Into<Shard>,
