@@ -144,6 +144,9 @@ def expect_freed(seen, at_least):
             wrong.append(f"`del {name}` freed {freed} bytes, retained are {retained}:")
             wrong += [f"  {tell(block)}" for block in seen.answer.blocks if re.match(rf"__main__\.{name}\b", block["origin"])][:20]
             wrong += [f"  {retainer}" for retainer in seen.answer.retainers if re.match(rf"__main__\.{name}\b", retainer["name"])][:20]
+            # What was freed although something else is said to hold it.
+            elsewhere = [block for block in seen.answer.blocks if not re.match(rf"__main__\.{name}\b", block["origin"])]
+            wrong += [f"  elsewhere: {tell(block)}" for block in elsewhere if block["bytes"] <= abs(freed - retained)][:20]
     listed = "".join(f"\n    {line}" for line in wrong) + f"\n    {seen.answer.searched()}"
     expect(not wrong, f"what is freed differs from what is retained:{listed}\n{seen.answer.where}")
     dropped = [name for name, _, freed in seen.dropped if freed is not None]
