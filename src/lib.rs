@@ -47,7 +47,7 @@
 //! | | [`system`] | system calls that leave no trace in another program's process |
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
 //! | | [`file`](mod@file) | that file as its writer extends it |
-//! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals, clock |
+//! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
 //! | | `numbered` | enums whose numbers are part of the format (private) |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`hold`] | where a process waits until `culeak run --why` has copied its memory |

@@ -1,6 +1,5 @@
 //! The lock-free parts of a recording: what many threads change at once, and another process reads meanwhile.
 
-pub mod clock;
 pub mod event_segment;
 pub mod index;
 pub mod intervals;

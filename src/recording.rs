@@ -44,7 +44,6 @@ use crate::cuda_functions::Api;
 use crate::file::File;
 use crate::file::spool::Folders;
 use crate::format::*;
-use crate::lockfree::clock::Clock;
 use crate::lockfree::index::{Entry, Index, mix};
 use crate::lockfree::intervals::Intervals;
 use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capacity, locate};
@@ -107,7 +106,6 @@ const _: () = assert!(size_of::<Often>() == 64, "one cache line");
 #[repr(C)]
 pub struct Recording {
     often: Often,
-    clock: Clock,
     file: File,
     text: SegmentedArray<AtomicU8>,
     devices: SegmentedArray<DeviceRow>,
@@ -210,7 +208,6 @@ impl Recording {
         // SAFETY: `memory` is zeroed and large enough; `file` is initialized, and zeros are valid for every other field.
         let recording = unsafe { &mut *memory };
         recording.often.started_monotonic_ns = now;
-        recording.clock.start();
         *recording.often.header.get_mut() = std::ptr::from_mut(recording.file.header_mut());
         // Byte 0 of the section belongs to no name, so that an all-zero `Text` means "no text".
         let _ = recording.text(b"\0");
@@ -273,15 +270,7 @@ impl Recording {
     /// Nanoseconds since the recording began.
     #[inline]
     pub fn now(&self) -> u64 {
-        self.clock
-            .now_in_order()
-            .saturating_sub(self.often.started_monotonic_ns)
-    }
-
-    /// As [`Recording::now`], some instructions earlier or later: for the most frequent events.
-    #[inline(always)]
-    pub fn time_of_event(&self) -> u64 {
-        self.clock.now().saturating_sub(self.often.started_monotonic_ns)
+        monotonic_ns().saturating_sub(self.often.started_monotonic_ns)
     }
 
     /// Stacks are taken once in this many bytes on average, or less often where a thread has raised the distance. To be called

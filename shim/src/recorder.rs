@@ -151,7 +151,7 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, chosen: Option<C
         bytes: event.bytes,
         requested: event.requested,
         // Exact without a stack too: the ends of contexts and of the script are compared with it.
-        time_ns: recording.time_of_event(),
+        time_ns: recording.now(),
         extra: event.extra,
         pool: event.pool,
         stack: match chosen {

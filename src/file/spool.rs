@@ -210,19 +210,12 @@ fn part_of<'b>(destination: &CStr, process: u32, part: &'b mut [u8]) -> Result<&
 
 /// Removes what a process left that was killed while it copied.
 pub fn remove_part(destination: &CStr, process: u32) {
-    with_part(destination, process, remove);
-}
-
-/// Whether a process was killed while it copied.
-pub fn has_part(destination: &CStr, process: u32) -> bool {
-    let exists = |part: &CStr| Descriptor::open(part, libc::O_PATH | libc::O_NOFOLLOW).is_ok();
-    with_part(destination, process, exists).unwrap_or(false)
-}
-
-fn with_part<R>(destination: &CStr, process: u32, work: impl FnOnce(&CStr) -> R) -> Option<R> {
     // SAFETY: bytes, of which all zeros is a value.
-    let mut buffers = unsafe { Scratch::<Buffers>::zeroed() }.ok()?;
-    part_of(destination, process, &mut buffers.part).ok().map(work)
+    if let Ok(mut buffers) = unsafe { Scratch::<Buffers>::zeroed() }
+        && let Ok(part) = part_of(destination, process, &mut buffers.part)
+    {
+        remove(part);
+    }
 }
 
 /// Whether the open file is the one at this path.

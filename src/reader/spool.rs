@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::liveness::{Liveness, liveness};
 use super::{ReadError, Source, open_regular};
-use crate::file::spool::{NOTE, NOTE_MAX, deliver, has_part, read_note, remove_part, with_host};
+use crate::file::spool::{NOTE, NOTE_MAX, deliver, read_note, remove_part, with_host};
 use crate::format::{Header, recorded_bytes};
 use crate::system::{Descriptor, Errno};
 
@@ -77,18 +77,6 @@ impl Spooled {
             .map_err(|Errno(number)| io::Error::from_raw_os_error(number))?;
         remove_part(&destination, header.field(offset_of!(Header, pid)));
         Ok(true)
-    }
-
-    /// Whether the process has tried to copy the recording itself when it ended. If that failed, it has printed why.
-    pub fn was_tried(&self, note: &Path) -> bool {
-        let header = self
-            .own()
-            .ok()
-            .and_then(|file| Source { path: note, file }.header().ok());
-        header.is_some_and(|header| {
-            let ended: u64 = header.field(offset_of!(Header, ended_ns));
-            ended != 0 && !has_part(&c_path(note), header.field(offset_of!(Header, pid)))
-        })
     }
 
     /// Whether the recording is here and its header can be read.

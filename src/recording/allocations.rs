@@ -282,7 +282,7 @@ impl Recording {
             && let Some(entry) = withdrawn.entry()
         {
             let site = total.map(|total| total.number.load(Relaxed));
-            let time_ns = time_ns.unwrap_or_else(|| self.time_of_event());
+            let time_ns = time_ns.unwrap_or_else(|| self.now());
             self.log_event(shard, key, &entry, Op::Freed, site, time_ns);
         }
     }

@@ -1,6 +1,6 @@
 //! Recordings that killed processes left in a local folder (`culeak::file::spool`), copied to where the user wants them.
 //!
-//! A process that ends by `exit` copies its recording itself, and prints why if it cannot. Processes that still run do so later.
+//! A process that ends by `exit` copies its recording itself. Processes that still run do so later.
 
 use std::path::Path;
 
@@ -17,9 +17,7 @@ pub fn deliver(folder: &Path, tag: &str) {
         let Some(spooled) = reader::spooled(&path) else {
             continue;
         };
-        if let Err(error) = spooled.deliver(&path)
-            && !spooled.was_tried(&path)
-        {
+        if let Err(error) = spooled.deliver(&path) {
             let (path, spool) = (path.display(), spooled.spool.display());
             let state = match spooled.is_readable() {
                 true => format!("it is complete in {spool}"),

@@ -60,7 +60,8 @@ pub fn running() -> Option<&'static Recording> {
 #[cold]
 #[inline(never)]
 fn forget_parent_once(mark: &AtomicU32) {
-    // A handler that runs now would wait for this thread.
+    // A handler that runs now, or a thread that ends here, would leave the others waiting.
+    let _uncancelled = Uncancelled::begin();
     let _signals = BlockedSignals::all();
     if mark.compare_exchange(0, FORGETTING, Relaxed, Relaxed).is_ok() {
         forget_parent();
@@ -92,13 +93,15 @@ fn start(loss: Loss) -> Option<&'static Recording> {
     let began = milliseconds();
     loop {
         let now = milliseconds();
+        // Signed: the creator may have begun just after `now`.
+        let is_long_ago = |time: u32| now.wrapping_sub(time).cast_signed() > TIMEOUT_MS as i32;
         // SAFETY: no preconditions.
         let pid = unsafe { libc::getpid() } as u32;
         match STATE.compare_exchange(NOT_STARTED, pack(now, pid), AcqRel, Acquire) {
             Ok(_) => break,
             Err(RUNNING) => match running() {
                 Some(recording) => return Some(recording),
-                None if now.wrapping_sub(began) > TIMEOUT_MS => return give_up(loss),
+                None if is_long_ago(began) => return give_up(loss),
                 // Another thread of this child is forgetting the parent's.
                 None => {
                     drop(signals);
@@ -113,8 +116,7 @@ fn start(loss: Loss) -> Option<&'static Recording> {
                     // Forked while the parent was creating its own; the creating thread does not exist here.
                     let _ = STATE.compare_exchange(creating, NOT_STARTED, Relaxed, Relaxed);
                     forget_lost();
-                } else if now.wrapping_sub(since).cast_signed() > TIMEOUT_MS as i32 {
-                    // Signed: the creator may have begun just after `now`.
+                } else if is_long_ago(since) || is_long_ago(began) {
                     return give_up(loss);
                 } else {
                     drop(signals);
@@ -124,6 +126,7 @@ fn start(loss: Loss) -> Option<&'static Recording> {
             }
         }
     }
+    closing::in_this_process();
     let recording = if search::is_second_copy() {
         None
     } else {
@@ -205,7 +208,6 @@ extern "C" fn forget_parent() {
     if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
         recording.forked();
     }
-    STATE.store(NOT_STARTED, Release);
     forget_lost();
     messages::forked();
     auto_snapshot::forked();
@@ -216,6 +218,8 @@ extern "C" fn forget_parent() {
     closing::forked();
     stacks::forked();
     loader::forked();
+    // Last: another thread may create a recording now.
+    STATE.store(NOT_STARTED, Release);
 }
 
 /// Registers a handler of `exit`. Handlers run in reverse order of registration: registered at the first events, this

@@ -4,7 +4,7 @@
 //! address is used.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Calls of `dlclose` that are running, in all threads.
 #[unsafe(link_section = ".data.culeak_events")]
@@ -21,11 +21,7 @@ culeak_walker::thread_variable! {
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 pub fn began() {
-    static ONCE: AtomicBool = AtomicBool::new(false);
-    if !ONCE.swap(true, Relaxed) {
-        // SAFETY: the handler only changes atomics, and this library is never unloaded.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
+    in_this_process();
     // AcqRel: pairs with the Acquire in `is_running`: what starts after this sees it.
     RUNNING.fetch_add(1, AcqRel);
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
@@ -33,13 +29,28 @@ pub fn began() {
 }
 
 pub fn ended() {
-    culeak_walker::closing_ended();
     RUNNING_HERE.with(|here| here.set(here.get().saturating_sub(1)));
-    RUNNING.fetch_sub(1, AcqRel);
+    // 0 if another thread of a forked child has forgotten this call with those of the parent.
+    let was_counted = RUNNING.fetch_update(AcqRel, Relaxed, |running| running.checked_sub(1));
+    if was_counted.is_ok() {
+        culeak_walker::closing_ended();
+    }
+}
+
+/// To be called before a call of `dlclose` counts, and before a recording starts: forgets the calls of a parent.
+pub fn in_this_process() {
+    /// The process that has called this last; 0: none has, so no calls were counted.
+    static PROCESS: AtomicU32 = AtomicU32::new(0);
+    // SAFETY: no preconditions.
+    let own = unsafe { libc::getpid() } as u32;
+    let before = PROCESS.swap(own, Relaxed);
+    if before != 0 && before != own {
+        forked();
+    }
 }
 
 /// In a forked child: the calls of the parent's other threads never end here.
-pub extern "C" fn forked() {
+pub fn forked() {
     let here = RUNNING_HERE.with(Cell::get);
     RUNNING.store(here, Release);
     culeak_walker::forked();
@@ -69,6 +80,7 @@ mod tests {
         // SAFETY: the child changes atomics and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            in_this_process();
             // SAFETY: no preconditions.
             unsafe { libc::_exit(i32::from(finds())) };
         }
