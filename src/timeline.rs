@@ -52,20 +52,8 @@ impl Site {
     /// The call of memory that was allocated here by this thread of the snapshot. Events lack everything else.
     pub fn call(&self, thread: usize) -> Call {
         Call {
-            kind: self.kind,
             domain: self.domain.clone(),
-            api: self.api.clone(),
-            device: self.device,
-            context: None,
-            stream: None,
-            pool: None,
-            thread,
-            sample_bytes: None,
-            references: 0,
-            mappings: 0,
-            nodes: None,
-            shared: None,
-            kernel: None,
+            ..Call::new(self.kind, &*self.api, self.device, thread)
         }
     }
 }

@@ -61,6 +61,28 @@ pub struct Call {
     pub kernel: Option<String>,
 }
 
+impl Call {
+    /// A call of which no more than this is known.
+    pub fn new(kind: Kind, api: impl Into<String>, device: Option<usize>, thread: usize) -> Call {
+        Call {
+            kind,
+            domain: None,
+            api: api.into(),
+            device,
+            context: None,
+            stream: None,
+            pool: None,
+            shared: None,
+            thread,
+            sample_bytes: None,
+            references: 0,
+            mappings: 0,
+            nodes: None,
+            kernel: None,
+        }
+    }
+}
+
 fn is_zero(n: &u32) -> bool {
     *n == 0
 }

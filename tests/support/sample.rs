@@ -155,20 +155,9 @@ impl Sample {
             let number = self.0.allocations.len() as u64 + 1;
             let physical = kind.place() != culeak::kind::Place::Nowhere;
             let call = Call {
-                kind,
-                domain: None,
-                api: api.to_owned(),
-                device: kind.place().on_device().then_some(0),
                 context: Some(0),
                 stream: (kind == Kind::Async).then_some(Stream::LegacyDefault),
-                pool: None,
-                thread: 0,
-                sample_bytes: None,
-                references: 0,
-                mappings: 0,
-                nodes: None,
-                shared: None,
-                kernel: None,
+                ..Call::new(kind, api, kind.place().on_device().then_some(0), 0)
             };
             self.0.allocations.push(Allocation {
                 address: 0x7f5a_0000_0000 + number * 0x1000_0000,

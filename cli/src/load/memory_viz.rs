@@ -234,20 +234,8 @@ impl<'i> Reader<'_, 'i> {
         };
         let stack = self.cache_stack(segment)?;
         let call = Call {
-            kind: Kind::Device,
-            domain: None,
-            api: "CUDACachingAllocator".to_owned(),
-            device: Some(device),
-            context: None,
             stream: Some(stream),
-            pool: None,
-            thread: 0,
-            sample_bytes: None,
-            references: 0,
-            mappings: 0,
-            nodes: None,
-            shared: None,
-            kernel: None,
+            ..Call::new(Kind::Device, "CUDACachingAllocator", Some(device), 0)
         };
         let tensor = Call {
             kind: Kind::Tensor,

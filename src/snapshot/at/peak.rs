@@ -94,20 +94,8 @@ impl Snapshot {
 
 fn call_of(sum: &AtPeak, thread: usize) -> Call {
     Call {
-        kind: sum.kind,
         domain: sum.domain.clone(),
-        api: sum.api.clone(),
-        device: sum.device,
-        context: None,
-        stream: None,
-        pool: None,
-        thread,
-        sample_bytes: None,
-        references: 0,
-        mappings: 0,
-        nodes: None,
-        shared: None,
-        kernel: None,
+        ..Call::new(sum.kind, &*sum.api, sum.device, thread)
     }
 }
 
