@@ -448,6 +448,11 @@ impl Native {
         self.classes.chunk(copy, chunk)
     }
 
+    /// Whether this chunk has an object that was destroyed, and that only weak pointers refer to.
+    pub fn is_destroyed(&mut self, copy: &Copy, chunk: u64) -> bool {
+        self.classes.is_destroyed(copy, chunk)
+    }
+
     /// As [`Native::class_id`], of chunks that were asked for before; `None` if this one was not.
     pub fn known_class_id(&self, copy: &Copy, chunk: u64) -> Option<Option<ClassId>> {
         self.classes.known(copy, chunk)

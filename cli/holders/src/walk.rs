@@ -314,6 +314,7 @@ impl<'w, 's> Walk<'w, 's> {
                     );
                     match kind {
                         Kind::Leaf => {}
+                        kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {}
                         _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.unnamed_words(node, chunk),

@@ -118,6 +118,27 @@ fn stale_words_do_not_lower_what_a_tensor_retains() {
 }
 
 #[test]
+fn an_object_that_only_weak_pointers_refer_to_holds_nothing() {
+    let program = Program::start(&["-DSHARED"]);
+    let holders = program.search();
+    let retained: Vec<u64> = (holders.retainers.iter())
+        .filter(|retainer| retainer.name.starts_with("parameters in program"))
+        .map(|retainer| retainer.bytes)
+        .collect();
+    assert_eq!(retained, [program.bytes_of("parameters")], "{:#?}", holders.retainers);
+    let block = (program.blocks.iter())
+        .find(|block| program.holders[&block.address].as_deref() == Some("other_block"))
+        .expect("printed");
+    let found = holders
+        .blocks
+        .iter()
+        .find(|found| found.address == block.address)
+        .expect("answered");
+    let path = &holders.paths[found.path];
+    assert!(path.origin.starts_with("other_block in program"), "{path:#?}");
+}
+
+#[test]
 fn a_stale_word_is_no_shortcut_through_a_graph() {
     for options in KINDS {
         let program = Program::start(options);

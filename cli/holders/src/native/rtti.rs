@@ -122,6 +122,18 @@ impl Classes {
         }
     }
 
+    /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Weak pointers keep the
+    /// memory; the object's destructor has run, and its words are those that it left.
+    #[inline]
+    pub fn is_destroyed(&mut self, copy: &Copy, start: u64) -> bool {
+        let offset = self.object(copy, start).and_then(|class| self.shared[class.0 as usize]);
+        match offset {
+            None => false,
+            Some((IN_LIBCXX, _)) => copy.word(start + 8) == u64::MAX,
+            Some(_) => copy.word(start + 8) & u64::from(u32::MAX) == 0,
+        }
+    }
+
     /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
     pub fn known(&self, copy: &Copy, start: u64) -> Option<Option<ClassId>> {
         let object = |address: u64| {
@@ -224,11 +236,13 @@ fn contain(ranges: &[Range<u64>], address: u64) -> bool {
 }
 
 /// Control blocks of shared pointers that contain their object: a part of the mangled name, the name, and at which offset the
-/// object is.
+/// object is. Before it are the numbers of owners and of weak pointers: of 4 bytes each in libstdc++, and in libc++ of 8 and less
+/// one.
 const CONTROL_BLOCKS: [(&str, &str, u64); 2] = [
     ("_Sp_counted_ptr_inplace", "std::_Sp_counted_ptr_inplace<", 16),
-    ("__shared_ptr_emplace", "std::__1::__shared_ptr_emplace<", 24),
+    ("__shared_ptr_emplace", "std::__1::__shared_ptr_emplace<", IN_LIBCXX),
 ];
+const IN_LIBCXX: u64 = 24;
 
 /// `Foo<int, 3>` of `Foo<int, 3>, std::allocator<void>, …`.
 fn first_argument(arguments: &str) -> Option<&str> {

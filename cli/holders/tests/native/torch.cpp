@@ -167,6 +167,9 @@ struct AccumulateGrad : Node {
 struct AutogradMeta : c10::AutogradMetaInterface {
     Tensor grad;
     NodePtr grad_fn;
+#ifdef SHARED
+    std::weak_ptr<Node> accumulator;
+#endif
 };
 
 } // namespace torch::autograd
@@ -256,6 +259,7 @@ struct Raw {
     long more[4] = {};
 } *raw;
 void *to_allocator;
+c10::DataPtr other_block;
 
 static c10::DataPtr block(const char *expected, size_t bytes) {
     auto data = c10::allocate(bytes);
@@ -296,6 +300,37 @@ __attribute__((noinline)) static void hold() {
     cached = block("lost", 6144);
 }
 
+#ifdef SHARED
+// Parameters after a training: each has a weak pointer to the node that has accumulated its gradient, and the memory of this
+// node still has its pointers. A word of other memory leads to one of the parameters.
+struct Parameter {
+    Tensor data;
+    virtual ~Parameter() = default;
+};
+std::vector<Parameter *> parameters;
+struct Words {
+    const void *stale[6];
+} *words;
+
+__attribute__((noinline)) static void train() {
+    auto other = block("held other_block", 2560);
+    other_block = other;
+    for (int number = 0; number < 6; number++) {
+        auto *parameter = new Parameter();
+        parameter->data = tensor("held parameters");
+        auto meta = std::make_unique<AutogradMeta>();
+        auto node = std::make_shared<AccumulateGrad>();
+        node->variable = parameter->data;
+        node->scratch[2] = static_cast<char *>(other.data) + 256 * number;
+        meta->accumulator = node;
+        parameter->data->meta = std::move(meta);
+        parameters.push_back(parameter);
+    }
+    words = new Words{};
+    words->stale[3] = parameters[2]->data.object;
+}
+#endif
+
 // What the functions above left on the stack.
 __attribute__((noinline)) static void clear_stack() {
     volatile char unused[16384];
@@ -309,6 +344,9 @@ int main() {
         all.push_back(tensor("held all"));
     }
     hold();
+#ifdef SHARED
+    train();
+#endif
     to_allocator = c10::allocator;
     clear_stack();
     printf("ready\n");
