@@ -72,6 +72,8 @@ pub struct Searched<'c, 's> {
     pub found: Vec<Found>,
     /// References that hold nothing.
     pub(crate) stale: Stale,
+    /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.
+    pub(crate) circles: HashSet<NodeId, FixedState>,
     /// References that may hold something, but free nothing for certain.
     unusual: Vec<(NodeId, NodeId)>,
     /// References that led to no live object.
@@ -85,6 +87,7 @@ pub struct Searched<'c, 's> {
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
+const CIRCLE: &str = "objects of C++ that own each other hold it, so no reference from outside frees it";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
 const SHARED: &str = "in memory shared with other processes";
@@ -387,6 +390,7 @@ fn examine<'c, 's>(
         garbage,
         found,
         stale: Stale::default(),
+        circles: HashSet::default(),
         unusual,
         torn,
         stopped,
@@ -398,12 +402,22 @@ impl Searched<'_, '_> {
     /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
     fn complete(&mut self) {
         variables::split(self);
-        let mut stale = Stale::find(self);
+        let (mut stale, circles) = Stale::find(self);
         for (from, to) in std::mem::take(&mut self.unusual) {
             stale.add(from, to);
         }
         stale.mend(self);
         self.stale = stale;
+        self.circles = circles;
+        if self.circles.is_empty() {
+            return;
+        }
+        let is_sure = |found: &&mut Found| found.class == Class::Held && !found.possibly && found.note.is_none();
+        for found in self.found.iter_mut().filter(is_sure) {
+            if self.circles.contains(&found.last.0) {
+                found.note = Some(CIRCLE);
+            }
+        }
     }
 }
 

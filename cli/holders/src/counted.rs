@@ -33,6 +33,8 @@ use crate::parallel;
 use crate::python::TypeId;
 use crate::walk::{Kind, kind_of_class};
 
+mod circles;
+
 /// What owns a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Owner {
@@ -130,8 +132,8 @@ impl Stale {
         }
     }
 
-    /// Finds them among all references of the graph.
-    pub fn find(searched: &mut Searched) -> Stale {
+    /// Finds them among all references of the graph. Also the objects that own each other, with all that these own.
+    pub fn find(searched: &mut Searched) -> (Stale, HashSet<NodeId, FixedState>) {
         let mut search = Find {
             searched,
             kinds: HashMap::default(),
@@ -379,7 +381,7 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    fn judge(mut self) -> Stale {
+    fn judge(mut self) -> (Stale, HashSet<NodeId, FixedState>) {
         /// Each decides more fields.
         const PASSES: usize = 4;
         self.mentions.sort_unstable();
@@ -392,17 +394,23 @@ impl Find<'_, '_, '_> {
             certain = next;
         }
         let mut stale = Stale::default();
+        let mut owns = Vec::new();
         for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
-            if number(mentions, &certain) != self.count(mentions[0].to) {
+            let count = self.count(mentions[0].to);
+            let is_explained = number(mentions, &certain) == count;
+            if !is_explained && counted(mentions) != count {
                 continue;
             }
             for of_one in mentions.chunk_by(|a, b| a.from == b.from) {
-                if number(of_one, &certain) == 0 {
-                    stale.add(of_one[0].from, of_one[0].to);
+                let Mention { from, to, .. } = of_one[0];
+                match number(of_one, &certain) {
+                    0 if is_explained => stale.add(from, to),
+                    0 => {}
+                    _ => owns.push((from, to)),
                 }
             }
         }
-        stale
+        (stale, circles::circles(&owns))
     }
 
     fn count(&self, node: NodeId) -> u64 {
@@ -417,8 +425,7 @@ impl Find<'_, '_, '_> {
         let (mut right, mut wrong) = (vec![0u32; known.len()], vec![0u32; known.len()]);
         for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
             let count = self.count(mentions[0].to);
-            let counted = |mention: &&Mention| mention.what != What::Uncounted;
-            let (all, of_known) = (mentions.iter().filter(counted).count() as u64, number(mentions, known));
+            let (all, of_known) = (counted(mentions), number(mentions, known));
             for mention in mentions {
                 let What::Field(field) = mention.what else { continue };
                 let field = field as usize;
@@ -458,6 +465,11 @@ fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> O
     *steps = steps.saturating_sub(references.len() as u64);
     let found = references.iter().find(|reference| leads_there(reference.target));
     found.map(|reference| reference.edge)
+}
+
+/// How many of these may own the object.
+fn counted(mentions: &[Mention]) -> u64 {
+    (mentions.iter().filter(|mention| mention.what != What::Uncounted)).count() as u64
 }
 
 /// How many of these are words of certain fields.

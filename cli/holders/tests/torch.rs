@@ -139,6 +139,29 @@ fn an_object_that_only_weak_pointers_refer_to_holds_nothing() {
 }
 
 #[test]
+fn no_reference_frees_objects_that_own_each_other() {
+    for options in KINDS {
+        let program = Program::start(options);
+        let holders = program.search();
+        let is_of = |name: &str| name.starts_with("circular in program");
+        assert!(
+            !holders.retainers.iter().any(|retainer| is_of(&retainer.name)),
+            "{options:?}: {:#?}",
+            holders.retainers
+        );
+        let paths: Vec<_> = (holders.blocks.iter())
+            .map(|block| &holders.paths[block.path])
+            .filter(|path| is_of(&path.origin))
+            .collect();
+        assert_eq!(paths.len(), 2, "{options:?}");
+        for path in paths {
+            let note = path.note.as_deref().unwrap_or_default();
+            assert!(note.contains("own each other"), "{options:?}: {path:#?}");
+        }
+    }
+}
+
+#[test]
 fn a_stale_word_is_no_shortcut_through_a_graph() {
     for options in KINDS {
         let program = Program::start(options);

@@ -88,7 +88,8 @@ fn parents(tree: &[Dominated], of: &[u32]) -> Vec<Option<usize>> {
     of.iter().map(|&place| above(place).map(|nth| nth as usize)).collect()
 }
 
-/// Where the graph is entered: roots, and the variables of modules, because a module is no holder that one could drop.
+/// Where the graph is entered: roots, the variables of modules, because a module is no holder that one could drop, and what is not
+/// freed with the references to it.
 fn entries(names: &mut Names) -> Vec<u32> {
     let graph = &names.searched.graph;
     let mut entries = Vec::new();
@@ -118,6 +119,7 @@ fn entries(names: &mut Names) -> Vec<u32> {
             );
         }
     }
+    entries.extend(names.searched.circles.iter().map(|node| node.0));
     entries.sort_unstable();
     entries.dedup();
     entries
@@ -137,6 +139,9 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
     for place in 0..entries.len() as u32 {
         let Dominated { node, count, .. } = entries[place as usize];
         if count == 0 {
+            continue;
+        }
+        if names.searched.circles.contains(&NodeId(node)) {
             continue;
         }
         let is_shared = tree.holders(place).nth(1).is_some();

@@ -242,9 +242,23 @@ static Tensor saving(const char *expected, const Tensor &stale) {
     return made;
 }
 
+// A tensor whose gradient has a graph that leads back to it.
+static Tensor circle(const char *expected) {
+    Tensor made = tensor(expected), gradient = tensor(expected);
+    auto *leaf_node = new AccumulateGrad();
+    leaf_node->variable = made;
+    auto of_gradient = std::make_unique<AutogradMeta>();
+    of_gradient->grad_fn = after(own(leaf_node));
+    gradient->meta = std::move(of_gradient);
+    auto meta = std::make_unique<AutogradMeta>();
+    meta->grad = gradient;
+    made->meta = std::move(meta);
+    return made;
+}
+
 // ---- what the program holds ----
 
-Tensor *with_gradient, *saving_graph;
+Tensor *circular, *with_gradient, *saving_graph;
 std::vector<Tensor> *all_leaves;
 Tensor *long_graph, *other_graph, *shared_graph, *second_holder;
 c10::DataPtr workspace;
@@ -288,6 +302,7 @@ __attribute__((noinline)) static void hold() {
     all_leaves = new std::vector<Tensor>();
     for (int leaf = 0; leaf < 4; leaf++)
         all_leaves->push_back(with_grad("held all_leaves"));
+    circular = new Tensor(circle("held circular"));
     with_gradient = new Tensor(with_grad("held with_gradient"));
     auto *meta = static_cast<AutogradMeta *>((*with_gradient)->meta.get());
     saving_graph = new Tensor(saving("held saving_graph", meta->grad));
