@@ -54,9 +54,21 @@ class Answer:
                 yield name.group(1), retainer["bytes"]
 
     def unretained(self, name):
-        """Blocks whose path begins with this global of the main module, but of which it is not known what frees them."""
+        """Blocks whose path begins with this global of the main module, but of which it is not known what frees them: also those that
+        memory of a library without symbols holds, too, since its words may be stale."""
         is_of = re.compile(rf"__main__\.{re.escape(name)}\b")
-        return [block for block in self.of_class("held") if block.get("retainer") is None and is_of.match(block["origin"])]
+        has_no_symbol = re.compile(r"\S+\.so[.\d]*\+0x[0-9a-f]+$")
+
+        def is_known(block):
+            at = block.get("retainer")
+            while at is not None:
+                also = self.retainers[at].get("also")
+                if also and all(has_no_symbol.match(other) for other in also):
+                    return False
+                at = self.retainers[at].get("parent")
+            return block.get("retainer") is not None
+
+        return [block for block in self.of_class("held") if is_of.match(block["origin"]) and not is_known(block)]
 
 
 def tell(block):

@@ -3,7 +3,7 @@
 //! ```text
 //! record:    … size of the block … its address … previous, next record        one per block, all of one size
 //! table:     key: address of the block, value: its record
-//! DataPtr:   address, context, function that frees it                          holds the block
+//! DataPtr:   address, function that frees it, context                          holds the block
 //! ```
 //!
 //! A storage holds a block by a `DataPtr`. So does C++ code that has one of its own: workspaces of libraries, buffers of
@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use crate::copy::{Copy, PAGE};
-use crate::graph::{BlockEdge, NodeKind, Root};
+use crate::graph::{BlockEdge, NodeKind, Phase, Root};
 use crate::native::{Chunk, Heap};
 use crate::parallel;
 use crate::walk::{Pointer, Walk};
@@ -96,7 +96,9 @@ impl Records {
                 phase: walk.graph.phase(edge.node),
                 weak: !is_data || walk.graph.is_weak(edge.node),
             };
-            if best.is_none_or(|best| (pointer.weak, pointer.phase) < (best.weak, best.phase)) {
+            // A stale word points into the block as likely as to its start.
+            let order = |of: Pointer| (of.weak, of.phase >= Phase::Stacks, of.interior, of.phase);
+            if best.is_none_or(|best| order(pointer) < order(best)) {
                 best = Some(pointer);
             }
         }
@@ -128,8 +130,15 @@ fn is_data_pointer(copy: &Copy, place: u64) -> bool {
         let region = copy.region(address);
         region.is_some_and(|region| region.executable && region.name.starts_with('/'))
     };
-    let follows = |start: u64| copy.word(start.wrapping_add(8)) != 0 && is_code(copy.word(start.wrapping_add(16)));
-    follows(place) || copy.word(place.wrapping_sub(8)) == copy.word(place) && follows(place.wrapping_sub(8))
+    let word = |nth: u64, start: u64| copy.word(start.wrapping_add(8 * nth));
+    // A pointer with a function that frees it: libstdc++ has the function first.
+    let follows = |start: u64, context: u64| word(context, start) != 0 && is_code(word(3 - context, start));
+    let is_data = |start: u64| follows(start, 1) || follows(start, 2);
+    let is_context = |context: u64| {
+        let start = place.wrapping_sub(8 * context);
+        word(0, start) == copy.word(place) && follows(start, context)
+    };
+    is_data(place) || is_context(1) || is_context(2)
 }
 
 /// The form of the records. `None`: no form is like that.

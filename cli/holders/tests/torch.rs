@@ -43,7 +43,8 @@ fn compile(folder: &Path, name: &str, options: &[&str]) -> PathBuf {
 impl Program {
     fn start(options: &[&str]) -> Program {
         let folder = tempfile::tempdir().expect("a folder");
-        compile(folder.path(), "libc10_cuda.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
+        let library = ["-DALLOCATOR", "-shared", "-fPIC"];
+        compile(folder.path(), "libc10_cuda.so", &[options, &library].concat());
         let linked = ["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"];
         let program = compile(folder.path(), "program", &[options, &linked].concat());
         let mut child = Command::new(program).stdout(Stdio::piped()).spawn().expect("started");
@@ -184,31 +185,33 @@ fn a_stale_word_is_no_shortcut_through_a_graph() {
 
 #[test]
 fn whatever_has_a_pointer_to_a_block_holds_it_but_the_records_of_the_allocator() {
-    let program = Program::start(&[]);
-    let holders = program.search();
-    let mut mistakes = Vec::new();
-    for block in &holders.blocks {
-        let path = &holders.paths[block.path];
-        let is_right = match &program.holders[&block.address] {
-            Some(global) => path.class == Class::Held && path.origin.starts_with(&format!("{global} in ")),
-            None => path.class == Class::Lost && path.note.as_deref().is_some_and(|note| note.contains("records")),
+    for options in KINDS {
+        let program = Program::start(options);
+        let holders = program.search();
+        let mut mistakes = Vec::new();
+        for block in &holders.blocks {
+            let path = &holders.paths[block.path];
+            let is_right = match &program.holders[&block.address] {
+                Some(global) => path.class == Class::Held && path.origin.starts_with(&format!("{global} in ")),
+                None => path.class == Class::Lost && path.note.as_deref().is_some_and(|note| note.contains("records")),
+            };
+            // A variable of a function has a longer name.
+            let is_static = path.origin.contains("all");
+            if !is_right && !is_static {
+                mistakes.push(format!("{:?}: {path:?}", program.holders[&block.address]));
+            }
+        }
+        assert!(mistakes.is_empty(), "{options:?}: {mistakes:#?}");
+        assert_eq!(holders.blocks.len(), program.blocks.len());
+        // One that has the function that frees it is no stale word.
+        let is_sure = |name: &str| {
+            let mut paths = holders.paths.iter();
+            !paths.any(|path| path.origin.starts_with(name) && path.possibly)
         };
-        // A variable of a function has a longer name.
-        let is_static = path.origin.contains("all");
-        if !is_right && !is_static {
-            mistakes.push(format!("{:?}: {path:?}", program.holders[&block.address]));
+        for name in ["workspace in ", "workspaces in "] {
+            assert!(is_sure(name), "{name}, {options:?}");
         }
     }
-    assert!(mistakes.is_empty(), "{mistakes:#?}");
-    assert_eq!(holders.blocks.len(), program.blocks.len());
-    // One that has the function that frees it is no stale word.
-    let sure = |name: &str| {
-        !holders
-            .paths
-            .iter()
-            .any(|path| path.origin.starts_with(name) && path.possibly)
-    };
-    assert!(sure("workspace in ") && sure("workspaces in "));
 }
 
 /// What each global retains is freed when it is deleted: the program says how much that is.

@@ -15,10 +15,17 @@
 
 namespace c10 {
 
-// What a library or a storage has of a block.
+// What a library or a storage has of a block. In the memory of a std::unique_ptr, the function that frees comes first in libstdc++
+// and last in libc++.
 struct DataPtr {
-    void *data = nullptr, *context = nullptr;
+    void *data = nullptr;
+#ifdef SHARED
+    void *context = nullptr;
     void (*free)(void *) = nullptr;
+#else
+    void (*free)(void *) = nullptr;
+    void *context = nullptr;
+#endif
     long device = 0;
 };
 
@@ -70,7 +77,10 @@ DataPtr allocate(size_t bytes) {
     if (own->last)
         own->last->next = block;
     own->last = own->blocks[block->ptr] = block;
-    return {block->ptr, block->ptr, free_block, 0};
+    DataPtr data;
+    data.data = data.context = block->ptr;
+    data.free = free_block;
+    return data;
 }
 
 } // namespace c10
