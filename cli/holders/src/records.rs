@@ -124,21 +124,22 @@ impl Records {
     }
 }
 
-/// Whether the word at this place begins a `DataPtr`, or is its context.
+/// Whether the word at this place begins a `DataPtr`, or is its context. Of a `std::unique_ptr` with a function, libstdc++ has the
+/// function first.
 fn is_data_pointer(copy: &Copy, place: u64) -> bool {
     let is_code = |address: u64| {
         let region = copy.region(address);
         region.is_some_and(|region| region.executable && region.name.starts_with('/'))
     };
     let word = |nth: u64, start: u64| copy.word(start.wrapping_add(8 * nth));
-    // A pointer with a function that frees it: libstdc++ has the function first.
-    let follows = |start: u64, context: u64| word(context, start) != 0 && is_code(word(3 - context, start));
-    let is_data = |start: u64| follows(start, 1) || follows(start, 2);
-    let is_context = |context: u64| {
-        let start = place.wrapping_sub(8 * context);
-        word(0, start) == copy.word(place) && follows(start, context)
-    };
-    is_data(place) || is_context(1) || is_context(2)
+    let in_libcxx = |start: u64| word(1, start) != 0 && is_code(word(2, start));
+    // An address of code follows many words of stacks, but the allocator's context is the address of the block.
+    let in_libstdcxx = |start: u64| is_code(word(1, start)) && word(2, start) == word(0, start);
+    let [before, second_before] = [8, 16].map(|bytes| place.wrapping_sub(bytes));
+    in_libcxx(place)
+        || in_libstdcxx(place)
+        || in_libcxx(before) && copy.word(before) == copy.word(place)
+        || in_libstdcxx(second_before)
 }
 
 /// The form of the records. `None`: no form is like that.
