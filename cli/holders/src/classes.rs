@@ -331,6 +331,7 @@ fn examine<'c, 's>(
         walk.search_native(Phase::Globals, &globals, &no_roots);
     }
 
+    walk.prefer_starts();
     walk.keep_tails();
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))

@@ -21,6 +21,7 @@
 
 mod apart;
 mod fields;
+mod interior;
 mod numbers;
 mod records;
 mod roots;

@@ -63,9 +63,10 @@ impl Program {
                 address,
                 bytes: bytes.parse().expect("a number"),
                 time_ns: 0,
-                of_torch: true,
+                of_torch: expected.get(1) != Some(&"handle"),
             });
         }
+        blocks.sort_by_key(|block| block.address);
         Program {
             child,
             blocks,
@@ -160,6 +161,23 @@ fn no_reference_frees_objects_that_own_each_other() {
             assert!(note.contains("own each other"), "{options:?}: {path:#?}");
         }
     }
+}
+
+#[test]
+fn a_pointer_to_the_start_of_a_block_comes_before_one_into_it() {
+    let program = Program::start(&[]);
+    let holders = program.search();
+    let block = program.blocks.iter().find(|block| !block.of_torch).expect("printed");
+    let found = (holders.blocks.iter())
+        .find(|found| found.address == block.address)
+        .expect("answered");
+    let path = &holders.paths[found.path];
+    assert!(path.origin.starts_with("handle in program"), "{path:#?}");
+    let retainer = found.retainer.map(|retainer| &holders.retainers[retainer]);
+    assert!(
+        retainer.is_some_and(|retainer| retainer.name.starts_with("handle in program")),
+        "{retainer:#?}"
+    );
 }
 
 #[test]

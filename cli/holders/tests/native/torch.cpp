@@ -325,6 +325,10 @@ __attribute__((noinline)) static void hold() {
     cached = block("lost", 6144);
 }
 
+struct Words {
+    const void *stale[6];
+};
+
 #ifdef SHARED
 // Parameters after a training: each has a weak pointer to the node that has accumulated its gradient, and the memory of this
 // node still has its pointers. A word of other memory leads to one of the parameters.
@@ -333,9 +337,7 @@ struct Parameter {
     virtual ~Parameter() = default;
 };
 std::vector<Parameter *> parameters;
-struct Words {
-    const void *stale[6];
-} *words;
+Words *words;
 
 __attribute__((noinline)) static void train() {
     auto other = block("held other_block", 2560);
@@ -356,6 +358,26 @@ __attribute__((noinline)) static void train() {
 }
 #endif
 
+// A block that a library has for itself: only the last link of a chain points to its start, but other memory points into it.
+struct Link {
+    Link *next = nullptr;
+    void *start = nullptr;
+    virtual ~Link() = default;
+} *handle;
+Words *other_words;
+
+__attribute__((noinline)) static void create_handle() {
+    auto start = reinterpret_cast<char *>(0x5f0000000000);
+    printf("%lx %d held handle\n", (long)start, 1 << 20);
+    handle = new Link();
+    Link *last = handle;
+    for (int number = 0; number < 8; number++)
+        last = last->next = new Link();
+    last->start = start;
+    other_words = new Words{};
+    other_words->stale[2] = start + 4096;
+}
+
 // What the functions above left on the stack.
 __attribute__((noinline)) static void clear_stack() {
     volatile char unused[16384];
@@ -369,6 +391,7 @@ int main() {
         all.push_back(tensor("held all"));
     }
     hold();
+    create_handle();
 #ifdef SHARED
     train();
 #endif
