@@ -62,10 +62,11 @@ class Answer:
         def is_known(block):
             at = block.get("retainer")
             while at is not None:
-                also = self.retainers[at].get("also")
-                if also and all(has_no_symbol.match(other) for other in also):
+                retainer = self.retainers[at]
+                others = [other for other in [retainer["name"], *retainer.get("also", [])] if not is_of.match(other)]
+                if others and not retainer.get("also_unnamed") and all(has_no_symbol.match(other) for other in others):
                     return False
-                at = self.retainers[at].get("parent")
+                at = retainer.get("parent")
             return block.get("retainer") is not None
 
         return [block for block in self.of_class("held") if is_of.match(block["origin"]) and not is_known(block)]

@@ -87,7 +87,7 @@ pub struct Searched<'c, 's> {
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
-const CIRCLE: &str = "objects of C++ that own each other hold it, so no reference from outside frees it";
+pub(crate) const CIRCLE: &str = "objects of C++ that own each other hold it, so no reference from outside frees it";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
 const SHARED: &str = "in memory shared with other processes";
@@ -331,7 +331,6 @@ fn examine<'c, 's>(
         walk.search_native(Phase::Globals, &globals, &no_roots);
     }
 
-    walk.prefer_starts();
     walk.keep_tails();
     let mut found: Vec<Option<Found>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
@@ -413,10 +412,9 @@ impl Searched<'_, '_> {
         if self.circles.is_empty() {
             return;
         }
-        let is_sure = |found: &&mut Found| found.class == Class::Held && !found.possibly && found.note.is_none();
-        for found in self.found.iter_mut().filter(is_sure) {
-            if self.circles.contains(&found.last.0) {
-                found.note = Some(CIRCLE);
+        for found in &mut self.found {
+            if self.circles.contains(&found.last.0) && !found.possibly && found.class != Class::Lost {
+                found.note.get_or_insert(CIRCLE);
             }
         }
     }

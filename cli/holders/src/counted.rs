@@ -188,7 +188,9 @@ impl Find<'_, '_, '_> {
                 Kind::TensorMeta => Some(Owned::Once),
                 Kind::Tensor | Kind::PlainTensor | Kind::Storage => counts::of(self.copy(), start).map(Owned::Counted),
                 kind if kind.is_node() => {
-                    nodes.push(start);
+                    if !self.searched.native.is_destroyed(self.searched.copy, start) {
+                        nodes.push(start);
+                    }
                     counts::of(self.copy(), start).map(Owned::Counted)
                 }
                 _ => None,

@@ -390,11 +390,6 @@ impl Graph {
         &self.block_edges
     }
 
-    /// The edges to blocks at these places free nothing for certain.
-    pub(crate) fn mark_unusual(&mut self, places: &[usize]) {
-        places.iter().for_each(|place| self.block_edges[*place].unusual = true);
-    }
-
     /// The node at this address.
     #[inline]
     pub fn find(&self, copy: &Copy, address: u64) -> Option<NodeId> {

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, RootKind, Search};
 use foldhash::fast::FixedState;
 
-use crate::classes::{Found, Searched};
+use crate::classes::{CIRCLE, Found, Searched};
 use crate::copy::Copy;
 use crate::graph::{Edge, NodeId};
 use crate::{Block, Options};
@@ -265,6 +265,7 @@ impl<'b> Paths<'b> {
                 path,
                 retainer: match paths[path].changed {
                     true => None,
+                    false if paths[path].note.as_deref() == Some(CIRCLE) => None,
                     false => self.trees.retainer(index, paths[path].class),
                 },
             });

@@ -96,8 +96,9 @@ impl Records {
                 phase: walk.graph.phase(edge.node),
                 weak: !is_data || walk.graph.is_weak(edge.node),
             };
-            // A stale word points into the block as likely as to its start.
-            let order = |of: Pointer| (of.weak, of.phase >= Phase::Stacks, of.interior, of.phase);
+            // A stale word seldom equals the start of a block.
+            let is_late = |of: Pointer| !matches!(of.phase, Phase::Python | Phase::Globals);
+            let order = |of: Pointer| (of.weak, is_late(of), of.interior, of.phase);
             if best.is_none_or(|best| order(pointer) < order(best)) {
                 best = Some(pointer);
             }

@@ -21,7 +21,6 @@
 
 mod apart;
 mod fields;
-mod interior;
 mod numbers;
 mod records;
 mod roots;
@@ -110,6 +109,8 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
+    /// Objects that are or were destroyed.
+    destroyed: Vec<NodeId>,
     /// Pointers to blocks from places where the pointers to most blocks are not.
     late_blocks: Vec<(NodeId, Edge, usize, bool)>,
     /// References to chunks that usually have others, but were not reached by these.
@@ -183,6 +184,7 @@ impl<'w, 's> Walk<'w, 's> {
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
+            destroyed: Vec::new(),
             late_blocks: Vec::new(),
             unusual: Vec::new(),
             usual: Usual::default(),
@@ -315,7 +317,9 @@ impl<'w, 's> Walk<'w, 's> {
                     );
                     match kind {
                         Kind::Leaf => {}
-                        kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {}
+                        kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {
+                            self.destroyed.push(node);
+                        }
                         _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
                         Kind::Unnamed => self.unnamed_words(node, chunk),

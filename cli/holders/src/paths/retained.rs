@@ -135,13 +135,14 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
         .filter(|entry| entry.node as usize >= nodes)
         .map(|entry| entry.bytes)
         .sum();
+    let is_of_circle = of_circles(names, tree);
     let mut candidates: Vec<Candidate> = Vec::new();
     for place in 0..entries.len() as u32 {
         let Dominated { node, count, .. } = entries[place as usize];
         if count == 0 {
             continue;
         }
-        if names.searched.circles.contains(&NodeId(node)) {
+        if is_of_circle[place as usize] {
             continue;
         }
         let is_shared = tree.holders(place).nth(1).is_some();
@@ -196,6 +197,23 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
         kept.retain(|(place, _)| last.contains(place));
     }
     kept
+}
+
+/// Whether objects of C++ that own each other hold this place through native memory. Parents come first in a tree.
+fn of_circles(names: &Names, tree: &Tree) -> Vec<bool> {
+    let (graph, circles) = (&names.searched.graph, &names.searched.circles);
+    let mut found = vec![false; tree.nodes.len()];
+    if circles.is_empty() {
+        return found;
+    }
+    for place in 0..found.len() {
+        let Dominated { node, parent, .. } = tree.nodes[place];
+        let is_native = node as usize >= graph.len() || graph.kind(NodeId(node)) == NodeKind::Native;
+        let has_parent = || parent.is_some_and(|parent| found[parent as usize]);
+        let has_holder = || tree.holders(place as u32).any(|holder| found[holder as usize]);
+        found[place] = circles.contains(&NodeId(node)) || is_native && (has_parent() || has_holder());
+    }
+    found
 }
 
 /// A place that may be reported.

@@ -50,6 +50,7 @@ impl Walk<'_, '_> {
     /// Everything that was put off.
     pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
+        self.search_destroyed();
         for (from, edge, block, interior) in std::mem::take(&mut self.late_blocks) {
             if self.found[block].is_none() {
                 self.block(from, edge, block, interior);
@@ -71,6 +72,37 @@ impl Walk<'_, '_> {
                 }
             }
             self.run();
+        }
+    }
+
+    /// Puts off what objects point to whose destructor has begun: if it still runs, its members may hold what nothing else does.
+    fn search_destroyed(&mut self) {
+        for node in std::mem::take(&mut self.destroyed) {
+            let Some(chunk) = self.native.chunk(self.copy, self.graph.address(node)) else {
+                continue;
+            };
+            if !self.budget.spend(chunk.bytes / 8) {
+                return;
+            }
+            for place in 0..chunk.bytes / 8 {
+                let (edge, value) = (
+                    Edge::new(EdgeKind::Word, place),
+                    self.copy.word(chunk.start + place * 8),
+                );
+                if let Some((block, interior)) = self.index.find(value) {
+                    self.late_blocks.push((node, edge, block, interior));
+                } else if let Some(target) = self.native.chunk(self.copy, value)
+                    && let Some(id) = match self.graph.find(self.copy, target.start) {
+                        None if !self.contains_object(target) => {
+                            self.graph.add(self.copy, target.start, NodeKind::Native)
+                        }
+                        known => known.filter(|id| self.graph.kind(*id) == NodeKind::Native),
+                    }
+                    && self.graph.phase(id) == Phase::None
+                {
+                    self.late.push((id, node, edge));
+                }
+            }
         }
     }
 

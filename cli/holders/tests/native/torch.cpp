@@ -4,11 +4,13 @@
 // Compiled with -DALLOCATOR it is the library of the caching allocator. -DSHARED: nodes of autograd's graph have shared
 // pointers, as in older versions, and not counts of their own.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -252,13 +254,19 @@ static Tensor saving(const char *expected, const Tensor &stale) {
     return made;
 }
 
-// A tensor whose gradient has a graph that leads back to it.
+struct Saved {
+    long number = 1;
+    Tensor tensor;
+};
+
+// A tensor whose gradient has a graph that leads back to it. Two nodes of the graph share what they have saved.
 static Tensor circle(const char *expected) {
     Tensor made = tensor(expected), gradient = tensor(expected);
     auto *leaf_node = new AccumulateGrad();
     leaf_node->variable = made;
     auto of_gradient = std::make_unique<AutogradMeta>();
     of_gradient->grad_fn = after(own(leaf_node));
+    leaf_node->scratch[0] = at(of_gradient->grad_fn)->scratch[0] = new Saved{1, tensor(expected)};
     gradient->meta = std::move(of_gradient);
     auto meta = std::make_unique<AutogradMeta>();
     meta->grad = gradient;
@@ -283,7 +291,6 @@ struct Raw {
     long more[4] = {};
 } *raw;
 void *to_allocator;
-c10::DataPtr other_block;
 
 static c10::DataPtr block(const char *expected, size_t bytes) {
     auto data = c10::allocate(bytes);
@@ -325,10 +332,6 @@ __attribute__((noinline)) static void hold() {
     cached = block("lost", 6144);
 }
 
-struct Words {
-    const void *stale[6];
-};
-
 #ifdef SHARED
 // Parameters after a training: each has a weak pointer to the node that has accumulated its gradient, and the memory of this
 // node still has its pointers. A word of other memory leads to one of the parameters.
@@ -337,18 +340,17 @@ struct Parameter {
     virtual ~Parameter() = default;
 };
 std::vector<Parameter *> parameters;
-Words *words;
+struct Words {
+    const void *stale[6];
+} *words;
 
 __attribute__((noinline)) static void train() {
-    auto other = block("held other_block", 2560);
-    other_block = other;
     for (int number = 0; number < 6; number++) {
         auto *parameter = new Parameter();
         parameter->data = tensor("held parameters");
         auto meta = std::make_unique<AutogradMeta>();
         auto node = std::make_shared<AccumulateGrad>();
         node->variable = parameter->data;
-        node->scratch[2] = static_cast<char *>(other.data) + 256 * number;
         meta->accumulator = node;
         parameter->data->meta = std::move(meta);
         parameters.push_back(parameter);
@@ -358,31 +360,39 @@ __attribute__((noinline)) static void train() {
 }
 #endif
 
-// A block that a library has for itself: only the last link of a chain points to its start, but other memory points into it.
-struct Link {
-    Link *next = nullptr;
-    void *start = nullptr;
-    virtual ~Link() = default;
-} *handle;
-Words *other_words;
-
-__attribute__((noinline)) static void create_handle() {
-    auto start = reinterpret_cast<char *>(0x5f0000000000);
-    printf("%lx %d held handle\n", (long)start, 1 << 20);
-    handle = new Link();
-    Link *last = handle;
-    for (int number = 0; number < 8; number++)
-        last = last->next = new Link();
-    last->start = start;
-    other_words = new Words{};
-    other_words->stale[2] = start + 4096;
-}
-
-// What the functions above left on the stack.
+// What other functions left on the stack.
 __attribute__((noinline)) static void clear_stack() {
     volatile char unused[16384];
     for (size_t place = 0; place < sizeof unused; place++)
         unused[place] = 0;
+}
+
+// A thread whose destructor of an object does not return.
+struct Slow {
+    Tensor tensor;
+    ~Slow() {
+        Slow *volatile self = this;
+        is_running = true;
+        while (self)
+            pause();
+    }
+    static inline std::atomic<bool> is_running = false;
+};
+
+__attribute__((noinline)) static std::shared_ptr<Slow> make_slow() {
+    auto slow = std::make_shared<Slow>();
+    slow->tensor = tensor("held destructor");
+    return slow;
+}
+
+static void destroy() {
+    std::thread([] {
+        auto slow = make_slow();
+        clear_stack();
+        slow.reset();
+    }).detach();
+    while (!Slow::is_running)
+        usleep(1000);
 }
 
 int main() {
@@ -391,7 +401,7 @@ int main() {
         all.push_back(tensor("held all"));
     }
     hold();
-    create_handle();
+    destroy();
 #ifdef SHARED
     train();
 #endif
