@@ -80,6 +80,11 @@ impl Waiting {
     /// Searches for the holders of everything that is live, with indices and keys in the paths.
     #[track_caller]
     pub fn search(&self) -> Result<Holders, culeak_holders::Error> {
+        self.search_copies(Options::default().copies)
+    }
+
+    /// As `search`, until this many copies in succession explain no further block.
+    pub fn search_copies(&self, copies: u32) -> Result<Holders, culeak_holders::Error> {
         let snapshot = self.snapshot();
         let mut blocks: Vec<Block> = snapshot
             .allocations
@@ -94,6 +99,7 @@ impl Waiting {
         blocks.sort_by_key(|block| block.address);
         let options = Options {
             concrete: (0..blocks.len()).collect(),
+            copies,
             ..Options::default()
         };
         let live = Process::new(self.pid).expect("the process can be read");
