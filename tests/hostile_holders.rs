@@ -56,7 +56,7 @@ fn large_and_deep_heaps_are_searched_to_the_end() {
 
 #[test]
 fn a_block_that_changes_its_holder_all_the_time_is_held() {
-    // With nothing else to do, the program moves a block every few microseconds, and a copy takes milliseconds.
+    // With the machine to itself, the program often hides a block from four copies.
     const COPIES: u32 = 32;
     let (victim, _, blocks) = hostile("moving");
     for _ in 0..3 {

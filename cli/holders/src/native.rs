@@ -448,7 +448,7 @@ impl Native {
         self.classes.chunk(copy, chunk)
     }
 
-    /// Whether this chunk has an object that was destroyed, and that only weak pointers refer to.
+    /// Whether this chunk has an object whose destructor has begun.
     pub fn is_destroyed(&mut self, copy: &Copy, chunk: u64) -> bool {
         self.classes.is_destroyed(copy, chunk)
     }

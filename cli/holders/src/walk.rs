@@ -109,7 +109,7 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
-    /// Objects that are or were destroyed.
+    /// Objects whose destructor has begun.
     destroyed: Vec<NodeId>,
     /// Pointers to blocks from places where the pointers to most blocks are not.
     late_blocks: Vec<(NodeId, Edge, usize, bool)>,
@@ -434,23 +434,24 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        let Some(chunk) = self.native.chunk(self.copy, value) else {
-            return;
-        };
+        if let Some((id, start)) = self.pointed(value) {
+            self.chunk(from, edge, id, start);
+        }
+    }
+
+    /// The node of the chunk that a word points to or into, and where the chunk starts; `None` if it may not be entered there.
+    #[inline]
+    fn pointed(&mut self, value: u64) -> Option<(NodeId, u64)> {
+        let chunk = self.native.chunk(self.copy, value)?;
         if !points_into(chunk, value) {
-            return;
+            return None;
         }
-        match self.graph.find(self.copy, chunk.start) {
-            Some(id) if self.graph.kind(id) == NodeKind::Native => self.chunk(from, edge, id, chunk.start),
-            Some(_) => {}
-            None => {
-                if !self.contains_object(chunk)
-                    && let Some(id) = self.graph.add(self.copy, chunk.start, NodeKind::Native)
-                {
-                    self.chunk(from, edge, id, chunk.start);
-                }
-            }
-        }
+        let id = match self.graph.find(self.copy, chunk.start) {
+            Some(id) => id,
+            None if self.contains_object(chunk) => return None,
+            None => self.graph.add(self.copy, chunk.start, NodeKind::Native)?,
+        };
+        (self.graph.kind(id) == NodeKind::Native).then_some((id, chunk.start))
     }
 
     fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {

@@ -122,8 +122,8 @@ impl Classes {
         }
     }
 
-    /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Weak pointers keep the
-    /// memory; the object's destructor has run, and its words are those that it left.
+    /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Its destructor has begun.
+    /// If it is over, weak pointers keep the memory, with the words that it left.
     #[inline]
     pub fn is_destroyed(&mut self, copy: &Copy, start: u64) -> bool {
         let offset = self.object(copy, start).and_then(|class| self.shared[class.0 as usize]);

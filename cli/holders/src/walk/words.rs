@@ -91,13 +91,7 @@ impl Walk<'_, '_> {
                 );
                 if let Some((block, interior)) = self.index.find(value) {
                     self.late_blocks.push((node, edge, block, interior));
-                } else if let Some(target) = self.native.chunk(self.copy, value)
-                    && let Some(id) = match self.graph.find(self.copy, target.start) {
-                        None if !self.contains_object(target) => {
-                            self.graph.add(self.copy, target.start, NodeKind::Native)
-                        }
-                        known => known.filter(|id| self.graph.kind(*id) == NodeKind::Native),
-                    }
+                } else if let Some((id, _)) = self.pointed(value)
                     && self.graph.phase(id) == Phase::None
                 {
                     self.late.push((id, node, edge));
