@@ -7,6 +7,7 @@
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
+use crate::analysis::filter::no_mark;
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::point::Point;
@@ -42,29 +43,15 @@ pub struct HeldAt {
 /// # Errors
 /// It set none. The text names the marks that it set.
 pub fn times(snapshot: &Snapshot, name: &str) -> Result<Vec<u64>, String> {
-    const SHOWN: usize = 5;
     let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
     let mut times: Vec<u64> = marks.map(|mark| mark.time_ns).collect();
     times.sort_unstable();
-    if !times.is_empty() {
-        return Ok(times);
+    let (what, next) = no_mark(snapshot, name);
+    if times.is_empty() {
+        Err(format!("{what}; {next}"))
+    } else {
+        Ok(times)
     }
-    let mut known: Vec<String> = Vec::new();
-    for mark in &snapshot.marks {
-        let name = format!("{:?}", mark.name);
-        if !known.contains(&name) && known.len() <= SHOWN {
-            known.push(name);
-        }
-    }
-    if known.is_empty() {
-        return Err(format!(
-            "the program set no mark {name:?}, and no others; set marks with culeak_mark, or with NVTX under culeak run --nvtx"
-        ));
-    }
-    if known.len() > SHOWN {
-        known[SHOWN] = "…".to_owned();
-    }
-    Err(format!("the program set no mark {name:?}; it set {}", known.join(", ")))
 }
 
 /// The last mark of this name in the snapshot, and the one before it.
@@ -124,6 +111,7 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
         ..snapshot.clone()
     };
     state.taken.automatic = None;
+    state.losses.lost_events = timeline.lost;
     let known = times.iter().enumerate().filter(|&(_, &time)| time >= timeline.since_ns);
     let mut known = known.peekable();
     let mut reach = |live: &HashMap<Key, Block>, until: Option<u64>| {
