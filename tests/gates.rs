@@ -56,11 +56,13 @@ enum Source {
     Sampled,
 }
 
+type Remove = fn(&Path);
+
 /// A part that is missing: what removes it from the recording at this path, and which rules then have no verdict.
 struct Way {
     name: &'static str,
     source: Source,
-    remove: fn(&Path),
+    remove: Remove,
     touches: fn(Of) -> bool,
 }
 
@@ -278,7 +280,7 @@ fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
 #[test]
 fn what_was_seen_is_judged_if_the_user_accepts_the_rest() {
     let (log, snapshots) = (rounds(Source::Log), rounds(Source::Snapshots));
-    let accepted: [(&Outcome, fn(&Path), &str, &str); 4] = [
+    let accepted: [(&Outcome, Remove, &str, &str); 4] = [
         (
             &log,
             |path| lose(path, Loss::Allocations),

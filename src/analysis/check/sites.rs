@@ -126,7 +126,7 @@ pub(super) fn unseen(judged: &[Judged], hidden: &Hidden, rules: &Rules) -> Vec<U
             add("--max-per-site", holds(&of.row, limit));
         } else if hidden.at_most(0, 0) > limit {
             let what = format!(
-                "another call site may hold up to {} with {} allowed: {}",
+                "one call site may hold up to {} with {} allowed: {}",
                 words::bytes(hidden.at_most(0, 0)),
                 words::bytes(limit),
                 hidden.why()
