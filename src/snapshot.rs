@@ -490,6 +490,9 @@ pub struct Losses {
     /// Phases not recorded (no space, or too many).
     #[serde(default)]
     pub lost_phases: u64,
+    /// Marks not recorded, or without their name (no space, or too many).
+    #[serde(default)]
+    pub lost_marks: u64,
     /// Segments not recorded (no space, or a size that cannot be).
     #[serde(default, skip_serializing_if = "is_none")]
     pub lost_segments: u64,

@@ -25,6 +25,8 @@ pub mod window;
 
 use std::fmt;
 
+use foldhash::{HashMap, HashSet};
+
 pub use crate::format::Op;
 use crate::format::{StoredEvent, lifetime_code, lifetime_ns};
 use crate::kind::Kind;
@@ -301,6 +303,33 @@ impl Timeline {
             segments: self.segments.clone(),
             ..*self
         }
+    }
+
+    /// The indices of the frees that CUDA refused and of the events that restored their records: that memory was live all the
+    /// time.
+    pub(crate) fn undone(&self) -> HashSet<usize> {
+        let mut undone = HashSet::default();
+        let restored = self.events().filter(|event| event.op == Op::Restored);
+        let restored: HashSet<(u64, u32)> = restored.map(|event| (event.address, event.site)).collect();
+        if restored.is_empty() {
+            return undone;
+        }
+        let mut freed: HashMap<(u64, u32), usize> = HashMap::default();
+        for (nth, event) in self.events().enumerate() {
+            let key = (event.address, event.site);
+            match event.op {
+                Op::Freed if restored.contains(&key) => {
+                    freed.insert(key, nth);
+                }
+                Op::Restored => {
+                    if let Some(free) = freed.remove(&key) {
+                        undone.extend([free, nth]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        undone
     }
 
     /// The number of events.

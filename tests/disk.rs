@@ -102,6 +102,15 @@ fn a_file_size_limit_loses_records_and_nothing_else() {
     }
 }
 
+/// A test harness learns that a test was not measured.
+#[test]
+fn an_interval_that_lost_allocations_cannot_be_read() {
+    let outcome = profile("limits").arg("interval").env("CULEAK_INTERVALS", "1").run();
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, "before: 1\nfull: 0\ndone\n");
+    assert!(outcome.only_snapshot().losses.lost_allocations > 0);
+}
+
 #[test]
 fn without_room_for_any_file_the_program_runs_unrecorded() {
     for bytes in ["0", "1", "4096"] {

@@ -21,6 +21,7 @@ mod endings;
 mod ends;
 mod file_systems;
 mod frees;
+mod gates;
 mod graphs;
 mod holders;
 mod hostile_holders;

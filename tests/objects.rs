@@ -291,7 +291,7 @@ fn a_graph_for_each_request_is_named_by_line_and_fails_the_check() {
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = command(&["check", "--at", "peak", "--max-objects", "stream=0"], &outcome);
     assert!(
-        code == Some(2) && text.contains("recordings have no objects of it"),
+        code == Some(2) && text.contains("recordings have no objects of the peak"),
         "{text}"
     );
 }

@@ -454,7 +454,7 @@ fn a_check_can_fail_by_what_holds_memory() {
     );
     fs::remove_file(recording.with_extension("culeak-why")).expect("it is there");
     let unknown = check(&["--fail-on", "lost"]);
-    let stderr = String::from_utf8_lossy(&unknown.stderr).into_owned();
-    assert_eq!(unknown.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("record with culeak run --why"), "{stderr}");
+    let text = String::from_utf8_lossy(&unknown.stdout).into_owned();
+    assert_eq!(unknown.status.code(), Some(2), "{text}");
+    assert!(text.contains("record with culeak run --why"), "{text}");
 }

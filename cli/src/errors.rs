@@ -5,17 +5,28 @@
 
 use std::fmt;
 
+use culeak::analysis::check::Outcome;
+
 use crate::escape::Escaped;
 
 /// Exit code for a leak over the limit.
 pub const LEAK: u8 = 1;
-/// Exit code for wrong usage, or input that cannot be read.
+/// Exit code for wrong usage, input that cannot be read, or a check without a verdict.
 pub const USAGE: u8 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub message: String,
     pub exit: u8,
+}
+
+/// The exit code of a check.
+pub fn exit_of(outcome: Outcome) -> u8 {
+    match outcome {
+        Outcome::Passed => 0,
+        Outcome::Failed => LEAK,
+        Outcome::NoVerdict => USAGE,
+    }
 }
 
 impl Failure {

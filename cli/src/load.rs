@@ -25,6 +25,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use culeak::analysis::check::{self, Rules, Unseen, Verdict};
 use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::points::Points;
 use culeak::reader;
@@ -37,6 +38,7 @@ pub use process::{as_pid, process_lives, recording_of};
 use file::Reader;
 
 use crate::errors::Failure;
+use crate::escape::Escaped;
 use crate::progress::{self, Progress, Unit};
 
 /// A snapshot and the name of its source.
@@ -50,6 +52,28 @@ pub struct Loaded {
     pub points: Option<Points>,
     /// The events that the snapshot was read with; `None` if they were not requested or not logged.
     pub timeline: Option<Logged>,
+    /// What was asked for and is not what the snapshot shows: an older mark, for example.
+    pub unseen: Vec<Unseen>,
+}
+
+impl Loaded {
+    pub fn of(snapshot: Snapshot, source: impl Into<String>) -> Loaded {
+        Loaded {
+            snapshot,
+            source: source.into(),
+            root: None,
+            points: None,
+            timeline: None,
+            unseen: Vec::new(),
+        }
+    }
+
+    /// The verdict on it.
+    pub fn verdict(&self, rules: &Rules) -> Verdict<'_> {
+        let mut verdict = check::verdict(&self.snapshot, rules);
+        verdict.lacks(self.unseen.iter().cloned());
+        verdict
+    }
 }
 
 /// The source of one snapshot.
@@ -66,13 +90,22 @@ pub struct Found {
     pub places: Vec<Place>,
     /// What of it cannot be read, with the reason. Without places there is at least one.
     pub failures: Vec<Failure>,
+    /// What lies below it and is no input, in sentences. A check of the rest has no verdict.
+    pub left_out: Vec<String>,
 }
 
 impl Found {
     fn failed(failure: Failure) -> Found {
         Found {
-            places: Vec::new(),
             failures: vec![failure],
+            ..Found::default()
+        }
+    }
+
+    fn of(place: Place) -> Found {
+        Found {
+            places: vec![place],
+            ..Found::default()
         }
     }
 
@@ -81,6 +114,7 @@ impl Found {
         for found in found {
             all.places.extend(found.places);
             all.failures.extend(found.failures);
+            all.left_out.extend(found.left_out);
         }
         all
     }
@@ -94,10 +128,7 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
         return places_of_word(argument);
     }
     match listed::on_standard_input() {
-        Ok(None) => Found {
-            places: vec![Place::StandardInput],
-            failures: Vec::new(),
-        },
+        Ok(None) => Found::of(Place::StandardInput),
         Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))),
         Err(error) => Found::failed(file::unreadable("standard input", &error)),
     }
@@ -115,10 +146,7 @@ fn places_of_line(line: &OsStr) -> Found {
 /// The sources that a process id, a pattern or a path names.
 fn places_of_word(argument: &OsStr) -> Found {
     if let Some(pid) = as_pid(argument) {
-        return Found {
-            places: vec![Place::Process(pid)],
-            failures: Vec::new(),
-        };
+        return Found::of(Place::Process(pid));
     }
     match listed::matching(argument) {
         None => places_of_path(Path::new(argument)),
@@ -134,10 +162,7 @@ fn places_of_word(argument: &OsStr) -> Found {
 /// folder in it has recordings.
 fn places_of_path(path: &Path) -> Found {
     if !path.is_dir() {
-        return Found {
-            places: vec![Place::File(path.to_path_buf())],
-            failures: Vec::new(),
-        };
+        return Found::of(Place::File(path.to_path_buf()));
     }
     let members = Members::of(path);
     let paths = match members.recordings.is_empty() {
@@ -147,19 +172,24 @@ fn places_of_path(path: &Path) -> Found {
     without_pipes(Found {
         places: paths.into_iter().map(Place::File).collect(),
         failures: members.failures,
+        left_out: members.left_out.iter().map(ToString::to_string).collect(),
     })
 }
 
 /// Opening a pipe waits for a writer, so only those count that the user names.
 fn without_pipes(found: Found) -> Found {
-    let (pipes, places) = found.places.into_iter().partition(Place::is_pipe);
-    let (pipes, mut failures): (Vec<Place>, _) = (pipes, found.failures);
+    let (pipes, places): (Vec<Place>, _) = found.places.into_iter().partition(Place::is_pipe);
+    let mut failures = found.failures;
     failures.extend(pipes.iter().map(|pipe| {
         Failure::new(format!(
             "{pipe}: a pipe, which is read only if it is an argument itself; name it, or leave it out"
         ))
     }));
-    Found { places, failures }
+    Found {
+        places,
+        failures,
+        left_out: found.left_out,
+    }
 }
 
 impl fmt::Display for Place {
@@ -246,13 +276,7 @@ impl Place {
             }
             Place::StandardInput => (file::read_stdin(read)?, "-".to_owned()),
         };
-        Ok(Loaded {
-            snapshot,
-            source,
-            root: None,
-            points: None,
-            timeline: None,
-        })
+        Ok(Loaded::of(snapshot, source))
     }
 }
 
@@ -273,13 +297,7 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
         return one(path);
     }
     let source = path.display().to_string();
-    Ok(Loaded {
-        snapshot: file::read_pipe(bytes, &source, &reader::read)?,
-        source,
-        root: None,
-        points: None,
-        timeline: None,
-    })
+    Ok(Loaded::of(file::read_pipe(bytes, &source, &reader::read)?, source))
 }
 
 /// As [`one`], with the totals of every stack since the start.
@@ -304,7 +322,12 @@ impl Found {
     /// # Errors
     /// See [`single`].
     pub fn single(self, argument: &OsStr) -> Result<Place, Failure> {
-        let Found { mut places, failures } = self;
+        let Found {
+            mut places,
+            failures,
+            left_out,
+        } = self;
+        warn_of(&left_out);
         if let Some(failure) = failures.into_iter().next() {
             return Err(failure);
         }
@@ -323,6 +346,15 @@ pub struct Several {
     pub items: Vec<Loaded>,
     /// The number of unreadable inputs; each was reported.
     pub unreadable: usize,
+    /// As [`Found::left_out`]; each was reported.
+    pub left_out: usize,
+}
+
+/// Says what is no input.
+pub fn warn_of(left_out: &[String]) {
+    left_out
+        .iter()
+        .for_each(|sentence| progress::say(format_args!("warning: {}", Escaped(sentence))));
 }
 
 /// Reads inputs, which may be folders. Unreadable ones are reported and skipped.
@@ -353,7 +385,13 @@ fn all_by(
     arguments: &[impl AsRef<OsStr>],
     load: impl Fn(&Place) -> Result<Loaded, Failure>,
 ) -> Result<Several, Failure> {
-    let Found { places, mut failures } = Found::all(arguments.iter().map(places));
+    let Found {
+        places,
+        mut failures,
+        left_out,
+    } = Found::all(arguments.iter().map(places));
+    warn_of(&left_out);
+    let left_out = left_out.len();
     let mut items = Vec::new();
     let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
     for place in &places {
@@ -369,7 +407,11 @@ fn all_by(
     failures.iter().for_each(progress::fail);
     match last {
         Some(failure) => Err(failure),
-        None => Ok(Several { items, unreadable }),
+        None => Ok(Several {
+            items,
+            unreadable,
+            left_out,
+        }),
     }
 }
 
@@ -377,11 +419,8 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
     let (path, root) = recording_of(pid)?;
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
     Ok(Loaded {
-        snapshot,
-        source: pid.to_string(),
         root: Some(root),
-        points: None,
-        timeline: None,
+        ..Loaded::of(snapshot, pid.to_string())
     })
 }
 

@@ -204,13 +204,7 @@ impl Reading {
 }
 
 fn loaded(snapshot: Snapshot, path: &Path) -> Loaded {
-    Loaded {
-        snapshot,
-        source: path.display().to_string(),
-        root: None,
-        points: None,
-        timeline: None,
-    }
+    Loaded::of(snapshot, path.display().to_string())
 }
 
 impl Inputs for Reading {

@@ -106,7 +106,7 @@ pub enum Kind {
     Held(Class),
     /// A process that holds more than the others.
     Outlier,
-    /// An incomplete recording.
+    /// Something that a rule speaks of was not seen.
     Incomplete,
 }
 
@@ -164,7 +164,7 @@ impl Kind {
             Kind::Held(Class::OverCounted) => "CUDA memory is held by a reference that was never released.",
             Kind::Held(Class::Held) => "CUDA memory is held by a variable.",
             Kind::Outlier => "A process holds more CUDA memory than the other processes of its job.",
-            Kind::Incomplete => "Allocations could not be recorded, so the absence of leaks is not proven.",
+            Kind::Incomplete => "Something that a rule speaks of was not seen, so the absence of leaks is not proven.",
         }
     }
 }
@@ -248,7 +248,6 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
             Breach::Count { .. } if allows_nothing(verdict) => return None,
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
             Breach::Objects { .. } => Kind::Objects,
-            Breach::LostAllocations { .. } => Kind::Incomplete,
             Breach::Outlier { key: None, .. } => Kind::Outlier,
             Breach::Outlier { .. } => return None,
             Breach::Site { .. }
@@ -276,7 +275,13 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
         stack: Some(&of.row.stack),
         fingerprint: Some(of.row.stack.loose_site_fingerprint),
     });
-    whole.chain(sites).chain(classes).chain(objects).collect()
+    let unseen = verdict.unseen.iter().map(|unseen| Finding {
+        kind: Kind::Incomplete,
+        title: Escaped(&unseen.sentence()).to_string(),
+        stack: None,
+        fingerprint: None,
+    });
+    whole.chain(unseen).chain(sites).chain(classes).chain(objects).collect()
 }
 
 /// What of a call site fails although it is within limits: blocks by their class, one finding for each path, and memory that other
@@ -320,9 +325,14 @@ pub fn stack_text(stack: &CallStack) -> String {
 /// `failed: 32 MiB in 3 blocks leaked at 1 call site; 40 stream objects left at 2 call sites`.
 pub fn summary(verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
-    let result = if verdict.passed { "passed" } else { "failed" };
+    let result = text::check::result(verdict.outcome);
+    let config = verdict
+        .config
+        .iter()
+        .map(|file| format!("; limits from {}", Escaped(file)));
+    let config: String = config.collect();
     if judges_only_classes(verdict) {
-        return format!("{result}: {}", text::check::by_class(verdict, word));
+        return format!("{result}: {}{config}", text::check::by_class(verdict, word));
     }
     let when = verdict.when.iter().map(|when| format!(" {},", Escaped(when)));
     let when: String = when.collect();
@@ -339,7 +349,7 @@ pub fn summary(verdict: &Verdict) -> String {
         )
     });
     let both: Vec<String> = of_memory.into_iter().chain(of_objects).collect();
-    format!("{result}: {}", both.join("; "))
+    format!("{result}: {}{config}", both.join("; "))
 }
 
 #[cfg(test)]

@@ -119,6 +119,35 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
 }
 
 #[test]
+fn one_recording_does_not_hide_those_in_the_folders_below_it() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let below = folder.path().join("nest/rank0");
+    fs::create_dir_all(&below).expect("made");
+    let write = |path: &Path, snapshot: &culeak::snapshot::Snapshot| {
+        fs::write(path, serde_json::to_vec(snapshot).expect("JSON")).expect("written");
+    };
+    write(&folder.path().join("nest/clean.culeak"), &Sample::new().finish(0, 9));
+    let run = |words: &[&str]| {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(run(&["check", "nest"]).0, Some(0));
+    write(&below.join("leak.culeak"), &leaky());
+    let (code, said) = run(&["check", "nest"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("nest: has recordings or snapshots itself, so 1 file is left out")
+            && said.contains("nest/rank0/leak.culeak"),
+        "{said}"
+    );
+    assert_eq!(run(&["check", "nest/*.culeak"]), (Some(0), String::new()), "as it says");
+    assert_eq!(run(&["check", "nest/*.culeak", "nest/rank0"]).0, Some(1));
+    let (code, said) = run(&["report", "nest"]);
+    assert!(code == Some(0) && said.contains("1 file is left out"), "{said}");
+}
+
+#[test]
 fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for rank in 0..12_u32 {

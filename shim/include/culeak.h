@@ -87,7 +87,7 @@ __attribute__((weak)) void culeak_snapshot(const char *name);
 /* Returns the interval's number; 0 if intervals are not measured. */
 __attribute__((weak)) unsigned culeak_interval_begin(const char *name, unsigned long long limit);
 /* Reads the interval of one device; device -1: of all devices together, -2: of page-locked host memory. Returns 1, or 0 if
- * another interval has begun or no memory of that device was recorded. */
+ * another interval has begun, no memory of that device was recorded, or an allocation of the interval could not be recorded. */
 __attribute__((weak)) int culeak_interval_read(unsigned number, int device, struct culeak_interval *out);
 
 /* A macro's name is not expanded again inside its expansion, so these call the functions. */

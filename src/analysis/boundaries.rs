@@ -7,6 +7,7 @@
 use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
+use crate::analysis::filter::no_mark;
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::point::Point;
@@ -42,29 +43,15 @@ pub struct HeldAt {
 /// # Errors
 /// It set none. The text names the marks that it set.
 pub fn times(snapshot: &Snapshot, name: &str) -> Result<Vec<u64>, String> {
-    const SHOWN: usize = 5;
     let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
     let mut times: Vec<u64> = marks.map(|mark| mark.time_ns).collect();
     times.sort_unstable();
-    if !times.is_empty() {
-        return Ok(times);
+    let (what, next) = no_mark(snapshot, name);
+    if times.is_empty() {
+        Err(format!("{what}; {next}"))
+    } else {
+        Ok(times)
     }
-    let mut known: Vec<String> = Vec::new();
-    for mark in &snapshot.marks {
-        let name = format!("{:?}", mark.name);
-        if !known.contains(&name) && known.len() <= SHOWN {
-            known.push(name);
-        }
-    }
-    if known.is_empty() {
-        return Err(format!(
-            "the program set no mark {name:?}, and no others; set marks with culeak_mark, or with NVTX under culeak run --nvtx"
-        ));
-    }
-    if known.len() > SHOWN {
-        known[SHOWN] = "…".to_owned();
-    }
-    Err(format!("the program set no mark {name:?}; it set {}", known.join(", ")))
 }
 
 /// The last mark of this name in the snapshot, and the one before it.
@@ -124,6 +111,7 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
         ..snapshot.clone()
     };
     state.taken.automatic = None;
+    state.losses.lost_events = timeline.lost;
     let known = times.iter().enumerate().filter(|&(_, &time)| time >= timeline.since_ns);
     let mut known = known.peekable();
     let mut reach = |live: &HashMap<Key, Block>, until: Option<u64>| {
@@ -138,38 +126,32 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
             each(number, &state);
         }
     };
-    let mut freed: HashMap<Key, Block> = HashMap::default();
+    let undone = timeline.undone();
     let progress = Progress::over("following events", timeline.len() as u64, Unit::Of("events"));
     for (nth, event) in timeline.events().enumerate() {
         progress.tick(nth);
         reach(&live, Some(event.time_ns));
+        if undone.contains(&nth) || timeline.sites.get(event.site as usize).is_none() {
+            continue;
+        }
         let key = (event.address, event.site);
+        let (bytes, time_ns, thread) = (event.bytes, event.time_ns, event.thread);
         match event.op {
             Op::Allocated => {
-                let Some(_) = timeline.sites.get(event.site as usize) else {
-                    continue;
-                };
-                let (bytes, time_ns, thread) = (event.bytes, event.time_ns, event.thread);
                 live.insert(key, Block { bytes, time_ns, thread });
             }
             Op::Freed => {
-                if let Some(block) = live.remove(&key) {
-                    // A free that failed is followed by an event that says so.
-                    if freed.len() >= 64 {
-                        freed.clear();
-                    }
-                    freed.insert(key, block);
-                }
+                live.remove(&key);
             }
-            Op::Restored => {
-                live.extend(freed.remove(&key).map(|block| (key, block)));
-            }
+            // Its free is older than the log, which begins with this block.
+            Op::Restored => {}
         }
     }
     reach(&live, None);
 }
 
-/// What was live when the log begins: blocks of the final state without events, and blocks whose first event is a free.
+/// What was live when the log begins: blocks of the final state without events, and blocks whose first event is a free, or says
+/// that one failed.
 fn at_begin_of_log(snapshot: &Snapshot, timeline: &Timeline) -> HashMap<Key, Block> {
     let mut live = HashMap::default();
     if timeline.since_ns == 0 {
@@ -178,7 +160,7 @@ fn at_begin_of_log(snapshot: &Snapshot, timeline: &Timeline) -> HashMap<Key, Blo
     let mut seen: HashSet<Key> = HashSet::default();
     for event in timeline.events() {
         let key = (event.address, event.site);
-        if seen.insert(key) && event.op == Op::Freed && (event.site as usize) < timeline.sites.len() {
+        if seen.insert(key) && event.op != Op::Allocated && (event.site as usize) < timeline.sites.len() {
             let time_ns = event.time_ns.saturating_sub(event.lifetime_ns).min(timeline.since_ns);
             let (bytes, thread) = (event.bytes, None);
             live.insert(key, Block { bytes, time_ns, thread });
@@ -291,6 +273,37 @@ mod tests {
         assert_eq!(missing, r#"the program set no mark "idle"; it set "asleep", "awake""#);
         assert!(last(&snapshot, "awake").unwrap_err().contains("only once"));
         assert!(last(&with_marks(&[]), "x").unwrap_err().contains("and no others"));
+    }
+
+    #[test]
+    fn a_free_that_fails_did_not_happen_however_many_others_happen_meanwhile() {
+        let event = |time, op, address, bytes| Event {
+            time_ns: time * UNIT_NS,
+            op,
+            address,
+            bytes,
+            site: 0,
+            lifetime_ns: 0,
+            thread: None,
+        };
+        let mut events = vec![event(1, Op::Allocated, 1, 500), event(3, Op::Freed, 1, 500)];
+        for other in 100..300 {
+            events.extend([event(2, Op::Allocated, other, 7), event(4, Op::Freed, other, 7)]);
+        }
+        events.push(event(6, Op::Restored, 1, 500));
+        let held = |since: u64, at: u64| {
+            let (since_ns, at_ns) = (since * UNIT_NS, at * UNIT_NS);
+            let kept = events.iter().copied().filter(|event| event.time_ns >= since_ns);
+            let timeline = Timeline::new(since_ns, 9 * UNIT_NS, sites(), kept);
+            let mut held = 0;
+            states(&with_marks(&[]), &timeline, &[at_ns], |_, state| {
+                held = state.allocations.iter().map(|row| row.bytes).sum();
+            });
+            held
+        };
+        assert_eq!([held(0, 2), held(0, 5), held(0, 8)], [500 + 200 * 7, 500, 500]);
+        // The log begins after the free, or after all but its failure.
+        assert_eq!([held(4, 5), held(4, 8), held(6, 8)], [500; 3]);
     }
 
     proptest! {

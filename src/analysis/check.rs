@@ -15,8 +15,9 @@
 //! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new
 //! and grown sites fail, unless limits are given too. Claims (records that hold no memory) are judged only if their
 //! kind is selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no
-//! leak either: if their blocks are known, those are judged instead. A recording that lost allocations fails unless
-//! losses are allowed explicitly, because it cannot prove that there is no leak.
+//! leak either: if their blocks are known, those are judged instead.
+//!
+//! A verdict passes only if everything that its rules speak of was seen: unseen.rs.
 
 use serde::Serialize;
 
@@ -41,21 +42,23 @@ mod sampled;
 mod selection;
 mod sites;
 mod totals;
+mod unseen;
 mod warnings;
 
 pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
-pub use objects::{JudgedObjects, lacks_objects};
+pub use objects::JudgedObjects;
 pub use outliers::fail_outliers;
 pub use selection::{Ignored, judged, judged_by_site};
 use selection::{freed_at_shutdown, groups, is_pool_by_stack, is_selected, since, sort};
 pub use sites::{Judged, SiteKey, Standing};
 use sites::{blame_totals, of_site, standing};
 use totals::{Bounds, Known, Peaks, Whole, of_budgets, of_the_whole};
+pub use unseen::{Outcome, Unseen, unknown_since};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// One reason why the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -145,18 +148,21 @@ pub enum Breach {
         #[serde(skip)]
         key: Option<SiteKey>,
     },
-    LostAllocations {
-        count: u64,
-    },
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict<'a> {
     pub format: &'static str,
     pub version: u32,
-    pub passed: bool,
+    #[serde(rename = "passed", serialize_with = "unseen::is_passed")]
+    pub outcome: Outcome,
     pub breaches: Vec<Breach>,
+    /// What the rules speak of and was not seen, unless the user accepts that.
+    pub unseen: Vec<Unseen>,
     pub limits: Limits,
+    /// The config file that limits come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub config: Option<String>,
     pub process: ProcessLine<'a>,
     /// The process has ended and its last state was judged, so what is left is leaked.
     pub finished: bool,
@@ -205,9 +211,9 @@ pub struct Verdict<'a> {
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
-    /// Limits on the whole that sampled stacks cannot show to be kept or broken; a check that passes but for these has no verdict.
+    /// Judged memory whose stacks are not known: any call site may have allocated it.
     #[serde(skip)]
-    pub undecided: Vec<String>,
+    pub hidden: Tally,
 }
 
 /// Judges a snapshot.
@@ -268,11 +274,13 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     };
     let found = whole.sum(None);
     let judged_estimated = found.estimated;
-    let mut undecided = Vec::new();
-    let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
-    let mut of_patterns = Vec::new();
-    breaches.extend(of_budgets(&whole, &stacks, limits, &mut of_patterns));
+    let hidden = whole.hidden(snapshot);
+    let mut unseen = unseen::of_recording(snapshot, rules);
+    let mut breaches = of_the_whole(&whole, found, rules, &mut unseen);
+    breaches.extend(of_budgets(&whole, &stacks, &hidden, limits, &mut unseen));
     breaches.append(&mut objects.breaches);
+    unseen.extend(objects::unseen(snapshot, rules));
+    unseen.extend(sites::unseen(&judged, &hidden, rules));
     for row in &mut judged {
         let of_site = of_site(row, limits);
         row.to_blame = !of_site.is_empty();
@@ -283,27 +291,18 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     classes::blame(&mut judged, &mut of_classes);
     breaches.extend(of_classes);
     let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
-    warnings.extend(judged.iter().filter_map(|row| sampled::undecided(row, limits)));
-    warnings.append(&mut of_patterns);
-    warnings.extend(undecided.iter().map(|limit| format!("cannot be judged: {limit}")));
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
-    if objects::are_compared(rules) && !snapshot.objects_known {
-        warnings.push(
-            "objects are not compared with the baseline: the recording does not have those of this point".to_owned(),
-        );
-    }
+    unseen.extend(classes::unseen(snapshot, unknown, rules));
     judged.sort_by_key(|row| !row.to_blame);
-    let lost = snapshot.losses.lost_allocations;
-    if lost > 0 && !limits.allow_losses {
-        breaches.push(Breach::LostAllocations { count: lost });
-    }
-    Verdict {
+    let mut verdict = Verdict {
         format: FORMAT,
         version: VERSION,
-        passed: breaches.is_empty(),
+        outcome: Outcome::Passed,
         breaches,
+        unseen: Vec::new(),
         limits: limits.clone(),
+        config: rules.config.clone(),
         process: process_line(snapshot),
         finished: is_finished(snapshot) && rules.boundary.is_none(),
         when: when(snapshot),
@@ -330,8 +329,10 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         taken: &snapshot.taken,
         losses: &snapshot.losses,
         warnings,
-        undecided,
-    }
+        hidden: hidden.tally,
+    };
+    verdict.lacks(unseen);
+    verdict
 }
 
 /// The point that is judged, unless the user chose one: with a limit, a baseline or `--since`, that which reports show (the end
@@ -350,17 +351,6 @@ pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
 /// Whether what holds the memory must be known, and is not.
 pub fn lacks_holders(snapshot: &Snapshot, rules: &Rules) -> bool {
     !rules.limits.classes.is_empty() && snapshot.holders.is_none()
-}
-
-/// Judged memory of which no class is known, although classes are judged.
-pub fn without_holders(snapshot: &Snapshot, rules: &Rules) -> Tally {
-    if snapshot.holders.is_none() || rules.limits.classes.is_empty() {
-        return Tally::default();
-    }
-    let stacks = CallStacks::of(snapshot);
-    let groups = groups(snapshot, &stacks, rules);
-    let sorted = sort(snapshot, &groups, &stacks, rules);
-    classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules)
 }
 
 /// Why the baseline cannot judge this snapshot: it was taken at another point in time.

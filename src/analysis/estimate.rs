@@ -21,11 +21,17 @@ pub struct Estimate {
     /// The least standard errors. Where the distance was raised, the blocks that were chosen before say nothing about how many
     /// were missed afterwards: up to about as much as one with the largest distance stands for.
     least: (f64, f64),
+    /// Blocks without a stack that one mean distance of bytes may consist of ([`Unchosen::blocks_in`]).
+    missed: f64,
 }
 
 /// Standard errors between an estimate and a limit that it breaks, or is certain to keep, and between estimates that differ for
 /// certain.
 pub const CERTAIN: u64 = 3;
+
+/// The error of a number of blocks is known only if the blocks that a call site may lack are this many times fewer. Small blocks stand
+/// for many: of a site with blocks of many sizes, the smallest may not be chosen at all, and then the others say nothing about them.
+const FEW: f64 = 16.0;
 
 /// If a call site holds this many times the mean distance between stacks, the chance that none of its blocks was chosen is
 /// exp(-6) at most: as small as that of an error beyond [`CERTAIN`] standard errors.
@@ -85,7 +91,38 @@ fn scatter(bytes: f64, variance: f64) -> f64 {
     if bytes > 0.0 { variance / bytes } else { 0.0 }
 }
 
+/// Blocks without a stack, by the number of bits of their sizes.
+pub struct Unchosen([Tally; 65]);
+
+impl Default for Unchosen {
+    fn default() -> Unchosen {
+        Unchosen([Tally::default(); 65])
+    }
+}
+
+impl Unchosen {
+    pub fn add(&mut self, bytes: u64) {
+        self.0[(u64::BITS - bytes.leading_zeros()) as usize].add(bytes);
+    }
+
+    /// The most of them that these bytes may consist of, but for the spread of sizes with the same number of bits.
+    pub fn blocks_in(&self, bytes: u64) -> f64 {
+        let (mut rest, mut blocks) = (bytes as f64, 0.0);
+        for of in self.0.iter().filter(|of| of.bytes > 0) {
+            let part = (rest / of.bytes as f64).min(1.0);
+            blocks += part * of.count as f64;
+            rest -= part * of.bytes as f64;
+        }
+        blocks
+    }
+}
+
 impl Estimate {
+    /// That a call site may lack this many blocks ([`Unchosen::blocks_in`]).
+    pub fn lacks(&mut self, missed: f64) {
+        self.missed = missed;
+    }
+
     /// Of one block.
     pub fn of_block(sampling: Sampling, call: &Call, bytes: u64) -> Estimate {
         let weight = match sampling::may_be_left_out(call.kind, bytes) {
@@ -102,6 +139,7 @@ impl Estimate {
             bytes_variance: weight.bytes_variance,
             count_variance: weight.count_variance,
             least: least.map_or((0.0, 0.0), |one| (one.bytes, one.count)),
+            missed: 0.0,
         }
     }
 
@@ -121,6 +159,7 @@ impl Estimate {
             bytes_variance: bytes * distance,
             count_variance: if distance > 0.0 { f64::INFINITY } else { 0.0 },
             least: (0.0, 0.0),
+            missed: 0.0,
         }
     }
 
@@ -131,6 +170,7 @@ impl Estimate {
         self.count_variance += other.count_variance;
         self.least.0 = self.least.0.max(other.least.0);
         self.least.1 = self.least.1.max(other.least.1);
+        self.missed = self.missed.max(other.missed);
     }
 
     /// Rounded so that the sum over many parts is the rounded sum: a block that stands for 1.3 blocks is most often one and sometimes
@@ -160,9 +200,11 @@ impl Estimate {
 
     /// `None` if they are 0: every block is large enough to be chosen for certain.
     pub fn errors(&self) -> Option<Errors> {
+        let is_certain = self.bytes_variance == 0.0 && self.least.1 == 0.0;
+        let has_many = is_certain || self.missed * FEW <= self.count;
         let errors = Errors {
             bytes_error: self.bytes_variance.sqrt().max(self.least.0).round() as u64,
-            count_error: (self.count_variance.is_finite())
+            count_error: (self.count_variance.is_finite() && has_many)
                 .then(|| self.count_variance.sqrt().max(self.least.1).round() as u64),
         };
         (errors != Errors::NONE).then_some(errors)
@@ -172,7 +214,9 @@ impl Estimate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lockfree::index::mix;
     use crate::sample::{GIB, MIB, Sample};
+    use crate::sampling::tests::{MEAN, Sampler};
 
     fn estimate(bytes: u64, most_bytes: u64) -> Estimate {
         let mut sample = Sample::new();
@@ -193,6 +237,55 @@ mod tests {
         assert!(raised.count_error.is_some_and(|count| count > 250), "{raised:?}");
         assert_eq!(estimate(32 * MIB, 0).errors(), None);
         assert_eq!(estimate(1024 * GIB, 8 * GIB).errors(), None);
+    }
+
+    /// Of call sites with blocks of these sizes: in how many of the runs the error of their number is known, and in how many of these
+    /// the truth is within two of them.
+    fn known_and_right(sizes: impl Fn(u64) -> u64, blocks: u64) -> (u64, u64) {
+        const RUNS: u64 = 200;
+        let sampling = Sampling {
+            bytes: MEAN,
+            most_bytes: 0,
+            left_out: None,
+        };
+        let call = Call::new(crate::kind::Kind::Device, "cudaMalloc", Some(0), 0);
+        let (mut known, mut right) = (0, 0);
+        for seed in 0..RUNS {
+            let mut sampler = Sampler::new(seed);
+            let (mut estimate, mut unchosen) = (Estimate::default(), Unchosen::default());
+            for number in 0..blocks {
+                let bytes = sizes(mix(seed << 32 | number));
+                match sampler.chooses(bytes) {
+                    true => estimate.join(&Estimate::of_block(sampling, &call, bytes)),
+                    false => unchosen.add(bytes),
+                }
+            }
+            estimate.lacks(unchosen.blocks_in(MEAN));
+            if let Some(error) = estimate.errors().and_then(|errors| errors.count_error) {
+                known += 1;
+                right += u64::from(estimate.tally().count.abs_diff(blocks) <= 2 * error + 1);
+            }
+        }
+        (known, right)
+    }
+
+    #[test]
+    fn the_error_of_a_number_of_blocks_is_given_only_where_it_is_right() {
+        let log = |random: u64| 1 + (random >> 8) % (1 << (random % 20));
+        let (known, _) = known_and_right(log, 2000);
+        assert!(known <= 4, "blocks of 1 B to 512 KiB: {known} of 200");
+        let two = |random: u64| if random.is_multiple_of(31) { MIB } else { 16 };
+        assert_eq!(known_and_right(two, 31_000).0, 0, "many small blocks, few large ones");
+        assert_eq!(known_and_right(|_| 512, 2000).0, 0, "two chosen blocks");
+        for (bytes, blocks) in [(4096, 5000), (64 << 10, 1200), (MIB, 100)] {
+            let (known, right) = known_and_right(|_| bytes, blocks);
+            assert!(
+                known == 200 && right >= 180,
+                "{blocks} of {bytes} B: {right} of {known}"
+            );
+        }
+        let (known, right) = known_and_right(|random| 512 * (1 + random % 200), 6000);
+        assert!(known > 150 && right * 10 >= known * 9, "{right} of {known}");
     }
 
     #[test]

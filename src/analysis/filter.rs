@@ -120,6 +120,29 @@ pub fn mark_time(snapshot: &Snapshot, name: &str) -> Option<u64> {
     marks.map(|mark| mark.time_ns).max()
 }
 
+/// That the program set no mark of this name, and what follows: which marks it set, or how to set one.
+pub fn no_mark(snapshot: &Snapshot, name: &str) -> (String, String) {
+    const SHOWN: usize = 10;
+    let mut known: Vec<&str> = Vec::new();
+    for mark in &snapshot.marks {
+        if !known.contains(&mark.name.as_str()) && known.len() <= SHOWN {
+            known.push(&mark.name);
+        }
+    }
+    let more = if known.len() > SHOWN { " …" } else { "" };
+    let names: Vec<String> = known.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
+    match names.as_slice() {
+        [] => (
+            format!("the program set no mark {name:?}, and no others"),
+            "set marks with culeak_mark, or with NVTX under culeak run --nvtx".to_owned(),
+        ),
+        names => (
+            format!("the program set no mark {name:?}"),
+            format!("it set {}{more}", names.join(", ")),
+        ),
+    }
+}
+
 /// A filter applied to one snapshot. Several groups may share a stack, so patterns are matched once per stack.
 pub struct Filtering<'f> {
     filter: &'f Filter,

@@ -23,7 +23,7 @@
 
 use foldhash::HashMap;
 
-use crate::analysis::estimate::{Errors, Estimate, NEVER_UNSEEN};
+use crate::analysis::estimate::{Errors, Estimate, NEVER_UNSEEN, Unchosen};
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
@@ -182,7 +182,15 @@ impl<'a> Groups<'a> {
         let watched = Watched::of(snapshot);
         let sampling = snapshot.sampling;
         let left_out = sampling.and_then(|sampling| sampling.left_out);
-        let groups = counted.into_iter().map(|group| {
+        let missed = sampling.map_or(0.0, |sampling| {
+            let mut unchosen = Unchosen::default();
+            let rows = snapshot.allocations.rows.iter();
+            let without = rows.filter(|row| left_out.is_some() && stack_of(row.stack) == left_out);
+            without.for_each(|row| unchosen.add(row.bytes));
+            unchosen.blocks_in(sampling.most())
+        });
+        let groups = counted.into_iter().map(|mut group| {
+            group.estimate.lacks(missed);
             let call = &snapshot.allocations.calls[group.key.call as usize];
             let (stack, owner) = (stack_of(group.key.stack), carriers.name(group.key.owner));
             Group {

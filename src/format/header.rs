@@ -111,5 +111,6 @@ numbered! {
         Segments = 18,
         /// A word of [`crate::rm::Unknown`]: why segments are no longer recorded. 0: they are.
         SegmentsEnded = 19,
+        Marks = 20,
     }
 }

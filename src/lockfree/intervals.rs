@@ -108,6 +108,8 @@ pub struct Intervals {
     began_ns: AtomicU64,
     /// The limit of the interval in bytes; 0: none, or it was already exceeded.
     limit: AtomicU64,
+    /// The last interval in which an allocation was lost.
+    incomplete: AtomicU64,
     /// 1: the limit was exceeded, and `was_exceeded` has not returned that yet.
     exceeded: AtomicU64,
     #[cfg(not(loom))]
@@ -151,9 +153,17 @@ impl Intervals {
         round
     }
 
-    /// The values of a slot in the interval with this number; `None` if another one has begun.
+    /// An allocation could not be recorded, so nothing is known of its interval.
+    pub fn lose(&self) {
+        self.incomplete.store(self.round.load(Relaxed), Relaxed);
+    }
+
+    /// The values of a slot in the interval with this number; `None` if another one has begun, or if an allocation was lost in it.
     pub fn read(&self, round: u64, slot: usize) -> Option<Reading> {
         let slot = self.slots.get(slot)?;
+        if self.incomplete.load(Relaxed) == round {
+            return None;
+        }
         let words = [&slot.left, &slot.count, &slot.peak].map(|word| Word(word.load(Relaxed)));
         let [left, count, peak] = words.map(Word::amount);
         // 0: no interval, or a word that no interval has set.

@@ -418,6 +418,7 @@ impl RawSnapshot {
             lost_snapshots: self.loss(Loss::Snapshots),
             lost_events: self.loss(Loss::TimelineEvents),
             lost_phases: self.loss(Loss::Phases),
+            lost_marks: self.loss(Loss::Marks),
             lost_segments: self.loss(Loss::Segments),
             segments_ended: Unknown::text(self.loss(Loss::SegmentsEnded)),
             recorder_ns: self.loss(Loss::RecorderNs),

@@ -133,7 +133,10 @@ impl Recording {
     fn lose(&self, entry: &Entry) {
         let loss = match entry.attributes.kind.place() {
             Place::Segment => Loss::Segments,
-            _ => Loss::Allocations,
+            _ => {
+                self.intervals.lose();
+                Loss::Allocations
+            }
         };
         self.add(loss, 1);
     }

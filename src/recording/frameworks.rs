@@ -43,10 +43,14 @@ impl Recording {
             false => None,
         };
         let Some((_, row)) = taken else {
-            self.add(Loss::Details, 1);
-            return;
+            return self.add(Loss::Marks, 1);
         };
-        row.name.store(self.mark_name(name).to_word(), Relaxed);
+        let text = self.mark_name(name);
+        if text == Text::EMPTY && !name.is_empty() {
+            // A mark is found by its name.
+            self.add(Loss::Marks, 1);
+        }
+        row.name.store(text.to_word(), Relaxed);
         row.thread.store(thread.into(), Relaxed);
         // Release: pairs with readers, which accept a row with a time.
         row.time_plus_one.store(time_ns + 1, Release);

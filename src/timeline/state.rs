@@ -31,6 +31,7 @@ impl Timeline {
         state.taken.at_unix_ns = snapshot.process.started_unix_ns.saturating_add(at_ns);
         state.taken.events_during_read = 0;
         state.taken.in_flight = 0;
+        state.losses.lost_events = self.lost;
         state.allocations = self.allocations(&mut state, snapshot, &classes, &live.absent, &live.freed_later);
         state.end = snapshot.end.filter(|end| end.time_ns <= at_ns);
         match state.end {

@@ -48,12 +48,13 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
     let large = sites["large_blocks"][0];
     let far = check(&outcome, &["--max-per-site", &(large / 2).to_string()]);
     assert_eq!(far.status.code(), Some(1), "{far:?}");
-    let near = check(&outcome, &["--max-per-site", &large.to_string()]);
-    let text = String::from_utf8_lossy(&near.stdout).into_owned() + &String::from_utf8_lossy(&near.stderr);
+    let (near, text) = judged(&outcome, &["--max-per-site", &large.to_string()]);
     assert!(
-        near.status.success() && text.contains("too close to its limit"),
+        near == Some(2) && text.contains("cannot be judged by --max-per-site: large_blocks"),
         "{text}"
     );
+    let (far, text) = judged(&outcome, &["--max-per-site", &(2 * large).to_string()]);
+    assert_eq!(far, Some(0), "{text}");
 }
 
 /// What `check` says, and its exit code.

@@ -153,6 +153,9 @@ LEAK=1 action output=other fail=false >printed.txt || { cat printed.txt; fail "f
 grep -qx 'output verdict=leaked' printed.txt || fail "fail=false hides the verdict"
 expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='exit 3' output=none >printed.txt
 grep -qx 'output verdict=error' printed.txt || { cat printed.txt; fail "nothing to judge is not an error"; }
+# A process without a recording beside one with a recording is not passed over.
+expect_code 1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='./gpu_tests; CULEAK_DISABLE=1 ./gpu_tests' output=half max-leaked=1GiB >printed.txt
+grep -qx '2 Record' printed.txt || { cat printed.txt; fail "a process that was not recorded is no error"; }
 # A value is text for the shell and nothing else.
 action output='$(touch injected)' run='true; ./gpu_tests' max-leaked='1GiB' >printed.txt || { cat printed.txt; fail "a folder with an odd name"; }
 if [ -e injected ]; then fail "an input was executed"; fi

@@ -1,5 +1,6 @@
 /* Programs that run into limits, or whose environment changes while they are recorded. The recorder must not affect them. */
 #include "victim.h"
+#include "../../shim/include/culeak.h"
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -45,6 +46,19 @@ static void file_size(void) {
     limit(RLIMIT_FSIZE, strtoull(arguments[0], NULL, 10));
     start_cuda();
     grow();
+}
+
+/* An interval in which allocations are lost, as the file may not grow, and one before it. */
+static void interval(void) {
+    struct culeak_interval of;
+    start_cuda();
+    unsigned before = culeak_interval_begin("before", 0);
+    leak(100);
+    printf("before: %d\n", culeak_interval_read(before, -1, &of));
+    limit(RLIMIT_FSIZE, 0);
+    unsigned full = culeak_interval_begin("full", 0);
+    grow();
+    printf("full: %d\n", culeak_interval_read(full, -1, &of));
 }
 
 static void file_size_later(void) {
@@ -229,7 +243,7 @@ static void grows_on_four_threads(void) {
     with_threads(4, context);
 }
 
-MAIN(BEHAVIOUR(takes_every_number), BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
+MAIN(BEHAVIOUR(interval), BEHAVIOUR(takes_every_number), BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
      BEHAVIOUR(may_open_no_files), BEHAVIOUR(may_not_extend_files), BEHAVIOUR(disk_is_full_for_a_while),
      BEHAVIOUR(begins_on_eight_threads), BEHAVIOUR(grows_on_four_threads), BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
      BEHAVIOUR(no_descriptors_later), BEHAVIOUR(closes_everything), BEHAVIOUR(changes_folder),

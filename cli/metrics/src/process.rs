@@ -236,7 +236,7 @@ fn what(what: &culeak::analysis::ledger::What) -> String {
 }
 
 /// Losses by their names in the report's JSON.
-pub fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
+pub fn losses(losses: &Losses) -> [(&'static str, u64); 13] {
     [
         ("lost_allocations", losses.lost_allocations),
         ("lost_stacks", losses.lost_stacks),
@@ -248,6 +248,7 @@ pub fn losses(losses: &Losses) -> [(&'static str, u64); 12] {
         ("lost_snapshots", losses.lost_snapshots),
         ("lost_events", losses.lost_events),
         ("lost_phases", losses.lost_phases),
+        ("lost_marks", losses.lost_marks),
         ("lost_segments", losses.lost_segments),
         ("unhooked", losses.unhooked.len() as u64),
     ]

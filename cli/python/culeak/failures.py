@@ -24,8 +24,6 @@ class Test(NamedTuple):
 
 def leaked(test: Test, verdict: Verdict, limit: int, holders: Optional[Dict[str, List[str]]] = None) -> str:
     """The test left too much behind. ``holders``: what holds the memory, by call site."""
-    if verdict.lost:
-        return "No verdict on GPU memory: {} allocations of this process could not be recorded.".format(verdict.lost)
     first = "GPU memory left behind: {} in {}, allowed {}".format(
         show_size(verdict.bytes), show_blocks(verdict.blocks), show_size(limit)
     )
@@ -33,6 +31,11 @@ def leaked(test: Test, verdict: Verdict, limit: int, holders: Optional[Dict[str,
     if verdict.suppressed_bytes:
         lines += ["", "Another {} is suppressed.".format(show_size(verdict.suppressed_bytes))]
     return "\n".join(lines)
+
+
+def unseen(verdict: Verdict) -> str:
+    """Something that the limits speak of was not seen."""
+    return "No verdict on GPU memory: {}".format(". Also: ".join(verdict.unseen))
 
 
 def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str:

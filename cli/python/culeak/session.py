@@ -101,7 +101,10 @@ class Session:
             except CannotJudge as error:
                 message = str(error)
         elif not failed and self.limits != Limits(None, None):
-            message = "No verdict on GPU memory: the test, or another plugin, began its own interval; remove that use of culeak_interval_begin."
+            message = (
+                "No verdict on GPU memory: an allocation could not be recorded, so free disk space for the recording; or the test, or another "
+                "plugin, began its own interval, so remove that use of culeak_interval_begin."
+            )
         if message is not None and not failed:
             outcome.force_exception(pytest.fail.Exception(message, pytrace=False))
 
@@ -142,10 +145,10 @@ class Session:
         if peak is not None and not failed and everywhere.peak > peak:
             return failures.needed(test, everywhere.peak, peak, self._when_exceeded())
         messages = []
+        if verdict is not None and verdict.unseen and (limit is not None or self.limits.objects):
+            messages.append(failures.unseen(verdict))
         if limit is not None and verdict is not None and not verdict.passed:
             messages.append(self._leaked(test, verdict, limit))
-        elif self.limits.objects and verdict is not None and verdict.lost:
-            messages.append(failures.leaked(test, verdict, 0))
         if verdict is not None and verdict.over:
             messages.append(failures.objects(test, verdict))
         return "\n\n".join(messages) or None

@@ -83,8 +83,8 @@ class Verdict(NamedTuple):
     bytes: int
     blocks: int
     suppressed_bytes: int
-    #: Allocations that could not be recorded; if there are any, no test passes.
-    lost: int
+    #: What was not seen, in sentences; if there is anything, no test with limits passes.
+    unseen: List[str]
     #: Largest first.
     sites: List[Site]
     #: Of the kinds that have a limit; those of kinds over their limit first.
@@ -160,14 +160,13 @@ def site_name(label: str, place: Optional[str]) -> str:
 
 
 def _verdict(found: Dict[str, Any]) -> Verdict:
-    lost = [breach["count"] for breach in found["breaches"] if breach["reason"] == "lost_allocations"]
     of_objects = [breach for breach in found["breaches"] if breach["reason"] == "objects"]
     return Verdict(
         passed=len(of_objects) == len(found["breaches"]),
         bytes=found["judged"]["bytes"],
         blocks=found["judged"]["count"],
         suppressed_bytes=found["suppressed"]["bytes"],
-        lost=sum(lost),
+        unseen=["{}; {}".format(unseen["what"], unseen["next"]) for unseen in found["unseen"]],
         sites=sorted((_site(row) for row in found["rows"]), key=lambda site: -site.bytes),
         objects=[_objects(row) for row in found["objects"]],
         over={breach["kind"]: (breach["found"], breach["limit"]) for breach in of_objects},

@@ -476,3 +476,37 @@ def test_suppressed_objects_are_no_leak(run, pytester):
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream, allowed 0", "Another 4 suppressed."])
+
+
+def test_a_test_whose_allocations_could_not_be_recorded_does_not_pass(run):
+    result = run(
+        """
+        import resource
+        import pytest
+        from gpu import allocate, free
+
+        def allocates_much():
+            for address in [allocate(16) for _ in range(70000)]:
+                free(address)
+
+        @pytest.mark.limit_gpu_leaks("1 GiB")
+        def test_on_a_full_disk():
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+            try:
+                allocates_much()
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+        @pytest.mark.limit_gpu_leaks("1 GiB")
+        def test_that_leaves_memory_later():
+            allocate(100)
+
+        def test_without_a_limit():
+            allocate(100)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=2, passed=1)
+    message = "No verdict on GPU memory: an allocation could not be recorded, so free disk space for the recording*"
+    result.stdout.fnmatch_lines(["*test_on_a_full_disk*", message, "*test_that_leaves_memory_later*", message])

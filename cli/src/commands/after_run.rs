@@ -8,17 +8,18 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use culeak::analysis::check::{Rules, other_point, point_of, verdict};
+use culeak::analysis::check::{Outcome, Rules, Unseen, other_point, point_of};
 use culeak::analysis::report::{Options, Report, shell_word};
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::ProcessState;
 
-use crate::errors::{Failure, LEAK, USAGE};
+use super::check::conclude;
+use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::launch::environment;
 use crate::launch::proof::{Gap, Proof};
 use crate::load::{self, Loaded};
 use crate::options::format::{self, Format};
-use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_holders, check_mark, check_objects, check_sampled};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs};
 use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, progress, text};
@@ -51,8 +52,8 @@ pub struct AfterArgs {
     #[arg(long)]
     pub check: bool,
 
-    /// Exit with code 2 if no process was recorded, even if none requested memory from CUDA; child processes without the
-    /// preload library are not recorded
+    /// Exit with code 2 if no process was recorded, even if none requested memory from CUDA, or if one that should be was not;
+    /// child processes without the preload library are not recorded
     #[arg(long)]
     pub require_recording: bool,
 
@@ -135,7 +136,8 @@ pub fn report(
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check && args.html.is_none() {
         progress::note(format_args!("recorded {}", Escaped(&named.join(", "))));
-        return Ok(0);
+        let is_missing = unrecorded(args, folder, gap, run);
+        return Ok(if is_missing { exit_of(Outcome::NoVerdict) } else { 0 });
     }
     let rules = if args.check {
         args.rules.rules()?
@@ -159,21 +161,30 @@ pub fn report(
             Escaped(&command)
         ));
     }
-    // One process has a recording, another has none.
+    Ok(match (unrecorded(args, folder, gap, run), args.check) {
+        (true, _) => exit_of(Outcome::NoVerdict),
+        (false, true) => code,
+        (false, false) => 0,
+    })
+}
+
+/// Whether one process has a recording and another has none, which prevents a verdict. Says so.
+fn unrecorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>, run: &Started) -> bool {
     let prevents_verdict = |gap: &&Gap| match gap {
         Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
         Gap::NotChosen => !run.excludes,
         _ => false,
     };
-    if let (true, Some(gap)) = (args.check, gap.filter(prevents_verdict)) {
-        let why = gap.sentence(folder);
-        eprintln!(
-            "culeak: no verdict, since a process was not recorded: {}",
-            Escaped(&why)
-        );
-        return Ok(USAGE);
-    }
-    Ok(if args.check { code } else { 0 })
+    let is_required = args.check || args.require_recording;
+    let Some(gap) = gap.filter(prevents_verdict).filter(|_| is_required) else {
+        return false;
+    };
+    let result = match args.check {
+        true => "no verdict, since a process was not recorded",
+        false => "--require-recording: a process was not recorded",
+    };
+    eprintln!("culeak: {result}: {}", Escaped(&gap.sentence(folder)));
+    true
 }
 
 /// The folder of this run's recordings as an input, or a pattern if it has recordings of other runs.
@@ -260,7 +271,7 @@ fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Finished]) -> Result<(
 fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Finished], out: &mut dyn Write) -> io::Result<()> {
     let verdicts = loaded
         .iter()
-        .map(|process| (process.item.source.as_str(), verdict(process.judged(), rules)));
+        .map(|process| (process.item.source.as_str(), process.judged().verdict(rules)));
     let verdicts: Vec<_> = verdicts.collect();
     format::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
 }
@@ -269,8 +280,8 @@ fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Finished], out: &mu
 struct Finished {
     /// At the point in time that reports show.
     item: Loaded,
-    /// The snapshot that the check judges, if it is at another point.
-    judged: Option<Snapshot>,
+    /// What the check judges, if it is at another point.
+    judged: Option<Loaded>,
 }
 
 impl Finished {
@@ -289,20 +300,26 @@ impl Finished {
             let mut other = load::one(path)?;
             source.clone_into(&mut other.source);
             load::at::judge(&mut other, rules, &names)?;
-            judged = Some(other.snapshot);
+            judged = Some(other);
         }
         load::at::show(&mut item, None, &names)?;
-        match (rules, &judged) {
-            (Some(rules), None) => match other_point(&item.snapshot, rules) {
-                Some(reason) => Err(Failure::new(format!("{source}: {reason}"))),
-                None => Ok(Finished { item, judged }),
-            },
-            _ => Ok(Finished { item, judged }),
+        if let (Some(rules), None) = (rules, &judged)
+            && let Some(reason) = other_point(&item.snapshot, rules)
+        {
+            return Err(Failure::new(format!("{source}: {reason}")));
         }
+        if item.snapshot.process.state == ProcessState::Running && rules.is_some_and(|rules| rules.at.is_none()) {
+            judged.as_mut().unwrap_or(&mut item).unseen.push(Unseen::part(
+                "",
+                "the process still runs, so what it leaves is not known",
+                "let the program wait for it, or judge what it holds now with --at exit",
+            ));
+        }
+        Ok(Finished { item, judged })
     }
 
-    fn judged(&self) -> &Snapshot {
-        self.judged.as_ref().unwrap_or(&self.item.snapshot)
+    fn judged(&self) -> &Loaded {
+        self.judged.as_ref().unwrap_or(&self.item)
     }
 }
 
@@ -316,7 +333,7 @@ fn write(
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
-    let (mut passed, mut written, mut unreadable) = (true, 0, 0);
+    let (mut outcomes, mut written, mut unreadable) = (Vec::new(), 0, 0);
     for (path, source) in recordings {
         let process = match Finished::load(path, source, args.check.then_some(rules), args.html.is_some()) {
             Ok(process) => process,
@@ -345,20 +362,11 @@ fn write(
             })?;
         }
         if args.check {
-            let known = check_mark(rules, item);
-            let known = known.and_then(|()| check_objects(rules, process.judged(), &item.source));
-            let known = known.and_then(|()| check_holders(rules, process.judged(), &item.source));
-            if let Err(failure) = known.and_then(|()| check_sampled(rules, process.judged(), &item.source)) {
-                out.flush()?;
-                progress::fail(&failure);
-                unreadable += 1;
-                continue;
-            }
-            let verdict = verdict(process.judged(), rules);
+            let verdict = process.judged().verdict(rules);
             if !one_document {
                 text::wrap::lines(out, |out| text::check::write(&verdict, &item.source, out))?;
             }
-            passed &= verdict.passed;
+            outcomes.push(verdict.outcome);
         }
         written += 1;
         if args.html.is_some() || args.check && one_document {
@@ -368,10 +376,10 @@ fn write(
     if args.check && one_document && args.verdict_file.is_none() {
         write_verdicts(args, rules, loaded, out)?;
     }
-    Ok(match (unreadable, passed) {
-        (0, true) => 0,
-        (0, false) => LEAK,
-        _ => USAGE,
+    out.flush()?;
+    Ok(match args.check {
+        true => conclude(outcomes.into_iter(), unreadable),
+        false => 0,
     })
 }
 

@@ -4,17 +4,16 @@
 //! The state at a mark comes from the event log of a recording, or else from the automatic snapshots beside it that were taken
 //! at marks of this name.
 
-use std::path::Path;
-
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
-use culeak::analysis::check::{self, BySite, Rules};
+use culeak::analysis::check::{self, BySite, Rules, Unseen};
+use culeak::analysis::filter::mark_time;
+use culeak::analysis::tally::Tally;
 use culeak::point::Point;
-use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
 use crate::errors::Failure;
-use crate::load::{self, Loaded, Place};
+use crate::load::{self, Loaded, Place, at};
 use crate::options::NameArgs;
 use crate::options::rules::RuleArgs;
 use crate::text::units;
@@ -135,33 +134,51 @@ fn same_as_last(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rule
     Ok((boundary, before))
 }
 
+/// Why the event log does not show this mark.
 fn before_log(mark: &str, time_ns: u64, timeline: &Timeline) -> String {
     format!(
-        "the mark {mark:?} was set {} after the start, before the event log begins ({}), because the log was full; record with a \
-         larger --timeline=SIZE",
+        "the mark {mark:?} was set {} after the start, before the event log begins ({}), because the log was full; {LARGER_LOG}",
         units::duration(time_ns),
         units::duration(timeline.since_ns)
     )
 }
 
+const LARGER_LOG: &str = "record with a larger --timeline=SIZE";
+
 fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Compared, String> {
-    // The recording may know later marks, of which there is no snapshot.
     let known = boundaries::last(&item.snapshot, mark)?;
-    let mut found = at_marks(item, mark, names)?;
-    let last = found.pop().ok_or_else(|| no_state(item, mark))?;
+    let mut found: Vec<Loaded> = Vec::new();
+    let unreadable = at_marks(item, mark, names, |at_mark| {
+        found.push(at_mark);
+        found.sort_by_key(|at_mark| at_mark.snapshot.taken.at_ns);
+        // The last two are compared.
+        if found.len() > 2 {
+            found.remove(0);
+        }
+    });
+    let last = found.pop().ok_or_else(|| no_state(item, mark, &unreadable))?;
     let boundary = boundaries::last(&last.snapshot, mark)?;
     let before = found.pop().ok_or_else(|| {
         format!(
-            "what was held at the previous mark {mark:?} is not known: there is only one snapshot of this mark; name the \
-             recording that it lies beside, or record again with culeak run --timeline"
+            "what was held at the previous mark {mark:?} is not known: there is only one snapshot of this mark{}; name the \
+             recording that it lies beside, or record again with culeak run --timeline",
+            at::because(&item.snapshot, &unreadable)
         )
     })?;
-    let previous = boundaries::times(&before.snapshot, mark)?.last().copied();
+    let previous_ns = boundaries::times(&before.snapshot, mark)?.last().copied();
+    // The recording may know other marks, of which there is no snapshot.
+    if (boundary.time_ns, previous_ns) < (known.time_ns, known.previous_ns) {
+        let what = format!(
+            "one of the last two marks {mark:?} has no snapshot{}; older ones are compared",
+            at::because(&item.snapshot, &unreadable)
+        );
+        item.unseen.push(Unseen::part("--same-as-last", what, at::RECORD_MARKS));
+    }
     let held = check::judged_by_site(&before.snapshot, rules);
-    *item = last;
+    shows(item, last);
     let boundary = Boundary {
         count: known.count.max(boundary.count),
-        previous_ns: previous,
+        previous_ns,
         ..boundary
     };
     Ok((boundary, Some(held)))
@@ -169,91 +186,133 @@ fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &N
 
 fn highest(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Boundary, String> {
     let times = boundaries::times(&item.snapshot, mark)?;
-    let mut held = Vec::new();
-    let mut highest: Option<(usize, u64, Snapshot)> = None;
+    let mut highest = Highest::default();
     boundaries::states(&item.snapshot, timeline, &times, |number, state| {
-        let tally = check::judged(state, rules);
-        let time_ns = times[number];
-        held.push(HeldAt { time_ns, tally });
-        if highest.as_ref().is_none_or(|(_, bytes, _)| tally.bytes > *bytes) {
-            highest = Some((number, tally.bytes, state.clone()));
+        let is_highest = highest.add(number, times[number], check::judged(state, rules));
+        if is_highest {
+            highest.state = Some(state.clone());
         }
     });
     let last = times.last().copied().unwrap_or(0);
-    let (number, _, state) = highest.ok_or_else(|| before_log(mark, last, timeline))?;
+    let state = highest.state.take().ok_or_else(|| before_log(mark, last, timeline))?;
+    let begins = units::duration(timeline.since_ns);
+    let why =
+        format!("the others are older than the event log, which begins {begins} after the start, because it was full");
+    let boundary = highest.boundary(item, mark, &times, &why, LARGER_LOG);
     item.snapshot = state;
-    Ok(Boundary {
-        mark: mark.to_owned(),
-        number: number + 1,
-        count: times.len(),
-        time_ns: times[number],
-        previous_ns: None,
-        held,
-    })
+    Ok(boundary)
 }
 
 fn highest_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Boundary, String> {
-    let count = boundaries::times(&item.snapshot, mark)?.len();
-    let found = at_marks(item, mark, names)?;
-    let mut held = Vec::new();
-    let mut highest: Option<(usize, u64, Loaded)> = None;
-    for at_mark in found {
-        // Its mark is the last that it knows.
-        let times = boundaries::times(&at_mark.snapshot, mark)?;
-        let tally = check::judged(&at_mark.snapshot, rules);
-        let time_ns = times.last().copied().unwrap_or(at_mark.snapshot.taken.at_ns);
-        held.push(HeldAt { time_ns, tally });
-        if highest.as_ref().is_none_or(|(_, bytes, _)| tally.bytes > *bytes) {
-            highest = Some((times.len(), tally.bytes, at_mark));
+    let mut times = boundaries::times(&item.snapshot, mark)?;
+    let mut highest = Highest::default();
+    let unreadable = at_marks(item, mark, names, |at_mark| {
+        // Its mark is the last that it knows; a process that still runs may have set it meanwhile.
+        let Some(time_ns) = mark_time(&at_mark.snapshot, mark) else {
+            return;
+        };
+        let number = times.binary_search(&time_ns).unwrap_or_else(|number| {
+            times.insert(number, time_ns);
+            number
+        });
+        if highest.add(number, time_ns, check::judged(&at_mark.snapshot, rules)) {
+            highest.state = Some(at_mark);
         }
-    }
-    let (number, _, at_mark) = highest.ok_or_else(|| no_state(item, mark))?;
-    let time_ns = boundaries::times(&at_mark.snapshot, mark)?.last().copied().unwrap_or(0);
-    *item = at_mark;
-    Ok(Boundary {
-        mark: mark.to_owned(),
-        number,
-        count: count.max(number),
-        time_ns,
-        previous_ns: None,
-        held,
-    })
+    });
+    let state = highest.state.take().ok_or_else(|| no_state(item, mark, &unreadable))?;
+    let why = format!(
+        "the others have no snapshot{}",
+        at::because(&item.snapshot, &unreadable)
+    );
+    let boundary = highest.boundary(item, mark, &times, &why, at::RECORD_MARKS);
+    shows(item, state);
+    Ok(boundary)
 }
 
-fn no_state(item: &Loaded, mark: &str) -> String {
+/// The mark at which most was held, of those whose state is known.
+struct Highest<S> {
+    held: Vec<HeldAt>,
+    /// Its number, from 0 on, and its bytes.
+    at: Option<(usize, u64)>,
+    state: Option<S>,
+}
+
+impl<S> Default for Highest<S> {
+    fn default() -> Highest<S> {
+        Highest {
+            held: Vec::new(),
+            at: None,
+            state: None,
+        }
+    }
+}
+
+impl<S> Highest<S> {
+    /// Whether more was held at this mark than at those before.
+    fn add(&mut self, number: usize, time_ns: u64, tally: Tally) -> bool {
+        self.held.push(HeldAt { time_ns, tally });
+        let is_highest = self.at.is_none_or(|(_, bytes)| tally.bytes > bytes);
+        if is_highest {
+            self.at = Some((number, tally.bytes));
+        }
+        is_highest
+    }
+
+    /// `times`: of all marks of the name. `why`, `next`: why not all of them are known, and what to do.
+    fn boundary(mut self, item: &mut Loaded, mark: &str, times: &[u64], why: &str, next: &str) -> Boundary {
+        self.held.sort_by_key(|held| held.time_ns);
+        self.held.dedup_by_key(|held| held.time_ns);
+        let (judged, count) = (self.held.len(), times.len());
+        if judged < count {
+            let of = units::plural(count as u64, "mark", "marks");
+            let what = format!("{} of {of} {mark:?} can be judged: {why}", units::count(judged as u64));
+            item.unseen.push(Unseen::part("--not-above", what, next));
+        }
+        let number = self.at.map_or(0, |(number, _)| number);
+        Boundary {
+            mark: mark.to_owned(),
+            number: number + 1,
+            count,
+            time_ns: times.get(number).copied().unwrap_or(0),
+            previous_ns: None,
+            held: self.held,
+        }
+    }
+}
+
+/// The input shows the state of this snapshot.
+fn shows(item: &mut Loaded, at_mark: Loaded) {
+    *item = Loaded {
+        unseen: std::mem::take(&mut item.unseen),
+        ..at_mark
+    };
+}
+
+fn no_state(item: &Loaded, mark: &str, unreadable: &[Failure]) -> String {
     let has = match item.snapshot.taken.automatic {
         Some(_) => "was not taken at this mark",
         None => "has no event log, and no automatic snapshot at this mark lies beside it",
     };
     format!(
-        "what was held at the mark {mark:?} is not known: this file {has}; record again with culeak run --timeline, or with \
-         --snapshot-at-mark"
+        "what was held at the mark {mark:?} is not known: this file {has}{}; record again with culeak run --timeline, or with \
+         --snapshot-at-mark",
+        at::because(&item.snapshot, unreadable)
     )
 }
 
-/// The automatic snapshots at marks of this name that lie beside a recording, oldest first; or the input itself, if it is one.
-fn at_marks(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Vec<Loaded>, String> {
+/// Visits the automatic snapshots at marks of this name that lie beside a recording; or the input itself, if it is one. Returns why
+/// others cannot be read.
+fn at_marks(item: &Loaded, mark: &str, names: &NameArgs, mut visit: impl FnMut(Loaded)) -> Vec<Failure> {
     if was_taken_at(&item.snapshot, mark) {
-        return Ok(vec![Loaded {
-            snapshot: std::mem::take(&mut item.snapshot),
-            source: item.source.clone(),
+        let own = Loaded {
             root: item.root.clone(),
-            points: None,
-            timeline: None,
-        }]);
-    }
-    let mut found = Vec::new();
-    for path in load::at::automatic_snapshots(Path::new(&item.snapshot.process.recording)) {
-        // A file that is being written is not a snapshot yet.
-        let Ok(mut other) = Place::File(path).load() else {
-            continue;
+            ..Loaded::of(item.snapshot.clone(), item.source.clone())
         };
-        let identity = |snapshot: &Snapshot| (snapshot.process.pid, snapshot.process.started_unix_ns);
-        if identity(&other.snapshot) == identity(&item.snapshot) && was_taken_at(&other.snapshot, mark) {
-            names.name_frames(&mut other);
-            found.push(other);
-        }
+        visit(own);
+        return Vec::new();
     }
-    found.sort_by_key(|other| other.snapshot.taken.at_ns);
-    Ok(found)
+    at::each_at_mark(&item.snapshot, mark, |mut at_mark| {
+        names.name_frames(&mut at_mark);
+        visit(at_mark);
+    })
 }

@@ -7,19 +7,19 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::baseline::Baseline;
-use culeak::analysis::check::{Rules, Verdict, baseline_of, fail_outliers, lacks_holders, verdict};
+use culeak::analysis::check::{Outcome, Rules, Verdict, baseline_of, fail_outliers, lacks_holders};
 use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
 
 use super::boundaries::BoundaryArgs;
-use crate::errors::{Failure, LEAK, USAGE};
+use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::NameArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{Failing, RuleArgs, check_holders, check_mark, check_objects, check_sampled, is_baseline};
+use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, progress, text};
 
@@ -31,8 +31,8 @@ Without limits, any leak fails; with limits, only leaks over a limit fail. With 
 By default, a Python script is judged by what it held when it ended if there is a limit, a baseline or --since, and every other \
 check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
 
-Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, no such mark for --since, or sampled stacks that \
-cannot decide; the other inputs are still judged.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no verdict: something that a rule speaks of \
+was not seen, which the verdict names; the other inputs are still judged.
 
 Examples:
   culeak check app.culeak
@@ -112,17 +112,17 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let Several {
         items: mut loaded,
         mut unreadable,
+        left_out,
     } = load::all(&args.inputs)?;
+    unreadable += left_out;
     loaded.retain_mut(|item| {
-        let judged = check_mark(&rules, item).and_then(|()| match args.update_baseline {
-            true => load::at::show(item, rules.at.as_ref(), &args.names),
-            false => load::at::judge(item, &rules, &args.names),
-        });
-        let judged = judged.and_then(|()| with_holders(item, &rules));
-        let judged = judged.and_then(|()| match args.update_baseline || args.gen_suppressions {
-            true => Ok(()),
-            false => check_sampled(&rules, &item.snapshot, &item.source),
-        });
+        let judged = match args.update_baseline {
+            true => {
+                let found = load::at::find(item, rules.at.as_ref(), &args.names);
+                found.and_then(|()| check_baseline(item, &rules))
+            }
+            false => load::at::judge(item, &rules, &args.names).and_then(|()| with_holders(item, &rules)),
+        };
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
         judged
@@ -143,7 +143,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     }
     let verdicts: Vec<_> = loaded
         .iter()
-        .map(|item| (item.source.as_str(), verdict(&item.snapshot, &rules)))
+        .map(|item| (item.source.as_str(), item.verdict(&rules)))
         .collect();
     finish(args, verdicts, loaded.iter(), unreadable)
 }
@@ -154,8 +154,7 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     if let Some(pid) = pid.filter(|_| lacks_holders(&item.snapshot, rules)) {
         holders::of_process(item, pid, &holders::Wanted::default())?;
     }
-    check_objects(rules, &item.snapshot, &item.source)?;
-    check_holders(rules, &item.snapshot, &item.source)
+    Ok(())
 }
 
 /// Prints the verdicts of these inputs.
@@ -176,31 +175,34 @@ fn finish<'a>(
         fail_outliers(&mut each, &processes);
     }
     if args.gen_suppressions {
-        generate(&verdicts)?;
-    } else {
-        print(args, &verdicts)?;
+        return generated(&verdicts, unreadable);
     }
-    let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
-    Ok(ExitCode::from(match (unreadable, passed) {
-        (0, true) => 0,
-        (0, false) => LEAK,
-        // An input that cannot be judged does not pass.
-        _ => USAGE,
-    }))
+    print(args, &verdicts)?;
+    let outcomes = verdicts.iter().map(|(_, verdict)| verdict.outcome);
+    Ok(ExitCode::from(conclude(outcomes, unreadable)))
+}
+
+/// The exit code for these inputs, besides those that could not be judged.
+pub fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
+    if unread > 0 {
+        let inputs = text::units::plural(unread as u64, "input was", "inputs were");
+        progress::say(format_args!("no verdict: {inputs} not judged (see above)"));
+    }
+    exit_of(Outcome::of_all(each, unread))
 }
 
 /// Judges each input as it was at a mark that the program sets again and again.
 fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
-        let Found { places, failures } = load::places(input);
-        let load = |place: &Place| {
-            let at = args.boundary.load(place, rules, &args.names)?;
-            if !args.gen_suppressions {
-                check_sampled(&at.rules, &at.item.snapshot, &at.item.source)?;
-            }
-            Ok(at)
-        };
+        let Found {
+            places,
+            failures,
+            left_out,
+        } = load::places(input);
+        load::warn_of(&left_out);
+        unreadable += left_out.len();
+        let load = |place: &Place| args.boundary.load(place, rules, &args.names);
         for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
             match result {
                 Ok(item) => judged.push(item),
@@ -216,7 +218,7 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
     }
     let verdicts: Vec<_> = judged
         .iter()
-        .map(|at| (at.item.source.as_str(), verdict(&at.item.snapshot, &at.rules)))
+        .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
         .collect();
     finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable)
 }
@@ -228,6 +230,19 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
         Format::Text => text::print_lines(render),
         _ => text::print(render),
     }
+}
+
+/// Prints rules for what was seen. Without anything to judge there are none.
+fn generated(verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode, Failure> {
+    generate(verdicts)?;
+    let mut unread = unreadable;
+    for (source, verdict) in verdicts {
+        for unseen in verdict.unseen.iter().filter(|unseen| !unseen.acceptable) {
+            unread += 1;
+            progress::fail(&Failure::new(format!("{source}: {}", unseen.sentence())));
+        }
+    }
+    Ok(ExitCode::from(conclude(std::iter::empty(), unread)))
 }
 
 /// Prints a rule for the memory of each call site, and one for its objects of kinds that fail, with what each suppresses.

@@ -233,7 +233,9 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     if args.at.is_some() && args.between.points().is_some() {
         return Err(Failure::new("--between names its end itself; leave out --at"));
     }
-    let Several { mut items, unreadable } = match shows_time || args.between.points().is_some() {
+    let Several {
+        mut items, unreadable, ..
+    } = match shows_time || args.between.points().is_some() {
         true => load::all_with_timelines(&args.inputs)?,
         false => load::all_with_totals(&args.inputs)?,
     };

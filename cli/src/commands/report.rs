@@ -336,6 +336,7 @@ impl<'a> Inputs<'a> {
                 found.failures.iter().for_each(progress::fail);
                 return Err(last);
             }
+            load::warn_of(&found.left_out);
             unreadable += found.failures.len();
             found.failures.iter().for_each(progress::fail);
             places.extend(found.places);

@@ -8,23 +8,51 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::boundaries::was_taken_at;
-use culeak::analysis::check::{self, Rules};
+use culeak::analysis::check::{self, Rules, Unseen};
+use culeak::analysis::filter::mark_time;
 use culeak::analysis::points::Points;
 use culeak::point::Point;
-use culeak::snapshot::{PointError, Snapshot};
+use culeak::snapshot::{PointError, ProcessState, Snapshot};
 
 use super::timeline::timeline_state;
-use super::{Loaded, file};
+use super::{Loaded, Place};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::options::NameArgs;
+use crate::progress;
+use crate::text::units;
 
 /// Looks up the names of an input and reduces it to a point in time. `None`: the default of reports, which is the end of a
-/// Python script that ended, and the last state of any other process.
+/// Python script that ended, and the last state of any other process. Warns of what the result is not.
 ///
 /// # Errors
 /// The input does not contain the point; the message names the input and what to do.
 pub fn show(item: &mut Loaded, point: Option<&Point>, names: &NameArgs) -> Result<(), Failure> {
+    find(item, point, names)?;
+    for Unseen { what, next, .. } in &item.unseen {
+        progress::say(format_args!("warning: {}: {what}; {next}", Escaped(&item.source)));
+    }
+    Ok(())
+}
+
+/// As [`show`], for a check with these rules. Without limits and a baseline, the default is the last state.
+///
+/// # Errors
+/// See [`show`]; or the baseline was taken at another point.
+pub fn judge(item: &mut Loaded, rules: &Rules, names: &NameArgs) -> Result<(), Failure> {
+    let point = check::point_of(&item.snapshot, rules);
+    find(item, Some(&point), names)?;
+    match check::other_point(&item.snapshot, rules) {
+        Some(reason) => Err(Failure::new(format!("{}: {reason}", item.source))),
+        None => Ok(()),
+    }
+}
+
+/// As [`show`], without the warnings.
+///
+/// # Errors
+/// See [`show`].
+pub fn find(item: &mut Loaded, point: Option<&Point>, names: &NameArgs) -> Result<(), Failure> {
     let point = point.cloned().unwrap_or_else(|| item.snapshot.usual_point());
     if let Some(snapshot) = elsewhere(item, &point)? {
         item.snapshot = snapshot;
@@ -41,19 +69,6 @@ pub fn show(item: &mut Loaded, point: Option<&Point>, names: &NameArgs) -> Resul
     reduce(item, &point)?;
     item.points = Some(points);
     Ok(())
-}
-
-/// As [`show`], for a check with these rules. Without limits and a baseline, the default is the last state.
-///
-/// # Errors
-/// See [`show`]; or the baseline was taken at another point.
-pub fn judge(item: &mut Loaded, rules: &Rules, names: &NameArgs) -> Result<(), Failure> {
-    let point = check::point_of(&item.snapshot, rules);
-    show(item, Some(&point), names)?;
-    match check::other_point(&item.snapshot, rules) {
-        Some(reason) => Err(Failure::new(format!("{}: {reason}", item.source))),
-        None => Ok(()),
-    }
 }
 
 fn reduce(item: &mut Loaded, point: &Point) -> Result<(), Failure> {
@@ -74,13 +89,7 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
     let recording = PathBuf::from(&item.snapshot.process.recording);
     let mut snapshot = match point {
         Point::Mark(name) if was_taken_at(&item.snapshot, name) => item.snapshot.clone(),
-        Point::Mark(name) => match at_mark(&recording, name) {
-            Some((snapshot, source)) => {
-                item.source = source;
-                snapshot
-            }
-            None => timeline_state(&recording, point).map_err(|reason| no_mark(item, name, &reason))?,
-        },
+        Point::Mark(name) => at_mark(item, name)?,
         Point::Time(_) => {
             timeline_state(&recording, point).map_err(|reason| Failure::new(format!("{}: {reason}", item.source)))?
         }
@@ -105,23 +114,77 @@ fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {
     })
 }
 
-/// The last automatic snapshot beside a recording that was taken at a mark of this name, and its path.
-fn at_mark(recording: &Path, name: &str) -> Option<(Snapshot, String)> {
-    let mut last: Option<(Snapshot, String)> = None;
-    for path in automatic_snapshots(recording) {
-        let source = path.display().to_string();
-        // A file that is being written, or damaged, is not the snapshot looked for.
-        let Ok(snapshot) = file::read(&path, &source, &culeak::reader::read) else {
-            continue;
-        };
-        let is_later = last
-            .as_ref()
-            .is_none_or(|(last, _)| last.taken.at_ns <= snapshot.taken.at_ns);
-        if was_taken_at(&snapshot, name) && is_later {
-            last = Some((snapshot, source));
+/// The state at the last mark of this name: in the automatic snapshot that was taken at it, or else in the event log. If it is in
+/// neither, the state at an older mark.
+fn at_mark(item: &mut Loaded, name: &str) -> Result<Snapshot, Failure> {
+    let mut last: Option<Loaded> = None;
+    let unreadable = each_at_mark(&item.snapshot, name, |found| {
+        let is_later = |last: &Loaded| last.snapshot.taken.at_ns <= found.snapshot.taken.at_ns;
+        if last.as_ref().is_none_or(is_later) {
+            last = Some(found);
+        }
+    });
+    // `None`: the recording lost the mark, or the input is older.
+    let wanted = mark_time(&item.snapshot, name);
+    let of_log = |item: &Loaded| {
+        let recording = PathBuf::from(&item.snapshot.process.recording);
+        timeline_state(&recording, &Point::Mark(name.to_owned()))
+    };
+    let Some(last) = last else {
+        return of_log(item).map_err(|reason| no_mark(item, name, &reason));
+    };
+    if let Some(time_ns) = wanted.filter(|_| mark_time(&last.snapshot, name) < wanted) {
+        if let Ok(state) = of_log(item) {
+            return Ok(state);
+        }
+        let what = format!(
+            "the last mark {name:?}, set {} after the start, has no snapshot{}; an older one is shown",
+            units::duration(time_ns),
+            because(&item.snapshot, &unreadable)
+        );
+        item.unseen.push(Unseen::part("--at", what, RECORD_MARKS));
+    }
+    item.source = last.source;
+    Ok(last.snapshot)
+}
+
+/// What to do if marks lack their snapshots.
+pub const RECORD_MARKS: &str = "record with culeak run --timeline, which has the state at every mark";
+
+/// Why marks lack their snapshots, in parentheses.
+pub fn because(recording: &Snapshot, unreadable: &[Failure]) -> String {
+    let lost = recording.losses.lost_snapshots;
+    let lost = (lost > 0).then(|| format!("{} not written", units::plural(lost, "snapshot was", "snapshots were")));
+    let unreadable = unreadable.iter().map(|failure| failure.message.clone());
+    let reasons: Vec<String> = unreadable.chain(lost).collect();
+    match reasons.as_slice() {
+        [] => String::new(),
+        reasons => format!(" ({})", reasons.join("; ")),
+    }
+}
+
+/// Visits each automatic snapshot of a process that was taken at a mark of this name and lies beside the recording. Returns why
+/// others cannot be read: any of them may be one.
+pub fn each_at_mark(recording: &Snapshot, name: &str, mut visit: impl FnMut(Loaded)) -> Vec<Failure> {
+    let identity = |snapshot: &Snapshot| (snapshot.process.pid, snapshot.process.started_unix_ns);
+    let mut unreadable = Vec::new();
+    for path in automatic_snapshots(Path::new(&recording.process.recording)) {
+        match Place::File(path).load() {
+            Ok(mut found) => {
+                let snapshot = &mut found.snapshot;
+                if identity(snapshot) == identity(recording) && was_taken_at(snapshot, name) {
+                    // It knows what was known then.
+                    snapshot.losses.lost_marks = recording.losses.lost_marks;
+                    if recording.process.state == ProcessState::Unknown {
+                        snapshot.process.state = ProcessState::Unknown;
+                    }
+                    visit(found);
+                }
+            }
+            Err(failure) => unreadable.push(failure),
         }
     }
-    last
+    unreadable
 }
 
 /// The automatic snapshots that were written beside a recording, sorted by name.

@@ -178,14 +178,7 @@ impl<'a> Work<'a> {
         let piped = || self.piped.lock().unwrap_or_else(PoisonError::into_inner);
         let known = piped().remove(&number);
         if let Some(snapshot) = known {
-            let item = Loaded {
-                snapshot,
-                source: place.to_string(),
-                root: None,
-                points: None,
-                timeline: None,
-            };
-            return Ok((item, None));
+            return Ok((Loaded::of(snapshot, place.to_string()), None));
         }
         let is_pipe = place.is_pipe();
         if !is_pipe && !self.needs_reports() {
@@ -233,10 +226,7 @@ impl<'a> Work<'a> {
         let mut named = look_up();
         if !named.is_complete() {
             let (part, part_keys) = Sites::unknown(&item.snapshot, &keys, &named);
-            let part = self.named(Loaded {
-                snapshot: part,
-                ..loaded_like(&item)
-            });
+            let part = self.named(part_of(&item, part));
             self.sites
                 .write()
                 .unwrap_or_else(PoisonError::into_inner)
@@ -281,13 +271,10 @@ fn numbered(places: &[Place], nth: usize) -> Option<(u32, &Place)> {
     Some((u32::try_from(nth).ok()?, places.get(nth)?))
 }
 
-fn loaded_like(item: &Loaded) -> Loaded {
+fn part_of(item: &Loaded, part: Snapshot) -> Loaded {
     Loaded {
-        snapshot: Snapshot::empty(),
-        source: item.source.clone(),
         root: item.root.clone(),
-        points: None,
-        timeline: None,
+        ..Loaded::of(part, item.source.clone())
     }
 }
 
@@ -329,10 +316,7 @@ impl Symbols {
             locations: unknown.iter().map(|&nth| snapshot.locations[nth].clone()).collect(),
             ..Snapshot::empty()
         };
-        let mut part = Loaded {
-            snapshot: part,
-            ..loaded_like(item)
-        };
+        let mut part = part_of(item, part);
         names.name_frames(&mut part);
         for (nth, location) in unknown.into_iter().zip(part.snapshot.locations) {
             if let Some(key) = &keys[nth] {

@@ -1,8 +1,10 @@
 //! The recordings and snapshots of a folder.
 //!
-//! A folder that has neither stands for the folders in it. That search is bounded: to a depth and a number of entries, without
-//! links, which may lead in a circle, and without names that begin with a dot, as in a shell.
+//! A folder that has neither stands for the folders in it; of one that has some, the files below are left out, and counted. That
+//! search is bounded: to a depth and a number of entries, without links, which may lead in a circle, and without names that begin
+//! with a dot, as in a shell.
 
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -10,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::file;
 use crate::errors::Failure;
+use crate::text::units;
 
 /// Folders that contain folders, at most.
 const DEPTH: usize = 8;
@@ -25,6 +28,41 @@ pub struct Members {
     pub snapshots: Vec<PathBuf>,
     /// Folders that cannot be read, and why there are no members.
     pub failures: Vec<Failure>,
+    /// What lies below folders with members, and is none.
+    pub left_out: Option<LeftOut>,
+}
+
+/// Recordings or snapshots that are no members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// A folder with members.
+    folder: PathBuf,
+    /// One of the files; `None`: there are too many folders to search.
+    first: Option<PathBuf>,
+    count: u64,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let folder = self.folder.display();
+        match &self.first {
+            Some(first) => write!(
+                out,
+                "{folder}: has recordings or snapshots itself, so {} left out that the folders below it contain ({} …); name these folders too, or \
+                 only {folder}/*.culeak",
+                match self.count {
+                    1 => "1 file is".to_owned(),
+                    count => format!("{} files are", units::count(count)),
+                },
+                first.display()
+            ),
+            None => write!(
+                out,
+                "{folder}: has recordings or snapshots itself, and more than {ENTRIES} files in the folders below it, which were not \
+                 searched; name these folders too, or only {folder}/*.culeak"
+            ),
+        }
+    }
 }
 
 impl Members {
@@ -35,7 +73,7 @@ impl Members {
     /// As [`Members::of`]; below the folder, at most `most` entries are looked at.
     fn within(folder: &Path, most: usize) -> Members {
         let mut members = Members::default();
-        let mut seen = 0;
+        let (mut seen, mut seen_below) = (0, 0);
         let mut next = vec![(folder.to_path_buf(), 0)];
         while let Some((at, depth)) = next.pop() {
             // A job may have more processes than that in one folder.
@@ -59,7 +97,9 @@ impl Members {
                 };
             }
             seen += if depth == 0 { 0 } else { entries.all.len() };
-            if !members.add(&entries) && depth < DEPTH {
+            if members.add(&entries) {
+                members.leave_out(&at, &entries, depth, most, &mut seen_below);
+            } else if depth < DEPTH {
                 // The first one is taken first.
                 let below = entries.folders().rev().map(|folder| (folder, depth + 1));
                 next.extend(below);
@@ -73,6 +113,43 @@ impl Members {
             )));
         }
         members
+    }
+
+    /// Counts what lies below a folder with members.
+    fn leave_out(&mut self, folder: &Path, entries: &Entries, depth: usize, most: usize, seen: &mut usize) {
+        let left_out = |first, count| LeftOut {
+            folder: folder.to_path_buf(),
+            first,
+            count,
+        };
+        let mut below = Members::default();
+        let mut next: Vec<_> = entries.folders().map(|folder| (folder, depth + 1)).collect();
+        while let Some((at, depth)) = next.pop() {
+            // Such as lost+found.
+            let Ok(entries) = Entries::of(&at, most.saturating_sub(*seen)) else {
+                continue;
+            };
+            if entries.are_more {
+                self.left_out.get_or_insert(left_out(None, 0));
+                return;
+            }
+            *seen += entries.all.len();
+            below.add(&entries);
+            if depth < DEPTH {
+                next.extend(entries.folders().map(|folder| (folder, depth + 1)));
+            }
+        }
+        let mut all = below.recordings;
+        all.append(&mut below.snapshots);
+        all.sort();
+        if let Some(first) = all.first() {
+            let of_these = left_out(Some(first.clone()), all.len() as u64);
+            let known = self.left_out.get_or_insert(LeftOut {
+                count: 0,
+                ..of_these.clone()
+            });
+            known.count += of_these.count;
+        }
     }
 
     /// Adds the members among these entries; whether there are any.
@@ -163,6 +240,36 @@ mod tests {
         assert!(members.failures.is_empty(), "{:?}", members.failures);
         let own = Members::of(&folder.path().join("b"));
         assert_eq!(recordings(&own, folder.path()), ["b/1.culeak"]);
+    }
+
+    #[test]
+    fn files_below_a_folder_with_recordings_are_left_out_and_counted() {
+        let nested = folder(&[
+            "stray.culeak",
+            "rank0/1.culeak",
+            "rank1/deep/2.culeak",
+            "rank1/deep/2.mark-1.culeak-snapshot",
+            "notes/none",
+            ".trash/3.culeak",
+        ]);
+        let members = Members::of(nested.path());
+        assert_eq!(recordings(&members, nested.path()), ["stray.culeak"]);
+        let text = members.left_out.expect("files below").to_string();
+        assert!(text.contains("so 3 files are left out"), "{text}");
+        assert!(
+            text.contains("rank0/1.culeak …") && text.contains("/*.culeak"),
+            "{text}"
+        );
+        // Of a folder without members, those of its folders count.
+        let deeper = folder(&["a/stray.culeak", "a/rank0/1.culeak", "b/2.culeak"]);
+        let members = Members::of(deeper.path());
+        assert_eq!(recordings(&members, deeper.path()), ["a/stray.culeak", "b/2.culeak"]);
+        let left_out = members.left_out.expect("files below");
+        assert_eq!((left_out.folder, left_out.count), (deeper.path().join("a"), 1));
+        let text = Members::within(nested.path(), 3).left_out.expect("unknown").to_string();
+        assert!(text.contains("not searched"), "{text}");
+        let clean = folder(&["1.culeak", "pages/report.html"]);
+        assert_eq!(Members::of(clean.path()).left_out, None);
     }
 
     #[test]

@@ -5,14 +5,21 @@
 //! command line replaces the value in the file. Paths in the file are relative to the file. Deliberately absent: options that
 //! differ from run to run, or that change what a report shows, and commands to execute (the pager), since a config file
 //! is part of the repository, which others may have written; see docs/config.md.
+//!
+//! A file that was found, not named, sets the limits of a check. So it counts only if root or the caller owns it: in a parent folder
+//! such as /tmp any user may create one.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::{env, fs, io};
+use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
 use culeak::analysis::check::{Budget, Tolerance};
 use culeak::kind::Kind;
+use culeak::reader::open_regular;
 use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -126,12 +133,14 @@ struct CheckDefaults {
 /// # Errors
 /// The file cannot be read, or has a mistake; the message names the line and the column.
 pub fn read(args: &ConfigArgs) -> Result<Defaults, Failure> {
-    let Some(path) = find(args) else {
+    let named = named(args);
+    let is_named = named.is_some();
+    let Some(path) = named.or_else(|| found(args)) else {
         return Ok(Defaults::default());
     };
     progress::detail(format_args!("config file: {}", Escaped(&path.display().to_string())));
     Ok(Defaults {
-        config: parsed(&path)?,
+        config: parsed(&path, is_named)?,
         file: Some(path),
     })
 }
@@ -188,27 +197,53 @@ impl Defaults {
     }
 }
 
-/// The file that the user named, else the nearest one.
-fn find(args: &ConfigArgs) -> Option<PathBuf> {
-    if args.no_config {
-        return None;
-    }
+/// The file that the user named.
+fn named(args: &ConfigArgs) -> Option<PathBuf> {
     let variable = || {
         env::var_os(CONFIG.name())
             .filter(|path| !path.is_empty())
             .map(PathBuf::from)
     };
     let named = args.config.clone().or_else(variable);
-    named.or_else(|| {
-        if let Some(here) = config_in(Path::new("")) {
-            return Some(here);
-        }
-        let folder = env::current_dir().ok()?;
-        let is_root = |folder: &&Path| folder.join(".git").exists();
-        let root = folder.ancestors().find(is_root)?;
-        let mut inside = folder.ancestors().take_while(|folder| folder.starts_with(root));
-        inside.find_map(config_in)
-    })
+    named.filter(|_| !args.no_config)
+}
+
+/// The nearest file.
+fn found(args: &ConfigArgs) -> Option<PathBuf> {
+    if args.no_config {
+        return None;
+    }
+    let config_in = |folder: &Path| config_in(folder).filter(|path| is_trusted(path));
+    if let Some(here) = config_in(Path::new("")) {
+        return Some(here);
+    }
+    let folder = env::current_dir().ok()?;
+    let is_root = |folder: &&Path| folder.join(".git").exists();
+    let root = folder.ancestors().find(is_root)?;
+    let mut inside = folder.ancestors().take_while(|folder| folder.starts_with(root));
+    inside.find_map(config_in)
+}
+
+/// Whether root or the caller owns a file that was found, and a link to it. Warns if not.
+fn is_trusted(path: &Path) -> bool {
+    let owners = [path.symlink_metadata(), path.metadata()];
+    let mut owners = owners.into_iter().flatten().map(|metadata| metadata.uid());
+    let Some(owner) = owners.find(|&owner| !may_configure(owner)) else {
+        return true;
+    };
+    progress::say(format_args!(
+        "warning: {}: the config file is not read, because it belongs to user {owner}, neither to root nor to you; name it with --config \
+         to use it",
+        Escaped(&path.display().to_string())
+    ));
+    false
+}
+
+/// Root, the caller, and who called sudo.
+fn may_configure(owner: u32) -> bool {
+    let caller = nix::unistd::geteuid();
+    let by_sudo = || env::var("SUDO_UID").ok()?.parse().ok();
+    owner == 0 || owner == caller.as_raw() || caller.is_root() && by_sudo() == Some(owner)
 }
 
 /// The config file in a folder.
@@ -218,7 +253,7 @@ fn config_in(folder: &Path) -> Option<PathBuf> {
     if own.symlink_metadata().is_ok() {
         return Some(own);
     }
-    let has_config = fs::read_to_string(&of_python).is_ok_and(|text| names_culeak(&text));
+    let has_config = text_of(&of_python, false).is_ok_and(|text| names_culeak(&text));
     has_config.then_some(of_python)
 }
 
@@ -240,9 +275,21 @@ fn names_culeak(text: &str) -> bool {
     toml::from_str(text).map_or_else(|_| text.lines().any(in_line), in_table)
 }
 
-fn parsed(path: &Path) -> Result<Config, Failure> {
+/// Reads a file that is no larger than people write config files; if it was found, not named, a regular one.
+fn text_of(path: &Path, is_named: bool) -> io::Result<String> {
+    const MOST: u64 = 1 << 20;
+    let mut text = String::new();
+    let file = if is_named { File::open(path) } else { open_regular(path) };
+    let read = file?.take(MOST + 1).read_to_string(&mut text)?;
+    match read as u64 > MOST {
+        true => Err(io::Error::other("it is larger than 1 MiB")),
+        false => Ok(text),
+    }
+}
+
+fn parsed(path: &Path, is_named: bool) -> Result<Config, Failure> {
     let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
+    let text = text_of(path, is_named).map_err(|error| {
         let next = match error.kind() {
             io::ErrorKind::NotFound => {
                 format!("; name another with --config or {}, or pass --no-config", CONFIG.name())
@@ -273,32 +320,37 @@ fn parsed(path: &Path) -> Result<Config, Failure> {
 
 impl CheckDefaults {
     fn fill(self, rules: &mut RuleArgs, base: &Path) {
-        fn or<T>(given: &mut Option<T>, default: Option<T>) {
+        let mut any = false;
+        fn or<T>(any: &mut bool, given: &mut Option<T>, default: Option<T>) {
+            *any |= given.is_none() && default.is_some();
             *given = given.take().or(default);
         }
-        fn or_all<T>(given: &mut Vec<T>, defaults: Vec<T>) {
+        fn or_all<T>(any: &mut bool, given: &mut Vec<T>, defaults: Vec<T>) {
             if given.is_empty() {
+                *any |= !defaults.is_empty();
                 *given = defaults;
             }
         }
         rules.defaults = FromFile {
             file: None,
+            any,
             suppressions: rules.suppressions.is_empty(),
             baseline: rules.baseline.is_none(),
             tolerance: rules.tolerance.is_none(),
             fail_on: rules.fail_on.is_empty(),
         };
-        or(&mut rules.max_leaked, self.max_leaked);
-        or(&mut rules.max_count, self.max_count);
-        or(&mut rules.max_per_site, self.max_per_site);
-        or_all(&mut rules.max_kind, self.max_kind);
-        or_all(&mut rules.max_objects, self.max_objects);
-        or_all(&mut rules.budget, self.budget);
+        or(&mut any, &mut rules.max_leaked, self.max_leaked);
+        or(&mut any, &mut rules.max_count, self.max_count);
+        or(&mut any, &mut rules.max_per_site, self.max_per_site);
+        or_all(&mut any, &mut rules.max_kind, self.max_kind);
+        or_all(&mut any, &mut rules.max_objects, self.max_objects);
+        or_all(&mut any, &mut rules.budget, self.budget);
         let suppressions = self.suppressions.iter().map(|path| base.join(path));
-        or_all(&mut rules.suppressions, suppressions.collect());
-        or(&mut rules.baseline, self.baseline.map(|path| base.join(path)));
-        or(&mut rules.tolerance, self.tolerance);
-        or_all(&mut rules.fail_on, self.fail_on);
+        or_all(&mut any, &mut rules.suppressions, suppressions.collect());
+        or(&mut any, &mut rules.baseline, self.baseline.map(|path| base.join(path)));
+        or(&mut any, &mut rules.tolerance, self.tolerance);
+        or_all(&mut any, &mut rules.fail_on, self.fail_on);
+        rules.defaults.any = any;
     }
 }
 

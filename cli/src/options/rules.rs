@@ -9,15 +9,11 @@ use std::{fs, io};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
-use culeak::analysis::check::{
-    Budget, FailOn, Limits, Rules, Tolerance, baseline_of, lacks_holders, lacks_objects, verdict, without_holders,
-};
-use culeak::analysis::filter::mark_time;
+use culeak::analysis::check::{self, Budget, FailOn, Limits, Rules, Tolerance, Unseen, baseline_of};
 use culeak::analysis::suppressions::Suppressions;
-use culeak::analysis::tally::Tally;
 use culeak::kind::Kind;
 use culeak::point::Point;
-use culeak::snapshot::{Class, ProcessState, Snapshot};
+use culeak::snapshot::Class;
 use serde::Deserialize;
 
 use super::{
@@ -73,7 +69,8 @@ pub struct RuleArgs {
     /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; PyTorch tensors are always judged
     #[arg(long)]
     pub judge_pools: bool,
-    /// Judge an incomplete recording, or an incomplete search for holders, by its content instead of failing
+    /// Judge by what was seen, if not all of what a rule speaks of was: lost events or marks, missing snapshots, an incomplete
+    /// search for holders, sampled stacks
     #[arg(long)]
     pub allow_losses: bool,
     /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
@@ -102,6 +99,8 @@ pub struct RuleArgs {
 #[derive(Debug, Clone, Default)]
 pub struct FromFile {
     pub file: Option<PathBuf>,
+    /// Any rule comes from the file.
+    pub any: bool,
     pub suppressions: bool,
     pub baseline: bool,
     pub tolerance: bool,
@@ -109,6 +108,11 @@ pub struct FromFile {
 }
 
 impl FromFile {
+    /// The config file, if a rule comes from it.
+    pub fn used(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|_| self.any)
+    }
+
     /// Adds the config file to a failure, if the rule comes from it.
     fn named(&self, is_from_file: bool, failure: Failure) -> Failure {
         match self.file.as_ref().filter(|_| is_from_file) {
@@ -219,6 +223,7 @@ impl RuleArgs {
             },
             suppressions,
             baseline: None,
+            config: self.defaults.used().map(|file| file.display().to_string()),
             at: self.at.clone(),
             boundary: None,
             previous: None,
@@ -226,110 +231,21 @@ impl RuleArgs {
     }
 }
 
-/// Refuses a snapshot whose holders are not known, if memory fails by what holds it, and one that would pass although the class
-/// of a part of its memory is not known.
+/// Refuses a baseline of an input if it is not known what each call site held.
 ///
 /// # Errors
-/// The message says how to record them, or how to accept that.
-pub fn check_holders(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
-    let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
-    let classes = classes.join(",");
-    if lacks_holders(snapshot, rules) {
-        return Err(Failure::new(format!(
-            "{source}: cannot be judged by --fail-on {classes}, because what holds its memory at this point is not known; record with \
-             culeak run --why, or name a running process"
-        )));
+/// The message says what is not known, and how to accept that.
+pub fn check_baseline(item: &Loaded, rules: &Rules) -> Result<(), Failure> {
+    let sampled = item.snapshot.sampling.map(|_| {
+        let what = "the stacks were sampled, so what each call site held is an estimate";
+        Unseen::part("--baseline", what, "record without --sample")
+    });
+    let unseen = item.unseen.iter().cloned();
+    let mut unseen = unseen.chain(check::unknown_since(&item.snapshot, rules)).chain(sampled);
+    match unseen.find(|unseen| !(unseen.acceptable && rules.limits.allow_losses)) {
+        Some(unseen) => Err(Failure::new(format!("{}: {}", item.source, unseen.sentence()))),
+        None => Ok(()),
     }
-    // A running process frees memory during the search, so a part never has an answer; the verdict warns about it.
-    let is_accepted = rules.limits.allow_losses || snapshot.process.state == ProcessState::Running;
-    let unknown = if is_accepted {
-        Tally::default()
-    } else {
-        without_holders(snapshot, rules)
-    };
-    // A leak that was found fails the check in any case.
-    if unknown.count == 0 || !verdict(snapshot, rules).passed {
-        return Ok(());
-    }
-    let reasons = snapshot
-        .holders
-        .iter()
-        .flat_map(|holders| &holders.search.limits)
-        .take(3);
-    let reasons: String = reasons.map(|reason| format!(" ({reason})")).collect();
-    Err(Failure::new(format!(
-        "{source}: cannot be judged by --fail-on {classes}, because what holds {} in {} is not known{reasons}; judge other memory with \
-         --kind, or accept it with --allow-losses",
-        units::bytes(unknown.bytes),
-        units::plural(unknown.count, "block", "blocks")
-    )))
-}
-
-/// Refuses a recording with sampled stacks that would pass although a limit on the whole may be broken.
-///
-/// # Errors
-/// The message says what is known, and how to record or judge it instead.
-pub fn check_sampled(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
-    if snapshot.sampling.is_none() {
-        return Ok(());
-    }
-    let verdict = verdict(snapshot, rules);
-    // A leak that was found fails the check in any case.
-    match verdict.passed && !verdict.undecided.is_empty() {
-        true => Err(Failure::new(format!(
-            "{source}: cannot be judged: {}",
-            verdict.undecided.join("; also ")
-        ))),
-        false => Ok(()),
-    }
-}
-
-/// Refuses a snapshot whose objects are not known, if their number is limited.
-///
-/// # Errors
-/// The message says how to record them.
-pub fn check_objects(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
-    if !lacks_objects(snapshot, rules) {
-        return Ok(());
-    }
-    Err(Failure::new(match snapshot.taken.point {
-        Some(Point::Peak) => format!(
-            "{source}: cannot be judged by --max-objects at the peak, because recordings have no objects of it; choose another point \
-             with --at"
-        ),
-        _ => format!(
-            "{source}: cannot be judged by --max-objects, because it has no record of objects; record again with this version of \
-             culeak"
-        ),
-    }))
-}
-
-/// Refuses a snapshot without the mark of `--since`: what was allocated after it is unknown.
-///
-/// # Errors
-/// The program set no such mark; the message names those that it set.
-pub fn check_mark(rules: &Rules, item: &Loaded) -> Result<(), Failure> {
-    const SHOWN: usize = 10;
-    let Some(name) = &rules.limits.since else { return Ok(()) };
-    if mark_time(&item.snapshot, name).is_some() {
-        return Ok(());
-    }
-    let mut known: Vec<&str> = Vec::new();
-    for mark in &item.snapshot.marks {
-        if !known.contains(&mark.name.as_str()) && known.len() <= SHOWN {
-            known.push(&mark.name);
-        }
-    }
-    let more = if known.len() > SHOWN { " …" } else { "" };
-    let names: Vec<String> = known.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
-    let marks = match names.as_slice() {
-        [] => "the program set none (culeak_mark); set it, or leave out --since".to_owned(),
-        names => format!("name one that the program set: {}{more}", names.join(", ")),
-    };
-    Err(Failure::new(format!(
-        "{}: cannot be judged, because it has no mark {name:?}; {marks}",
-        item.source
-    )))
 }
 
 /// Reads suppressions from files, followed by the built-in list if wanted.
@@ -398,7 +314,8 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording serves as a baseline too. Its reader reports what is wrong with any other file.
         let mut item = load::read_already(path, &bytes)?;
-        load::at::show(&mut item, rules.at.as_ref(), &NameArgs::default())?;
+        load::at::find(&mut item, rules.at.as_ref(), &NameArgs::default())?;
+        check_baseline(&item, rules)?;
         return Ok(baseline_of(&item.snapshot, rules));
     };
     if version != Some(u64::from(baseline::VERSION)) {
@@ -565,28 +482,5 @@ mod tests {
         for text in ["-1%", "inf%", "%", "much"] {
             assert!(parse_tolerance(text).is_err(), "{text}");
         }
-    }
-
-    #[test]
-    fn memory_without_an_answer_does_not_pass_unless_it_is_accepted() {
-        use crate::text::sample::held;
-        let limits = Limits {
-            classes: [Class::Lost].into(),
-            ..Limits::default()
-        };
-        let mut rules = Rules::from(limits);
-        let mut snapshot = held();
-        snapshot.process.state = ProcessState::Ended;
-        assert!(check_holders(&rules, &snapshot, "x").is_ok(), "lost memory was found");
-        for path in &mut snapshot.holders.as_mut().expect("searched").paths {
-            path.class = Class::Held;
-        }
-        let failure = check_holders(&rules, &snapshot, "x").expect_err("an unknown block");
-        assert!(failure.message.contains("128 KiB in 1 block"), "{}", failure.message);
-        snapshot.process.state = ProcessState::Running;
-        assert!(check_holders(&rules, &snapshot, "x").is_ok(), "freed during the search");
-        snapshot.process.state = ProcessState::Ended;
-        rules.limits.allow_losses = true;
-        assert!(check_holders(&rules, &snapshot, "x").is_ok(), "accepted");
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
-use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Tolerance, Verdict};
+use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Outcome, Tolerance, Verdict};
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::ranges;
 use culeak::analysis::report::{Tally, shell_word};
@@ -12,7 +12,7 @@ use culeak::point::Point;
 use culeak::snapshot::Class;
 
 use super::objects;
-use super::parts::{self, BAD, DIM, GOOD, Styled};
+use super::parts::{self, BAD, DIM, GOOD, Styled, WARN};
 use super::report::{RankedLine, write_ranking};
 use super::units::{self, plural};
 use crate::escape::Escaped;
@@ -23,47 +23,82 @@ const SITES_SHOWN: usize = 10;
 /// Different warnings of verdicts that are not printed.
 const WARNINGS_SHOWN: usize = 10;
 
-/// The most verdicts that are printed one after the other; of more, those of the first that failed.
+/// The most verdicts that are printed one after the other; of more, those of the first that did not pass.
 const EACH: usize = 10;
 
-/// Failed processes whose verdict is printed in full.
+/// Processes that did not pass and whose verdict is printed in full.
 const FAILED_SHOWN: usize = 5;
 
-/// Writes the verdicts of several processes: how many failed and which, then the verdicts; of many, those of the first that failed.
+/// `passed`, `failed` or `no verdict`.
+pub fn result(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "failed",
+        Outcome::NoVerdict => "no verdict",
+    }
+}
+
+fn styled(outcome: Outcome) -> Styled<String> {
+    let style = match outcome {
+        Outcome::Passed => GOOD,
+        Outcome::Failed => BAD,
+        Outcome::NoVerdict => WARN,
+    };
+    Styled(style, format!("{}:", result(outcome)))
+}
+
+/// Writes the verdicts of several processes: how many failed and which, how many have none, then the verdicts; of many, those of the
+/// first that did not pass.
 pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
-    let failed: Vec<_> = verdicts.iter().filter(|(_, verdict)| !verdict.passed).collect();
+    let with = |outcome: Outcome| verdicts.iter().filter(move |(_, verdict)| verdict.outcome == outcome);
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
     let is_estimate = verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some());
     let judged = format!("{}{judged}", if is_estimate { "≈ " } else { "" });
     let processes = plural(verdicts.len() as u64, "process", "processes");
     let few = verdicts.len() <= EACH;
-    if failed.is_empty() {
-        writeln!(out, "{} all of {processes}, with {judged}", Styled(GOOD, "passed:"))?;
-        return match few {
-            true => each(verdicts.iter(), out),
-            false => warnings_of_passed(verdicts, out),
-        };
+    let not_passed = [Outcome::Failed, Outcome::NoVerdict].map(|outcome| (outcome, with(outcome).collect::<Vec<_>>()));
+    let not_passed: Vec<_> = not_passed.into_iter().filter(|(_, of)| !of.is_empty()).collect();
+    if not_passed.is_empty() {
+        writeln!(out, "{} all of {processes}, with {judged}", styled(Outcome::Passed))?;
     }
-    let count = units::count(failed.len() as u64);
-    writeln!(
-        out,
-        "{} {count} of {processes}, with {judged} in all",
-        Styled(BAD, "failed:")
-    )?;
-    if !few {
+    for (nth, (outcome, of)) in not_passed.iter().enumerate() {
+        let count = units::count(of.len() as u64);
+        let sum = if nth == 0 {
+            format!(", with {judged} in all")
+        } else {
+            String::new()
+        };
+        writeln!(out, "{} {count} of {processes}{sum}", styled(*outcome))?;
+    }
+    if let (false, Some((_, verdict))) = (few, verdicts.first()) {
+        write_config(verdict, out)?;
         warnings_of_passed(verdicts, out)?;
     }
-    writeln!(out, "  failed: {}", Escaped(&names(&failed, verdicts)))?;
+    for (outcome, of) in &not_passed {
+        writeln!(out, "  {}: {}", result(*outcome), Escaped(&names(of, verdicts)))?;
+    }
     if few {
         return each(verdicts.iter(), out);
     }
-    each(failed.iter().take(FAILED_SHOWN).copied(), out)?;
-    let hidden = failed.len().saturating_sub(FAILED_SHOWN);
+    let listed = not_passed.iter().flat_map(|(_, of)| of.iter().copied());
+    each(listed.clone().take(FAILED_SHOWN), out)?;
+    let hidden = listed.count().saturating_sub(FAILED_SHOWN);
     if hidden > 0 {
-        let more = format!("… and {} more that failed; --json has all", units::count(hidden as u64));
+        let more = format!(
+            "… and {} more that did not pass; --json has all",
+            units::count(hidden as u64)
+        );
         writeln!(out, "{}", Styled(DIM, more))?;
     }
     Ok(())
+}
+
+/// The file that limits come from.
+fn write_config(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
+    match &verdict.config {
+        Some(file) => writeln!(out, "  limits from {}", Escaped(file)),
+        None => Ok(()),
+    }
 }
 
 /// Verdicts one after the other, each with its input and rank.
@@ -77,7 +112,7 @@ fn each<'v, 'a: 'v>(verdicts: impl Iterator<Item = &'v (&'v str, Verdict<'a>)>, 
 
 /// The different warnings of verdicts that are not printed because they passed, those of most processes first.
 fn warnings_of_passed(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
-    let passed = verdicts.iter().filter(|(_, verdict)| verdict.passed);
+    let passed = verdicts.iter().filter(|(_, verdict)| verdict.passed());
     let mut different: BTreeMap<&str, u64> = BTreeMap::new();
     for warning in passed.flat_map(|(_, verdict)| &verdict.warnings) {
         *different.entry(warning).or_default() += 1;
@@ -119,11 +154,6 @@ fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let word = if verdict.finished { "leaked" } else { "held" };
     let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
-    let (style, result) = if verdict.passed {
-        (GOOD, "passed:")
-    } else {
-        (BAD, "failed:")
-    };
     let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
     let when: String = when.collect();
     let sentence = match &verdict.boundary {
@@ -136,11 +166,15 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         }
         _ => format!("{judged} {word}{when}, {}", limits(verdict)),
     };
-    writeln!(out, "{} {sentence}", Styled(style, result))?;
+    writeln!(out, "{} {sentence}", styled(verdict.outcome))?;
+    write_config(verdict, out)?;
     if let Some(boundary) = &verdict.boundary {
         write_boundary(boundary, out)?;
     }
-    if !verdict.passed {
+    for unseen in &verdict.unseen {
+        writeln!(out, "  {}", Escaped(&unseen.sentence()))?;
+    }
+    if verdict.outcome == Outcome::Failed {
         // If nothing is allowed, the first line contains this reason.
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
         for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
@@ -205,9 +239,9 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         None if verdict.finished && verdict.reports_show_end => " --at exit".to_owned(),
         None => String::new(),
     };
-    match verdict.passed {
-        true => Ok(()),
-        false => {
+    match verdict.outcome {
+        Outcome::Passed | Outcome::NoVerdict => Ok(()),
+        Outcome::Failed => {
             let objects = if verdict.objects.iter().any(|of| of.to_blame) {
                 " --objects"
             } else {
@@ -530,10 +564,5 @@ fn sentence(breach: &Breach, word: &str) -> String {
                 }
             )
         }
-        Breach::LostAllocations { count } => format!(
-            "{} could not be recorded, so the run cannot pass; free disk space for the recording, or pass \
-             --allow-losses",
-            plural(*count, "allocation", "allocations")
-        ),
     }
 }

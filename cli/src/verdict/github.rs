@@ -30,7 +30,7 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
             writeln!(out, "::error {}::{}", properties.join(","), data(&message))?;
         }
         let text = format!("{source}: {rank}{}", summary(verdict));
-        match verdict.passed {
+        match verdict.passed() {
             true => writeln!(out, "::notice title=culeak check::{}", data(&text))?,
             // The annotations have the details; this line is for the log, where the runner also interprets `##[`.
             false => writeln!(

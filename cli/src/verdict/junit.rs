@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::analysis::check::Verdict;
+use culeak::analysis::check::{Outcome, Verdict};
 use culeak::analysis::job::identity;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
@@ -35,7 +35,10 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         .collect();
     let mut status = TestCaseStatus::success();
     if let Some(first) = whole.first() {
-        status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+        status = TestCaseStatus::non_success(match verdict.outcome {
+            Outcome::NoVerdict => NonSuccessKind::Error,
+            _ => NonSuccessKind::Failure,
+        });
         status.set_message(first.title.clone()).set_type(first.kind.id());
         let all: Vec<_> = whole.iter().map(|finding| finding.title.as_str()).collect();
         status.set_description(all.join("\n"));

@@ -4,7 +4,7 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::check::{Standing, Verdict};
+use culeak::analysis::check::{Outcome, Standing, Verdict};
 
 use super::{Finding, Kind, findings, rank_of, summary};
 use crate::escape::Escaped;
@@ -15,7 +15,11 @@ const SITES_SHOWN: usize = 20;
 
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
     for (source, verdict) in verdicts {
-        let sign = if verdict.passed { "✅" } else { "❌" };
+        let sign = match verdict.outcome {
+            Outcome::Passed => "✅",
+            Outcome::Failed => "❌",
+            Outcome::NoVerdict => "⚠️",
+        };
         let subject = match verdict.judges_only_objects() {
             true => Kind::Objects.subject(),
             false => Kind::Limit.subject(),

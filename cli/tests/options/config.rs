@@ -1,5 +1,7 @@
 //! The config file.
 
+use std::os::unix::fs::{chown, lchown, symlink};
+
 use super::*;
 
 #[test]
@@ -326,4 +328,75 @@ fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names
         doctor.contains("ok    config file      culeak.toml") || doctor.contains("culeak.toml\n"),
         "{doctor}"
     );
+}
+
+/// Needs root, who alone may give files away.
+#[test]
+fn a_config_file_of_another_user_is_not_read() {
+    const NOBODY: u32 = 65534;
+    let folder = project("[check]\nmax-leaked = \"900TiB\"\n");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    let inside = folder.path().join("build");
+    fs::create_dir(&inside).expect("made");
+    let config = folder.path().join("culeak.toml");
+    let check = |more: &[&str]| output(&inside, &[&["check", "../leaky.json"], more].concat());
+    let own = check(&[]);
+    assert_eq!(own.status.code(), Some(0), "{}", text(&own.stderr));
+    let named = format!("\n  limits from {}\n", config.display());
+    assert!(text(&own.stdout).contains(&named), "{}", text(&own.stdout));
+
+    let expect_refused = || {
+        let refused = check(&[]);
+        let said = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains("belongs to user 65534") && said.contains("--config"),
+            "{said}"
+        );
+        assert!(
+            !text(&refused.stdout).contains("limits from"),
+            "{}",
+            text(&refused.stdout)
+        );
+    };
+    chown(&config, Some(NOBODY), None).expect("root");
+    expect_refused();
+    assert_eq!(check(&["--config", "../culeak.toml"]).status.code(), Some(0));
+    // sudo runs as root for this user.
+    let mut by_sudo = culeak(&inside, &["check", "../leaky.json"]);
+    by_sudo.env("SUDO_UID", NOBODY.to_string());
+    assert_eq!(by_sudo.status().expect("culeak starts").code(), Some(0));
+    // Nor is one that another user links to.
+    chown(&config, Some(0), None).expect("root");
+    let moved = folder.path().join("moved.toml");
+    fs::rename(&config, &moved).expect("moved");
+    symlink(&moved, &config).expect("a link");
+    assert_eq!(check(&[]).status.code(), Some(0));
+    lchown(&config, Some(NOBODY), None).expect("root");
+    expect_refused();
+}
+
+#[test]
+fn a_config_file_is_a_regular_file_of_limited_size() {
+    let folder = project("");
+    let config = folder.path().join("culeak.toml");
+    let refused = |expected: &str| {
+        let output = output(folder.path(), &["check", "clean.json"]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("culeak.toml: the config file cannot be read") && said.contains(expected),
+            "{said}"
+        );
+    };
+    fs::remove_file(&config).expect("removed");
+    symlink("/dev/zero", &config).expect("a link");
+    refused("not a regular file");
+    fs::remove_file(&config).expect("removed");
+    let fifo = std::process::Command::new("mkfifo").arg(&config).status();
+    assert!(fifo.expect("mkfifo").success());
+    refused("not a regular file");
+    fs::remove_file(&config).expect("removed");
+    fs::write(&config, "#".repeat((1 << 20) + 1)).expect("written");
+    refused("larger than 1 MiB");
 }

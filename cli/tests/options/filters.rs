@@ -107,18 +107,18 @@ fn a_check_since_an_unknown_mark_fails_and_names_the_marks() {
         let output = output.expect("culeak starts");
         (
             output.status.code(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
         )
     };
     let (code, message) = check(&["marked.json"], "tepid");
     assert_eq!(code, Some(2), "{message}");
     assert!(
-        message.contains("has no mark \"tepid\"; name one that the program set: \"warm\", \"epoch 1\"\n"),
+        message.contains("the program set no mark \"tepid\"; it set \"warm\", \"epoch 1\"\n"),
         "{message}"
     );
     let (code, message) = check(&["bare.json", "marked.json"], "warm");
     assert!(
-        code == Some(2) && message.contains("bare.json") && message.contains("the program set none"),
+        code == Some(2) && message.contains("no verdict: bare.json") && message.contains("and no others"),
         "{message}"
     );
     assert_eq!(check(&["marked.json"], "warm").0, Some(0));

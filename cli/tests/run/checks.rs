@@ -114,7 +114,7 @@ fn a_check_since_a_mark_that_the_program_did_not_set_fails() {
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
-        message.contains("has no mark \"warm\"; the program set none"),
+        message.contains("cannot be judged by --since: the program set no mark \"warm\", and no others"),
         "{message}"
     );
 }

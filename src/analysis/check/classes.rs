@@ -4,13 +4,13 @@ use foldhash::{HashMap, HashSet};
 
 use super::selection::since;
 use super::sites::site_name;
-use super::{Breach, Judged, Rules, SiteKey};
+use super::{Breach, Judged, Rules, SiteKey, Unseen, lacks_holders};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::words::{class_and_origin, path_text};
 use crate::analysis::words;
-use crate::snapshot::{Allocation, Call, HolderPath, Snapshot};
+use crate::snapshot::{Allocation, Call, HeldBlock, HolderPath, ProcessState, Snapshot};
 
 /// What groups have in common that records share.
 type Sort = (*const Call, Option<usize>, Level);
@@ -101,11 +101,9 @@ pub(super) fn unknown(
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
         return unknown;
     };
-    let known: HashSet<(u64, u64)> = holders
-        .blocks
-        .iter()
-        .map(|block| (block.address, block.time_ns))
-        .collect();
+    let is_known = |block: &&HeldBlock| holders.paths.get(block.path).is_some_and(|path| !path.changed);
+    let known = holders.blocks.iter().filter(is_known);
+    let known: HashSet<(u64, u64)> = known.map(|block| (block.address, block.time_ns)).collect();
     each_judged(snapshot, groups, judged, stacks, rules, |row, level| {
         // Cached memory without an answer is free.
         if level == Level::Held && row.bytes > 0 && !known.contains(&(row.address, row.time_ns)) {
@@ -113,6 +111,34 @@ pub(super) fn unknown(
         }
     });
     unknown
+}
+
+/// What holds judged memory, if it is not known. A running process frees memory during the search, so a part never has an answer:
+/// that is a warning.
+pub(super) fn unseen(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Option<Unseen> {
+    const REASONS: usize = 3;
+    let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
+    let rule = format!("--fail-on {}", classes.join(","));
+    if lacks_holders(snapshot, rules) {
+        return Some(Unseen::all(
+            rule,
+            "what holds its memory at this point is not known",
+            "record with culeak run --why, or name a running process",
+        ));
+    }
+    if unknown.count == 0 || snapshot.process.state == ProcessState::Running {
+        return None;
+    }
+    let limits = snapshot.holders.iter().flat_map(|holders| &holders.search.limits);
+    let reasons: String = limits.take(REASONS).map(|reason| format!(" ({reason})")).collect();
+    let what = format!("what holds {} is not known{reasons}", in_blocks(unknown));
+    Some(Unseen::part(rule, what, "judge other memory with --kind"))
+}
+
+/// `128 KiB in 1 block`.
+fn in_blocks(tally: Tally) -> String {
+    let blocks = words::plural(tally.count, "block", "blocks");
+    format!("{} in {blocks}", words::bytes(tally.bytes))
 }
 
 /// What makes the classes uncertain.
@@ -123,11 +149,10 @@ pub(super) fn warnings(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Ve
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
         return warnings;
     };
-    if unknown.count > 0 {
+    if unknown.count > 0 && snapshot.process.state == ProcessState::Running {
         warnings.push(format!(
-            "what holds {} in {} is not known, so --fail-on did not judge it",
-            words::bytes(unknown.bytes),
-            words::plural(unknown.count, "block", "blocks")
+            "what holds {} is not known, so --fail-on did not judge it",
+            in_blocks(unknown)
         ));
     }
     let search = &holders.search;

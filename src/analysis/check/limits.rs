@@ -123,6 +123,8 @@ pub struct Rules {
     pub at: Option<Point>,
     /// The mark at which the snapshot shows the program, if this is a check of marks.
     pub boundary: Option<Boundary>,
+    /// The config file that some of these come from.
+    pub config: Option<String>,
     /// What was held at the previous mark, if only what call sites hold above it is judged.
     pub previous: Option<BySite>,
 }

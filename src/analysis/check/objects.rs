@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::sites::name_with_place;
-use super::{Breach, FailOn, Limits, Rules, Standing, Tolerance, Verdict};
+use super::{Breach, FailOn, Limits, Rules, Standing, Tolerance, Unseen, Verdict};
 use crate::analysis::objects::{self, ObjectRow};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
 use crate::kind::Kind;
+use crate::point::Point;
 use crate::snapshot::Snapshot;
 
 /// Objects of one kind, of one call site.
@@ -60,9 +61,25 @@ pub(super) struct Judgement<'a> {
     pub before_mark: u64,
 }
 
-/// Whether objects are limited, and the snapshot does not have those of the point that it shows.
-pub fn lacks_objects(snapshot: &Snapshot, rules: &Rules) -> bool {
-    !rules.limits.max_objects.is_empty() && !snapshot.objects_known
+/// The objects of the point that is judged, if the snapshot does not have them.
+pub(super) fn unseen(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
+    if snapshot.objects_known {
+        return Vec::new();
+    }
+    let (what, next) = match snapshot.taken.point {
+        Some(Point::Peak) => (
+            "recordings have no objects of the peak",
+            "choose another point with --at",
+        ),
+        _ => (
+            "it has no record of objects",
+            "record again with this version of culeak",
+        ),
+    };
+    let is_limited = !rules.limits.max_objects.is_empty();
+    let limited = is_limited.then(|| Unseen::all("--max-objects", what, next));
+    let compared = are_compared(rules).then(|| Unseen::part("--baseline", what, next));
+    limited.into_iter().chain(compared).collect()
 }
 
 /// Whether objects are compared with a baseline. A check of marks compares memory only.

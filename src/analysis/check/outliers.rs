@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 
 use super::sites::site_name;
-use super::{Breach, SiteKey, Verdict};
+use super::{Breach, SiteKey, Unseen, Verdict};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{self, judge_each};
 use crate::analysis::job::parallel::{Compared, groups, look_at};
 use crate::analysis::job::spread::{Example, Spread};
 use crate::analysis::program::Program;
+use crate::analysis::words;
 
 /// Fails the processes that hold more than those that do the same work at a call site, or in all if no call site explains it.
 /// `processes`: of each verdict.
@@ -30,9 +31,9 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         );
         let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();
         // Estimates of equal processes differ by chance, and a site may have no block with a stack.
-        let is_sampled = |member: &u32| verdicts[*member as usize].sampling.is_some();
-        let are_sampled = members.iter().any(is_sampled);
-        for &member in members.iter().filter(|_| !are_sampled) {
+        let is_hidden = |member: &u32| verdicts[*member as usize].hidden.count > 0;
+        let are_hidden = members.iter().any(is_hidden);
+        for &member in members.iter().filter(|_| !are_hidden) {
             for row in &verdicts[member as usize].rows {
                 if let Some(key) = row.key() {
                     *of_sites.entry(key).or_default().entry(member).or_default() += row.row.bytes;
@@ -58,6 +59,12 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             let error = verdict.judged_estimated.map_or(0, |errors| errors.bytes_error);
             // The error of a difference of two such sums is less than twice that of one.
             if found.bytes - found.median < CERTAIN.saturating_mul(2).saturating_mul(error) {
+                let what = format!(
+                    "it holds about {} and the others {}, a difference that may be chance, because stacks were sampled",
+                    words::bytes(found.bytes),
+                    words::bytes(found.median)
+                );
+                verdict.lacks([Unseen::part(RULE, what, NEXT)]);
                 continue;
             }
             let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier { .. });
@@ -65,20 +72,22 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
                 verdict.breaches.push(found.breach(None, None));
             }
         }
-        if are_sampled {
+        // A process without others has nobody to differ from.
+        if are_hidden && members.len() > 1 {
+            let what = "only the sums of processes are compared with each other, because some memory has no stack";
             for &member in members {
-                let warnings = &mut verdicts[member as usize].warnings;
-                warnings.push(
-                    "only the sums of processes are compared with each other, since stacks were sampled".to_owned(),
-                );
+                verdicts[member as usize].lacks([Unseen::part(RULE, what, NEXT)]);
             }
         }
     }
     for verdict in verdicts {
-        verdict.passed = verdict.breaches.is_empty();
+        verdict.settle();
         verdict.rows.sort_by_key(|row| !row.to_blame);
     }
 }
+
+const RULE: &str = "--fail-on outlier";
+const NEXT: &str = "record without --sample";
 
 /// A process that has more than those it is compared with.
 struct Larger {

@@ -4,13 +4,11 @@
 //! and otherwise within what is known for certain (totals.rs). A limit of a call site is broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to
 //! the limit, a warning says so.
 
-use super::sites::site_name;
-use super::{Breach, Judged, Limits, Rules, Verdict, selection};
+use super::{Breach, Rules, Verdict, selection};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
-use crate::analysis::words;
 use crate::snapshot::Snapshot;
 
 /// The judged groups by stack, if stacks were sampled: what their records stand for.
@@ -31,11 +29,9 @@ impl Verdict<'_> {
             | Breach::New { .. }
             | Breach::Grown { .. }
             | Breach::Outlier { .. } => self.sampling.is_some(),
-            Breach::Objects { .. }
-            | Breach::NewObjects { .. }
-            | Breach::GrownObjects { .. }
-            | Breach::Class { .. }
-            | Breach::LostAllocations { .. } => false,
+            Breach::Objects { .. } | Breach::NewObjects { .. } | Breach::GrownObjects { .. } | Breach::Class { .. } => {
+                false
+            }
         }
     }
 }
@@ -44,22 +40,4 @@ impl Verdict<'_> {
 pub(super) fn at_least(row: &Row) -> u64 {
     let error = row.estimated.map_or(0, |errors| errors.bytes_error);
     row.bytes.saturating_sub(CERTAIN.saturating_mul(error))
-}
-
-/// Warns that a sampled recording cannot show whether a call site keeps its limit.
-pub(super) fn undecided(judged: &Judged, limits: &Limits) -> Option<String> {
-    let row = &judged.row;
-    let error = row.estimated?.bytes_error;
-    let at_most = row.bytes.saturating_add(CERTAIN.saturating_mul(error));
-    let known = judged.known.map(|known| limits.tolerance.allows(known.bytes));
-    let near = |limit: &u64| at_least(row) <= *limit && *limit < at_most;
-    let limit = limits.max_per_site.filter(near).or_else(|| known.filter(near))?;
-    Some(format!(
-        "{} holds about {} ± {}, too close to its limit of {} to be judged from sampled stacks; record with a smaller --sample, or \
-         without it",
-        site_name(row),
-        words::bytes(row.bytes),
-        words::bytes(error),
-        words::bytes(limit)
-    ))
 }

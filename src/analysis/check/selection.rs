@@ -1,6 +1,6 @@
 //! Which records a check judges: those of the selected kinds, allocated since the mark, and not suppressed.
 
-use super::{BySite, Limits, Rules, sampled};
+use super::{BySite, Limits, Rules, sampled, unknown_since};
 use crate::analysis::filter::mark_time;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::Tally;
@@ -50,7 +50,7 @@ pub(super) fn sort<'c, 'a>(
             if is_compared && sorted.sieve.lets_through(group.stack, Tally::default(), stacks) {
                 earlier.push(*group);
             }
-            if matches!(group.level, Level::Held | Level::Cached) {
+            if matches!(group.level, Level::Held | Level::Cached) && since != NOTHING {
                 let reason = if group.oldest_ns < since {
                     &mut sorted.ignored.before_mark
                 } else if !limits.kinds.is_empty() && !named {
@@ -97,8 +97,14 @@ pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Ru
     Groups::split_at(snapshot, stacks, since(snapshot, rules))
 }
 
+/// No memory was allocated so late.
+const NOTHING: u64 = u64::MAX;
+
 /// Only what was allocated from this time on is judged.
 pub(super) fn since(snapshot: &Snapshot, rules: &Rules) -> u64 {
+    if unknown_since(snapshot, rules).is_some() {
+        return NOTHING;
+    }
     let name = rules.limits.since.as_deref();
     let mark = name.and_then(|name| mark_time(snapshot, name)).unwrap_or(0);
     let previous = rules.boundary.as_ref().and_then(|boundary| boundary.previous_ns);

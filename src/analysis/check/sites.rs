@@ -2,11 +2,13 @@
 
 use serde::Serialize;
 
-use super::{Breach, FailOn, Limits, sampled};
+use super::totals::Hidden;
+use super::{Breach, FailOn, Limits, Rules, Unseen, sampled};
 use crate::analysis::function_name::plain;
 use crate::analysis::report::{Row, Tally};
 use crate::analysis::site::{Fingerprint, Frame};
 use crate::analysis::suppressions::Pattern;
+use crate::analysis::words;
 
 /// What identifies a call site among the judged ones: memory that its caching allocators hold is apart.
 pub type SiteKey = (Fingerprint, bool);
@@ -96,6 +98,61 @@ pub(super) fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
         _ => {}
     }
     breaches
+}
+
+/// Limits of single call sites that may be broken, because it is not known which call site holds the memory without a stack.
+pub(super) fn unseen(judged: &[Judged], hidden: &Hidden, rules: &Rules) -> Vec<Unseen> {
+    let limits = &rules.limits;
+    let at_most = |row: &Row| {
+        let error = row.estimated.map_or(0, |errors| errors.bytes_error);
+        hidden.at_most(row.bytes, error)
+    };
+    let may_exceed = |row: &Row, limit: u64| sampled::at_least(row) <= limit && limit < at_most(row);
+    let holds = |row: &Row, limit: u64| {
+        format!(
+            "{} holds {} to {} with {} allowed: {}",
+            site_name(row),
+            words::bytes(sampled::at_least(row)),
+            words::bytes(at_most(row)),
+            words::bytes(limit),
+            hidden.why()
+        )
+    };
+    let mut unseen = Vec::new();
+    let mut add = |rule: &str, what: String| unseen.push(Unseen::part(rule, what, hidden.next()));
+    if let Some(limit) = limits.max_per_site {
+        let seen = judged.iter().find(|of| may_exceed(&of.row, limit));
+        if let Some(of) = seen {
+            add("--max-per-site", holds(&of.row, limit));
+        } else if hidden.at_most(0, 0) > limit {
+            let what = format!(
+                "one call site may hold up to {} with {} allowed: {}",
+                words::bytes(hidden.at_most(0, 0)),
+                words::bytes(limit),
+                hidden.why()
+            );
+            add("--max-per-site", what);
+        }
+    }
+    let has_hidden = hidden.tally.count > 0;
+    if rules.baseline.is_some() && limits.fail_on != FailOn::Any {
+        let allowed = |of: &Judged| of.known.map_or(u64::MAX, |known| limits.tolerance.allows(known.bytes));
+        let grown = judged.iter().find(|of| may_exceed(&of.row, allowed(of)));
+        let grown = grown.filter(|_| limits.fail_on == FailOn::Grown);
+        if has_hidden {
+            let what = format!("{}: they may be of a call site that the baseline lacks", hidden.why());
+            add("--baseline", what);
+        } else if let Some(of) = grown {
+            add("--baseline", holds(&of.row, allowed(of)));
+        }
+    }
+    if rules.previous.is_some() && has_hidden {
+        add(
+            "--same-as-last",
+            format!("{}: any call site may hold them", hidden.why()),
+        );
+    }
+    unseen
 }
 
 /// If a total is over its limit, every site that contributes to it is to blame.

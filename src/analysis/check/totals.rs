@@ -7,21 +7,21 @@
 //! what is judged                                       ▲ at least            ▲ at most
 //! ```
 //!
-//! In between, the estimate decides within [`CERTAIN`] standard errors and what may be [`NEVER_UNSEEN`]. A limit on the whole that it
-//! cannot decide is returned as undecided, and such a check does not pass; a limit of a pattern leads to a warning.
+//! In between, the estimate decides within [`CERTAIN`] standard errors and what may be [`NEVER_UNSEEN`]. A limit that it cannot decide
+//! has no verdict.
 //!
 //! If no chosen block is suppressed, the suppressed ones hold no more than would be unseen: the exact sum less that is judged.
 
 use std::collections::BTreeMap;
 
-use super::{Breach, Limits, Rules};
+use super::{Breach, Limits, Rules, Unseen};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Counter, Sampling};
+use crate::snapshot::{Counter, Sampling, Snapshot};
 
 /// The judged records.
 pub(super) struct Whole<'w, 'a> {
@@ -95,6 +95,38 @@ impl Whole<'_, '_> {
         }
     }
 
+    /// The judged memory whose stacks are not known.
+    pub fn hidden(&self, snapshot: &Snapshot) -> Hidden {
+        let has_lost = snapshot.losses.lost_stacks > 0;
+        let lost = total(self.judged.iter().filter(|group| has_lost && group.stack.is_none()));
+        let Some(sampling) = self.sampling else {
+            return Hidden {
+                tally: lost,
+                unseen: u64::MAX,
+                sampling: None,
+            };
+        };
+        let mut tally = match &self.known {
+            Known::AtPeak(peaks) => {
+                let bytes = peaks.most(None);
+                let count = u64::from(bytes > 0);
+                Tally { bytes, count }
+            }
+            Known::Within(Bounds { all, .. }) | Known::Exactly(all) => {
+                total(all.iter().filter(|group| group.is_left_out))
+            }
+        };
+        tally.join(lost);
+        Hidden {
+            tally,
+            unseen: match lost.count {
+                0 => sampling.most().saturating_mul(NEVER_UNSEEN),
+                _ => u64::MAX,
+            },
+            sampling: Some(sampling),
+        }
+    }
+
     /// The sum of what has a stack that matches. `matching`: of the judged groups.
     fn of_pattern<'g>(&self, matching: impl Iterator<Item = &'g Group<'g>>, matches: impl Fn(&Group) -> bool) -> Sum {
         let found = Found::of(matching);
@@ -113,6 +145,49 @@ impl Whole<'_, '_> {
             true => Sum::exact(range.at_most),
             false => found.within(&range),
         }
+    }
+}
+
+/// Judged memory whose stacks are not known: any call site may have allocated it.
+pub(super) struct Hidden {
+    pub tally: Tally,
+    /// Of more bytes than this at one call site, at least one block has a stack: almost certainly.
+    unseen: u64,
+    sampling: Option<Sampling>,
+}
+
+impl Hidden {
+    /// The most that a call site has which seems to hold `bytes`, give or take `error`.
+    pub fn at_most(&self, bytes: u64, error: u64) -> u64 {
+        let more = CERTAIN.saturating_mul(error).saturating_add(self.unseen);
+        bytes.saturating_add(more.min(self.tally.bytes))
+    }
+
+    pub fn why(&self) -> String {
+        let Tally { bytes, count } = self.tally;
+        let blocks = words::plural(count, "block", "blocks");
+        match self.sampling {
+            Some(_) => format!(
+                "{} in {blocks} have no stack, because stacks were sampled",
+                words::bytes(bytes)
+            ),
+            None => format!("{} in {blocks} were recorded without their stack", words::bytes(bytes)),
+        }
+    }
+
+    pub fn next(&self) -> &'static str {
+        match self.sampling {
+            Some(sampling) => sample_more(sampling),
+            None => "free disk space in the folder of the recording",
+        }
+    }
+}
+
+/// How to record more stacks.
+fn sample_more(sampling: Sampling) -> &'static str {
+    match sampling.most() > sampling.bytes {
+        true => "record with --stack-rate 0, with a smaller --sample, or without it",
+        false => "record with a smaller --sample, or without it",
     }
 }
 
@@ -313,51 +388,62 @@ impl Figure {
     }
 }
 
-/// Why a limit on the whole cannot be judged, and what to do.
-fn unknown(whole: &Whole, of: &str, range: &Figure, limit: u64, shown: impl Fn(u64) -> String) -> String {
+/// Why a limit on the whole cannot be judged, and what to do. `of`: of which memory.
+fn undecided(whole: &Whole, rule: &str, of: &str, range: &Figure, limit: u64, shown: impl Fn(u64) -> String) -> Unseen {
     let range = match (range.least, range.most) {
         (least, u64::MAX) => format!("{} or more", shown(least)),
         (least, most) => format!("{} to {}", shown(least), shown(most)),
     };
+    let more = whole.sampling.map_or("", sample_more);
     let (why, next) = match whole.known {
-        Known::AtPeak(_) => (
-            "it is an estimate from sampled stacks",
-            "record with a smaller --sample, or without it",
-        ),
+        Known::AtPeak(_) => ("it is an estimate from sampled stacks", more.to_owned()),
         Known::Within(Bounds { suppresses: false, .. }) => (
             "blocks without a stack may belong to a pool of a caching allocator",
-            "record with a smaller --sample, or without it",
+            more.to_owned(),
         ),
         _ => (
             "blocks without a stack may match a suppression",
-            "record with a smaller --sample, or judge all memory without suppressions (--no-builtin-suppressions)",
+            format!("{more}, or judge all memory without suppressions (--no-builtin-suppressions)"),
         ),
     };
-    format!("{range}{of} with a limit of {}: {why}; {next}", shown(limit))
+    Unseen::part(
+        rule,
+        format!("{range}{of} held with {} allowed: {why}", shown(limit)),
+        next,
+    )
 }
 
-/// Breaches of the limits on the total and on kinds. `undecided`: limits that the recording cannot show to be kept or broken.
-pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, undecided: &mut Vec<String>) -> Vec<Breach> {
+/// Breaches of the limits on the total and on kinds.
+pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, unseen: &mut Vec<Unseen>) -> Vec<Breach> {
     let limits = &rules.limits;
     let (bytes, count) = limits.effective(rules.baseline.is_some());
     let mut breaches = Vec::new();
     if let Some(limit) = bytes {
+        let rule = match rules
+            .boundary
+            .as_ref()
+            .is_some_and(|boundary| boundary.previous_ns.is_none())
+        {
+            true => "--not-above",
+            false => "--max-leaked",
+        };
         let above = found.bytes.above(limit, |range| {
-            undecided.push(unknown(whole, "", range, limit, words::bytes));
+            unseen.push(undecided(whole, rule, "", range, limit, words::bytes));
         });
         breaches.extend(above.map(|found| Breach::Bytes { limit, found }));
     }
     if let Some(limit) = count {
+        let rule = limits.max_count.map_or("", |_| "--max-count");
         let blocks = |count| words::plural(count, "block", "blocks");
         let above = found.count.above(limit, |range| {
-            undecided.push(unknown(whole, "", range, limit, blocks));
+            unseen.push(undecided(whole, rule, "", range, limit, blocks));
         });
         breaches.extend(above.map(|found| Breach::Count { limit, found }));
     }
     for (&kind, &limit) in &limits.per_kind {
         let above = whole.sum(Some(kind)).bytes.above(limit, |range| {
             let of = format!(" of {} memory", kind.name());
-            undecided.push(unknown(whole, &of, range, limit, words::bytes));
+            unseen.push(undecided(whole, "--max-kind", &of, range, limit, words::bytes));
         });
         breaches.extend(above.map(|found| Breach::Kind {
             kind: kind.name(),
@@ -368,33 +454,45 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, undecided: 
     breaches
 }
 
-/// A warning that a limit on a pattern cannot be judged.
-fn too_close(what: &str, found: &str, limit: &str) -> String {
-    format!(
-        "{what}: about {found}, too close to the limit of {limit} to be judged from sampled stacks; record with a smaller --sample, \
-         or without it"
-    )
-}
-
 /// Breaches of limits on what matches a pattern.
 pub(super) fn of_budgets(
     whole: &Whole,
     stacks: &CallStacks,
+    hidden: &Hidden,
     limits: &Limits,
-    warnings: &mut Vec<String>,
+    unseen: &mut Vec<Unseen>,
 ) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for budget in &limits.budgets {
         let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
-        let matching = whole.judged.iter().filter(|group| {
+        let mut matches = |group: &Group| {
             *by_stack
                 .entry(group.stack)
                 .or_insert_with(|| budget.pattern.matches_stack(stacks.get(group.stack)))
+        };
+        let (matching, others): (Vec<&Group>, Vec<&Group>) = whole.judged.iter().partition(|group| matches(group));
+        let mut sum = whole.of_pattern(matching.into_iter(), |group| {
+            budget.pattern.matches_stack(stacks.get(group.stack))
         });
-        let sum = whole.of_pattern(matching, |group| budget.pattern.matches_stack(stacks.get(group.stack)));
-        let above = sum.bytes.above(budget.bytes, |_| {
-            let found = words::bytes(sum.tally.bytes);
-            warnings.push(too_close(budget.pattern.text(), &found, &words::bytes(budget.bytes)));
+        // A part of a stack that was cut off may match, and so may a stack that is missing.
+        let cut = total(others.into_iter().filter(|group| stacks.get(group.stack).truncated));
+        sum.bytes.most = sum.bytes.most.saturating_add(cut.bytes);
+        let above = sum.bytes.above(budget.bytes, |range| {
+            let (why, next) = match range.most - cut.bytes > budget.bytes {
+                true => (hidden.why(), hidden.next()),
+                false => (
+                    format!("{} have stacks that were cut off", words::bytes(cut.bytes)),
+                    "record with a larger --depth",
+                ),
+            };
+            let what = format!(
+                "{} to {} held in {} with {} allowed: {why}",
+                words::bytes(range.least),
+                words::bytes(range.most),
+                budget.pattern.text(),
+                words::bytes(budget.bytes)
+            );
+            unseen.push(Unseen::part("--budget", what, next));
         });
         breaches.extend(above.map(|found| Breach::Budget {
             pattern: budget.pattern.text().to_owned(),

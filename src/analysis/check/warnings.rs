@@ -1,7 +1,6 @@
 //! What limits a verdict: another program's baseline, losses, a process that still runs, marks and patterns without effect.
 
 use super::Rules;
-use crate::analysis::filter::mark_time;
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::program::Program;
 use crate::analysis::report::{began_late, ended_early, is_finished};
@@ -20,12 +19,6 @@ pub(super) fn of(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rule
             known.join(", ")
         ));
     }
-    if losses.lost_allocations > 0 && rules.limits.allow_losses {
-        warnings.push(format!(
-            "{} could not be recorded and therefore not judged (--allow-losses)",
-            words::plural(losses.lost_allocations, "allocation", "allocations")
-        ));
-    }
     warnings.extend(began_late(losses));
     if groups.all.iter().any(|group| group.level == Level::Held) {
         warnings.extend(ended_early(snapshot));
@@ -33,16 +26,6 @@ pub(super) fn of(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rule
     let is_point = snapshot.taken.point.is_some();
     if !is_finished(snapshot) && !is_point && rules.boundary.is_none() {
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
-    }
-    if let Some(name) = rules
-        .limits
-        .since
-        .as_deref()
-        .filter(|name| mark_time(snapshot, name).is_none())
-    {
-        warnings.push(format!(
-            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
-        ));
     }
     for budget in &rules.limits.budgets {
         let of_stack = |stack| budget.pattern.matches_stack(stacks.get(Some(stack)));

@@ -161,7 +161,7 @@ impl Lives {
     }
 
     fn follow(&mut self, timeline: &Timeline) {
-        let undone = undone(timeline);
+        let undone = timeline.undone();
         let mut open = Open::default();
         let progress = Progress::over("following blocks", timeline.len() as u64, Unit::Of("events"));
         self.events.reserve_exact(timeline.len());
@@ -371,33 +371,4 @@ fn may_begin_at(free: &Event, time_ns: u64) -> bool {
     let earliest = free.time_ns.saturating_sub(longest) & !UNIT;
     let latest = (free.time_ns | UNIT).saturating_sub(lifetime_ns(lifetime_code(free.lifetime_ns)));
     (earliest..=latest).contains(&time_ns)
-}
-
-/// The events of frees that failed, and of the restored records.
-fn undone(timeline: &Timeline) -> HashSet<usize> {
-    let mut undone = HashSet::default();
-    let restored: HashSet<(u64, u32)> = timeline
-        .events()
-        .filter(|event| event.op == Op::Restored)
-        .map(|event| (event.address, event.site))
-        .collect();
-    if restored.is_empty() {
-        return undone;
-    }
-    let mut freed: HashMap<(u64, u32), usize> = HashMap::default();
-    for (nth, event) in timeline.events().enumerate() {
-        let key = (event.address, event.site);
-        match event.op {
-            Op::Freed if restored.contains(&key) => {
-                freed.insert(key, nth);
-            }
-            Op::Restored => {
-                if let Some(free) = freed.remove(&key) {
-                    undone.extend([free, nth]);
-                }
-            }
-            _ => {}
-        }
-    }
-    undone
 }

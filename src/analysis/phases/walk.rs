@@ -148,9 +148,6 @@ struct Since {
     chosen: u32,
 }
 
-/// Frees that may have failed: a failure follows soon.
-const RECENT: usize = 64;
-
 /// The most chosen phases whose sites are found.
 pub const CHOSEN_MAX: usize = if cfg!(test) { 500 } else { 10_000 };
 
@@ -162,8 +159,8 @@ struct Walk<'a> {
     by_phase: Vec<ByPhase>,
     begun: usize,
     live: HashMap<Key, Since>,
-    recent: Vec<(Key, Option<Since>)>,
-    next_recent: usize,
+    /// Of memory with a free that failed: since when it had been live at its last free.
+    failing: HashMap<Key, Option<Since>>,
     /// By the number of chosen phases begun: what is live at each site.
     chosen: Vec<HashMap<u32, Signed>>,
     figures: Vec<Option<Figures>>,
@@ -173,14 +170,14 @@ struct Walk<'a> {
 pub fn walk(snapshot: &Snapshot, timeline: &Timeline, series: &SeriesOfSites, chosen: &[usize]) -> Walked {
     let phases = &snapshot.phases;
     let count = series.all.len();
+    let restored = timeline.all_events().filter(|event| event.op == Op::Restored);
     let mut walk = Walk {
         series,
         sums: (0..count).map(|_| Sum::default()).collect(),
         by_phase: (0..count).map(|_| ByPhase::new(phases.len())).collect(),
         begun: 0,
         live: HashMap::default(),
-        recent: Vec::new(),
-        next_recent: 0,
+        failing: restored.map(|event| ((event.address, event.site), None)).collect(),
         chosen: Vec::new(),
         figures: vec![None; phases.len() * count],
     };
@@ -344,12 +341,7 @@ impl Walk<'_> {
             }
             Op::Freed => {
                 let since = self.live.remove(&key);
-                let recent = (key, since);
-                match self.recent.get_mut(self.next_recent) {
-                    Some(slot) => *slot = recent,
-                    None => self.recent.push(recent),
-                }
-                self.next_recent = (self.next_recent + 1) % RECENT;
+                self.failing.entry(key).and_modify(|last| *last = since);
                 for series in series {
                     let sum = &mut self.sums[series];
                     sum.freed.add(bytes, 1);
@@ -358,8 +350,7 @@ impl Walk<'_> {
                 self.counts(key, since, -bytes, -1);
             }
             Op::Restored => {
-                let freed = self.recent.iter().find(|(of, _)| *of == key);
-                let since = freed.and_then(|(_, since)| *since);
+                let since = self.failing.get(&key).copied().flatten();
                 for series in series {
                     let sum = &mut self.sums[series];
                     sum.freed.add(-bytes, -1);

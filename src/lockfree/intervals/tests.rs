@@ -15,6 +15,17 @@ fn on_device(row: u8, time_ns: u64, bytes: u64) -> Event {
 }
 
 #[test]
+fn an_interval_in_which_an_allocation_was_lost_cannot_be_read() {
+    let intervals = zeroed();
+    let number = intervals.begin(20, 0);
+    assert!(intervals.read(number, ALL).is_some());
+    intervals.lose();
+    assert_eq!(intervals.read(number, ALL), None);
+    let next = intervals.begin(30, 0);
+    assert!(intervals.read(next, ALL).is_some());
+}
+
+#[test]
 fn an_interval_counts_its_own_allocations_and_what_is_left_of_them() {
     let intervals = zeroed();
     let older = on_device(0, 10, 1000);

@@ -137,6 +137,7 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
     for Found {
         places: more,
         failures: failed,
+        ..
     } in found
     {
         places.extend(more);

@@ -150,7 +150,7 @@ impl Round {
             deadline,
         };
         let found = args.inputs.iter().map(load::places);
-        let Found { places, failures } = found.fold(Found::default(), |mut all, found| {
+        let Found { places, failures, .. } = found.fold(Found::default(), |mut all, found| {
             all.places.extend(found.places);
             all.failures.extend(found.failures);
             all

@@ -23,8 +23,12 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
     let (mut files, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
         let mut found = expand(input);
-        if let (true, Some(failure)) = (found.places.is_empty(), found.failures.pop()) {
+        if let Some(failure) = found.failures.pop_if(|_| found.places.is_empty()) {
             return Err(failure);
+        }
+        load::warn_of(&found.left_out);
+        if args.fail_on.is_some() {
+            unreadable += found.left_out.len();
         }
         unreadable += found.failures.len();
         found.failures.iter().for_each(progress::fail);
@@ -81,12 +85,14 @@ fn expand(input: &OsStr) -> Found {
             mut recordings,
             snapshots,
             failures,
+            left_out,
         } = Members::of(path);
         recordings.extend(snapshots);
         recordings.sort();
         return Found {
             places: recordings.into_iter().map(Place::File).collect(),
             failures,
+            left_out: left_out.iter().map(ToString::to_string).collect(),
         };
     }
     let mut found = load::places(input);

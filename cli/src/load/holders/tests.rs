@@ -162,13 +162,7 @@ fn advice_can_be_followed() {
     let advice = |state| {
         let mut snapshot = leaky();
         snapshot.process.state = state;
-        not_searched(&Loaded {
-            snapshot,
-            source: "a.culeak".to_owned(),
-            root: None,
-            points: None,
-            timeline: None,
-        })
+        not_searched(&Loaded::of(snapshot, "a.culeak"))
     };
     // A killed program has no end at which it could be searched.
     let killed = advice(ProcessState::Ended);

@@ -339,7 +339,7 @@ pub fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
 }
 
 /// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, &'static str); 18] {
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, &'static str); 19] {
     let unhooked = losses.unhooked.len() as u64;
     [
         (losses.lost_allocations, "allocation{s}: the totals are too low"),
@@ -357,6 +357,10 @@ fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, &'static str); 18] {
         (
             losses.lost_phases,
             "phase{s}: not recorded, because there was no space or there were too many",
+        ),
+        (
+            losses.lost_marks,
+            "mark{s}: not recorded, because there was no space or there were too many",
         ),
         (losses.unknown_frees, UNKNOWN_FREES),
         (losses.unknown_blocks, UNKNOWN_FREES_OF_BLOCKS),

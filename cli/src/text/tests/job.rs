@@ -1,6 +1,6 @@
 //! Golden texts of jobs.
 
-use culeak::analysis::check::{Rules, verdict};
+use culeak::analysis::check::{Outcome, Rules, verdict};
 use culeak::analysis::job::sites::{Keys, ProcessSums, Sites};
 use culeak::analysis::job::{Job, JobReport, Options, Unreadable};
 use culeak::snapshot::Snapshot;
@@ -86,7 +86,7 @@ fn verdicts_of_many_name_ranks_only_if_they_differ_and_show_warnings_of_those_th
         let snapshots: Vec<Snapshot> = snapshots.collect();
         let verdicts = snapshots.iter().zip(0..12).map(|(snapshot, nth)| {
             let mut verdict = verdict(snapshot, &Rules::default());
-            verdict.passed = nth != 7;
+            verdict.outcome = if nth == 7 { Outcome::Failed } else { Outcome::Passed };
             verdict.warnings = match nth {
                 1..=3 => vec!["lost\u{1b}".to_owned()],
                 7 => vec!["printed below".to_owned()],

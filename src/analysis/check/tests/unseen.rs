@@ -1,0 +1,284 @@
+//! Every rule, and everything that it may not have seen of a recording.
+
+use super::*;
+use crate::analysis::job::member::Member;
+use crate::sample::GIB;
+use crate::snapshot::{End, EndOf, HeldBlock, HolderPath, Holders, Mark, Stack};
+
+/// Rules that the recording keeps.
+fn rules() -> Vec<(&'static str, Rules)> {
+    let snapshot = whole();
+    let limits = |change: &dyn Fn(&mut Limits)| {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        Rules::from(limits)
+    };
+    let budget = |bytes| Budget {
+        pattern: Pattern::parse("Cache::fill").expect("a pattern"),
+        bytes,
+    };
+    let mut baseline = Rules::default();
+    baseline.baseline = Some(baseline_of(&snapshot, &baseline));
+    let mut at_mark = limits(&|limits| limits.max_leaked = Some(GIB));
+    at_mark.at = Some(Point::Mark("m".to_owned()));
+    let boundary = Boundary {
+        mark: "m".to_owned(),
+        number: 2,
+        count: 2,
+        time_ns: 40,
+        previous_ns: None,
+        held: Vec::new(),
+    };
+    let not_above = Rules {
+        boundary: Some(boundary.clone()),
+        ..at_mark.clone()
+    };
+    let previous = Some(judged_by_site(&snapshot, &Rules::default()));
+    let same_as_last = Rules {
+        boundary: Some(Boundary {
+            previous_ns: Some(20),
+            ..boundary
+        }),
+        previous,
+        at: at_mark.at.clone(),
+        ..Rules::default()
+    };
+    vec![
+        ("--max-leaked", limits(&|limits| limits.max_leaked = Some(GIB))),
+        ("--max-count", limits(&|limits| limits.max_count = Some(1000))),
+        ("--max-per-site", limits(&|limits| limits.max_per_site = Some(4 * MIB))),
+        (
+            "--max-kind",
+            limits(&|limits| limits.per_kind = [(Kind::Device, GIB)].into()),
+        ),
+        (
+            "--max-objects",
+            limits(&|limits| limits.max_objects = [(Kind::Stream, 9)].into()),
+        ),
+        ("--budget", limits(&|limits| limits.budgets = vec![budget(4 * MIB)])),
+        ("--baseline", baseline),
+        (
+            "--fail-on lost",
+            limits(&|limits| limits.classes = [Class::Lost].into()),
+        ),
+        (
+            "--since",
+            limits(&|limits| {
+                limits.since = Some("m".to_owned());
+                limits.max_leaked = Some(GIB);
+            }),
+        ),
+        ("--at mark", at_mark),
+        ("--not-above", not_above),
+        ("--same-as-last", same_as_last),
+    ]
+}
+
+/// A recording that keeps every rule.
+fn whole() -> Snapshot {
+    let mut snapshot = holding(4, 8, true);
+    for time_ns in [20, 40] {
+        let name = "m".to_owned();
+        snapshot.marks.push(Mark {
+            time_ns,
+            name,
+            thread: 0,
+        });
+    }
+    snapshot.objects_known = true;
+    let blocks = snapshot.allocations.iter().map(|row| HeldBlock {
+        address: row.address,
+        time_ns: row.time_ns,
+        bytes: row.bytes,
+        ..HeldBlock::default()
+    });
+    snapshot.holders = Some(Holders {
+        blocks: blocks.collect(),
+        paths: vec![HolderPath {
+            class: Class::Held,
+            changed: false,
+            ..HolderPath::unknown()
+        }],
+        ..Holders::default()
+    });
+    snapshot
+}
+
+/// Takes something away from what was seen.
+type Way = fn(&mut Snapshot);
+
+/// The rules that have no verdict then; all others are kept.
+const WAYS: [(&str, Way, &[&str]); 11] = [
+    ("lost allocations", |of| of.losses.lost_allocations = 1, &ALL),
+    ("another host", |of| of.process.state = ProcessState::Unknown, &ALL),
+    (
+        "lost marks",
+        |of| of.losses.lost_marks = 1,
+        &["--since", "--at mark", "--not-above", "--same-as-last"],
+    ),
+    (
+        "lost events",
+        |of| of.losses.lost_events = 1,
+        &["--at mark", "--not-above", "--same-as-last"],
+    ),
+    ("no mark", |of| of.marks.clear(), &["--since"]),
+    (
+        "no objects",
+        |of| of.objects_known = false,
+        &["--max-objects", "--baseline"],
+    ),
+    ("no holders", |of| of.holders = None, &["--fail-on lost"]),
+    (
+        "a holder that changed",
+        |of| of.holders.as_mut().expect("searched").paths[0].changed = true,
+        &["--fail-on lost"],
+    ),
+    (
+        "lost stacks",
+        lose_a_stack,
+        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+    ),
+    (
+        "a stack that was cut off",
+        |of| of.stacks[1].truncated = true,
+        &["--budget"],
+    ),
+    (
+        "sampled stacks",
+        leave_out_a_stack,
+        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+    ),
+];
+
+const ALL: [&str; 12] = [
+    "--max-leaked",
+    "--max-count",
+    "--max-per-site",
+    "--max-kind",
+    "--max-objects",
+    "--budget",
+    "--baseline",
+    "--fail-on lost",
+    "--since",
+    "--at mark",
+    "--not-above",
+    "--same-as-last",
+];
+
+/// The last block has this stack: its call site is allowed what it holds, but the other one is not.
+fn replace_a_stack(snapshot: &mut Snapshot, stack: Option<usize>) {
+    let last = snapshot.allocations.len() - 1;
+    snapshot.allocations.change(|number, allocation, _| {
+        if number == last {
+            allocation.stack = stack;
+        }
+    });
+}
+
+fn lose_a_stack(snapshot: &mut Snapshot) {
+    snapshot.losses.lost_stacks = 1;
+    replace_a_stack(snapshot, None);
+}
+
+fn leave_out_a_stack(snapshot: &mut Snapshot) {
+    snapshot.stacks.push(Stack {
+        frames: Vec::new(),
+        truncated: false,
+    });
+    let left_out = snapshot.stacks.len() - 1;
+    snapshot.sampling = Some(Sampling {
+        bytes: GIB,
+        most_bytes: GIB,
+        left_out: Some(left_out),
+    });
+    replace_a_stack(snapshot, Some(left_out));
+}
+
+#[test]
+fn a_rule_passes_only_if_all_that_it_speaks_of_was_seen() {
+    let named: Vec<&str> = rules().iter().map(|(name, _)| *name).collect();
+    assert_eq!(named, ALL);
+    for (way, take_away, unseen) in WAYS {
+        for (name, mut rules) in rules() {
+            let mut snapshot = at_point(&rules);
+            let passed = verdict(&snapshot, &rules);
+            assert_eq!(
+                passed.outcome,
+                Outcome::Passed,
+                "{name}: {:?} {:?}",
+                passed.breaches,
+                passed.unseen
+            );
+            take_away(&mut snapshot);
+            let found = verdict(&snapshot, &rules);
+            let shown = format!("{name}, {way}: {:?} {:?}", found.breaches, found.unseen);
+            assert_eq!(!found.passed(), unseen.contains(&name), "{shown}");
+            assert_eq!(found.outcome == Outcome::Failed, !found.breaches.is_empty(), "{shown}");
+            // What is left is judged, if there is anything.
+            let is_part = found.unseen.iter().all(|unseen| unseen.acceptable);
+            rules.limits.allow_losses = true;
+            let accepted = verdict(&snapshot, &rules);
+            assert_eq!(accepted.passed(), is_part && found.breaches.is_empty(), "{shown}");
+        }
+    }
+}
+
+/// The recording at the point that the rules judge.
+fn at_point(rules: &Rules) -> Snapshot {
+    let mut snapshot = whole();
+    snapshot.taken.point = rules.at.clone();
+    snapshot
+}
+
+#[test]
+fn what_was_seen_fails_whatever_else_was_not() {
+    let mut snapshot = holding(4, 8, false);
+    snapshot.losses.lost_allocations = 3;
+    let verdict = verdict(&snapshot, &Rules::default());
+    assert_eq!((verdict.outcome, verdict.unseen.len()), (Outcome::Failed, 1));
+    let outcomes = [Outcome::Failed, Outcome::NoVerdict, Outcome::Passed];
+    assert_eq!(Outcome::of_all(outcomes.into_iter(), 0), Outcome::NoVerdict);
+    assert_eq!(
+        Outcome::of_all([Outcome::Failed, Outcome::Passed].into_iter(), 0),
+        Outcome::Failed
+    );
+    assert_eq!(Outcome::of_all([Outcome::Passed].into_iter(), 1), Outcome::NoVerdict);
+}
+
+#[test]
+fn on_another_host_the_end_of_a_script_and_the_last_known_state_can_be_judged() {
+    let mut snapshot = Sample::new().finish(0, 0);
+    snapshot.process.state = ProcessState::Unknown;
+    let mut rules = Rules::from(Limits::default());
+    assert_eq!(verdict(&snapshot, &rules).outcome, Outcome::NoVerdict);
+    rules.at = Some(Point::Exit);
+    assert_eq!(verdict(&snapshot, &rules).outcome, Outcome::Passed);
+    rules.at = None;
+    snapshot.end = Some(End {
+        time_ns: 5,
+        of: EndOf::Script,
+    });
+    let at_end = snapshot.at(&Point::End).expect("an end");
+    assert_eq!(verdict(&at_end, &rules).outcome, Outcome::Passed);
+}
+
+#[test]
+fn sums_of_sampled_processes_that_differ_by_chance_have_no_verdict() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[sample::MAIN]);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, 4, stack);
+    let mut snapshot = sample.finish(0, 0);
+    let rules = Rules::from(Limits {
+        outliers: true,
+        ..Limits::default()
+    });
+    let outcomes = |snapshot: &Snapshot| {
+        let members: Vec<Member> = (0..3).map(|_| Member::of(snapshot)).collect();
+        let mut verdicts: Vec<Verdict> = (0..3).map(|_| verdict(snapshot, &rules)).collect();
+        fail_outliers(&mut verdicts.iter_mut().collect::<Vec<_>>(), &members);
+        verdicts.into_iter().map(|verdict| verdict.outcome).collect::<Vec<_>>()
+    };
+    assert_eq!(outcomes(&snapshot), [Outcome::Passed; 3]);
+    leave_out_a_stack(&mut snapshot);
+    assert_eq!(outcomes(&snapshot), [Outcome::NoVerdict; 3]);
+}

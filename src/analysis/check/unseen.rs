@@ -1,0 +1,204 @@
+//! What a rule speaks of and what was not seen of it, and the outcome that follows: the one place that decides it.
+//!
+//! ```text
+//! a limit is broken ────────────────────► failed
+//! none is, but something is unseen ─────► no verdict
+//! none is, and everything was seen ─────► passed
+//! ```
+//!
+//! So a verdict passes only if everything that its rules speak of was seen and judged. Each rule adds what it lacks: what applies to
+//! the whole recording here, limits on sums in totals.rs, those of call sites in sites.rs, objects, classes and outliers in the files
+//! of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`]). Deliberately absent: what no recording
+//! can show, such as the memory of a function without a hook; that is a warning.
+
+use serde::{Serialize, Serializer};
+
+use super::{Breach, Rules, Verdict};
+use crate::analysis::filter::{mark_time, no_mark};
+use crate::analysis::words::plural;
+use crate::point::Point;
+use crate::snapshot::{ProcessState, Snapshot};
+
+/// Something that a rule speaks of and that was not seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unseen {
+    /// The option; empty: every rule.
+    pub rule: String,
+    /// What was not seen, and why.
+    pub what: String,
+    /// What to do, so that it is seen.
+    pub next: String,
+    /// The rest can be judged, which `--allow-losses` accepts.
+    pub acceptable: bool,
+}
+
+impl Unseen {
+    /// A part of what the rule speaks of.
+    pub fn part(rule: impl Into<String>, what: impl Into<String>, next: impl Into<String>) -> Unseen {
+        Unseen {
+            rule: rule.into(),
+            what: what.into(),
+            next: next.into(),
+            acceptable: true,
+        }
+    }
+
+    /// All that the rule speaks of, so that there is nothing to judge.
+    pub fn all(rule: impl Into<String>, what: impl Into<String>, next: impl Into<String>) -> Unseen {
+        Unseen {
+            acceptable: false,
+            ..Unseen::part(rule, what, next)
+        }
+    }
+
+    /// `cannot be judged by --max-per-site: …; record without --sample, or accept it with --allow-losses`.
+    pub fn sentence(&self) -> String {
+        let by = match self.rule.is_empty() {
+            true => String::new(),
+            false => format!(" by {}", self.rule),
+        };
+        let accept = match self.acceptable {
+            true => ", or accept it with --allow-losses",
+            false => "",
+        };
+        format!("cannot be judged{by}: {}; {}{accept}", self.what, self.next)
+    }
+}
+
+/// What a check says. The order is that of exit codes: of several inputs, the last one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    Passed,
+    Failed,
+    /// Nothing that was seen fails, but not everything was seen.
+    NoVerdict,
+}
+
+impl Outcome {
+    fn of(breaches: &[Breach], unseen: &[Unseen]) -> Outcome {
+        match (breaches.is_empty(), unseen.is_empty()) {
+            (false, _) => Outcome::Failed,
+            (true, false) => Outcome::NoVerdict,
+            (true, true) => Outcome::Passed,
+        }
+    }
+
+    /// Of several inputs, besides `unread`, which have no verdict because they cannot be read.
+    pub fn of_all(each: impl Iterator<Item = Outcome>, unread: usize) -> Outcome {
+        let worst = each.max().unwrap_or(Outcome::Passed);
+        if unread > 0 { Outcome::NoVerdict } else { worst }
+    }
+}
+
+/// In JSON, an outcome is the field `passed`; `breaches` and `unseen` tell the others apart.
+pub(super) fn is_passed<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(*outcome == Outcome::Passed)
+}
+
+impl Verdict<'_> {
+    pub fn passed(&self) -> bool {
+        self.outcome == Outcome::Passed
+    }
+
+    /// Adds what was not seen. What the user accepts becomes a warning.
+    pub fn lacks(&mut self, unseen: impl IntoIterator<Item = Unseen>) {
+        for unseen in unseen {
+            match unseen.acceptable && self.limits.allow_losses {
+                true => self.warnings.push(format!("{} (--allow-losses)", unseen.what)),
+                false => self.unseen.push(unseen),
+            }
+        }
+        self.settle();
+    }
+
+    /// Must be called after each change of `breaches`.
+    pub(super) fn settle(&mut self) {
+        self.outcome = Outcome::of(&self.breaches, &self.unseen);
+    }
+}
+
+/// What the recording lacks for these rules.
+pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
+    let mut unseen = Vec::new();
+    let losses = &snapshot.losses;
+    if losses.lost_allocations > 0 {
+        let lost = plural(losses.lost_allocations, "allocation", "allocations");
+        unseen.push(Unseen::part(
+            "",
+            format!("{lost} could not be recorded"),
+            "free disk space for the recording",
+        ));
+    }
+    let ended = match rules.at {
+        Some(Point::Exit) => true,
+        _ => snapshot.taken.point == Some(Point::End) && snapshot.end.is_some(),
+    };
+    if snapshot.process.state == ProcessState::Unknown && !ended {
+        unseen.push(Unseen::part(
+            "",
+            format!(
+                "it was recorded on host {} or in a container there, so it is unknown whether the process has ended",
+                snapshot.process.host
+            ),
+            "judge it there, or judge its last known state with --at exit",
+        ));
+    }
+    if is_of_log(snapshot) && losses.lost_events > 0 {
+        let lost = plural(losses.lost_events, "event", "events");
+        unseen.push(Unseen::part(
+            "--at",
+            format!("the event log lacks {lost}, so what was held at that point is not known exactly"),
+            "free disk space for the recording",
+        ));
+    }
+    unseen.extend(lost_marks(snapshot, rules));
+    unseen.extend(
+        rules
+            .limits
+            .since
+            .as_deref()
+            .and_then(|name| without_mark(snapshot, name)),
+    );
+    unseen
+}
+
+/// Whether the rows follow from the event log.
+fn is_of_log(snapshot: &Snapshot) -> bool {
+    let is_moment = matches!(snapshot.taken.point, Some(Point::Mark(_) | Point::Time(_)));
+    is_moment && snapshot.taken.automatic.is_none()
+}
+
+/// Marks that were lost may have the name of which a rule speaks.
+fn lost_marks(snapshot: &Snapshot, rules: &Rules) -> Option<Unseen> {
+    let rule = match (&rules.limits.since, &rules.at) {
+        (Some(_), _) => "--since",
+        (None, Some(Point::Mark(_))) => "--at",
+        _ => return None,
+    };
+    let lost = snapshot.losses.lost_marks;
+    (lost > 0).then(|| {
+        Unseen::part(
+            rule,
+            format!(
+                "{} could not be recorded, and may have this name",
+                plural(lost, "mark", "marks")
+            ),
+            "set at most 1,048,576 marks, and free disk space for the recording",
+        )
+    })
+}
+
+/// The program set no mark of the name that `--since` gives.
+fn without_mark(snapshot: &Snapshot, name: &str) -> Option<Unseen> {
+    let (what, next) = no_mark(snapshot, name);
+    mark_time(snapshot, name)
+        .is_none()
+        .then(|| Unseen::all("--since", what, next))
+}
+
+/// Why what was allocated since the mark of `--since` is not known.
+pub fn unknown_since(snapshot: &Snapshot, rules: &Rules) -> Option<Unseen> {
+    let name = rules.limits.since.as_deref()?;
+    let lost = || lost_marks(snapshot, rules).filter(|_| !rules.limits.allow_losses);
+    without_mark(snapshot, name).or_else(lost)
+}

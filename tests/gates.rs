@@ -1,0 +1,398 @@
+//! Gates: `culeak check` passes only if everything that its rules speak of was seen. Each rule is kept by a recording that is whole,
+//! and has no verdict once a part that it speaks of is missing.
+
+use std::fs::{self, File};
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use culeak::format::{Header, Loss};
+use tempfile::TempDir;
+
+use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
+use crate::support::{Outcome, culeak, profile};
+
+/// Rules by what they speak of besides the allocations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Totals,
+    /// Which call site allocated what.
+    Sites,
+    /// What was held at the last mark.
+    Mark,
+    /// What was held at several marks.
+    Marks,
+    Since,
+    Objects,
+    /// Several processes, by call site.
+    Job,
+}
+
+use Of::*;
+
+const RULES: [(&str, Of); 12] = [
+    ("--max-leaked 64MiB", Totals),
+    ("--max-count 100", Totals),
+    ("--max-kind device=64MiB", Totals),
+    ("--max-per-site 4MiB", Sites),
+    ("--budget ^work$=4MiB", Sites),
+    ("--baseline known.json", Sites),
+    ("--at mark:m --max-leaked 64MiB", Mark),
+    ("--at mark:m --not-above 64MiB", Marks),
+    ("--at mark:m --same-as-last", Marks),
+    ("--since m --max-leaked 64MiB", Since),
+    ("--max-objects stream=0", Objects),
+    ("--fail-on outlier", Job),
+];
+
+/// Where the state at a mark comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Log,
+    Snapshots,
+    /// Of a recording with sampled stacks.
+    Sampled,
+}
+
+type Remove = fn(&Path);
+
+/// A part that is missing: what removes it from the recording at this path, and which rules then have no verdict.
+struct Way {
+    name: &'static str,
+    source: Source,
+    remove: Remove,
+    touches: fn(Of) -> bool,
+}
+
+const WAYS: [Way; 13] = [
+    Way {
+        name: "lost allocations",
+        source: Source::Log,
+        remove: |path| lose(path, Loss::Allocations),
+        touches: |_| true,
+    },
+    Way {
+        name: "lost marks",
+        source: Source::Log,
+        remove: |path| lose(path, Loss::Marks),
+        touches: |of| matches!(of, Mark | Marks | Since),
+    },
+    Way {
+        name: "lost marks, with snapshots",
+        source: Source::Snapshots,
+        remove: |path| lose(path, Loss::Marks),
+        touches: |of| matches!(of, Mark | Marks | Since),
+    },
+    Way {
+        name: "lost events",
+        source: Source::Log,
+        remove: |path| lose(path, Loss::TimelineEvents),
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "an overwritten log",
+        source: Source::Log,
+        remove: overwrite_log,
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "lost stacks",
+        source: Source::Sampled,
+        remove: |_| {},
+        touches: |of| matches!(of, Sites | Job),
+    },
+    Way {
+        name: "a missing snapshot",
+        source: Source::Snapshots,
+        remove: |path| fs::remove_file(last_snapshot(path)).expect("removed"),
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "a damaged snapshot",
+        source: Source::Snapshots,
+        remove: |path| cut(&last_snapshot(path)),
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "an unreadable member",
+        source: Source::Log,
+        remove: |path| fs::write(path.with_file_name("other.culeak"), "no recording").expect("written"),
+        touches: |_| true,
+    },
+    Way {
+        name: "a truncated file",
+        source: Source::Log,
+        remove: cut,
+        touches: |_| true,
+    },
+    Way {
+        name: "another host",
+        source: Source::Log,
+        remove: move_to_another_host,
+        touches: |_| true,
+    },
+    Way {
+        name: "another host, with snapshots",
+        source: Source::Snapshots,
+        remove: move_to_another_host,
+        touches: |_| true,
+    },
+    Way {
+        name: "recordings in a folder below",
+        source: Source::Log,
+        remove: |path| {
+            let below = path.with_file_name("rank1");
+            fs::create_dir(&below).expect("made");
+            fs::copy(path, below.join("leak.culeak")).expect("copied");
+        },
+        touches: |_| true,
+    },
+];
+
+fn change(path: &Path, at: usize, bytes: &[u8]) {
+    let file = File::options().write(true).open(path).expect("a recording");
+    file.write_all_at(bytes, at as u64).expect("written");
+}
+
+fn lose(path: &Path, loss: Loss) {
+    let at = offset_of!(Header, losses) + loss as usize * size_of::<u64>();
+    change(path, at, &7u64.to_le_bytes());
+}
+
+/// The oldest event that is left is younger than every mark.
+fn overwrite_log(path: &Path) {
+    let marks = culeak::reader::read(path).expect("readable").marks;
+    let last = marks.last().expect("a mark").time_ns;
+    change(
+        path,
+        offset_of!(Header, timeline_since_ns),
+        &(last + 1000).to_le_bytes(),
+    );
+}
+
+fn cut(path: &Path) {
+    let file = File::options().write(true).open(path).expect("a file");
+    let length = file.metadata().expect("a length").len();
+    file.set_len(length / 2).expect("truncated");
+}
+
+/// The process did not end, as far as this file knows, and ran elsewhere.
+fn move_to_another_host(path: &Path) {
+    let bytes = fs::read(path).expect("a recording");
+    let text = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    let at = offset_of!(Header, host);
+    // The name becomes shorter.
+    let length = text(at + 4);
+    assert!(length > 1, "the name of this host");
+    change(path, at + 4, &(length - 1).to_le_bytes());
+    change(path, offset_of!(Header, ended_ns), &0u64.to_le_bytes());
+}
+
+fn last_snapshot(recording: &Path) -> PathBuf {
+    let folder = recording.parent().expect("a folder");
+    let entries = fs::read_dir(folder).expect("readable").flatten();
+    let paths = entries.map(|entry| entry.path());
+    let snapshots = paths.filter(|path| path.extension().is_some_and(|end| end == "culeak-snapshot"));
+    snapshots.max().expect("a snapshot")
+}
+
+fn rounds(source: Source) -> Outcome {
+    let run = profile("gates").args("rounds 3");
+    let outcome = match source {
+        Source::Log => run.env("CULEAK_TIMELINE", "16777216").run(),
+        Source::Snapshots => run.env("CULEAK_SNAPSHOT_AT_MARK", "1").run(),
+        // No block is chosen.
+        Source::Sampled => run
+            .env("CULEAK_SNAPSHOT_AT_MARK", "1")
+            .setting("CULEAK_SAMPLE", "1TiB")
+            .run(),
+    };
+    outcome.expect_success();
+    outcome
+}
+
+/// A folder with a copy of what the program recorded; a job is two processes. The path is that of the first.
+fn copied(outcome: &Outcome, of: Of) -> (TempDir, PathBuf) {
+    let folder = folder();
+    for entry in fs::read_dir(outcome.out()).expect("readable").flatten() {
+        fs::copy(entry.path(), folder.path().join(entry.file_name())).expect("copied");
+    }
+    let recording = recordings_in(folder.path()).remove(0);
+    if of == Job {
+        fs::copy(&recording, folder.path().join("second.culeak")).expect("copied");
+    }
+    (folder, recording)
+}
+
+/// The exit code of a check of this folder, and what it says.
+fn check(folder: &Path, rule: &str, more: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(culeak());
+    command.args(["check", "."]).args(rule.split(' ')).args(more);
+    command.current_dir(folder).env("CULEAK_CACHE_DIR", "");
+    let output = command.output().expect("culeak starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+}
+
+#[test]
+fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
+    let of_sources = [Source::Log, Source::Snapshots, Source::Sampled].map(|source| (source, rounds(source)));
+    let of = |source: Source| {
+        &of_sources
+            .iter()
+            .find(|(known, _)| *known == source)
+            .expect("recorded")
+            .1
+    };
+    let whole = copied(of(Source::Log), Totals).0;
+    let update = check(whole.path(), "--baseline known.json", &["--update-baseline"]);
+    assert_eq!(update.0, Some(0), "{}", update.1);
+    let baseline = whole.path().join("known.json");
+    let prepared = |source: Source, kind: Of| {
+        let (folder, recording) = copied(of(source), kind);
+        fs::copy(&baseline, folder.path().join("known.json")).expect("copied");
+        (folder, recording)
+    };
+    for source in [Source::Log, Source::Snapshots] {
+        for (rule, kind) in RULES {
+            let (folder, _) = prepared(source, kind);
+            let (code, text) = check(folder.path(), rule, &[]);
+            assert_eq!(code, Some(0), "{rule}, {source:?}: {text}");
+        }
+    }
+    for way in WAYS {
+        for (rule, kind) in RULES {
+            let (folder, recording) = prepared(way.source, kind);
+            (way.remove)(&recording);
+            let (code, text) = check(folder.path(), rule, &[]);
+            // Call sites of marks are not compared if stacks were sampled.
+            let is_touched = (way.touches)(kind) || way.source == Source::Sampled && rule.contains("--same-as-last");
+            let expected = if is_touched { Some(2) } else { Some(0) };
+            assert_eq!(code, expected, "{rule}, {}: {text}", way.name);
+            let is_said = text.contains("no verdict") || text.contains("error: ");
+            assert_eq!(is_said, is_touched, "{rule}, {}: {text}", way.name);
+        }
+    }
+}
+
+#[test]
+fn what_was_seen_is_judged_if_the_user_accepts_the_rest() {
+    let (log, snapshots) = (rounds(Source::Log), rounds(Source::Snapshots));
+    let accepted: [(&Outcome, Remove, &str, &str); 4] = [
+        (
+            &log,
+            |path| lose(path, Loss::Allocations),
+            "--max-leaked 8MiB",
+            "7 allocations",
+        ),
+        (
+            &log,
+            |path| lose(path, Loss::Marks),
+            "--at mark:m --not-above 9MiB",
+            "7 marks",
+        ),
+        (
+            &snapshots,
+            |path| cut(&last_snapshot(path)),
+            "--at mark:m --not-above 9MiB",
+            "2 of 3 marks",
+        ),
+        (
+            &snapshots,
+            |path| cut(&last_snapshot(path)),
+            "--at mark:m --max-leaked 9MiB",
+            "an older one is shown",
+        ),
+    ];
+    for (outcome, remove, rule, what) in accepted {
+        let (folder, recording) = copied(outcome, Totals);
+        remove(&recording);
+        let (code, text) = check(folder.path(), rule, &[]);
+        assert!(
+            code == Some(2) && text.starts_with("no verdict: ") && text.contains(what),
+            "{rule}: {text}"
+        );
+        assert!(text.contains("or accept it with --allow-losses"), "{rule}: {text}");
+        let (code, text) = check(folder.path(), rule, &["--allow-losses"]);
+        assert!(
+            code == Some(0) && text.starts_with("passed: ") && text.contains(what),
+            "{rule}: {text}"
+        );
+        // A leak that was seen fails in any case.
+        let strict = rule.replace("8MiB", "3MiB").replace("9MiB", "3MiB");
+        let (code, text) = check(folder.path(), &strict, &[]);
+        assert!(code == Some(1) && text.contains(what), "{strict}: {text}");
+    }
+}
+
+#[test]
+fn a_mark_that_the_event_log_no_longer_has_is_not_below_a_limit() {
+    let outcome = profile("gates")
+        .args("highest 120000")
+        .env("CULEAK_TIMELINE", "8388608")
+        .run();
+    outcome.expect_success();
+    let (folder, _) = copied(&outcome, Totals);
+    let (code, text) = check(folder.path(), "--at mark:m --not-above 10MiB", &[]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains(" of 4 marks \"m\" can be judged"), "{text}");
+    assert!(text.contains("larger --timeline=SIZE"), "{text}");
+}
+
+#[test]
+fn leaks_whose_stacks_a_limit_of_stacks_left_out_do_not_pass() {
+    let outcome = profile("gates")
+        .args("burst 50000")
+        .setting("CULEAK_SAMPLE", "524288")
+        .run();
+    outcome.expect_success();
+    let (folder, _) = copied(&outcome, Totals);
+    fs::copy(rounds(Source::Log).recordings[0].clone(), folder.path().join("clean")).expect("copied");
+    for rule in ["--max-per-site 10MiB", "--budget ^keep$=10MiB", "--baseline clean"] {
+        let (code, text) = check(folder.path(), rule, &["--force"]);
+        assert!(code != Some(0), "{rule}: {text}");
+    }
+}
+
+/// The limit on the number of marks is 1,048,576.
+#[test]
+fn marks_beyond_their_limit_are_counted_as_marks() {
+    let outcome = profile("gates")
+        .args("marks 1048600")
+        .env("CULEAK_TIMELINE", "16777216")
+        .run();
+    outcome.expect_success();
+    let losses = &outcome.only_snapshot().losses;
+    assert_eq!((losses.lost_marks, losses.lost_details), (24, 0));
+    let (folder, _) = copied(&outcome, Totals);
+    for rule in ["--at mark:m --max-leaked 10MiB", "--since m"] {
+        let (code, text) = check(folder.path(), rule, &[]);
+        assert!(
+            code == Some(2) && text.contains("24 marks could not be recorded"),
+            "{rule}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_report_at_a_mark_without_its_snapshot_says_that_it_shows_an_older_one() {
+    let (folder, recording) = copied(&rounds(Source::Snapshots), Totals);
+    let report = || {
+        let mut command = Command::new(culeak());
+        command.arg("report").arg(&recording).args(["--at", "mark:m"]);
+        let output = command.output().expect("culeak starts");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(!report().contains("older"), "{}", report());
+    let damaged = last_snapshot(&recording);
+    cut(&damaged);
+    let name = damaged.file_name().expect("a name").to_string_lossy().into_owned();
+    assert!(
+        report().contains("an older one is shown") && report().contains(&name),
+        "{}",
+        report()
+    );
+    drop(folder);
+}

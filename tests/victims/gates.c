@@ -1,0 +1,59 @@
+/* Programs for gates: what they hold is known at each mark and at the end. */
+#include "victim.h"
+#include "../../shim/include/culeak.h"
+
+static NOINLINE CUdeviceptr keep(size_t bytes) {
+    CUdeviceptr address = 0;
+    OK(cuMemAlloc_v2(&address, bytes));
+    STAY();
+    return address;
+}
+
+static NOINLINE CUdeviceptr work(size_t bytes) {
+    CUdeviceptr address = 0;
+    OK(cuMemAlloc_v2(&address, bytes));
+    STAY();
+    return address;
+}
+
+/* rounds <n>: keeps 4 MiB at each of two call sites; at each of n marks "m" another MiB is held, which is freed afterwards. */
+static void rounds(void) {
+    start_cuda();
+    for (int i = 0; i < 4; i++) keep(1 << 20), work(1 << 20);
+    for (int round = 0; round < atoi(arguments[0]); round++) {
+        CUdeviceptr block = work(1 << 20);
+        culeak_mark("m");
+        OK(cuMemFree_v2(block));
+    }
+}
+
+/* highest <n>: 500 MiB are held at the first mark "m" and 1 MiB at three more; n allocations follow each of them. */
+static void highest(void) {
+    start_cuda();
+    for (int round = 0; round < 4; round++) {
+        CUdeviceptr block = keep(round ? 1 << 20 : 500 << 20);
+        culeak_mark("m");
+        OK(cuMemFree_v2(block));
+        for (int i = 0; i < atoi(arguments[0]); i++) OK(cuMemFree_v2(work(4096)));
+    }
+}
+
+/* burst <n>: n blocks of 1 MiB in no time, each freed, then 15,000 leaks of 4 KiB. */
+static void burst(void) {
+    start_cuda();
+    for (int i = 0; i < atoi(arguments[0]); i++) OK(cuMemFree_v2(work(1 << 20)));
+    for (int i = 0; i < 15000; i++) keep(4096);
+}
+
+/* marks <n>: 500 MiB are held at the last of n marks "m". */
+static void marks(void) {
+    start_cuda();
+    CUdeviceptr small = keep(4096);
+    for (int i = 1; i < atoi(arguments[0]); i++) culeak_mark("m");
+    CUdeviceptr large = keep(500 << 20);
+    culeak_mark("m");
+    OK(cuMemFree_v2(large));
+    OK(cuMemFree_v2(small));
+}
+
+MAIN(BEHAVIOUR(rounds), BEHAVIOUR(highest), BEHAVIOUR(burst), BEHAVIOUR(marks))
