@@ -1,5 +1,5 @@
 /* The number of instructions of one allocation and one free of memory, of objects and of segments, of a request at ioctl that is
- * not recorded, and of a reading of the clock, which is the kernel's code; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
+ * not recorded, of a reading of the clock, which is the kernel's code, and of an allocation whose stack is new; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
  * machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
  *
  *   CULEAK_TEST_MAJOR=1 count FRAMES
@@ -50,6 +50,23 @@ PAIR(stream, cuStreamCreate(&kept[i], 1), cuStreamDestroy_v2(kept[i]))
 PAIR(event, cuEventCreate(&kept[i], 2), cuEventDestroy_v2(kept[i]))
 PAIR(segment, request(DEVICE, FIRST + i, CLASS_MEMORY, 2 << 20), release(FIRST + i))
 PAIR(clock, clock_gettime(CLOCK_MONOTONIC, &now), clock_gettime(CLOCK_MONOTONIC, &now))
+
+/* Another stack for each number: one of two functions by each of its bits. */
+enum { BITS = 15 };
+static unsigned number;
+static void descend(unsigned bits, int i, int left);
+#define CALLS(name)                                                                      \
+    __attribute__((noinline, noclone)) static void name(unsigned bits, int i, int left) { \
+        descend(bits, i, left);                                                          \
+        sink++; /* no tail call */                                                       \
+    }
+CALLS(one)
+CALLS(other)
+__attribute__((always_inline)) static inline void descend(unsigned bits, int i, int left) {
+    if (left == 0) cuMemAlloc_v2(&kept[i], 512);
+    else (bits & 1 ? one : other)(bits >> 1, i, left - 1);
+}
+PAIR(new, descend(number++, i, BITS), cuMemFree_v2(kept[i]))
 PAIR(other, ioctl(file, 0x5401, 0), ioctl(file, 0x30000001, 0))
 
 static const struct {
@@ -62,8 +79,10 @@ static const struct {
     {{"segment", "free of a segment"}, get_segment, give_segment},
     {{"other request", "another one"}, get_other, give_other},
     {{"clock", "the clock again"}, get_clock, give_clock},
+    {{"new stack", "free of its block"}, get_new, give_new},
 };
 enum { PAIRS = sizeof pairs / sizeof *pairs };
+_Static_assert(ROUNDS * KEPT <= 1 << BITS, "a stack for each call");
 
 /* Volatile, or the compiler makes a loop of its own, with other call sites, of the last round. */
 static volatile int last_round = ROUNDS - 1;

@@ -11,6 +11,7 @@
 
 use std::ffi::CStr;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// An errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -364,6 +365,75 @@ impl<T> Drop for Scratch<T> {
     }
 }
 
+/// Temporary memory that is mapped once and stays for the next user: mapping, faulting in and unmapping a few pages takes longer
+/// than most uses. Up to `N` users at a time have it, further ones map [`Scratch`] memory.
+///
+/// In a forked child, what other threads were using is lost, and mapped again.
+pub struct Spares<T, const N: usize>([AtomicPtr<T>; N]);
+
+impl<T, const N: usize> Spares<T, N> {
+    pub const fn new() -> Spares<T, N> {
+        Spares([const { AtomicPtr::new(std::ptr::null_mut()) }; N])
+    }
+
+    /// Memory with what its last user has left there; zeros at first.
+    ///
+    /// # Safety
+    /// All zeros is a valid `T`.
+    ///
+    /// # Errors
+    /// `ENOMEM` if the address space is used up.
+    pub unsafe fn take(&self) -> Result<Spare<'_, T, N>, Errno> {
+        // Acquire: pairs with the Release in `drop`, so that what the last user wrote is seen.
+        let mut swapped = self.0.iter().map(|place| place.swap(std::ptr::null_mut(), Acquire));
+        let memory = match swapped.find(|memory| !memory.is_null()) {
+            Some(memory) => Scratch(memory),
+            // SAFETY: by the contract of this function.
+            None => unsafe { Scratch::zeroed()? },
+        };
+        Ok(Spare {
+            memory: std::mem::ManuallyDrop::new(memory),
+            spares: self,
+        })
+    }
+}
+
+/// Memory of a [`Spares`], which is given back on drop.
+pub struct Spare<'s, T, const N: usize> {
+    memory: std::mem::ManuallyDrop<Scratch<T>>,
+    spares: &'s Spares<T, N>,
+}
+
+impl<T, const N: usize> Deref for Spare<'_, T, N> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.memory
+    }
+}
+
+impl<T, const N: usize> DerefMut for Spare<'_, T, N> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.memory
+    }
+}
+
+impl<T, const N: usize> Drop for Spare<'_, T, N> {
+    fn drop(&mut self) {
+        // SAFETY: not used after this.
+        let memory = unsafe { std::mem::ManuallyDrop::take(&mut self.memory) };
+        // Release: pairs with the Acquire in `take`.
+        let put = |place: &AtomicPtr<T>| {
+            let null = std::ptr::null_mut();
+            place.compare_exchange(null, memory.0, Release, Relaxed).is_ok()
+        };
+        if self.spares.0.iter().any(put) {
+            // Another thread may be using it already.
+            std::mem::forget(memory);
+        }
+    }
+}
+
 /// Miri does not support this flag.
 const RESERVE_NOTHING: i32 = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
 
@@ -475,6 +545,22 @@ mod tests {
             libc::signal(libc::SIGPIPE, before);
             libc::close(pipe);
         }
+    }
+
+    #[test]
+    fn spare_memory_is_used_again_by_one_user_at_a_time() {
+        static SPARES: Spares<u64, 2> = Spares::new();
+        // SAFETY: zeros are an integer.
+        let take = || unsafe { SPARES.take() }.unwrap();
+        let mut taken = [take(), take(), take()];
+        for (number, spare) in (1..).zip(&mut taken) {
+            assert_eq!(**spare, 0);
+            **spare = number;
+        }
+        drop(taken);
+        // The third had no place to go back to.
+        let taken = [take(), take(), take()];
+        assert_eq!(taken.each_ref().map(|spare| **spare), [1, 2, 0]);
     }
 
     #[test]

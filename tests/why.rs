@@ -225,6 +225,17 @@ fn callbacks_that_a_script_calls_itself_are_not_its_end() {
 }
 
 #[test]
+fn an_object_that_a_script_has_put_in_the_place_of_atexit_register_is_not_called() {
+    for interpreter in interpreters() {
+        for case in ["replaces_register", "keeps_register_replaced"] {
+            let done = done(&["--no-report"], &python(interpreter, &script(), case));
+            assert_eq!(done.code, Some(0), "{case}, {}: {}", interpreter.version, done.stderr);
+            done.expect(&ALL, &format!("{case}, {}", interpreter.version));
+        }
+    }
+}
+
+#[test]
 fn a_process_that_leaves_at_once_is_searched() {
     let interpreter = &interpreters()[0];
     let done = done(&["--no-report"], &python(interpreter, &script(), "leave_at_once"));

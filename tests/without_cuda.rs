@@ -6,8 +6,8 @@ use std::process::Command;
 use culeak::kind::Kind::*;
 
 use crate::support::claims::Claims;
-use crate::support::compile::executable;
-use crate::support::{Outcome, Preload, fake_driver, profile, program};
+use crate::support::compile::{executable, library};
+use crate::support::{Outcome, Preload, culeak, fake_driver, profile, program};
 
 /// Runs a script with and without the recorder, bound lazily and at start.
 #[track_caller]
@@ -158,6 +158,37 @@ fn thread_sanitizer_finds_no_race_in_hooks() {
         outcome.stderr
     );
     outcome.only_snapshot().expect_no_leaks();
+}
+
+/// `victims/sandboxed.c`, with the library that it closes.
+fn sandboxed() -> [PathBuf; 2] {
+    let plugin = library("sandboxed", "libplugin.so", &["-DPLUGIN"], &[]);
+    [executable("sandboxed", &[], &[]), plugin]
+}
+
+#[test]
+fn a_program_without_cuda_makes_no_system_call_of_the_recorder() {
+    let [sandboxed, plugin] = sandboxed();
+    let answers = library("sandboxed", "libanswers.so", &["-DANSWERS"], &[]);
+    for words in [&[plugin.as_os_str()][..], &[plugin.as_os_str(), "_exit".as_ref()]] {
+        let profile = program(&sandboxed).with_preload(Preload::AfterCuleak, answers.clone());
+        let outcome = words.iter().fold(profile, |profile, word| profile.arg(word)).run();
+        outcome.expect_success().expect_same_output_as_bare().expect_no_file();
+        assert_eq!(outcome.stdout, "requests\nlook-ups\nclosed\nrequests\nforked\n");
+    }
+}
+
+#[test]
+fn a_sandboxed_program_without_cuda_ends_as_usual_under_run() {
+    let [sandboxed, plugin] = sandboxed();
+    for option in [&["--no-report"][..], &["--no-report", "--why"]] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = Command::new(culeak());
+        command.args(["run", "-o"]).arg(folder.path()).args(option).arg("--");
+        let output = command.arg(&sandboxed).arg(&plugin).output().expect("culeak runs");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{option:?}: {stderr}");
+    }
 }
 
 #[test]

@@ -80,7 +80,10 @@ impl Loaded {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Process(u32),
+    /// Read only if it is a regular file: its name may come from a folder.
     File(PathBuf),
+    /// A FIFO that is an argument itself. Opening it waits for a writer.
+    Pipe(PathBuf),
     StandardInput,
 }
 
@@ -125,7 +128,11 @@ impl Found {
 pub fn places(argument: impl AsRef<OsStr>) -> Found {
     let argument = argument.as_ref();
     if argument != "-" {
-        return places_of_word(argument);
+        let is_pipe = as_pid(argument).is_none() && file::is_pipe(Path::new(argument));
+        return match is_pipe {
+            true => Found::of(Place::Pipe(PathBuf::from(argument))),
+            false => places_of_word(argument),
+        };
     }
     match listed::on_standard_input() {
         Ok(None) => Found::of(Place::StandardInput),
@@ -139,7 +146,7 @@ fn places_of_line(line: &OsStr) -> Found {
         true => Found::failed(Failure::new(
             "-: standard input contains a list, so it cannot be an input of this list; name a file",
         )),
-        false => without_pipes(places_of_word(line)),
+        false => places_of_word(line),
     }
 }
 
@@ -154,7 +161,7 @@ fn places_of_word(argument: &OsStr) -> Found {
             "{}: no file matches this pattern; name others",
             argument.display()
         ))),
-        Some(matching) => Found::all(matching.iter().map(|path| without_pipes(places_of_path(path)))),
+        Some(matching) => Found::all(matching.iter().map(|path| places_of_path(path))),
     }
 }
 
@@ -169,26 +176,10 @@ fn places_of_path(path: &Path) -> Found {
         true => members.snapshots,
         false => members.recordings,
     };
-    without_pipes(Found {
+    Found {
         places: paths.into_iter().map(Place::File).collect(),
         failures: members.failures,
         left_out: members.left_out.iter().map(ToString::to_string).collect(),
-    })
-}
-
-/// Opening a pipe waits for a writer, so only those count that the user names.
-fn without_pipes(found: Found) -> Found {
-    let (pipes, places): (Vec<Place>, _) = found.places.into_iter().partition(Place::is_pipe);
-    let mut failures = found.failures;
-    failures.extend(pipes.iter().map(|pipe| {
-        Failure::new(format!(
-            "{pipe}: a pipe, which is read only if it is an argument itself; name it, or leave it out"
-        ))
-    }));
-    Found {
-        places,
-        failures,
-        left_out: found.left_out,
     }
 }
 
@@ -196,7 +187,7 @@ impl fmt::Display for Place {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Place::Process(pid) => write!(out, "{pid}"),
-            Place::File(path) => path.display().fmt(out),
+            Place::File(path) | Place::Pipe(path) => path.display().fmt(out),
             Place::StandardInput => out.write_str("-"),
         }
     }
@@ -205,11 +196,7 @@ impl fmt::Display for Place {
 impl Place {
     /// Whether the source can be read only once.
     pub fn is_pipe(&self) -> bool {
-        match self {
-            Place::Process(_) => false,
-            Place::File(path) => file::is_pipe(path),
-            Place::StandardInput => true,
-        }
+        matches!(self, Place::Pipe(_) | Place::StandardInput)
     }
 
     /// Reads the snapshot.
@@ -273,6 +260,10 @@ impl Place {
             Place::File(path) => {
                 let source = path.display().to_string();
                 (file::read(path, &source, read)?, source)
+            }
+            Place::Pipe(path) => {
+                let source = path.display().to_string();
+                (file::read_named_pipe(path, &source, read)?, source)
             }
             Place::StandardInput => (file::read_stdin(read)?, "-".to_owned()),
         };

@@ -4,7 +4,7 @@
 //! outlets until a signal arrives. Another destination for the figures is another [`Outlet`].
 
 use std::ffi::OsString;
-use std::fs;
+use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -221,7 +221,9 @@ impl Inputs for Reading {
 
     fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String> {
         // Not an input as others are, which are never replaced: these files are removed, and their numbers used again.
-        let text = fs::read(path).map_err(|error| error.to_string())?;
+        let mut text = Vec::new();
+        let read = reader::open_regular(path).and_then(|mut file| file.read_to_end(&mut text));
+        read.map_err(|error| error.to_string())?;
         let snapshot: Snapshot = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
         snapshot.validate()?;
         Ok(snapshot)
@@ -265,23 +267,18 @@ pub fn sort(inputs: &[OsString], settings: &mut Settings) -> Result<(), Failure>
         }
         for place in found.places {
             settings.files.push(match place {
-                Place::File(path) if !place_is_pipe(&path) => path,
-                Place::File(path) => return Err(only_files(&path.display().to_string())),
+                Place::File(path) => path,
                 Place::Process(pid) => load::recording_of(pid)?.0,
-                Place::StandardInput => return Err(only_files("-")),
+                pipe @ (Place::Pipe(_) | Place::StandardInput) => return Err(only_files(&pipe)),
             });
         }
     }
     Ok(())
 }
 
-fn place_is_pipe(path: &Path) -> bool {
-    Place::File(path.to_path_buf()).is_pipe()
-}
-
-fn only_files(what: &str) -> Failure {
+fn only_files(pipe: &Place) -> Failure {
     Failure::new(format!(
-        "{what}: a pipe can be read only once; name a recording, a snapshot or a folder"
+        "{pipe}: a pipe can be read only once; name a recording, a snapshot or a folder"
     ))
 }
 

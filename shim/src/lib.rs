@@ -56,11 +56,19 @@ mod resolve;
 mod settings;
 mod stacks;
 
+/// In a forked child. A process without CUDA has this handler too, so it makes no system call.
+extern "C" fn forked_child() {
+    resolve::closing::forget_parents_calls();
+    recorder::proof::forked();
+}
+
 /// Before the program starts: finds the loader's functions and other copies of this library in the process, and reads what is
 /// needed before there is a recording.
 extern "C" fn at_start() {
     resolve::dl::ensure();
     hooks::find_next_ioctl();
+    // SAFETY: this library is never unloaded; the handler changes atomics and a variable of the thread.
+    unsafe { libc::pthread_atfork(None, None, Some(forked_child)) };
     effects::segments::configure();
     let (name, address) = frameworks::client_api::EXPORTED;
     resolve::search::look_for_other_copies(name, address());

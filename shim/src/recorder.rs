@@ -38,7 +38,7 @@ pub mod kernel_name;
 pub mod kernel_objects;
 mod label;
 mod list_search;
-mod proof;
+pub mod proof;
 mod sampling;
 mod session;
 mod thread;

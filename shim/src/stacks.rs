@@ -32,7 +32,7 @@ use crate::settings::DEPTH_MAX;
 use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::system::{Scratch, Uncancelled};
+use culeak::system::{Spares, Uncancelled};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
@@ -116,7 +116,7 @@ pub fn stack(
     let stack = {
         let _uncancelled = Uncancelled::begin();
         // SAFETY: all zeros is a value of each part, as the parts state.
-        let buffers = unsafe { Scratch::<Buffers>::zeroed() }.ok();
+        let buffers = unsafe { BUFFERS.take() }.ok();
         buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, frames, closing))
     };
     match stack {
@@ -126,6 +126,9 @@ pub fn stack(
     }
     stack.unwrap_or(NONE)
 }
+
+/// More threads than this rarely store a new stack at the same time.
+static BUFFERS: Spares<Buffers, 8> = Spares::new();
 
 /// Buffers for storing a new stack, too large for the stack of a signal handler. All zeros is a value.
 struct Buffers {
@@ -146,6 +149,8 @@ fn store(
     closing: bool,
 ) -> Option<u32> {
     let merged = &mut buffers.merged;
+    merged.clear();
+    buffers.python.clear();
     if frames == Frames::Python {
         // The buffer is empty.
     } else if native::uses_libgcc() {

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import types
 
 driver = ctypes.CDLL("libcuda.so.1")
 allocate, free = driver.cuMemAlloc_v2, driver.cuMemFree_v2
@@ -179,7 +180,39 @@ def end_other_interpreter():
     lose()
 
 
+calls = []
+
+
+def count_calls():
+    """A test counts its own calls. `append` is a function of the interpreter, but not of that module."""
+    return types.SimpleNamespace(register=calls.append)
+
+
+def replace_register(at_the_end=False):
+    """By a function, by another module, and for good."""
+    atexit.register, real = calls.append, atexit.register
+    hold()
+    run_pending_calls()
+    sys.modules["atexit"] = count_calls()
+    cycle()
+    run_pending_calls()
+    sys.modules["atexit"] = atexit
+    if not at_the_end:
+        atexit.register = real
+    lose()
+    run_pending_calls()
+    assert not calls, calls
+
+
+def run_pending_calls():
+    """Between two of these instructions."""
+    for _ in range(10000):
+        pass
+
+
 CASES = {
+    "replaces_register": replace_register,
+    "keeps_register_replaced": lambda: replace_register(at_the_end=True),
     "out_of_memory": run_out_of_memory,
     "out_of_memory_beside_threads": run_out_of_memory_beside_threads,
     "retries": retries,

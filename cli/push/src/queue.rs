@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::libc::O_NOFOLLOW;
+use nix::libc::{O_NOCTTY, O_NOFOLLOW, O_NONBLOCK};
 use serde::{Deserialize, Serialize};
 
 use crate::request::{LARGEST_MESSAGE, Protocol, Request};
@@ -239,7 +239,7 @@ impl Folder {
             .truncate(false)
             .write(true)
             .mode(0o600)
-            .custom_flags(O_NOFOLLOW)
+            .custom_flags(NO_WAIT)
             .open(self.path.join(name))
     }
 
@@ -372,18 +372,7 @@ impl Folder {
 
     fn read(&self, number: Number) -> io::Result<Request> {
         const MOST: u64 = LARGEST_MESSAGE as u64 + (1 << 20);
-        let path = self.file_of(number);
-        let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW).open(&path);
-        let file = file.map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
-            Some(Errno::ELOOP) => io::Error::new(io::ErrorKind::InvalidData, "a symbolic link"),
-            _ => error,
-        })?;
-        if !file.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file"));
-        }
-        let mut bytes = Vec::new();
-        file.take(MOST).read_to_end(&mut bytes)?;
-        Request::from_file(&bytes)
+        Request::from_file(&read_file(&self.file_of(number), MOST)?)
     }
 
     fn remove(&self, number: Number, refused: bool) -> io::Result<()> {
@@ -399,7 +388,7 @@ impl Folder {
     }
 
     fn counts(&self) -> Counts {
-        let text = fs::read(self.path.join("counts.json")).unwrap_or_default();
+        let text = read_file(&self.path.join("counts.json"), 1 << 20).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
     }
 
@@ -409,7 +398,9 @@ impl Folder {
         let mut text = serde_json::to_vec(&counts).unwrap_or_default();
         text.push(b'\n');
         if self.write(&path, &text).is_err() {
-            let _ = fs::write(&path, &text);
+            let options = &mut OpenOptions::new();
+            let options = options.write(true).create(true).truncate(true).custom_flags(NO_WAIT);
+            let _ = options.open(&path).and_then(|mut file| file.write_all(&text));
         }
     }
 
@@ -424,6 +415,24 @@ impl Folder {
         };
         self.store(sum);
     }
+}
+
+/// No name in the folder makes `open` wait or leads to another folder.
+const NO_WAIT: i32 = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+
+/// Reads up to `most` bytes. What is not a file is damage: a link, a FIFO, a socket, a device.
+fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let must_be_file = |metadata: fs::Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidData, "not a file")),
+    };
+    // Opening a device may have an effect. Another file may take the name afterwards.
+    must_be_file(fs::symlink_metadata(path)?)?;
+    let file = OpenOptions::new().read(true).custom_flags(NO_WAIT).open(path)?;
+    must_be_file(file.metadata()?)?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Takes a lock, or returns the file if another process has it.

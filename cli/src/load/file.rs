@@ -53,6 +53,8 @@ pub fn begins_as_snapshot(path: &Path) -> bool {
     read.is_ok() && String::from_utf8_lossy(&start).contains(snapshot::FORMAT)
 }
 
+/// Reads a regular file, and refuses any other without opening it. All inputs are opened here, except the FIFOs that are
+/// arguments themselves ([`read_named_pipe`]).
 pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failure> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(shown, &error))?;
     output::protect(&metadata);
@@ -61,10 +63,10 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
             "{shown}: is a folder; name a recording or snapshot in it"
         )));
     }
-    // Process substitution, or a FIFO. Opening it waits for a writer.
     if metadata.file_type().is_fifo() {
-        let pipe = File::open(path).map_err(|error| unreadable(shown, &error))?;
-        return read_pipe(pipe, shown, reader);
+        return Err(Failure::new(format!(
+            "{shown}: a pipe, which is read only if it is an argument itself; name it, or leave it out"
+        )));
     }
     if !metadata.is_file() {
         return Err(Failure::new(format!(
@@ -134,6 +136,15 @@ pub fn read_stdin(reader: Reader) -> Result<Snapshot, Failure> {
         output::protect(&metadata);
     }
     read_pipe(stdin.lock(), "standard input", reader)
+}
+
+/// Reads a FIFO, or a process substitution. Opening it waits for a writer.
+pub fn read_named_pipe(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failure> {
+    let pipe = File::open(path).map_err(|error| unreadable(shown, &error))?;
+    if let Ok(metadata) = pipe.metadata() {
+        output::protect(&metadata);
+    }
+    read_pipe(pipe, shown, reader)
 }
 
 /// Reads a pipe, which can be read only once.

@@ -102,7 +102,7 @@ pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
     match place {
         Place::Process(pid) => of_process(item, *pid, &Wanted::default()),
         _ if item.snapshot.holders.is_some() => Ok(()),
-        Place::File(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
+        Place::File(_) | Place::Pipe(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
     }
 }
 

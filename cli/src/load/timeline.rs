@@ -39,10 +39,10 @@ pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
             (path, pid.to_string(), Some(root))
         }
         Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
-        Place::StandardInput => {
-            return Err(Failure::new(
-                "-: the event log of a recording cannot be read from a pipe; name the file",
-            ));
+        Place::Pipe(_) | Place::StandardInput => {
+            return Err(Failure::new(format!(
+                "{place}: the event log of a recording cannot be read from a pipe; name the file"
+            )));
         }
     };
     if let Ok(metadata) = path.metadata() {
@@ -74,9 +74,9 @@ pub fn with_log_if_any(place: &Place) -> Result<(Loaded, Option<Timeline>), Fail
             (path, pid.to_string(), Some(root))
         }
         Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
-        Place::StandardInput => return Ok((place.load()?, None)),
+        // A pipe can be read only once.
+        Place::Pipe(_) | Place::StandardInput => return Ok((place.load()?, None)),
     };
-    // A pipe can be read only once.
     let metadata = path.metadata().ok().filter(|metadata| metadata.is_file());
     let Some(metadata) = metadata.filter(|_| reader::identity(&path).is_ok()) else {
         return Ok((place.load()?, None));

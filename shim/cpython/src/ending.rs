@@ -14,7 +14,8 @@
 //! function, which the interpreter's own call is not in; then `exits` is registered again at the next request.
 //!
 //! This is the only part of this crate that changes the interpreter: three small objects, which refer to nothing of the program.
-//! If a step fails, the function is not called and the program does not notice it. Not seen are the end of other interpreters than the
+//! Only the interpreter's own `atexit.register` is called: a program may have put another object in its place, a test that counts
+//! calls for example. Then a later request tries again. If a step fails, the function is not called and the program does not notice it. Not seen are the end of other interpreters than the
 //! main one, and of a process that runs no `atexit` callbacks.
 
 use std::cell::UnsafeCell;
@@ -37,8 +38,13 @@ struct Functions {
     add_pending_call: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void) -> c_int, *mut c_void) -> c_int,
     current_interpreter: unsafe extern "C" fn() -> *mut c_void,
     main_interpreter: unsafe extern "C" fn() -> *mut c_void,
+    modules: unsafe extern "C" fn() -> Object,
+    item: unsafe extern "C" fn(Object, *const c_char) -> Object,
     import: unsafe extern "C" fn(*const c_char, Object, Object, Object, c_int) -> Object,
-    call_method: unsafe extern "C" fn(Object, *const c_char, *const c_char, ...) -> Object,
+    type_of: unsafe extern "C" fn(Object) -> Object,
+    dictionary: unsafe extern "C" fn(Object) -> Object,
+    self_of_function: unsafe extern "C" fn(Object) -> Object,
+    call: unsafe extern "C" fn(Object, *const c_char, ...) -> Object,
     new_function: unsafe extern "C" fn(*const Method, Object, Object) -> Object,
     new_capsule: unsafe extern "C" fn(*mut c_void, *const c_char, unsafe extern "C" fn(Object)) -> Object,
     new_value: unsafe extern "C" fn(*const c_char, ...) -> Object,
@@ -46,6 +52,8 @@ struct Functions {
     take_error: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object),
     set_error: unsafe extern "C" fn(Object, Object, Object),
     bool_type: Object,
+    module_type: Object,
+    function_type: Object,
     /// 3.8: the address of an `int` that is not 0 after the last pending calls; a later one prints an error.
     finishing: Option<u64>,
 }
@@ -72,7 +80,7 @@ static EXITS: Method = Method {
 
 /// Of `_PyRuntime.ceval.pending.finishing` in 3.8.
 const FINISHING: u64 = 600;
-/// A pending call may run in an interpreter other than the main one, or not at all.
+/// A pending call may run in an interpreter other than the main one, while the program has replaced `atexit.register`, or not at all.
 const MOST_TRIES: u32 = 16;
 
 /// Written by the thread that changed `STATE` from idle to busy, read in later states.
@@ -167,8 +175,13 @@ impl Functions {
                 add_pending_call: transmute(address(c"Py_AddPendingCall")?),
                 current_interpreter: transmute(current),
                 main_interpreter: transmute(address(c"PyInterpreterState_Main")?),
+                modules: transmute(address(c"PyImport_GetModuleDict")?),
+                item: transmute(address(c"PyDict_GetItemString")?),
                 import: transmute(address(c"PyImport_ImportModuleLevel")?),
-                call_method: transmute(address(c"PyObject_CallMethod")?),
+                type_of: transmute(address(c"PyObject_Type")?),
+                dictionary: transmute(address(c"PyModule_GetDict")?),
+                self_of_function: transmute(address(c"PyCFunction_GetSelf")?),
+                call: transmute(address(c"PyObject_CallFunction")?),
                 new_function: transmute(address(c"PyCFunction_NewEx")?),
                 new_capsule: transmute(address(c"PyCapsule_New")?),
                 new_value: transmute(address(c"Py_BuildValue")?),
@@ -176,6 +189,8 @@ impl Functions {
                 take_error: transmute(address(c"PyErr_Fetch")?),
                 set_error: transmute(address(c"PyErr_Restore")?),
                 bool_type: address(c"PyBool_Type")? as Object,
+                module_type: address(c"PyModule_Type")? as Object,
+                function_type: address(c"PyCFunction_Type")? as Object,
                 finishing,
             })
         }
@@ -215,21 +230,44 @@ impl Functions {
 
     /// `atexit.register(function)`, or with an argument. Whether it succeeded.
     fn register(&self, function: Object, argument: Option<Object>) -> bool {
-        // SAFETY: this thread has the GIL; the name is that of a module that every interpreter has.
-        let module = unsafe { (self.import)(c"atexit".as_ptr(), null_mut(), null_mut(), null_mut(), 0) };
-        let module = Owned(module, self.release);
-        if module.0.is_null() || function.is_null() || argument.is_some_and(|argument| argument.is_null()) {
+        let Some(register) = self.built_in_register() else {
+            return false;
+        };
+        if function.is_null() || argument.is_some_and(|argument| argument.is_null()) {
             return false;
         }
-        let name = c"register".as_ptr();
-        // SAFETY: as above; the format has a letter for each object.
+        // SAFETY: this thread has the GIL; the format has a letter for each object.
         let result = unsafe {
             match argument {
-                None => (self.call_method)(module.0, name, c"(O)".as_ptr(), function),
-                Some(argument) => (self.call_method)(module.0, name, c"(OO)".as_ptr(), function, argument),
+                None => (self.call)(register, c"(O)".as_ptr(), function),
+                Some(argument) => (self.call)(register, c"(OO)".as_ptr(), function, argument),
             }
         };
         !Owned(result, self.release).0.is_null()
+    }
+
+    /// The function that the `atexit` module of the interpreter has from its start, a borrowed reference. `None` if the module or the
+    /// function is another object. Runs no code of the program, unless the module must be imported first.
+    fn built_in_register(&self) -> Option<Object> {
+        let some = |object: Object| (!object.is_null()).then_some(object);
+        let is_a = |object: Object, of: Object| {
+            // SAFETY: this thread has the GIL, and the object is alive.
+            let own = Owned(unsafe { (self.type_of)(object) }, self.release);
+            own.0 == of
+        };
+        // SAFETY: this thread has the GIL. The list of modules keeps the module alive, the module its dictionary, and that the function.
+        // Each object is of the type that the next function wants.
+        unsafe {
+            let of_modules = || some((self.item)((self.modules)(), c"atexit".as_ptr()));
+            let module = of_modules().or_else(|| {
+                let (name, none) = (c"atexit".as_ptr(), null_mut());
+                drop(Owned((self.import)(name, none, none, none, 0), self.release));
+                of_modules()
+            });
+            let module = module.filter(|module| is_a(*module, self.module_type))?;
+            let function = some((self.item)((self.dictionary)(module), c"register".as_ptr()))?;
+            (is_a(function, self.function_type) && (self.self_of_function)(function) == module).then_some(function)
+        }
     }
 }
 
@@ -262,7 +300,8 @@ unsafe extern "C" fn register(_: *mut c_void) -> c_int {
         (true, true) => IS_WAITING.store(true, Relaxed),
         // Release: pairs with the Acquire in `call_at_end`.
         (false, _) => STATE.store(IDLE, Release),
-        (true, false) => STATE.store(GIVEN_UP, Relaxed),
+        // `dropped` has changed the state, and another thread may have asked again.
+        (true, false) => {}
     }
     0
 }

@@ -4,6 +4,10 @@
 //! Every byte that NVML reports for the process is here, with the stack of whoever needed it first; the driver's own memory
 //! lies in it. The CUDA driver holds its locks during these calls, so CUDA is asked for nothing, and nothing waits.
 //!
+//! Other devices have requests of the same numbers, and a sandbox may permit none of the system calls that tell them apart. So a
+//! request is forwarded at once before the process uses CUDA, then the file is examined, and only the driver's argument is read.
+//! Memory that Vulkan or OpenGL obtains before CUDA is used is therefore not seen.
+//!
 //! Freeing a client, a device or a group of channels frees what is below it (`recorder::kernel_objects`). A duplicate within
 //! the process takes no bytes until its original is freed; a duplicate of another process's memory takes none.
 
@@ -16,7 +20,7 @@ use self::in_flight::InFlight;
 use crate::recorder::{
     self, AllocationEvent, FrameWord, current, kernel_name, kernel_objects, segment_entry, thread_and_shard,
 };
-use crate::resolve::search;
+use crate::resolve::{driver, search};
 use crate::settings;
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, pack};
@@ -81,18 +85,18 @@ fn duplicates_of(original: u64) -> &'static AtomicU32 {
 }
 
 fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
+    if !driver::is_used() || search::is_second_copy() {
+        return None;
+    }
     let request = match rm::request(number)? {
         Ok(request) => request,
         Err(why) => {
-            if !search::is_second_copy() && is_drivers_file(fd) {
+            if is_drivers_file(fd) {
                 ended(why);
             }
             return None;
         }
     };
-    if search::is_second_copy() {
-        return None;
-    }
     if ENDED.load(Relaxed) != 0 {
         // It may have ended before the recording began.
         running();
@@ -103,13 +107,16 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
         Request::Duplicate => Some(Begun::Duplicate),
         Request::Heap => Some(Begun::Heap),
         Request::Free => {
+            let recording = running();
+            if (recording.is_none() && kernel_objects::are_none_known()) || !is_drivers_file(fd) {
+                return None;
+            }
             let [client, _, handle] = read::<3>(argument)?;
             let object = Object { client, handle };
             let key = recorder::key(Space::Segment, object.to_word());
-            let recording = running();
             let is_parent = kernel_objects::is_known(object);
             let is_segment = || recording.is_some_and(|recording| recording.table(0).link(key).is_some());
-            if !(is_parent || is_segment()) || !is_drivers_file(fd) {
+            if !(is_parent || is_segment()) {
                 return None;
             }
             let in_flight = InFlight::begin(object.to_word(), is_parent.then(|| recording.map_or(0, Recording::now)));
@@ -136,20 +143,17 @@ fn begin(fd: i32, number: u32, argument: u64) -> Option<Begun> {
 
 fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
     match begun {
-        Begun::Alloc { status } if returned_0 => {
+        Begun::Alloc { status } if returned_0 && is_drivers_file(fd) => {
             let mut words = [0; 11];
             if read_into(argument, &mut words[..=status])
                 && let Some(allocated) = Allocated::of(&words, status)
                 && is_relevant(allocated.class)
-                && is_drivers_file(fd)
             {
                 record(&allocated, at);
             }
         }
-        Begun::Duplicate if returned_0 => {
-            if let Some([client, parent, handle, of_client, of_handle, _, 0]) = read::<7>(argument)
-                && is_drivers_file(fd)
-            {
+        Begun::Duplicate if returned_0 && is_drivers_file(fd) => {
+            if let Some([client, parent, handle, of_client, of_handle, _, 0]) = read::<7>(argument) {
                 let source = Object {
                     client: of_client,
                     handle: of_handle,
@@ -193,8 +197,8 @@ fn end(begun: Begun, fd: i32, returned_0: bool, argument: u64, at: Registers) {
             }
             in_flight.end();
         }
-        Begun::Heap if returned_0 => {
-            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) && is_drivers_file(fd) {
+        Begun::Heap if returned_0 && is_drivers_file(fd) => {
+            if read::<15>(argument).is_some_and(|words| rm::is_heap_allocation(&words)) {
                 LOST.fetch_add(1, Relaxed);
                 running();
             }
@@ -498,8 +502,7 @@ fn read_word(address: u64) -> Option<u64> {
     read::<2>(address).map(|[low, high]| pack(low, high))
 }
 
-/// Usually the words are in a frame of the caller. Of other addresses nothing is known: the file may not be the driver's, or the
-/// call may be about to fail.
+/// Usually the words are in a frame of the caller. Of other addresses nothing is known: the call may be about to fail.
 #[inline]
 fn read_into(address: u64, words: &mut [u32]) -> bool {
     let here = std::ptr::from_ref(&words) as u64;

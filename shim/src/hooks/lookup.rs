@@ -154,6 +154,7 @@ unsafe fn answer(
         return PASS;
     };
     if caller_is_excluded(caller) {
+        driver::looked_up();
         return PASS;
     }
     // The result of these two depends on the caller, so the real function must be called by it. It would find our

@@ -140,6 +140,11 @@ pub fn add(object: Object, parent: u32, device: Option<u32>) -> bool {
     true
 }
 
+/// Whether no object was ever remembered.
+pub fn are_none_known() -> bool {
+    used().is_empty()
+}
+
 pub fn is_known(object: Object) -> bool {
     find(object).is_some()
 }

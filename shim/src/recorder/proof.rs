@@ -5,7 +5,7 @@
 //! mapping: stating it takes no system call, and works where the file cannot be opened any more.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 use crate::recorder::quietly;
 use crate::settings;
@@ -16,6 +16,9 @@ use culeak::system::{Descriptor, Errno};
 /// The mapped file; null without one.
 static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
+/// `culeak run` is the parent of this process.
+static IS_ITS_CHILD: AtomicBool = AtomicBool::new(false);
+
 /// The loader has mapped this library into a program.
 extern "C" fn loaded() {
     let Some((parent, path)) = run() else { return };
@@ -24,6 +27,7 @@ extern "C" fn loaded() {
         FACTS.store(facts, Release);
         // SAFETY: getppid has no preconditions.
         if parent == unsafe { libc::getppid() } {
+            IS_ITS_CHILD.store(true, Relaxed);
             state_name(facts);
         }
     });
@@ -33,10 +37,14 @@ extern "C" fn loaded() {
 #[unsafe(link_section = ".init_array")]
 static LOADED: extern "C" fn() = loaded;
 
-/// The exit handlers run.
+/// In a forked child.
+pub fn forked() {
+    IS_ITS_CHILD.store(false, Relaxed);
+}
+
+/// The exit handlers run. The process may be in a sandbox, so its parent is not asked for again.
 pub fn ended() {
-    // SAFETY: getppid has no preconditions.
-    if run().is_some_and(|(parent, _)| parent == unsafe { libc::getppid() }) {
+    if IS_ITS_CHILD.load(Relaxed) {
         state(Fact::Ended, 1);
     }
 }

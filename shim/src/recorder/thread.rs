@@ -53,6 +53,8 @@ pub struct ThreadState {
     pub label_call: Cell<Call>,
     /// Numbers calls.
     pub calls: Cell<u64>,
+    /// Stacks that this thread found to be new.
+    new_stacks: Cell<u32>,
 }
 
 const _: () = assert!(std::mem::offset_of!(ThreadState, before_stack) == 64);
@@ -136,10 +138,14 @@ fn register(thread: &ThreadState, recording: &Recording) {
     thread.epoch.set(epoch);
 }
 
-/// Stores the thread's name again: programs often name a thread after its first allocation.
+/// Stores the thread's name again: programs often name a thread after its first allocation. Called before each new stack, but it is a
+/// system call: a thread with many of them is asked for its name less often.
 pub fn refresh_name(recording: &Recording) {
+    const EACH: u32 = 256;
+    const ONE_OF: u32 = 16;
     let row = thread_row(recording);
-    if row != NONE {
+    let number = THREAD.with(|thread| thread.new_stacks.replace(thread.new_stacks.get().wrapping_add(1)));
+    if row != NONE && (number < EACH || number.is_multiple_of(ONE_OF)) {
         recording.rename_thread(row, &thread_name());
     }
 }

@@ -1,7 +1,8 @@
 //! Whether a `dlclose` is running, and how many of them have unloaded something.
 //!
 //! While one is running, an address may belong to a library that is being unmapped, so no answer that is cached by
-//! address is used.
+//! address is used. Calls are counted before the process uses CUDA too, so no system call is made here: a forked child forgets the
+//! calls of its parent in a handler of `fork`. (Of a child that is made without the handlers, the recording notices it.)
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -21,7 +22,6 @@ culeak_walker::thread_variable! {
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 pub fn began() {
-    in_this_process();
     // AcqRel: pairs with the Acquire in `is_running`: what starts after this sees it.
     RUNNING.fetch_add(1, AcqRel);
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
@@ -37,14 +37,9 @@ pub fn ended() {
     }
 }
 
-/// To be called before a call of `dlclose` counts, and before a recording starts: forgets the calls of a parent.
-pub fn in_this_process() {
-    /// The process that has called this last; 0: none has, so no calls were counted.
-    static PROCESS: AtomicU32 = AtomicU32::new(0);
-    // SAFETY: no preconditions.
-    let own = unsafe { libc::getpid() } as u32;
-    let before = PROCESS.swap(own, Relaxed);
-    if before != 0 && before != own {
+/// In every forked child, whether there is a recording or not. Pages that need no change stay the parent's.
+pub fn forget_parents_calls() {
+    if is_running() {
         forked();
     }
 }
@@ -80,7 +75,7 @@ mod tests {
         // SAFETY: the child changes atomics and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            in_this_process();
+            forget_parents_calls();
             // SAFETY: no preconditions.
             unsafe { libc::_exit(i32::from(finds())) };
         }

@@ -75,6 +75,20 @@ pub fn is_loaded() -> bool {
     DRIVER_TABLE.ready.load(Acquire) || fill()
 }
 
+/// The driver's own libraries may use it before the program does.
+static IS_LOOKED_UP: AtomicBool = AtomicBool::new(false);
+
+/// A library that gets the driver's own functions looks one up.
+pub fn looked_up() {
+    IS_LOOKED_UP.store(true, Relaxed);
+}
+
+/// Whether the process has called or looked up a function of the driver. Before that, the driver does nothing.
+pub fn is_used() -> bool {
+    // Acquire: pairs with the Release in `fill_from`.
+    DRIVER_TABLE.ready.load(Acquire) || IS_LOOKED_UP.load(Relaxed)
+}
+
 /// Reads the driver's exports from its own tables. False if no driver is loaded.
 #[cold]
 fn fill() -> bool {

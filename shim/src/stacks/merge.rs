@@ -51,6 +51,11 @@ pub struct Merged {
 }
 
 impl Merged {
+    pub fn clear(&mut self) {
+        (self.native_count, self.count) = (0, 0);
+        (self.is_open, self.cut) = (false, false);
+    }
+
     /// Collects the native frames without our own.
     pub fn walk(&mut self, at: Registers, depth: usize) {
         let walked = walker::walk_each(at, |index, address, sp| {

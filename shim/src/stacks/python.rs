@@ -62,6 +62,10 @@ pub struct Call<'a> {
 }
 
 impl Frames {
+    pub fn clear(&mut self) {
+        (self.count, self.mark_count, self.cut) = (0, 0, false);
+    }
+
     /// Collects the frames. False if the chain of frames could not be followed to its end.
     pub fn walk(&mut self, depth: usize) -> bool {
         let end = python::walk(depth.min(DEPTH_MAX), |seen| match seen {

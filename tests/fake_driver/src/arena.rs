@@ -130,7 +130,17 @@ fn map_near(hint: u64, bytes: u64, protection: libc::c_int) -> Option<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: without MAP_FIXED, a new anonymous mapping touches no existing memory.
     let address = unsafe { libc::mmap(hint as *mut libc::c_void, bytes as usize, protection, flags, -1, 0) };
-    (address != libc::MAP_FAILED).then_some(address as u64)
+    if address == libc::MAP_FAILED {
+        return None;
+    }
+    leave_out_of_core_files(address as u64, bytes);
+    Some(address as u64)
+}
+
+/// A core file has no memory of devices, and the address space of a fake one would fill the disk.
+fn leave_out_of_core_files(address: u64, bytes: u64) {
+    // SAFETY: callers pass a mapping of their own; its contents do not change.
+    unsafe { libc::madvise(address as *mut libc::c_void, bytes as usize, libc::MADV_DONTDUMP) };
 }
 
 fn drop_pages(address: u64, bytes: u64) {
@@ -175,6 +185,7 @@ pub fn close_pages(address: u64, bytes: u64) {
             0,
         )
     };
+    leave_out_of_core_files(address, bytes);
 }
 
 pub fn unreserve(address: u64, bytes: u64) {
@@ -185,6 +196,33 @@ pub fn unreserve(address: u64, bytes: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn core_files_contain_no_device_memory() {
+        const BYTES: u64 = 16 << 20;
+        // The flags of the mapping that contains an address.
+        let flags = |address: u64| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let contains = |line: &str| {
+                let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+                let [start, end] = range.map(|(start, end)| [start, end].map(|text| u64::from_str_radix(text, 16)))?;
+                Some((start.ok()?..end.ok()?).contains(&address))
+            };
+            let mut lines = maps.lines().skip_while(|line| contains(line) != Some(true));
+            lines.find_map(|line| line.strip_prefix("VmFlags:")).unwrap().to_owned()
+        };
+        let memory = map(BYTES, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        assert!(flags(memory).contains(" dd"), "{}", flags(memory));
+        let reserved = reserve(BYTES).unwrap();
+        close_pages(reserved, BYTES / 2);
+        assert!(open_pages(reserved, BYTES));
+        for address in [reserved, reserved + BYTES - 1] {
+            assert!(flags(address).contains(" dd"), "{}", flags(address));
+        }
+        for address in [memory, reserved] {
+            unreserve(address, BYTES);
+        }
+    }
 
     #[test]
     fn the_address_freed_last_is_allocated_first() {

@@ -1,6 +1,7 @@
 //! Claims about the queue: order, bounds, crashes, several users.
 
 use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 
@@ -89,13 +90,42 @@ fn what_is_no_request_does_no_harm() {
     fs::write(queue.join("00000000000000000001.request"), vec![0xff; 9_000]).expect("written");
     fs::create_dir(queue.join("00000000000000000002.request")).expect("created");
     std::os::unix::fs::symlink(&secret, queue.join("00000000000000000003.request")).expect("linked");
+    let socket = std::os::unix::net::UnixListener::bind(queue.join("00000000000000000004.request"));
+    socket.expect("a socket");
     queue_of.put(&request("a", 5)).expect("room");
     // A folder cannot be removed as a file.
     assert!(queue_of.next(None, Protocol::Pyroscope).is_err());
     fs::remove_dir(queue.join("00000000000000000002.request")).expect("removed");
     assert_eq!(subjects(&mut queue_of), ["a"]);
     assert!(queue.join("README").exists() && secret.exists());
-    assert_eq!(queue_of.counts().damaged, 2);
+    assert_eq!(queue_of.counts().damaged, 3);
+}
+
+#[test]
+fn a_fifo_among_the_requests_is_removed_and_not_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut queue = Queue::in_folder(folder.path(), 1 << 20).expect("a queue");
+    queue.put(&request("a", 5)).expect("room");
+    let fifo = folder.path().join("00000000000000000001.request");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let over = AtomicBool::new(false);
+    let opened = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // Fails until there is a reader, which waits for this writer.
+            let open = || OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(&fifo);
+            let mut opened = false;
+            while !opened && !over.load(Ordering::Relaxed) {
+                opened = open().is_ok();
+                thread::sleep(Duration::from_millis(1));
+            }
+            opened
+        });
+        assert_eq!(subjects(&mut queue), ["a"]);
+        over.store(true, Ordering::Relaxed);
+        writer.join().expect("a thread that ends")
+    });
+    assert!(!opened && !fifo.exists());
+    assert_eq!(queue.counts().damaged, 1);
 }
 
 #[test]

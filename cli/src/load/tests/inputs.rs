@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-use crate::load::{Loaded, Place, all, one, places, places_of_line};
+use culeak::point::Point;
+
+use crate::load::{Loaded, Place, all, at, one, places, places_of_line};
+use crate::options::NameArgs;
 use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::Sample;
 
@@ -67,16 +70,43 @@ fn what_cannot_be_read_of_a_pattern_does_not_spoil_the_rest() {
     let opened = opens_fifo(&at("rank2/b.culeak"), || {
         for pattern in ["rank*", "rank?/*"] {
             let found = places(at(pattern));
-            assert_eq!(found.places, [Place::File(at("rank0/a.culeak"))]);
-            let pipe = found.failures.last().expect("a failure").to_string();
-            assert!(pipe.contains("b.culeak: a pipe, which is read only if"), "{pipe}");
+            let [member, pipe] = &found.places[..] else {
+                panic!("{:?}", found.places);
+            };
+            assert_eq!(*member, Place::File(at("rank0/a.culeak")));
+            refused(pipe);
         }
         let empty = &places(at("rank*")).failures[0].to_string();
         assert!(empty.contains("rank1: a folder without recordings"), "{empty}");
-        assert!(places_of_line(at("rank2/b.culeak").as_os_str()).places.is_empty());
+        refused(&places_of_line(at("rank2/b.culeak").as_os_str()).places[0]);
     });
     assert!(!opened);
-    assert_eq!(places(at("rank2/b.culeak")).places, [Place::File(at("rank2/b.culeak"))]);
+    assert_eq!(places(at("rank2/b.culeak")).places, [Place::Pipe(at("rank2/b.culeak"))]);
+}
+
+#[track_caller]
+fn refused(place: &Place) {
+    let error = place.load().err().expect("a failure").to_string();
+    assert!(error.contains(": a pipe, which is read only if"), "{error}");
+}
+
+#[test]
+fn a_pipe_beside_a_recording_is_no_snapshot_of_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = folder.path().join("a.culeak");
+    let snapshot = folder.path().join("a.mark-1.culeak-snapshot");
+    let mut sample = Sample::new().finish(0, 0);
+    sample.process.recording = recording.display().to_string();
+    fs::write(&recording, serde_json::to_vec(&sample).expect("json")).expect("written");
+    let opened = opens_fifo(&snapshot, || {
+        let mut item = one(&recording).expect("readable");
+        let mark = Point::Mark("epoch".to_owned());
+        let error = at::show(&mut item, Some(&mark), &NameArgs::default()).expect_err("no snapshot of the mark");
+        assert!(error.to_string().contains("the program set no mark epoch"), "{error}");
+        assert_eq!(at::automatic_snapshots(&recording), [snapshot.clone()]);
+        refused(&Place::File(snapshot.clone()));
+    });
+    assert!(!opened);
 }
 
 #[test]
