@@ -25,24 +25,25 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use culeak::snapshot::{Mark, Snapshot};
-use sample::{MIB, Sample, leaky, serving};
+use sample::{MIB, Sample, leaky, leaky_without_pool, serving};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with `leaky.json`, `clean.json`, `grown.json` and `early.json` in it.
+/// A folder with `leaky.json`, `clean.json`, `grown.json` and `early.json` in it, and `pool.json`, which leaks the same and has a pool.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut grown = leaky();
+    let mut grown = leaky_without_pool();
     grown.taken.at_ns += 1_000_000_000;
-    let mut early = leaky();
+    let mut early = leaky_without_pool();
     early.allocations.truncate(28);
     for (name, snapshot) in [
-        ("leaky.json", &leaky()),
+        ("leaky.json", &leaky_without_pool()),
         ("clean.json", &Sample::new().finish(0, 9)),
         ("grown.json", &grown),
         ("early.json", &early),
+        ("pool.json", &leaky()),
     ] {
         fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
     }

@@ -37,6 +37,7 @@ mod growth;
 mod limits;
 mod objects;
 mod outliers;
+mod pools;
 mod sampled;
 mod selection;
 mod sites;
@@ -205,7 +206,8 @@ pub struct Verdict<'a> {
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
-    /// Limits on the whole that sampled stacks cannot show to be kept or broken; a check that passes but for these has no verdict.
+    /// Pools whose use is unknown, and limits on the whole that sampled stacks cannot show to be kept or broken; a check that passes
+    /// but for these has no verdict.
     #[serde(skip)]
     pub undecided: Vec<String>,
 }
@@ -268,7 +270,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     };
     let found = whole.sum(None);
     let judged_estimated = found.estimated;
-    let mut undecided = Vec::new();
+    let mut undecided = pools::undecided(&groups.all, &stacks, rules, found.most_bytes());
     let mut breaches = of_the_whole(&whole, found, rules, &mut undecided);
     let mut of_patterns = Vec::new();
     breaches.extend(of_budgets(&whole, &stacks, limits, &mut of_patterns));

@@ -21,11 +21,13 @@ use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
 use crate::analysis::why::{SiteHolders, by_site};
+pub use crate::analysis::words::shell_word;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
@@ -35,7 +37,7 @@ mod advice;
 mod grouping;
 mod sizes;
 
-pub use advice::{began_late, ended_early, shell_word};
+pub use advice::{began_late, ended_early};
 pub use grouping::{By, RowsOfKinds, Sort};
 
 /// The value of [`Report::format`].
@@ -88,6 +90,8 @@ pub struct Report<'a> {
     pub rows: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
+    /// Memory of caching allocators whose blocks were not recorded, largest first. The filter applies to it.
+    pub opaque_pools: Vec<OpaquePool>,
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Tally,
     pub hidden_rows: usize,
@@ -378,8 +382,9 @@ impl<'a> Report<'a> {
         let of_segments = options.filter.kinds.iter().any(|kind| kind.place() == Place::Segment);
         let finished = is_finished(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
+        let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
         let next = match options.filter.is_empty() {
-            true => advice::next(snapshot, &totals, &shown, &objects, &options.source),
+            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, &options.source),
             false => format!("culeak report {}", shell_word(&options.source)),
         };
         Report {
@@ -393,6 +398,7 @@ impl<'a> Report<'a> {
             ledger,
             by: options.by,
             pools,
+            opaque_pools,
             categories,
             hidden,
             hidden_rows: rows_cut.rows(),

@@ -68,7 +68,9 @@ pub fn write(
         by: options.by.name(),
         states: STATES.map(|(_, name)| name),
         hidden_rows: diff.hidden_rows,
-        warnings: diff.warnings.iter().map(|text| Escaped(text).to_string()).collect(),
+        warnings: (diff.opaque_pools.iter().map(|pool| pool.sentence(None)))
+            .chain(diff.warnings.iter().map(|text| Escaped(text).to_string()))
+            .collect(),
         totals: text::diff::totals(&diff),
         objects: objects(&diff)?,
         losses: [before, after].map(|snapshot| {

@@ -102,7 +102,9 @@ pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::R
         headline: plain.lines().next().unwrap_or_default().to_owned(),
         finished: job.leaked,
         notes: job.stands_out.iter().map(note).collect(),
-        warnings: job.warnings.iter().map(|text| escaped(text)).collect(),
+        warnings: (job.opaque_pools.iter().map(|pool| pool.sentence(None)))
+            .chain(job.warnings.iter().map(|text| escaped(text)))
+            .collect(),
         programs: job
             .programs
             .iter()

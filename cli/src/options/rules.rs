@@ -13,6 +13,7 @@ use culeak::analysis::check::{
     Budget, FailOn, Limits, Rules, Tolerance, baseline_of, lacks_holders, lacks_objects, verdict, without_holders,
 };
 use culeak::analysis::filter::mark_time;
+use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::suppressions::Suppressions;
 use culeak::analysis::tally::Tally;
 use culeak::kind::Kind;
@@ -70,10 +71,11 @@ pub struct RuleArgs {
     /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
     #[arg(long, value_name = "KIND", value_parser = memory_kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; PyTorch tensors are always judged
+    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; without it, a pool whose blocks were not recorded
+    /// prevents a verdict. PyTorch tensors are always judged
     #[arg(long)]
     pub judge_pools: bool,
-    /// Judge an incomplete recording, or an incomplete search for holders, by its content instead of failing
+    /// Judge an incomplete recording, a pool without its blocks, or an incomplete search for holders, by what is known
     #[arg(long)]
     pub allow_losses: bool,
     /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
@@ -265,12 +267,13 @@ pub fn check_holders(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result
     )))
 }
 
-/// Refuses a recording with sampled stacks that would pass although a limit on the whole may be broken.
+/// Refuses a recording that would pass although a limit may be broken: because of memory in pools whose blocks were not recorded, or
+/// because stacks were sampled.
 ///
 /// # Errors
 /// The message says what is known, and how to record or judge it instead.
 pub fn check_sampled(rules: &Rules, snapshot: &Snapshot, source: &str) -> Result<(), Failure> {
-    if snapshot.sampling.is_none() {
+    if snapshot.sampling.is_none() && OpaquePool::all(snapshot).is_empty() {
         return Ok(());
     }
     let verdict = verdict(snapshot, rules);

@@ -7,6 +7,7 @@ use anstyle::{AnsiColor, Style};
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::filter::Filtered;
 use culeak::analysis::function_name::plain;
+use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
 use culeak::analysis::site::{CallStack, Frame, Role};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
@@ -371,6 +372,14 @@ pub fn suppressions(
     let own = |used: &&Used| !has_matched(used) && used.source != BUILT_IN_NAME;
     for unused in rules.iter().filter(own) {
         writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
+    }
+    Ok(())
+}
+
+/// Writes a line for each pool of which an unknown part is in use.
+pub fn opaque_pools(out: &mut dyn Write, pools: &[OpaquePool]) -> io::Result<()> {
+    for pool in pools {
+        writeln!(out, "{}", Styled(WARN, pool.sentence(None)))?;
     }
     Ok(())
 }

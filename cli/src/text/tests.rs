@@ -237,6 +237,66 @@ fn the_headline_compares_the_end_with_the_exit() {
 }
 
 #[test]
+fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
+    let with = |owned: u64, domains: &[&str]| {
+        let mut sample = Sample::new();
+        sample.0.process.command_line = vec!["python".to_owned(), "list.py".to_owned()];
+        sample.0.domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        let cupy = ("", "", "/venv/cupy/cuda/memory.cpython-312-x86_64-linux-gnu.so");
+        let (pool, own) = (sample.stack(&[RUNTIME, cupy, MAIN]), sample.stack(&[RUNTIME, MAIN]));
+        sample.holds(Kind::Device, "cudaMalloc", 8 * MIB, 1, pool);
+        sample.holds(Kind::Device, "cudaMalloc", 1024, owned, own);
+        sample.0.end = Some(culeak::snapshot::End {
+            of: EndOf::Script,
+            time_ns: 59_000_000_000,
+        });
+        sample.finish(8 * MIB, 0)
+    };
+    let unknown = "8 MiB in CuPy's pool when the script ended: which part was in use is unknown; record with CULEAK_ADAPTERS=cupy, \
+                   which needs culeak's Python package\n";
+    let next = "\nnext: CULEAK_ADAPTERS=cupy culeak run -- python list.py\n";
+    let at_end = |snapshot: &Snapshot| snapshot.at(&Point::End).expect("an end");
+    let full = at_end(&with(0, &[]));
+    assert_eq!(headline(&full, &Options::default()), unknown);
+    let text = report_text(&full, &from_file("list.culeak"), false);
+    assert!(
+        text.contains("held          nothing outside pools\n") && text.ends_with(next),
+        "{text}"
+    );
+    let beside = at_end(&with(1, &[]));
+    let text = report_text(&beside, &from_file("list.culeak"), false);
+    assert!(
+        text.contains(&format!(
+            "1 call site held 1 KiB on GPU 0 (peak 8 MiB) when the script ended\n{unknown}"
+        )),
+        "{text}"
+    );
+    assert!(text.ends_with(next), "{text}");
+    let known = at_end(&with(0, &["CuPy"]));
+    let text = headline(&known, &Options::default());
+    assert!(
+        text.starts_with("nothing held when the script ended: ") && text.contains("; pools held 8 MiB"),
+        "{text}"
+    );
+
+    let unknown = "\n8 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy";
+    let options = culeak::analysis::diff::Options::default();
+    let diff = plain(|out| super::diff::write(&Diff::of(&full, &beside, &options), false, false, out));
+    assert!(diff.contains(unknown), "{diff}");
+    let page = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<()>| {
+        let mut page = Vec::new();
+        write(&mut page).expect("written");
+        String::from_utf8(page).expect("text")
+    };
+    let html = page(&|out| crate::html::write_diff(&full, &beside, &options, false, out));
+    assert_eq!(
+        html.matches("8 MiB in CuPy").count(),
+        2,
+        "in the text and among the warnings of the page"
+    );
+}
+
+#[test]
 fn golden_report_of_an_out_of_memory_snapshot() {
     let mut sample = super::sample::training().running();
     let tensor = 1;

@@ -38,6 +38,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     row(
         word,
         match held.total() {
+            Tally { count: 0, .. } if !report.opaque_pools.is_empty() => "nothing outside pools".to_owned(),
             Tally { count: 0, .. } => "nothing".to_owned(),
             total => format!("{about}{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
