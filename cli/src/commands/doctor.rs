@@ -130,7 +130,7 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         machine::config_file(),
         machine::output_folder(),
         confinement::running_processes(root, confinement::reads_own_memory),
-        machine::symbols(),
+        vec![program::symbols(&args.launcher).unwrap_or_else(machine::symbols)],
         confinement::security_modules(root),
         confinement::container(root),
         confinement::platform(root),

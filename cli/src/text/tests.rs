@@ -237,6 +237,24 @@ fn the_headline_compares_the_end_with_the_exit() {
 }
 
 #[test]
+fn a_report_names_the_modules_whose_call_sites_have_no_lines_for_lack_of_debug_information() {
+    let mut snapshot = leaky();
+    let names = |snapshot: &Snapshot| {
+        let text = report_text(snapshot, &from_file("app.culeak"), false);
+        text.lines().find(|line| line.starts_with("names ")).map(str::to_owned)
+    };
+    assert_eq!(names(&snapshot), None, "the files may be missing");
+    snapshot.modules.iter_mut().for_each(|module| module.bare = true);
+    assert_eq!(
+        names(&snapshot).as_deref(),
+        Some(
+            "names         libfancy.so has no debug information; build it with -g, or point --debug-dir at its debug files"
+        ),
+        "the others are of libraries, or have lines"
+    );
+}
+
+#[test]
 fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
     let with = |owned: u64, domains: &[&str]| {
         let mut sample = Sample::new();
