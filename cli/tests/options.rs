@@ -130,6 +130,24 @@ fn project(config: &str) -> TempDir {
 // ---- several inputs
 
 #[test]
+fn an_input_that_is_named_again_is_read_once() {
+    let folder = folder();
+    let report = output(folder.path(), &["report", "leaky.json", "./leaky.json"]);
+    let (text, notes) = (text(&report.stdout), text(&report.stderr));
+    assert!(
+        notes.contains("note: ./leaky.json: named again; it is read once"),
+        "{notes}"
+    );
+    assert_eq!(
+        text,
+        stdout(folder.path(), &["report", "leaky.json"]),
+        "the report of one process"
+    );
+    let check = stdout(folder.path(), &["check", "leaky.json", "./leaky.json"]);
+    assert!(check.starts_with("failed: 1.2 GiB in 132 blocks leaked"), "{check}");
+}
+
+#[test]
 fn check_judges_every_input_and_all_must_pass() {
     let folder = folder();
     let code = |words: &[&str]| code(folder.path(), words);

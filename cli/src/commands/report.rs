@@ -78,7 +78,7 @@ pub struct ReportArgs {
     /// Hide rows smaller than SIZE, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Also show frames inside the CUDA runtime and below main
+    /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
     /// List every count of what was not recorded, zeros too
@@ -340,6 +340,7 @@ impl<'a> Inputs<'a> {
             found.failures.iter().for_each(progress::fail);
             places.extend(found.places);
         }
+        let places = load::once(places);
         let mut inputs = Inputs {
             args,
             only: None,
@@ -348,7 +349,7 @@ impl<'a> Inputs<'a> {
             progress: None,
         };
         match places.as_slice() {
-            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.load(place)?),
+            [place] if unreadable == 0 || args.inputs.len() == 1 => inputs.only = Some(inputs.load(place)?),
             several => {
                 // Reports that scroll by on a terminal already show the progress.
                 let invisible = args.html.is_some() || !io::stdout().is_terminal();

@@ -48,7 +48,7 @@ pub struct StatsArgs {
     pub filter: FilterArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
-    /// Also show frames inside the CUDA runtime and below main
+    /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
     /// Print the statistics as JSON

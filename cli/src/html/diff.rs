@@ -58,6 +58,7 @@ pub fn write(
 ) -> io::Result<()> {
     let diff = Diff::of(before, after, options);
     let mut data = Data::new();
+    data.full_stacks = full_stacks;
     let shown = as_text(before, after, options, full_stacks)?;
     let sites = graph(&mut data, before, after, options, full_stacks);
     rows(&mut data, &diff.rows, &sites, options.by);

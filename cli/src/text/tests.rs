@@ -255,6 +255,38 @@ fn a_report_names_the_modules_whose_call_sites_have_no_lines_for_lack_of_debug_i
 }
 
 #[test]
+fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
+    let mut sample = Sample::new();
+    let files: Vec<String> = (1..=21)
+        .map(|line| format!("/venv/lib/python3.12/site-packages/torch/_dynamo/eval_frame.py:{line}"))
+        .collect();
+    let inside = files.iter().map(|file| ("_fn", file.as_str(), super::sample::PYTHON));
+    let step = ("training_step", "/home/me/train.py:212", super::sample::PYTHON);
+    let frames: Vec<_> = [RUNTIME].into_iter().chain(inside).chain([step]).collect();
+    let stack = sample.stack(&frames);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    let snapshot = sample.finish(0, 0);
+    let folded = report_text(&snapshot, &from_file("app.culeak"), false);
+    let lines = "\n      torch: 21 frames\n      training_step  /home/me/train.py:212\n\n";
+    assert!(folded.contains(lines), "{folded}");
+    let full = report_text(&snapshot, &from_file("app.culeak"), true);
+    assert_eq!(full.matches("torch/_dynamo/eval_frame.py").count(), 21, "{full}");
+    let page = |full_stacks| {
+        let item = crate::html::Item {
+            snapshot: &snapshot,
+            timeline: None,
+            options: from_file("app.culeak"),
+            full_stacks,
+        };
+        let mut page = Vec::new();
+        crate::html::write_report(&[item], &mut page).expect("written");
+        let page = String::from_utf8(page).expect("text");
+        page.contains("torch: 21 frames")
+    };
+    assert_eq!([page(false), page(true)], [true, false]);
+}
+
+#[test]
 fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
     let with = |owned: u64, domains: &[&str]| {
         let mut sample = Sample::new();
@@ -301,17 +333,6 @@ fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
     let options = culeak::analysis::diff::Options::default();
     let diff = plain(|out| super::diff::write(&Diff::of(&full, &beside, &options), false, false, out));
     assert!(diff.contains(unknown), "{diff}");
-    let page = |write: &dyn Fn(&mut Vec<u8>) -> io::Result<()>| {
-        let mut page = Vec::new();
-        write(&mut page).expect("written");
-        String::from_utf8(page).expect("text")
-    };
-    let html = page(&|out| crate::html::write_diff(&full, &beside, &options, false, out));
-    assert_eq!(
-        html.matches("8 MiB in CuPy").count(),
-        2,
-        "in the text and among the warnings of the page"
-    );
 }
 
 #[test]
