@@ -130,6 +130,51 @@ fn project(config: &str) -> TempDir {
 // ---- several inputs
 
 #[test]
+fn a_gpu_that_was_never_used_and_a_mark_that_was_never_set_are_refused_with_those_that_there_are() {
+    let folder = with_objects(folder());
+    let refused = |words: &[&str]| {
+        let output = output(folder.path(), words);
+        assert_eq!(
+            (output.status.code(), output.stdout.as_slice()),
+            (Some(2), &b""[..]),
+            "{words:?}"
+        );
+        text(&output.stderr)
+    };
+    let unused = "leaky.json: the process used no memory on GPU 7; it used GPU 0";
+    for words in [
+        &["report", "leaky.json", "--device", "7"][..],
+        &["report", "leaky.json", "--device", "7", "--json"],
+    ] {
+        let message = refused(words);
+        assert!(message.contains(unused), "{words:?}: {message}");
+    }
+    let mut marked = leaky();
+    for (name, time_ns) in [("asleep", 1), ("awake", 2), ("asleep", 3)] {
+        marked.marks.push(Mark {
+            name: name.to_owned(),
+            time_ns,
+            thread: 0,
+        });
+    }
+    fs::write(
+        folder.path().join("marked.json"),
+        serde_json::to_vec(&marked).expect("JSON"),
+    )
+    .expect("written");
+    let message = refused(&["report", "marked.json", "--at", "mark:nope"]);
+    assert!(
+        message.contains("the program set no mark \"nope\"; it set \"asleep\", \"awake\""),
+        "{message}"
+    );
+    let message = refused(&["run", "--sample", "512KiB", "--timeline", "--", "true"]);
+    assert!(
+        message.contains("--sample: --timeline needs the stack of every block; leave out one of the two"),
+        "{message}"
+    );
+}
+
+#[test]
 fn an_input_that_is_named_again_is_read_once() {
     let folder = folder();
     let report = output(folder.path(), &["report", "leaky.json", "./leaky.json"]);

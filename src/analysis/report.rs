@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
 use crate::analysis::estimate::{Errors, Estimate};
-use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
+use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};

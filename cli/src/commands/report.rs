@@ -167,6 +167,18 @@ impl FilterArgs {
     }
 }
 
+impl FilterArgs {
+    /// # Errors
+    /// The process never used the GPUs of `--device`.
+    pub fn suits(&self, item: &Loaded) -> Result<(), Failure> {
+        let filter = self.filter(&Categories::none());
+        match filter.unused(&item.snapshot) {
+            Some(unused) => Err(Failure::new(format!("{}: {unused}", item.source))),
+            None => Ok(()),
+        }
+    }
+}
+
 fn parse_location(text: &str) -> Result<Location, String> {
     let gpu = || text.parse().ok().filter(|&ordinal| ordinal >= 0).map(Location::Gpu);
     let location = (text == "host").then_some(Location::Host).or_else(gpu);
@@ -250,7 +262,11 @@ impl ReportArgs {
             Some(_) => place.load_with_timeline()?,
             None => place.load()?,
         };
-        match load::segments::are_wanted(&self.filter.kind)? {
+        let are_segments = load::segments::are_wanted(&self.filter.kind)?;
+        if !are_segments {
+            self.filter.suits(&item)?;
+        }
+        match are_segments {
             true => load::segments::show(&mut item, self.at.as_ref(), &self.names)?,
             false => load::at::show(&mut item, self.at.as_ref(), &self.names)?,
         }

@@ -65,6 +65,7 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 
 pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
     let WithTimeline { mut item, timeline } = one_with_timeline(&args.input)?;
+    args.filter.suits(&item)?;
     let failed = |reason: String| Failure::new(format!("{}: {reason}", item.source));
     let between = match args.between.as_deref() {
         Some([from, to]) => {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::filter::mark_time;
+use culeak::analysis::boundaries;
 use culeak::point::{POINT, Point};
 use culeak::reader;
 use culeak::snapshot::Snapshot;
@@ -138,26 +138,10 @@ pub fn time_of(snapshot: &Snapshot, timeline: &Timeline, point: &Point) -> Resul
         Point::End => snapshot.end.map(|end| end.time_ns).ok_or_else(|| {
             "the process has no end of its own work: it is running, or ended by a signal or _exit; use exit".to_owned()
         }),
-        Point::Mark(name) => mark_time(snapshot, name).ok_or_else(|| no_mark(snapshot, name)),
+        Point::Mark(name) => boundaries::times(snapshot, name).map(|times| times.last().copied().unwrap_or_default()),
         Point::Peak => Err(format!(
             "devices may reach their peaks at different times; expected one moment of {POINT}, except peak"
         )),
-    }
-}
-
-fn no_mark(snapshot: &Snapshot, name: &str) -> String {
-    const SHOWN: usize = 5;
-    let mut known: Vec<&str> = Vec::new();
-    for mark in &snapshot.marks {
-        if !known.contains(&mark.name.as_str()) {
-            known.push(&mark.name);
-        }
-    }
-    let shown: Vec<String> = known.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
-    let more = if known.len() > SHOWN { " …" } else { "" };
-    match known.is_empty() {
-        true => format!("the program set no mark {name:?}, and no others; set marks with culeak_mark"),
-        false => format!("the program set no mark {name:?}; it set {}{more}", shown.join(", ")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Warnings with advice, and the command to run next.
 
 use super::*;
+use crate::analysis::boundaries::times;
 use crate::analysis::opaque::recording_command;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
@@ -75,11 +76,9 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
         ));
     }
     if let Some(name) = filter.since.as_deref()
-        && mark_time(snapshot, name).is_none()
+        && let Err(unknown) = times(snapshot, name)
     {
-        warnings.push(format!(
-            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
-        ));
+        warnings.push(format!("--since has no effect: {unknown}"));
     }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
