@@ -16,6 +16,7 @@
 //! | [`site`] | Which frame of a stack is the call site, and how is it recognized in another run? |
 //! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
 //! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
+//! | [`opaque`] | Which pools have blocks that were not recorded, and how are they recorded? |
 //! | [`suppressions`] | Which stacks did the user choose to ignore? |
 //! | [`categories`] | What is a tensor for: a parameter, a gradient, an activation …? |
 //! | [`filter`] | Which records is a report about? |
@@ -51,6 +52,7 @@ pub mod groups;
 pub mod job;
 pub mod ledger;
 pub mod objects;
+pub mod opaque;
 pub mod over_time;
 pub mod pairing;
 pub mod phases;

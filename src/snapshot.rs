@@ -104,6 +104,9 @@ pub struct Snapshot {
     /// The statistics that frameworks' allocators keep themselves, to compare the recorded blocks with.
     #[serde(default)]
     pub allocators: Vec<Allocator>,
+    /// The allocators that have reported blocks of their own, those without a live block included.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub domains: Vec<String>,
     /// Points in time that the program named.
     #[serde(default)]
     pub marks: Vec<Mark>,

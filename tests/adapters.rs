@@ -173,6 +173,39 @@ fn a_tensor_of_tensorflow_leaked_per_request_is_named_with_both_its_sizes() {
 }
 
 #[test]
+fn without_its_adapter_the_use_of_a_pool_is_unknown_and_prevents_a_verdict() {
+    let outcome = with_tensorflow(&[]).env("CULEAK_ADAPTERS", "0").run();
+    outcome.expect_success();
+    let recordings = recordings_in(&outcome.out());
+    let culeak = |arguments: &[&str]| {
+        let output = Command::new(culeak()).args(arguments).args(&recordings).output();
+        let output = output.expect("the command runs");
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let unknown = "3 MiB in TensorFlow's pool when the script ended: which part was in use is unknown; record with \
+                   CULEAK_ADAPTERS=tensorflow";
+    let (code, report) = culeak(&["report"]);
+    assert!(code == Some(0) && report.contains(unknown), "{report}");
+    assert!(!report.contains("nothing held"), "{report}");
+    assert!(
+        report.contains("\nnext: CULEAK_ADAPTERS=tensorflow culeak run -- "),
+        "{report}"
+    );
+    for limits in [&[][..], &["--max-leaked", "2MiB"], &["--at", "end"]] {
+        let (code, text) = culeak(&[&["check"], limits].concat());
+        let pool = "cannot be judged: 3 MiB in TensorFlow's pool";
+        assert!(code == Some(2) && text.contains(pool), "{limits:?}: {text}");
+    }
+    for accepted in [&["--allow-losses"][..], &["--max-leaked", "3MiB"]] {
+        let (code, text) = culeak(&[&["check"], accepted].concat());
+        assert_eq!(code, Some(0), "{accepted:?}: {text}");
+    }
+    let whole = culeak(&["check", "--judge-pools", "--max-leaked", "1MiB", "--at", "end"]);
+    assert_eq!(whole.0, Some(1), "{}", whole.1);
+}
+
+#[test]
 fn an_allocator_of_tensorflow_with_other_names_is_left_alone() {
     let outcome = with_tensorflow(&["-DOTHER_NAMES"]).run();
     outcome.expect_success();

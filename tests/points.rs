@@ -172,7 +172,7 @@ fn points_that_a_recording_lacks_are_refused_with_what_to_do() {
     let outcome = profile("endings").arg("frees_in_destructor").run();
     let file = recording(&outcome);
     for (point, what) in [
-        ("mark:none", "the program set no mark none"),
+        ("mark:none", "the program set no mark \"none\""),
         ("1s", "culeak run --timeline"),
         ("soon", "end, peak, exit, mark:NAME"),
     ] {

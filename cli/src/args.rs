@@ -3,6 +3,8 @@
 //! The options of a command are in that command's own file, beside the code that they configure.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -202,6 +204,98 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
         );
     }
     error
+}
+
+/// What to type instead, where clap's own message names only an argument. `words`: those of the command line.
+pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let texts = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.clone()],
+        Some(ContextValue::Strings(texts)) => texts.clone(),
+        _ => Vec::new(),
+    };
+    let named = texts(ContextKind::InvalidArg);
+    let first = named.first()?;
+    let bare = |argument: &str| argument.split([' ', '[', '=']).next().unwrap_or_default().to_owned();
+    match error.kind() {
+        ErrorKind::MissingRequiredArgument => {
+            let usage = match error.get(ContextKind::Usage) {
+                Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+                _ => return None,
+            };
+            let mut usages = usage.lines().map(|line| line.trim_start_matches("Usage:").trim());
+            let usage = usages.next()?;
+            let others: String = usages.map(|line| format!(", or {line}")).collect();
+            let verb = if named.len() == 1 { "is" } else { "are" };
+            let missing: Vec<&str> = named.iter().map(|name| name.trim_end_matches("...")).collect();
+            let example = example(usage.split(' ').nth(1)?).map(|example| format!("; for example: {example}"));
+            let swallowed =
+                swallowed(usage.split(' ').nth(1)?, words).filter(|_| named.iter().any(|name| name.starts_with('<')));
+            let swallowed = swallowed.map(|text| format!("{text}; ")).unwrap_or_default();
+            Some(format!(
+                "{swallowed}{} {verb} missing; type: {usage}{others}{}",
+                missing.join(" and "),
+                example.unwrap_or_default()
+            ))
+        }
+        ErrorKind::ArgumentConflict => {
+            let others = texts(ContextKind::PriorArg);
+            let all = others
+                .iter()
+                .chain([first])
+                .map(|argument| match argument.starts_with('-') {
+                    true => bare(argument),
+                    false => argument.clone(),
+                });
+            let all: Vec<String> = all.collect();
+            (!others.is_empty()).then(|| format!("{} exclude each other; leave out one of them", all.join(" and ")))
+        }
+        ErrorKind::InvalidValue if texts(ContextKind::InvalidValue).iter().all(String::is_empty) => {
+            let values = texts(ContextKind::ValidValue);
+            let values = match values.is_empty() {
+                true => String::new(),
+                false => format!("; the values are {}", values.join(", ")),
+            };
+            Some(format!("{} needs a value; type: {first}{values}", bare(first)))
+        }
+        _ => None,
+    }
+}
+
+/// The first example in the help of a command that starts it.
+fn example(command: &str) -> Option<String> {
+    let whole = public();
+    let help = whole.find_subcommand(command)?.get_after_help()?.to_string();
+    let start = format!("culeak {command} ");
+    let line = help.lines().map(str::trim).find(|line| line.starts_with(&start))?;
+    Some(line.split("  ").next().unwrap_or(line).to_owned())
+}
+
+/// `--html took app.culeak as its FILE.html`, if an option took what looks like the input.
+fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
+    let whole = public();
+    let command = whole.find_subcommand(command)?;
+    let is_input = |word: &str| {
+        let path = Path::new(word);
+        let extension = path.extension().unwrap_or_default();
+        extension == "culeak" || extension == "culeak-snapshot" || path.is_dir() || word.parse::<u32>().is_ok()
+    };
+    words.windows(2).find_map(|pair| {
+        let (option, value) = (pair[0].to_str()?, pair[1].to_str()?);
+        let is_it = |argument: &&clap::Arg| {
+            let long = option
+                .strip_prefix("--")
+                .is_some_and(|name| argument.get_long() == Some(name));
+            let short = option
+                .strip_prefix('-')
+                .is_some_and(|name| argument.get_short().is_some_and(|c| name == c.to_string()));
+            (long || short) && argument.get_action().takes_values()
+        };
+        let argument = command.get_arguments().find(is_it).filter(|_| is_input(value))?;
+        let name = argument.get_value_names()?.first()?;
+        // Other values may be numbers.
+        name.starts_with("FILE")
+            .then(|| format!("{option} took {} as its {name}", Escaped(value)))
+    })
 }
 
 /// Whether `--stacks`, which chooses frames, was given a number.

@@ -86,12 +86,12 @@ pub struct RecordArgs {
 
     /// Take a stack once every SIZE bytes on average, e.g. 512KiB, not for each block: cheap enough to be always on; sums of
     /// call sites become estimates, totals stay exact
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, conflicts_with = "timeline")]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub sample: Option<u64>,
 
     /// With --sample: the most stacks that a thread takes a second before SIZE grows for it, so that large blocks cost
     /// little more than small ones; 0: no limit [default: 1000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(culeak::sampling::RATE_MAX)), conflicts_with = "timeline")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(culeak::sampling::RATE_MAX)))]
     pub stack_rate: Option<u32>,
 
     /// Switch off the caching allocators of frameworks, and print the cost

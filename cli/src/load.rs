@@ -21,8 +21,10 @@ pub mod sidecar;
 pub mod timeline;
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::check::{self, Rules, Unseen, Verdict};
@@ -139,6 +141,27 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
         Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))),
         Err(error) => Found::failed(file::unreadable("standard input", &error)),
     }
+}
+
+/// The places without those that name a file or process again, each of which is reported: its memory would count twice.
+pub fn once(places: Vec<Place>) -> Vec<Place> {
+    let mut seen = BTreeSet::new();
+    let mut left = Vec::with_capacity(places.len());
+    for place in places {
+        let identity = match &place {
+            Place::Process(pid) => Some((u64::MAX, u64::from(*pid))),
+            Place::File(path) => path.metadata().ok().map(|file| (file.dev(), file.ino())),
+            Place::StandardInput => None,
+        };
+        match identity.is_none_or(|identity| seen.insert(identity)) {
+            true => left.push(place),
+            false => progress::note(format_args!(
+                "note: {}: named again; it is read once",
+                Escaped(&place.to_string())
+            )),
+        }
+    }
+    left
 }
 
 fn places_of_line(line: &OsStr) -> Found {
@@ -383,6 +406,7 @@ fn all_by(
     } = Found::all(arguments.iter().map(places));
     warn_of(&left_out);
     let left_out = left_out.len();
+    let places = once(places);
     let mut items = Vec::new();
     let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
     for place in &places {

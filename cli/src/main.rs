@@ -85,6 +85,7 @@ use std::process::ExitCode;
 
 use args::Command;
 use clap::error::ErrorKind;
+use errors::Failure;
 use options::config::{self, Defaults};
 use options::display::DisplayArgs;
 
@@ -163,6 +164,8 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
 fn refuse(error: &clap::Error) -> ExitCode {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = write!(anstream::stderr(), "{}", error.render().ansi());
+    } else if let Some(sentence) = args::sentence(error, &std::env::args_os().collect::<Vec<_>>()) {
+        progress::fail(&Failure::new(sentence));
     } else if error.use_stderr() {
         let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {

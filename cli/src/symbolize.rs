@@ -51,6 +51,11 @@ pub struct Places {
     pub cache: Option<PathBuf>,
 }
 
+/// Whether call sites in this file have lines; `None` if it is no ELF file.
+pub fn has_lines(file: &Path, debug_dirs: &[PathBuf]) -> Option<bool> {
+    locate::has_lines(file, &[debug_dirs, &[SYSTEM_DEBUG_DIR.into()]].concat())
+}
+
 /// Adds symbols to every location that has none; the notes say which modules could not be read, and why.
 pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     for calls in [snapshot.objects.calls_mut(), snapshot.segments.calls_mut()] {
@@ -76,6 +81,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
         match locate::locate(&snapshot.modules[module], places, &debug_dirs, started) {
             Ok(located) => {
                 notes.extend(located.note.clone());
+                snapshot.modules[module].bare = located.bare;
                 let folder = places.cache.as_deref();
                 let build_id = &snapshot.modules[module].build_id;
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));

@@ -25,24 +25,25 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use culeak::snapshot::{Mark, Snapshot};
-use sample::{MIB, Sample, leaky, serving};
+use sample::{MIB, Sample, leaky, leaky_without_pool, serving};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with `leaky.json`, `clean.json`, `grown.json` and `early.json` in it.
+/// A folder with `leaky.json`, `clean.json`, `grown.json` and `early.json` in it, and `pool.json`, which leaks the same and has a pool.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut grown = leaky();
+    let mut grown = leaky_without_pool();
     grown.taken.at_ns += 1_000_000_000;
-    let mut early = leaky();
+    let mut early = leaky_without_pool();
     early.allocations.truncate(28);
     for (name, snapshot) in [
-        ("leaky.json", &leaky()),
+        ("leaky.json", &leaky_without_pool()),
         ("clean.json", &Sample::new().finish(0, 9)),
         ("grown.json", &grown),
         ("early.json", &early),
+        ("pool.json", &leaky()),
     ] {
         fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
     }
@@ -127,6 +128,69 @@ fn project(config: &str) -> TempDir {
 }
 
 // ---- several inputs
+
+#[test]
+fn a_gpu_that_was_never_used_and_a_mark_that_was_never_set_are_refused_with_those_that_there_are() {
+    let folder = with_objects(folder());
+    let refused = |words: &[&str]| {
+        let output = output(folder.path(), words);
+        assert_eq!(
+            (output.status.code(), output.stdout.as_slice()),
+            (Some(2), &b""[..]),
+            "{words:?}"
+        );
+        text(&output.stderr)
+    };
+    let unused = "leaky.json: the process used no memory on GPU 7; it used GPU 0";
+    for words in [
+        &["report", "leaky.json", "--device", "7"][..],
+        &["report", "leaky.json", "--device", "7", "--json"],
+    ] {
+        let message = refused(words);
+        assert!(message.contains(unused), "{words:?}: {message}");
+    }
+    let mut marked = leaky();
+    for (name, time_ns) in [("asleep", 1), ("awake", 2), ("asleep", 3)] {
+        marked.marks.push(Mark {
+            name: name.to_owned(),
+            time_ns,
+            thread: 0,
+        });
+    }
+    fs::write(
+        folder.path().join("marked.json"),
+        serde_json::to_vec(&marked).expect("JSON"),
+    )
+    .expect("written");
+    let message = refused(&["report", "marked.json", "--at", "mark:nope"]);
+    assert!(
+        message.contains("the program set no mark \"nope\"; it set \"asleep\", \"awake\""),
+        "{message}"
+    );
+    let message = refused(&["run", "--sample", "512KiB", "--timeline", "--", "true"]);
+    assert!(
+        message.contains("--sample: --timeline needs the stack of every block; leave out one of the two"),
+        "{message}"
+    );
+}
+
+#[test]
+fn an_input_that_is_named_again_is_read_once() {
+    let folder = folder();
+    let report = output(folder.path(), &["report", "leaky.json", "./leaky.json"]);
+    let (text, notes) = (text(&report.stdout), text(&report.stderr));
+    assert!(
+        notes.contains("note: ./leaky.json: named again; it is read once"),
+        "{notes}"
+    );
+    assert_eq!(
+        text,
+        stdout(folder.path(), &["report", "leaky.json"]),
+        "the report of one process"
+    );
+    let check = stdout(folder.path(), &["check", "leaky.json", "./leaky.json"]);
+    assert!(check.starts_with("failed: 1.2 GiB in 132 blocks leaked"), "{check}");
+}
 
 #[test]
 fn check_judges_every_input_and_all_must_pass() {

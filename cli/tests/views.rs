@@ -17,17 +17,22 @@ use std::process::{Command, Output, Stdio};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use object::{Object, ObjectSection, ObjectSymbol};
-use sample::{GIB, MIB, Sample, held, leaky};
+use sample::{GIB, MIB, Sample, held, leaky, leaky_without_pool};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with `leaky.json` and `clean.json` in it.
+/// A folder with `leaky.json`, `held.json`, `clean.json`, and `pool.json`, which leaks the same and has a pool whose use is unknown.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let clean = Sample::new().finish(0, 9);
-    for (name, snapshot) in [("leaky.json", leaky()), ("held.json", held()), ("clean.json", clean)] {
+    for (name, snapshot) in [
+        ("leaky.json", leaky_without_pool()),
+        ("held.json", held()),
+        ("clean.json", clean),
+        ("pool.json", leaky()),
+    ] {
         fs::write(folder.path().join(name), serde_json::to_vec(&snapshot).expect("json")).expect("written");
     }
     folder
@@ -69,8 +74,18 @@ fn check_returns_its_verdict_as_exit_code() {
         1
     );
     assert_eq!(code(&["check", "leaky.json", "--kind", "array"]), 0);
-    assert_eq!(code(&["check", "leaky.json", "--kind", "async"]), 0);
-    assert_eq!(code(&["check", "leaky.json", "--kind", "async", "--judge-pools"]), 1);
+    assert_eq!(code(&["check", "pool.json", "--max-leaked", "1220MiB"]), 2);
+    assert_eq!(
+        code(&["check", "pool.json", "--max-leaked", "1220MiB", "--allow-losses"]),
+        0
+    );
+    assert_eq!(
+        code(&["check", "pool.json", "--max-leaked", "1GiB"]),
+        1,
+        "it leaks too much beside"
+    );
+    assert_eq!(code(&["check", "pool.json", "--kind", "async"]), 2);
+    assert_eq!(code(&["check", "pool.json", "--kind", "async", "--judge-pools"]), 1);
 }
 
 #[test]
@@ -247,7 +262,7 @@ fn one_unreadable_input_does_not_hide_the_others() {
 
 #[test]
 fn json_is_one_document_with_format_and_version() {
-    let report = json(&["report", "leaky.json", "--json"]);
+    let report = json(&["report", "pool.json", "--json"]);
     assert_eq!(
         (report["format"].as_str(), report["version"].as_u64()),
         (Some("culeak-report"), Some(2))
@@ -258,16 +273,13 @@ fn json_is_one_document_with_format_and_version() {
         Some(16)
     );
     assert_eq!(
-        json(&["report", "leaky.json", "clean.json", "--json", "--per-process"])
+        json(&["report", "pool.json", "clean.json", "--json", "--per-process"])
             .as_array()
             .map(Vec::len),
         Some(2)
     );
-    assert_eq!(
-        json(&["diff", "clean.json", "leaky.json", "--json"])["totals"]["new"],
-        5
-    );
-    let verdict = json(&["check", "leaky.json", "--json"]);
+    assert_eq!(json(&["diff", "clean.json", "pool.json", "--json"])["totals"]["new"], 5);
+    let verdict = json(&["check", "pool.json", "--json"]);
     assert_eq!(verdict["passed"], false);
     assert_eq!(verdict["breaches"][0]["reason"], "count");
 }
@@ -335,7 +347,7 @@ fn a_snapshot_replaces_its_file_completely_or_not_at_all() {
     let read = |name: &str| fs::read(folder.path().join(name)).expect("readable");
     let write = |words: &[&str]| culeak(folder.path(), words).status().expect("culeak starts").code();
     let before = read("clean.json");
-    let onto = ["snapshot", "leaky.json", "-o", "clean.json", "--no-symbols"];
+    let onto = ["snapshot", "pool.json", "-o", "clean.json", "--no-symbols"];
     assert_eq!(write(&onto), Some(2), "replaced without --force");
     assert_eq!(read("clean.json"), before);
     assert_eq!(write(&[&onto[..], &["--force"]].concat()), Some(0));
@@ -350,17 +362,17 @@ fn a_snapshot_replaces_its_file_completely_or_not_at_all() {
         [serde_json::to_vec(&leaky()).expect("json"), b"\n".to_vec()].concat()
     );
     assert_eq!(
-        write(&["snapshot", "leaky.json", "-o", "no/such/folder/x.json"]),
+        write(&["snapshot", "pool.json", "-o", "no/such/folder/x.json"]),
         Some(2)
     );
-    assert_eq!(write(&["snapshot", "leaky.json", "-o", "/dev/null"]), Some(0));
+    assert_eq!(write(&["snapshot", "pool.json", "-o", "/dev/null"]), Some(0));
     assert!(!Path::new("/dev/null").is_file());
     let left: Vec<_> = fs::read_dir(folder.path())
         .expect("a folder")
         .flatten()
         .map(|entry| entry.file_name())
         .collect();
-    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!(left.len(), 4, "{left:?}");
 }
 
 #[test]
@@ -383,7 +395,7 @@ fn every_format_has_the_same_verdict_and_exit_code() {
 #[test]
 fn different_programs_are_compared_only_with_force() {
     let folder = folder();
-    let mut other = leaky();
+    let mut other = leaky_without_pool();
     other.process.pid = 4712;
     other.process.executable = "/usr/bin/python3.12".to_owned();
     other.process.command_line = vec!["python".to_owned(), "serve.py".to_owned()];

@@ -293,10 +293,15 @@ fn a_full_device_is_reported() {
 #[test]
 fn thousands_of_inputs_are_read_and_every_bad_one_is_reported() {
     let folder = folder();
+    let clean = fs::read(folder.path().join("clean.json")).expect("readable");
+    let copies: Vec<String> = (0..3000).map(|nth| format!("{nth}.json")).collect();
+    for copy in &copies {
+        fs::write(folder.path().join(copy), &clean).expect("written");
+    }
     let mut words = vec!["report", "--per-process"];
-    words.extend(["clean.json"; 2000]);
+    words.extend(copies[..2000].iter().map(String::as_str));
     words.push("missing.json");
-    words.extend(["clean.json"; 1000]);
+    words.extend(copies[2000..].iter().map(String::as_str));
     let reported = culeak(folder.path(), &words).output().expect("culeak starts");
     let text = String::from_utf8_lossy(&reported.stdout);
     assert_eq!(text.matches("nothing leaked").count(), 3000);

@@ -38,6 +38,7 @@ mod growth;
 mod limits;
 mod objects;
 mod outliers;
+mod pools;
 mod sampled;
 mod selection;
 mod sites;
@@ -276,6 +277,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let judged_estimated = found.estimated;
     let hidden = whole.hidden(snapshot);
     let mut unseen = unseen::of_recording(snapshot, rules);
+    unseen.extend(pools::unseen(&groups.all, &stacks, rules, found.most_bytes()));
     let mut breaches = of_the_whole(&whole, found, rules, &mut unseen);
     breaches.extend(of_budgets(&whole, &stacks, &hidden, limits, &mut unseen));
     breaches.append(&mut objects.breaches);

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::analysis::estimate::{Errors, sampled};
 use crate::analysis::filter::only_objects;
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
@@ -61,6 +62,8 @@ pub struct Diff<'a> {
     #[serde(skip)]
     pub cut: Cut,
     pub totals: Totals,
+    /// Pools of the later snapshot whose blocks were not recorded: what changed in them is unknown.
+    pub opaque_pools: Vec<OpaquePool>,
     /// Objects without an address; `None`: not known on both sides.
     pub objects: Option<ObjectChanges<'a>>,
     pub warnings: Vec<String>,
@@ -129,6 +132,7 @@ impl<'a> Diff<'a> {
         let same_process = same_process(before, after);
         let (old, new) = (side_rows(before, options), side_rows(after, options));
         let sums = [old.total, new.total];
+        let opaque_pools = new.opaque_pools;
         let ((old, old_bare), (new, new_bare)) = ((old.rows, old.bare), (new.rows, new.bare));
         // Lines of code cannot move within one process.
         let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
@@ -163,6 +167,7 @@ impl<'a> Diff<'a> {
             cut,
             rows,
             totals,
+            opaque_pools,
             objects: objects::changes(before, after, options, same_process),
             warnings: objects::not_compared(before, after, options)
                 .into_iter()
@@ -176,20 +181,31 @@ impl<'a> Diff<'a> {
 struct SideRows<'a> {
     rows: Vec<Row<'a>>,
     total: (Tally, Option<Errors>),
+    opaque_pools: Vec<OpaquePool>,
     /// The stacks have no names at all.
     bare: bool,
 }
 
 fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
     let stacks = CallStacks::of(snapshot);
-    let RowsOfKinds { rows, total, groups } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
+    let RowsOfKinds {
+        rows,
+        total,
+        groups,
+        opaque_pools,
+    } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
     let is_bare = |stack: usize| {
         let frames = &snapshot.stacks[stack].frames;
         !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
     };
     let mut known = groups.all.iter().filter_map(|group| group.stack).peekable();
     let bare = known.peek().is_some() && known.all(is_bare);
-    SideRows { rows, total, bare }
+    SideRows {
+        rows,
+        total,
+        opaque_pools,
+        bare,
+    }
 }
 
 fn keys(rows: &[Row], by: By) -> Vec<Key> {

@@ -5,7 +5,7 @@
 //! not pass are added up, so a filtered report can state how much it leaves out. Deliberately absent: the ledger, peaks
 //! and counters. They are not known for a part of the memory, so a filter does not apply to them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use serde::{Serialize, Serializer};
@@ -76,22 +76,37 @@ impl Filter {
 impl Filter {
     /// Whether it may let memory of this process pass: false if it selects GPUs and the process has used none of them.
     pub fn concerns(&self, snapshot: &Snapshot) -> bool {
-        let is_used = |device: usize| {
-            let mut counters = snapshot
-                .counters
-                .iter()
-                .filter(|counter| counter.device == Some(device));
-            counters.any(|counter| counter.total_count > 0)
-        };
+        let used = used(snapshot);
         let selected = |location: &Location| match location {
             Location::Host => true,
-            Location::Gpu(ordinal) => {
-                let mut devices = snapshot.devices.iter().zip(0..);
-                devices.any(|(device, number)| device.ordinal == *ordinal && is_used(number))
-            }
+            Location::Gpu(ordinal) => used.contains(ordinal),
         };
         self.devices.is_empty() || self.devices.iter().any(selected)
     }
+
+    /// That the process used none of the GPUs that the filter selects, and which it used.
+    pub fn unused(&self, snapshot: &Snapshot) -> Option<String> {
+        if self.concerns(snapshot) {
+            return None;
+        }
+        let names = |locations: &mut dyn Iterator<Item = Location>| {
+            let names: Vec<String> = locations.map(|location| location.to_string()).collect();
+            names.join(", ")
+        };
+        let wanted = names(&mut self.devices.iter().copied());
+        let used = names(&mut used(snapshot).into_iter().map(Location::Gpu));
+        Some(match used.is_empty() {
+            true => format!("the process used no memory on {wanted}, nor on any other GPU; leave out --device"),
+            false => format!("the process used no memory on {wanted}; it used {used}"),
+        })
+    }
+}
+
+/// The ordinals of the GPUs on which the process ever had memory.
+fn used(snapshot: &Snapshot) -> BTreeSet<i32> {
+    let counters = snapshot.counters.iter().filter(|counter| counter.total_count > 0);
+    let devices = counters.filter_map(|counter| counter.device);
+    devices.map(|device| snapshot.devices[device].ordinal).collect()
 }
 
 /// Whether these kinds are of objects without an address only.

@@ -14,7 +14,7 @@ use crate::snapshot::allocations::{Row, in_two_threads};
 use crate::snapshot::{Allocations, Call, Snapshot};
 
 /// Known owners, as reports write them.
-const OWNERS: &[&str] = &["PyTorch", "XLA", "CuPy", "RMM", "TensorFlow", "ONNX Runtime"];
+pub(crate) const OWNERS: &[&str] = &["PyTorch", "XLA", "CuPy", "RMM", "TensorFlow", "ONNX Runtime"];
 
 /// The owner for a domain: `PyTorch` for `pytorch`. A name that a program chose stays unchanged.
 pub fn owner_of_domain(domain: &str) -> &str {
@@ -45,6 +45,7 @@ impl<'a> Watched<'a> {
         let mut owners: BTreeSet<&str> = within.map(|(call, _)| block_owner(call)).collect();
         let reporting = snapshot.allocators.iter().filter(|allocator| allocator.events > 0);
         owners.extend(reporting.map(|allocator| owner_of_domain(&allocator.domain)));
+        owners.extend(snapshot.domains.iter().map(|domain| owner_of_domain(domain)));
         let ever = |kind| {
             snapshot
                 .counters

@@ -19,6 +19,7 @@ use serde::Serialize;
 
 use crate::analysis::estimate::sampled;
 use crate::analysis::filter::{Filter, Filtered};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
@@ -149,6 +150,10 @@ impl Job {
             sampled: sampling.is_some(),
             held: total(|row| row.held),
             pools: total(|row| row.pools),
+            opaque_pools: {
+                let of_processes = processes.iter().flat_map(|process| &process.row.opaque_pools);
+                OpaquePool::merged(of_processes.cloned())
+            },
             failed: total(|row| row.failed),
             filter: (!options.filter.is_empty()).then(|| Filtered {
                 filter: options.filter.clone(),
@@ -244,6 +249,8 @@ pub struct JobReport {
     pub elsewhere: usize,
     /// Memory of caching allocators.
     pub pools: Tally,
+    /// The part of it whose blocks were not recorded, in all processes.
+    pub opaque_pools: Vec<OpaquePool>,
     pub hosts: usize,
     pub programs: Vec<Program>,
     /// By program, rank, host and pid.

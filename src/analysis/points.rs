@@ -219,6 +219,7 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
         threads: snapshot.threads.clone(),
         counters: snapshot.counters.clone(),
         allocators: snapshot.allocators.clone(),
+        domains: snapshot.domains.clone(),
         sampling: snapshot.sampling,
         at_peaks: snapshot.at_peaks.clone(),
         ..Snapshot::empty()

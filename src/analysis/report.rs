@@ -17,15 +17,17 @@ use serde::Serialize;
 use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
 use crate::analysis::estimate::{Errors, Estimate};
-use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
+use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::points::{Points, when};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
 use crate::analysis::why::{SiteHolders, by_site};
+pub use crate::analysis::words::shell_word;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
@@ -35,7 +37,7 @@ mod advice;
 mod grouping;
 mod sizes;
 
-pub use advice::{began_late, ended_early, shell_word};
+pub use advice::{began_late, ended_early};
 pub use grouping::{By, RowsOfKinds, Sort};
 
 /// The value of [`Report::format`].
@@ -88,6 +90,8 @@ pub struct Report<'a> {
     pub rows: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
+    /// Memory of caching allocators whose blocks were not recorded, largest first. The filter applies to it.
+    pub opaque_pools: Vec<OpaquePool>,
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Tally,
     pub hidden_rows: usize,
@@ -115,6 +119,8 @@ pub struct Report<'a> {
     /// As [`Options::source`].
     #[serde(skip)]
     pub source: String,
+    /// File names of modules without debug information, in which call sites of the rows lie.
+    pub bare_modules: Vec<&'a str>,
     /// The statistics that frameworks' allocators keep themselves.
     pub allocators: &'a [Allocator],
     /// Stacks were sampled: rows by stack are estimates. Totals are exact.
@@ -378,8 +384,9 @@ impl<'a> Report<'a> {
         let of_segments = options.filter.kinds.iter().any(|kind| kind.place() == Place::Segment);
         let finished = is_finished(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
+        let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
         let next = match options.filter.is_empty() {
-            true => advice::next(snapshot, &totals, &shown, &objects, &options.source),
+            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, &options.source),
             false => format!("culeak report {}", shell_word(&options.source)),
         };
         Report {
@@ -393,6 +400,7 @@ impl<'a> Report<'a> {
             ledger,
             by: options.by,
             pools,
+            opaque_pools,
             categories,
             hidden,
             hidden_rows: rows_cut.rows(),
@@ -406,6 +414,7 @@ impl<'a> Report<'a> {
             objects,
             source: options.source.clone(),
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
+            bare_modules: bare_modules(snapshot, &shown),
             allocators: &snapshot.allocators,
             sampling: snapshot.sampling,
             totals_estimated: estimates.is_some() && (is_of_stacks || snapshot.allocations.is_summed()),
@@ -462,6 +471,28 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
         lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
         recording: &process.recording,
     }
+}
+
+/// Modules of the program in which call sites have no lines, since there is no debug information.
+fn bare_modules<'a>(snapshot: &'a Snapshot, rows: &[Row<'a>]) -> Vec<&'a str> {
+    let modules = snapshot.modules.iter().filter(|module| module.bare);
+    let bare: BTreeSet<&str> = modules.map(|module| module.path.as_str()).collect();
+    let mut found = Vec::new();
+    if bare.is_empty() {
+        return found;
+    }
+    let of_program = rows.iter().filter(|row| row.library.is_none() && !row.pool);
+    for site in of_program
+        .flat_map(|row| &row.stacks)
+        .filter_map(|stack| stack.stack.site())
+    {
+        let name = site.module_name();
+        let is_of_user = matches!(site.role, Role::User | Role::Wrapper) && !site.is_python();
+        if is_of_user && site.file.is_none() && bare.contains(site.module) && !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
 }
 
 fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals {

@@ -109,6 +109,12 @@ impl<'a> Frame<'a> {
         self.language == Language::Python
     }
 
+    /// The library that a Python line outside the user's code belongs to: `torch`, `Python`.
+    pub fn python_library(&self) -> Option<&'a str> {
+        let is_of_library = self.is_python() && self.role == Role::Library;
+        is_of_library.then(|| python::library(self.file.unwrap_or_default()))
+    }
+
     fn shown(&self) -> bool {
         matches!(self.role, Role::User | Role::Library | Role::Wrapper)
     }
@@ -247,12 +253,48 @@ impl<'a> CallStack<'a> {
         self.frames.iter().filter(move |frame| visible.shows(frame))
     }
 
+    /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
+    pub fn folded(&self) -> Vec<Line<'a, &Frame<'a>>> {
+        let shown: Vec<&Frame> = self.shown().collect();
+        fold(&shown, |frame| (frame.role == Role::User, frame.python_library()))
+    }
+
     /// The innermost Python line that the user wrote, else the innermost line of library Python.
     pub fn python_line(&self) -> Option<&Frame<'a>> {
         let line = |role| move |frame: &&Frame| frame.is_python() && frame.role == role;
         let innermost = |role| self.frames.iter().find(line(role));
         innermost(Role::User).or_else(|| innermost(Role::Library))
     }
+}
+
+/// The fewest lines of one library that become one.
+const FOLDED: usize = 3;
+
+/// A line of a stack in the default view.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Line<'t, F> {
+    Frame(F),
+    /// Consecutive lines of one library.
+    Folded {
+        library: &'t str,
+        frames: usize,
+    },
+}
+
+/// Makes one line of a run of frames of one library, if the stack has a frame of the user's. `of`: whether a frame is the user's,
+/// and the library that it belongs to.
+pub fn fold<'t, F: Copy>(frames: &[F], of: impl Fn(F) -> (bool, Option<&'t str>)) -> Vec<Line<'t, F>> {
+    let has_user = frames.iter().any(|&frame| of(frame).0);
+    let library = |frame: &F| of(*frame).1;
+    let runs = frames.chunk_by(|a, b| library(a).is_some() && library(a) == library(b));
+    let lines = runs.flat_map(|run| match library(&run[0]) {
+        Some(library) if has_user && run.len() >= FOLDED => vec![Line::Folded {
+            library,
+            frames: run.len(),
+        }],
+        _ => run.iter().copied().map(Line::Frame).collect(),
+    });
+    lines.collect()
 }
 
 /// Which frames of a stack the default view shows.

@@ -16,6 +16,7 @@
 
 use serde::Serialize;
 
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::By;
 use crate::analysis::tally::Tally;
@@ -100,6 +101,8 @@ pub struct Trend {
     pub hidden_rows: usize,
     pub classes: Classes,
     pub devices: Vec<DeviceTrend>,
+    /// Pools whose blocks were not recorded, before the process ended: what grows in them is unknown.
+    pub opaque_pools: Vec<OpaquePool>,
     pub warnings: Vec<String>,
 }
 

@@ -57,6 +57,16 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// A name, quoted if a shell requires it.
+pub fn shell_word(source: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
+    if !source.is_empty() && source.chars().all(plain) {
+        source.to_owned()
+    } else {
+        format!("'{}'", source.replace('\'', r"'\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -224,6 +224,8 @@ impl RawSnapshot {
         }
         let at_peaks = self.at_peaks(&device_numbers, &mut stacks, |kind| kind.place().is_memory())?;
         let allocators = self.allocators(&device_numbers);
+        let mut domains = self.domains();
+        domains.retain(|domain| !domain.is_empty());
         let marks = self.marks(&mut thread_of);
         let phases = self.phases(&mut thread_of);
         let sample_bytes = self.sample_bytes();
@@ -294,6 +296,7 @@ impl RawSnapshot {
             at_peaks,
             phases,
             allocators,
+            domains,
             marks,
             usage: None,
         };
@@ -380,7 +383,7 @@ impl RawSnapshot {
     }
 
     /// Names by number; empty for a domain that was not published.
-    pub fn domains(&self) -> Vec<String> {
+    fn domains(&self) -> Vec<String> {
         let rows = self.section(Section::Domains).rows::<NameRow>();
         rows.map(|row| self.text(row.text)).collect()
     }

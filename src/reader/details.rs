@@ -59,6 +59,7 @@ impl RawSnapshot {
                     end: row.end,
                     first_seen_ns: row.seen_plus_one - 1,
                     unloaded_ns: row.unloaded_plus_one.checked_sub(1),
+                    bare: false,
                 }
             },
         )

@@ -17,7 +17,7 @@
 
 mod tallies;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,9 +29,9 @@ use super::elapsed::Elapsed;
 use super::records::{CallKey, PIECE, Records, runs};
 use super::stack_sums::{StackSums, Sum};
 use super::{Bytes, RawSnapshot, ReadError, Source, Totals, sections_except_records};
-use crate::analysis::framework::{Watched, owner_of_domain};
+use crate::analysis::framework::Watched;
 use crate::format::{Row as _, *};
-use crate::kind::{Kind, Place};
+use crate::kind::Place;
 use crate::lockfree::table::{State, Status};
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::{Row, stack_of};
@@ -107,7 +107,6 @@ impl Follower {
             began_ns,
         };
         let (_, devices) = raw.devices();
-        let domains = raw.domains();
         let mut snapshot = raw.into_snapshot(&path, Order::Placeholders, Totals::LeftOut)?;
         let known_stacks = self.known_stacks;
         self.number_stacks(&fresh, &mut snapshot);
@@ -120,15 +119,12 @@ impl Follower {
         }
         let newest = sums.iter().map(|sum| sum.newest_ns).max();
         snapshot.taken.at_ns = snapshot.taken.at_ns.max(newest.unwrap_or(0));
-        let blocks = self.tallies.live().filter(|tally| tally.key.kind == Kind::Block);
-        let owners = blocks.filter_map(|tally| domains.get(usize::from(tally.key.domain)));
-        let mut watched: BTreeSet<String> = owners.map(|domain| owner_of_domain(domain).to_owned()).collect();
-        watched.extend(Watched::of(&snapshot).names().map(str::to_owned));
+        let watched = Watched::of(&snapshot).names().map(str::to_owned).collect();
         Ok(StackSums {
             snapshot,
             known_stacks,
             sums,
-            watched: watched.into_iter().collect(),
+            watched,
         })
     }
 

@@ -285,6 +285,7 @@ fn framework_blocks_have_a_domain_and_lie_within_other_memory() {
         (tensors.live_bytes, tensors.peak_bytes, tensors.total_count),
         (512, 512, 1)
     );
+    assert_eq!(snapshot.domains, ["my cache", "other"]);
     let allocator = &snapshot.allocators[0];
     assert_eq!(
         (allocator.live_bytes, allocator.reserved_bytes, allocator.events),

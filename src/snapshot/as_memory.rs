@@ -20,6 +20,7 @@ impl Snapshot {
             at_peaks: Vec::new(),
             device_peaks: Vec::new(),
             allocators: Vec::new(),
+            domains: Vec::new(),
             ..self
         }
     }
@@ -66,6 +67,7 @@ impl Snapshot {
             object_counters: Vec::new(),
             holders: None,
             allocators: Vec::new(),
+            domains: Vec::new(),
             usage: None,
             ..self
         }

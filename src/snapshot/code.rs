@@ -14,6 +14,9 @@ pub struct Module {
     pub end: u64,
     pub first_seen_ns: u64,
     pub unloaded_ns: Option<u64>,
+    /// Names were looked up in its file, which has no debug information and no debug file: its frames have no lines.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub bare: bool,
 }
 
 /// One code address. `symbols` is empty until the CLI resolves it; several entries are inlined calls, innermost first.

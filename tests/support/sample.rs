@@ -144,6 +144,7 @@ impl Sample {
                 end: bias + 0x10_0000,
                 first_seen_ns: 0,
                 unloaded_ns: None,
+                bare: false,
             });
             self.0.modules.len() - 1
         })

@@ -142,3 +142,68 @@ fn every_shell_completes_every_command_and_no_hidden_one() {
         assert!(!script.contains("probe") && !script.contains("demo-program"), "{shell}");
     }
 }
+
+/// The sentence that refuses a command line.
+fn refusal(line: &str) -> String {
+    let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+    let error = Arguments::try_parse_from(&words).expect_err(line);
+    sentence(&error, &words).unwrap_or_else(|| panic!("{line}: {error}"))
+}
+
+#[test]
+fn what_is_missing_is_refused_with_what_to_type() {
+    for command in [
+        "report",
+        "check",
+        "diff",
+        "run",
+        "live",
+        "why",
+        "stats",
+        "trend",
+        "export",
+        "snapshot",
+        "push",
+        "metrics",
+        "collect",
+        "completions",
+    ] {
+        let text = refusal(&format!("culeak {command}"));
+        assert!(
+            text.contains(" missing; type: culeak ") && text.contains(&format!("; for example: culeak {command} ")),
+            "{text}"
+        );
+    }
+    assert_eq!(
+        refusal("culeak report"),
+        "<PID|RECORDING|SNAPSHOT> is missing; type: culeak report <PID|RECORDING|SNAPSHOT>...; for example: culeak report app.host.4711.culeak"
+    );
+    let needs_check = refusal("culeak run --max-leaked 3 -- true");
+    assert!(
+        needs_check.starts_with("--check is missing; type: culeak run --check --max-leaked <SIZE> <COMMAND>..."),
+        "{needs_check}"
+    );
+    assert_eq!(
+        refusal("culeak report x --html p --json"),
+        "--html and --json exclude each other; leave out one of them"
+    );
+    assert_eq!(
+        refusal("culeak report x --at"),
+        "--at needs a value; type: --at <POINT>"
+    );
+}
+
+#[test]
+fn an_option_that_took_the_input_as_its_file_says_so() {
+    let text = refusal("culeak report --html app.culeak");
+    assert!(
+        text.starts_with(
+            "--html took app.culeak as its FILE.html; <PID|RECORDING|SNAPSHOT> is missing; type: culeak report "
+        ),
+        "{text}"
+    );
+    let text = refusal("culeak report --html page.html");
+    assert!(text.starts_with("<PID|RECORDING|SNAPSHOT> is missing"), "{text}");
+    let text = refusal("culeak export -o app.culeak");
+    assert!(text.starts_with("-o took app.culeak as its FILE; "), "{text}");
+}

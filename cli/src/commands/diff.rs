@@ -70,7 +70,7 @@ pub struct DiffArgs {
     /// Show the stack of each row
     #[arg(long)]
     pub stacks: bool,
-    /// Also show frames inside the CUDA runtime and below main; implies --stacks
+    /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library; implies --stacks
     #[arg(long)]
     pub full_stacks: bool,
     /// Print the diff as JSON

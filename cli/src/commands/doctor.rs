@@ -20,6 +20,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use culeak::analysis::report::shell_word;
 use serde::Serialize;
 
 use crate::errors::Failure;
@@ -118,7 +119,7 @@ impl Finding {
 pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     if args.job {
         let (findings, summary) = job::check(args)?;
-        return print(args.json, &findings, Some(&summary));
+        return print(args, &findings, Some(&summary));
     }
     let root = Path::new("/");
     let findings: Vec<Finding> = [
@@ -130,7 +131,7 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         machine::config_file(),
         machine::output_folder(),
         confinement::running_processes(root, confinement::reads_own_memory),
-        machine::symbols(),
+        vec![program::symbols(&args.launcher).unwrap_or_else(machine::symbols)],
         confinement::security_modules(root),
         confinement::container(root),
         confinement::platform(root),
@@ -138,11 +139,11 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     .into_iter()
     .flatten()
     .collect();
-    print(args.json, &findings, None)
+    print(args, &findings, None)
 }
 
-fn print(json: bool, findings: &[Finding], job: Option<&job::Summary>) -> Result<ExitCode, Failure> {
-    match json {
+fn print(args: &DoctorArgs, findings: &[Finding], job: Option<&job::Summary>) -> Result<ExitCode, Failure> {
+    match args.json {
         true => text::print_json(&Findings {
             format: "culeak-doctor",
             version: 1,
@@ -155,7 +156,7 @@ fn print(json: bool, findings: &[Finding], job: Option<&job::Summary>) -> Result
             write(findings, out)?;
             match job {
                 Some(job) => job.write(count(findings, Level::Fail), out),
-                None => write_end(findings, out),
+                None => write_end(findings, &args.launcher, out),
             }
         })?,
     }
@@ -189,11 +190,19 @@ fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_end(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
+/// `program`: what was examined, with its arguments.
+fn write_end(findings: &[Finding], program: &[OsString], out: &mut dyn Write) -> io::Result<()> {
     let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));
     let warned = text::units::plural(warnings, "warning", "warnings");
     match failures {
-        0 => writeln!(out, "\nculeak works here, {warned}\nnext: culeak demo"),
+        0 => {
+            let words = program.iter().map(|word| shell_word(&word.to_string_lossy()));
+            let next = match program.is_empty() {
+                true => "culeak demo".to_owned(),
+                false => format!("culeak run -- {}", words.collect::<Vec<_>>().join(" ")),
+            };
+            writeln!(out, "\nculeak works here, {warned}\nnext: {}", Escaped(&next))
+        }
         _ => writeln!(
             out,
             "\n{}, {warned}",
@@ -241,6 +250,18 @@ mod tests {
     }
 
     #[test]
+    fn the_next_command_records_the_program_that_was_examined() {
+        let end = |program: &[&str]| {
+            let program: Vec<OsString> = program.iter().map(OsString::from).collect();
+            let mut out = Vec::new();
+            write_end(&[], &program, &mut out).expect("memory is writable");
+            String::from_utf8(out).expect("text")
+        };
+        assert!(end(&[]).ends_with("next: culeak demo\n"));
+        assert!(end(&["./leak", "a b"]).ends_with("next: culeak run -- ./leak 'a b'\n"));
+    }
+
+    #[test]
     fn a_remedy_follows_its_finding() {
         let findings = [
             Finding::ok("driver", "580"),
@@ -248,7 +269,7 @@ mod tests {
         ];
         let mut out = Vec::new();
         write(&findings, &mut out).expect("memory is writable");
-        write_end(&findings, &mut out).expect("memory is writable");
+        write_end(&findings, &[], &mut out).expect("memory is writable");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
         assert!(text.contains("ok    driver         580\n"), "{text}");
         assert!(

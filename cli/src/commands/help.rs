@@ -115,10 +115,15 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
     let options = whole.find_subcommand_mut(subject).map(clap::Command::render_long_help);
     let guide = GUIDES.iter().find(|guide| guide.is_called(subject));
     if options.is_none() && guide.is_none() {
-        let guides: Vec<&str> = guides().collect();
+        let commands = whole.get_subcommands().map(|command| command.get_name().to_owned());
+        let names: Vec<String> = commands.chain(guides().map(str::to_owned)).collect();
+        let near = nearest(subject, names.iter().map(String::as_str));
+        let near = match near.is_empty() {
+            true => String::new(),
+            false => format!("did you mean {}? ", near.join(" or ")),
+        };
         return Err(Failure::new(format!(
-            "{subject}: neither a command nor a guide; the guides are {}; culeak --help lists the commands",
-            guides.join(", ")
+            "{subject}: neither a command nor a guide; {near}culeak help lists all"
         )));
     }
     text::print(|out| {
@@ -134,6 +139,32 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         markdown::write(&guide.text(), &|target| guide.command(target), out)
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names that are most like this word, the nearest first: by the pairs of letters that both have.
+fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
+    const SHOWN: usize = 3;
+    const ALIKE: f64 = 0.4;
+    let pairs = |word: &str| -> Vec<(char, char)> {
+        // The first letter counts twice.
+        let letters: Vec<char> = [' '].into_iter().chain(word.to_lowercase().chars()).collect();
+        letters.windows(2).map(|pair| (pair[0], pair[1])).collect()
+    };
+    let of_word = pairs(word);
+    let likeness = |name: &str| {
+        let mut left = pairs(name);
+        let all = left.len() + of_word.len();
+        let found = of_word.iter().filter(|pair| {
+            let at = left.iter().position(|other| other == *pair);
+            at.map(|at| left.swap_remove(at)).is_some()
+        });
+        2.0 * found.count() as f64 / all as f64
+    };
+    let mut near: Vec<(f64, &str)> = names.map(|name| (likeness(name), name)).collect();
+    near.retain(|(likeness, _)| *likeness >= ALIKE);
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    near.dedup_by_key(|(_, name)| *name);
+    near.into_iter().take(SHOWN).map(|(_, name)| name).collect()
 }
 
 fn write_list(out: &mut dyn Write) -> io::Result<()> {
@@ -267,6 +298,24 @@ mod tests {
             {
                 assert!(guides().any(|name| name == word), "{}: culeak help {word}", guide.name);
             }
+        }
+    }
+
+    #[test]
+    fn the_nearest_names_are_offered_for_an_unknown_one() {
+        let names = || guides().chain(["check", "report", "run"]);
+        for (word, expected) in [
+            ("chek", &["check"][..]),
+            ("adaptor", &["adapters"]),
+            ("snapshoot", &["snapshots"]),
+            ("sampel", &["sampling"]),
+            ("environ", &["environment"]),
+            ("nothing", &[]),
+            ("", &[]),
+        ] {
+            let near = nearest(word, names());
+            assert_eq!(near.first(), expected.first(), "{word}: {near:?}");
+            assert!(near.len() <= 3);
         }
     }
 

@@ -30,7 +30,9 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     }
     let mut loaded = Vec::new();
     for place in &places {
-        match load::timeline::with_log_if_any(place) {
+        let found = load::timeline::with_log_if_any(place);
+        let found = found.and_then(|found| args.filter.suits(&found.0).map(|()| found));
+        match found {
             Ok((mut item, timeline)) => {
                 // Names tell what belongs to a caching allocator. Times need none.
                 if timeline.is_some() || !options.filter.is_empty() {

@@ -78,7 +78,7 @@ pub struct ReportArgs {
     /// Hide rows smaller than SIZE, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Also show frames inside the CUDA runtime and below main
+    /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
     /// List every count of what was not recorded, zeros too
@@ -167,6 +167,18 @@ impl FilterArgs {
     }
 }
 
+impl FilterArgs {
+    /// # Errors
+    /// The process never used the GPUs of `--device`.
+    pub fn suits(&self, item: &Loaded) -> Result<(), Failure> {
+        let filter = self.filter(&Categories::none());
+        match filter.unused(&item.snapshot) {
+            Some(unused) => Err(Failure::new(format!("{}: {unused}", item.source))),
+            None => Ok(()),
+        }
+    }
+}
+
 fn parse_location(text: &str) -> Result<Location, String> {
     let gpu = || text.parse().ok().filter(|&ordinal| ordinal >= 0).map(Location::Gpu);
     let location = (text == "host").then_some(Location::Host).or_else(gpu);
@@ -250,7 +262,11 @@ impl ReportArgs {
             Some(_) => place.load_with_timeline()?,
             None => place.load()?,
         };
-        match load::segments::are_wanted(&self.filter.kind)? {
+        let are_segments = load::segments::are_wanted(&self.filter.kind)?;
+        if !are_segments {
+            self.filter.suits(&item)?;
+        }
+        match are_segments {
             true => load::segments::show(&mut item, self.at.as_ref(), &self.names)?,
             false => load::at::show(&mut item, self.at.as_ref(), &self.names)?,
         }
@@ -341,6 +357,7 @@ impl<'a> Inputs<'a> {
             found.failures.iter().for_each(progress::fail);
             places.extend(found.places);
         }
+        let places = load::once(places);
         let mut inputs = Inputs {
             args,
             only: None,
@@ -349,7 +366,7 @@ impl<'a> Inputs<'a> {
             progress: None,
         };
         match places.as_slice() {
-            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.load(place)?),
+            [place] if unreadable == 0 || args.inputs.len() == 1 => inputs.only = Some(inputs.load(place)?),
             several => {
                 // Reports that scroll by on a terminal already show the progress.
                 let invisible = args.html.is_some() || !io::stdout().is_terminal();

@@ -48,7 +48,7 @@ pub struct StatsArgs {
     pub filter: FilterArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
-    /// Also show frames inside the CUDA runtime and below main
+    /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
     /// Print the statistics as JSON
@@ -65,6 +65,7 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 
 pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
     let WithTimeline { mut item, timeline } = one_with_timeline(&args.input)?;
+    args.filter.suits(&item)?;
     let failed = |reason: String| Failure::new(format!("{}: {reason}", item.source));
     let between = match args.between.as_deref() {
         Some([from, to]) => {

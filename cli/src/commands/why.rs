@@ -108,6 +108,7 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
 
 /// Shows what holds the memory of one input.
 fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
+    args.filter.suits(&item)?;
     let categories = args.categories.read()?;
     let in_text = !args.json && args.html.is_none();
     let (top, rows) = match (in_text, &args.html) {

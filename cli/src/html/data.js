@@ -69,6 +69,7 @@ class Frames {
   place(frame) { return this.text("place", frame); }
   path(frame) { return this.text("path", frame); }
   module(frame) { return this.text("module", frame); }
+  library(frame) { return this.text("library", frame); }
   group(frame) { return this.columns["frames.group"][frame]; }
   inlined(frame) { return this.columns["frames.inlined"][frame] === 1; }
   isUsers(frame) { return this.columns["frames.users"][frame] === 1; }

@@ -25,6 +25,8 @@ pub struct Data<'a> {
     frames: Vec<Frame<'a>>,
     frame_numbers: HashMap<FrameKey<'a>, u32>,
     pub columns: Columns,
+    /// Runs of a library's frames are not folded.
+    pub full_stacks: bool,
 }
 
 /// Frames with equal keys are stored once.
@@ -121,6 +123,10 @@ impl<'a> Data<'a> {
         column("path", &|data, frame| data.text(&frame.place().unwrap_or_default()));
         column("module", &|data, frame| data.text(frame.module));
         column("group", &|data, frame| data.text(group(frame)));
+        column("library", &|data, frame| {
+            let folded = frame.python_library().filter(|_| !data.full_stacks);
+            data.text(folded.unwrap_or_default())
+        });
         column("inlined", &|_, frame| frame.inlined.into());
         column("users", &|_, frame| (frame.role == Role::User).into());
     }

@@ -58,6 +58,7 @@ pub fn write(
 ) -> io::Result<()> {
     let diff = Diff::of(before, after, options);
     let mut data = Data::new();
+    data.full_stacks = full_stacks;
     let shown = as_text(before, after, options, full_stacks)?;
     let sites = graph(&mut data, before, after, options, full_stacks);
     rows(&mut data, &diff.rows, &sites, options.by);
@@ -68,7 +69,9 @@ pub fn write(
         by: options.by.name(),
         states: STATES.map(|(_, name)| name),
         hidden_rows: diff.hidden_rows,
-        warnings: diff.warnings.iter().map(|text| Escaped(text).to_string()).collect(),
+        warnings: (diff.opaque_pools.iter().map(|pool| pool.sentence(None)))
+            .chain(diff.warnings.iter().map(|text| Escaped(text).to_string()))
+            .collect(),
         totals: text::diff::totals(&diff),
         objects: objects(&diff)?,
         losses: [before, after].map(|snapshot| {

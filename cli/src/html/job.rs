@@ -7,11 +7,11 @@ use std::io::{self, Write};
 
 use culeak::analysis::job::sites::Site;
 use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
-use culeak::analysis::site::Role;
 use serde::Serialize;
 
 use super::data::Data;
 use super::page::{self, Parts};
+use super::stacks::{StackLine, lines_of};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
@@ -67,16 +67,9 @@ struct Row {
     /// The median is exact.
     exact: bool,
     sentence: Option<String>,
-    stack: Vec<Frame>,
+    stack: Vec<StackLine>,
     /// The bytes of each process are in the page.
     values: bool,
-}
-
-#[derive(Serialize)]
-struct Frame {
-    function: String,
-    place: String,
-    users: bool,
 }
 
 /// Writes the whole page. `values`: of each call site the bytes of each process, in the order of the report.
@@ -102,7 +95,9 @@ pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::R
         headline: plain.lines().next().unwrap_or_default().to_owned(),
         finished: job.leaked,
         notes: job.stands_out.iter().map(note).collect(),
-        warnings: job.warnings.iter().map(|text| escaped(text)).collect(),
+        warnings: (job.opaque_pools.iter().map(|pool| pool.sentence(None)))
+            .chain(job.warnings.iter().map(|text| escaped(text)))
+            .collect(),
         programs: job
             .programs
             .iter()
@@ -184,15 +179,7 @@ fn row(row: &SiteRow) -> Row {
         of: row.of_processes,
         exact: row.median_is_exact,
         sentence: row.stands_out.as_ref().map(|out| escaped(&out.sentence)),
-        stack: site
-            .stack
-            .iter()
-            .map(|frame| Frame {
-                function: escaped(&frame.function),
-                place: escaped(frame.place.as_deref().unwrap_or(&frame.module)),
-                users: frame.role == Role::User,
-            })
-            .collect(),
+        stack: lines_of(&site.stack),
         values: false,
     }
 }

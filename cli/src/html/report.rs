@@ -82,6 +82,7 @@ struct Failed {
 /// Writes the whole page.
 pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
     let mut data = Data::new();
+    data.full_stacks = items.iter().any(|item| item.full_stacks);
     let mut plain = Vec::new();
     let mut processes = Vec::new();
     for (number, item) in items.iter().enumerate() {

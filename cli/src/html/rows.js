@@ -3,6 +3,8 @@
 
 // The most frames listed of one stack; a damaged file may have more.
 const MOST_FRAMES = 1000;
+// The fewest frames of one library that become one line; the same as in the text.
+const FOLDED = 3;
 
 // Access to the rows of a report by index.
 function rowsOf(context, prefix) {
@@ -87,8 +89,18 @@ function stackList(context, stacks, stack) {
   const items = [];
   const first = stacks.starts[stack + 1] - 1;
   const last = Math.max(stacks.starts[stack], first - MOST_FRAMES);
+  let hasUsers = false;
+  for (let at = first; at >= last; at--) hasUsers ||= frames.isUsers(stacks.frames[at]);
   for (let at = first; at >= last; at--) {
     const frame = stacks.frames[at];
+    const library = frames.library(frame);
+    let run = 1;
+    while (library && at - run >= last && frames.library(stacks.frames[at - run]) === library) run++;
+    if (hasUsers && run >= FOLDED) {
+      items.push(element("li", { class: "foreign" }, library + ": " + formatCount(run) + " frames"));
+      at -= run - 1;
+      continue;
+    }
     const place = (frames.path(frame) || frames.module(frame)) + (frames.inlined(frame) ? " (inlined)" : "");
     items.push(element("li", { class: frames.isUsers(frame) ? null : "foreign", title: frames.full(frame) }, frames.name(frame), element("span", { class: "at" }, place)));
   }

@@ -377,6 +377,23 @@ fn a_trend_has_one_value_per_row_and_snapshot() {
 }
 
 #[test]
+fn every_page_names_the_pools_whose_use_is_unknown() {
+    let unknown = "40 MiB in PyTorch's pool";
+    let (report, _) = data(&page(&leaky(), By::Site));
+    let headline = report["page"]["processes"][0]["headline"].as_str().expect("text");
+    assert!(headline.contains(unknown), "{headline}");
+    let (trend, _) = data(&trend_page(leaky));
+    let headline = trend["page"]["trends"][0]["headline"].to_string();
+    assert!(headline.contains("400 MiB in PyTorch's pool"), "{headline}");
+    let (diff, _) = data(&diff_page(&leaky(), &leaky()));
+    let (job, _) = data(&job_page(&leaky()));
+    for (page, unknown) in [(&diff["page"], unknown), (&job["page"], "360 MiB in PyTorch's pool")] {
+        let warnings = page["warnings"].to_string();
+        assert!(warnings.contains(unknown), "{warnings}");
+    }
+}
+
+#[test]
 fn a_row_finds_its_stacks() {
     let snapshot = leaky();
     let (header, column) = data(&page(&snapshot, By::Site));

@@ -5,12 +5,12 @@ use std::io::{self, Write};
 use anstyle::Style;
 use culeak::analysis::function_name::plain;
 use culeak::analysis::report::By;
-use culeak::analysis::site::Role;
-use culeak::analysis::trend::{Against, Evidence, Measure, Row, SiteFrame, Trend};
+use culeak::analysis::trend::{Against, Evidence, Measure, Row, Trend};
 use serde::Serialize;
 
 use super::data::Data;
 use super::page::{self, Parts};
+use super::stacks::{StackLine, lines_of};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts::{BAD, POOL, WARN};
@@ -60,14 +60,7 @@ struct Site<'t> {
     evidence: String,
     bytes: &'t Evidence,
     count: &'t Evidence,
-    stack: Vec<Frame>,
-}
-
-#[derive(Serialize)]
-struct Frame {
-    function: String,
-    place: String,
-    users: bool,
+    stack: Vec<StackLine>,
 }
 
 /// Writes the whole page.
@@ -161,16 +154,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
         evidence: text::trend::numbers(row, judged, against),
         bytes: &row.bytes,
         count: &row.count,
-        stack: site.stack.iter().map(frame).collect(),
-    }
-}
-
-fn frame(frame: &SiteFrame) -> Frame {
-    let place = frame.place.as_deref().unwrap_or(&frame.module);
-    Frame {
-        function: Escaped(&plain(&frame.function)).to_string(),
-        place: Escaped(place).to_string(),
-        users: frame.role == Role::User,
+        stack: lines_of(&site.stack),
     }
 }
 

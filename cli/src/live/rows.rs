@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use culeak::analysis::diff::State as Change;
 use culeak::analysis::groups::Level;
+use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Fingerprint, is_pool};
 use culeak::kind::{Kind, Place};
@@ -83,6 +84,8 @@ pub struct Rows {
     pub held_on_host: Tally,
     /// Memory that caching allocators keep.
     pub cached: Tally,
+    /// The part of it whose blocks are not recorded.
+    pub opaque_pools: Vec<OpaquePool>,
     pub managed: Tally,
     /// Call sites that hold memory.
     pub sites: usize,
@@ -118,6 +121,10 @@ impl Rows {
             };
             let level = level(&key, named, now);
             rows.count(&key, level, live.tally);
+            if let Some(owner) = named.allocator.filter(|_| level == Level::Cached) {
+                let on_host = key.kind.place() == Place::Host;
+                rows.opaque_pools.push(OpaquePool::new(owner, on_host, live.tally));
+            }
             if level == Level::Held && object_of(&key).is_none() {
                 holders.insert(named.site);
             }
@@ -133,6 +140,7 @@ impl Rows {
                 }
             }
         }
+        rows.opaque_pools = OpaquePool::merged(std::mem::take(&mut rows.opaque_pools));
         rows.sites = holders.len();
         rows.unnamed = unnamed.len();
         // Sorting brings the parts of a row together; with many parts this is faster than a map of maps.
@@ -306,6 +314,7 @@ mod tests {
             assert_eq!(rows.held, report.totals.held.total());
             assert_eq!(rows.held_on_host, report.totals.held.host);
             assert_eq!(rows.cached, report.totals.pool);
+            assert_eq!(rows.opaque_pools, report.opaque_pools);
             assert_eq!(rows.sites, report.totals.call_sites);
         }
     }

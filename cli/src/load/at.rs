@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::boundaries::was_taken_at;
+use culeak::analysis::boundaries::{times, was_taken_at};
 use culeak::analysis::check::{self, Rules, Unseen};
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::points::Points;
@@ -100,17 +100,13 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
 }
 
 fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {
-    let known = item.snapshot.marks.iter().any(|mark| mark.name == *name);
-    let name = Escaped(name);
-    Failure::new(match known {
-        true => format!(
-            "{}: has no snapshot of the mark {name} beside it ({reason}); record with `culeak run --snapshot-at-mark`",
-            item.source
+    Failure::new(match times(&item.snapshot, name) {
+        Ok(_) => format!(
+            "{}: has no snapshot of the mark {} beside it ({reason}); record with `culeak run --snapshot-at-mark`",
+            item.source,
+            Escaped(name)
         ),
-        false => format!(
-            "{}: the program set no mark {name}; culeak report --json lists the marks",
-            item.source
-        ),
+        Err(unknown) => format!("{}: {unknown}", item.source),
     })
 }
 

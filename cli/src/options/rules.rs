@@ -66,11 +66,12 @@ pub struct RuleArgs {
     /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
     #[arg(long, value_name = "KIND", value_parser = memory_kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; PyTorch tensors are always judged
+    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; without it, a pool whose blocks were not recorded
+    /// prevents a verdict. PyTorch tensors are always judged
     #[arg(long)]
     pub judge_pools: bool,
     /// Judge by what was seen, if not all of what a rule speaks of was: lost events or marks, missing snapshots, an incomplete
-    /// search for holders, sampled stacks
+    /// search for holders, sampled stacks, a pool without its blocks
     #[arg(long)]
     pub allow_losses: bool,
     /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable

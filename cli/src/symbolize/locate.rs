@@ -30,6 +30,8 @@ pub struct Located {
     pub module: Option<PathBuf>,
     /// A warning about the names.
     pub note: Option<Note>,
+    /// Neither the module nor a debug file has debug information.
+    pub bare: bool,
 }
 
 impl Located {
@@ -52,6 +54,7 @@ impl Located {
 struct Identity {
     build_id: String,
     debug_link: Option<(String, u32)>,
+    has_debug_information: bool,
 }
 
 /// Finds the files of a module, or the reason why there are none.
@@ -79,6 +82,7 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
                     });
                 }
                 located.debug = located.debug.or_else(|| by_debug_link(&path, &identity, debug_dirs));
+                located.bare = located.debug.is_none() && !identity.has_debug_information;
                 located.module = Some(path);
                 return Ok(located);
             }
@@ -116,7 +120,23 @@ fn identity(path: &Path) -> io::Result<Identity> {
         .ok()
         .flatten()
         .map(|(name, crc)| (String::from_utf8_lossy(name).into_owned(), crc));
-    Ok(Identity { build_id, debug_link })
+    let section = |name: &str| elf.section_by_name(name).is_some();
+    Ok(Identity {
+        build_id,
+        debug_link,
+        has_debug_information: [".debug_line", ".zdebug_line"].into_iter().any(section),
+    })
+}
+
+/// Whether frames of this file have lines, from its own debug information or a debug file. `None` if it is no ELF file that can be
+/// read.
+pub fn has_lines(path: &Path, debug_dirs: &[PathBuf]) -> Option<bool> {
+    let identity = identity(path).ok()?;
+    let elsewhere = || {
+        let by_id = by_build_id(&identity.build_id, debug_dirs);
+        by_id.or_else(|| by_debug_link(path, &identity, debug_dirs)).is_some()
+    };
+    Some(identity.has_debug_information || elsewhere())
 }
 
 const DEBUG_LINK: &str = ".gnu_debuglink";

@@ -103,6 +103,7 @@ impl Probe {
             end: 0x7f00_0001_0000,
             first_seen_ns: 0,
             unloaded_ns: None,
+            bare: false,
         });
         let location = |offset| Location {
             module: Some(0),
@@ -143,6 +144,22 @@ impl Probe {
             .filter_map(symbol)
             .any(|symbol| symbol.line == Some(5))
     }
+}
+
+#[test]
+fn a_module_is_bare_without_debug_information_of_its_own_or_in_a_debug_file() {
+    let is_bare = |probe: &Probe| {
+        let mut snapshot = probe.snapshot("work");
+        symbolize(&mut snapshot, &Places::default());
+        snapshot.modules[0].bare
+    };
+    assert!(is_bare(&Probe::build(&[])));
+    let probe = Probe::build(&["-g"]);
+    assert!(!is_bare(&probe));
+    probe.split("libprobe.debug");
+    assert!(!is_bare(&probe), "the debug file beside it");
+    fs::remove_file(probe.path("libprobe.debug")).expect("removed");
+    assert!(is_bare(&probe));
 }
 
 #[test]
@@ -363,6 +380,7 @@ fn program(compiler: &str, source: (&str, &str), options: &[&str], wanted: &[&st
         end: 0x7f00_0100_0000,
         first_seen_ns: 0,
         unloaded_ns: None,
+        bare: false,
     });
     let functions = elf.symbols().filter(|symbol| {
         let name = symbol.name().unwrap_or_default();

@@ -47,6 +47,7 @@ pub fn write_around(
     body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     headline(diff, out)?;
+    parts::opaque_pools(out, &diff.opaque_pools)?;
     body(out)?;
     if let Some(objects) = &diff.objects {
         objects::write_changes(objects, !diff.only_objects, stacks, out)?;

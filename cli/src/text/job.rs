@@ -156,11 +156,14 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         Styled(BOLD, format!("{processes} of {} on {hosts}", Escaped(&of))),
         Styled(style, held)
     )?;
-    if job.pools.bytes > 0 {
+    let opaque = job.opaque_pools.iter().map(|pool| pool.bytes);
+    let known = opaque.fold(job.pools.bytes, u64::saturating_sub);
+    if known > 0 {
         let verb = if when.is_empty() { "hold" } else { "held" };
-        write!(out, "; pools {verb} {}", units::bytes(job.pools.bytes))?;
+        write!(out, "; pools {verb} {}", units::bytes(known))?;
     }
     writeln!(out)?;
+    parts::opaque_pools(out, &job.opaque_pools)?;
     if job.earlier_snapshots > 0 {
         let earlier = plural(job.earlier_snapshots as u64, "earlier snapshot", "earlier snapshots");
         let line = format!("{earlier} of the same processes left out; culeak trend compares them");

@@ -7,8 +7,9 @@ use anstyle::{AnsiColor, Style};
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::filter::Filtered;
 use culeak::analysis::function_name::plain;
+use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
-use culeak::analysis::site::{CallStack, Frame, Role};
+use culeak::analysis::site::{CallStack, Frame, Line, Role};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
@@ -103,29 +104,40 @@ const PLACE_NEEDED: usize = 24;
 /// Longer names in a stack do not widen the column of names.
 const FRAME_WIDTH: usize = 60;
 
-/// Writes the frames of a stack, one per line: functions, then their places, aligned. On a terminal, names and places are
-/// cut to its width, unless `full`.
+/// Writes the frames of a stack, one per line: functions, then their places, aligned. Unless `full`, runs of a library's frames are
+/// one line, and on a terminal names and places are cut to its width.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
-    let frames: Vec<&Frame> = if full {
-        stack.frames.iter().collect()
-    } else {
-        stack.shown().collect()
+    let lines: Vec<Line<&Frame>> = match full {
+        true => stack.frames.iter().map(Line::Frame).collect(),
+        false => stack.folded(),
     };
-    if frames.is_empty() {
+    if lines.is_empty() {
         return writeln!(out, "{indent}{}", Styled(DIM, "(recorded without a stack)"));
     }
     let name = |frame: &Frame| {
         let name = frame.name();
         Escaped(&if full { name } else { plain(&name).into_owned() }).to_string()
     };
-    let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
+    let names = lines.iter().map(|line| match *line {
+        Line::Frame(frame) => name(frame),
+        Line::Folded { library, frames } => folded(library, frames),
+    });
+    let names: Vec<String> = names.collect();
     let room = columns::available()
         .filter(|_| !full)
         .map(|available| available.saturating_sub(indent.len()));
     let widest = room.map_or(FRAME_WIDTH, |room| FRAME_WIDTH.min(room / 2));
-    let widths = names.iter().map(|name| columns::width(name));
+    let of_frames = lines
+        .iter()
+        .zip(&names)
+        .filter(|(line, _)| matches!(line, Line::Frame(_)));
+    let widths = of_frames.map(|(_, name)| columns::width(name));
     let width = widths.filter(|&width| width <= widest).max().unwrap_or(0);
-    for (frame, name) in frames.iter().zip(&names) {
+    for (line, name) in lines.iter().zip(&names) {
+        let Line::Frame(frame) = line else {
+            writeln!(out, "{indent}{}", Styled(DIM, name))?;
+            continue;
+        };
         let style = if frame.role == Role::User { PLAIN } else { DIM };
         let inlined = if frame.inlined { " (inlined)" } else { "" };
         let (name, place) = beside(
@@ -146,6 +158,11 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         writeln!(out, "{indent}{}", Styled(DIM, "… (the stack was cut here)"))?;
     }
     Ok(())
+}
+
+/// `torch: 21 frames`.
+pub fn folded(library: &str, frames: usize) -> String {
+    format!("{}: {} frames", Escaped(library), units::count(frames as u64))
 }
 
 /// A name, padded to this width, and the place beside it. Both fit in `room` with the two spaces between them: the end of a
@@ -371,6 +388,14 @@ pub fn suppressions(
     let own = |used: &&Used| !has_matched(used) && used.source != BUILT_IN_NAME;
     for unused in rules.iter().filter(own) {
         writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
+    }
+    Ok(())
+}
+
+/// Writes a line for each pool of which an unknown part is in use.
+pub fn opaque_pools(out: &mut dyn Write, pools: &[OpaquePool]) -> io::Result<()> {
+    for pool in pools {
+        writeln!(out, "{}", Styled(WARN, pool.sentence(None)))?;
     }
     Ok(())
 }

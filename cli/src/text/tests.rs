@@ -237,6 +237,105 @@ fn the_headline_compares_the_end_with_the_exit() {
 }
 
 #[test]
+fn a_report_names_the_modules_whose_call_sites_have_no_lines_for_lack_of_debug_information() {
+    let mut snapshot = leaky();
+    let names = |snapshot: &Snapshot| {
+        let text = report_text(snapshot, &from_file("app.culeak"), false);
+        text.lines().find(|line| line.starts_with("names ")).map(str::to_owned)
+    };
+    assert_eq!(names(&snapshot), None, "the files may be missing");
+    snapshot.modules.iter_mut().for_each(|module| module.bare = true);
+    assert_eq!(
+        names(&snapshot).as_deref(),
+        Some(
+            "names         libfancy.so has no debug information; build it with -g, or point --debug-dir at its debug files"
+        ),
+        "the others are of libraries, or have lines"
+    );
+}
+
+#[test]
+fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
+    let mut sample = Sample::new();
+    let files: Vec<String> = (1..=21)
+        .map(|line| format!("/venv/lib/python3.12/site-packages/torch/_dynamo/eval_frame.py:{line}"))
+        .collect();
+    let inside = files.iter().map(|file| ("_fn", file.as_str(), super::sample::PYTHON));
+    let step = ("training_step", "/home/me/train.py:212", super::sample::PYTHON);
+    let frames: Vec<_> = [RUNTIME].into_iter().chain(inside).chain([step]).collect();
+    let stack = sample.stack(&frames);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    let snapshot = sample.finish(0, 0);
+    let folded = report_text(&snapshot, &from_file("app.culeak"), false);
+    let lines = "\n      torch: 21 frames\n      training_step  /home/me/train.py:212\n\n";
+    assert!(folded.contains(lines), "{folded}");
+    let full = report_text(&snapshot, &from_file("app.culeak"), true);
+    assert_eq!(full.matches("torch/_dynamo/eval_frame.py").count(), 21, "{full}");
+    let page = |full_stacks| {
+        let item = crate::html::Item {
+            snapshot: &snapshot,
+            timeline: None,
+            options: from_file("app.culeak"),
+            full_stacks,
+        };
+        let mut page = Vec::new();
+        crate::html::write_report(&[item], &mut page).expect("written");
+        let page = String::from_utf8(page).expect("text");
+        page.contains("torch: 21 frames")
+    };
+    assert_eq!([page(false), page(true)], [true, false]);
+}
+
+#[test]
+fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
+    let with = |owned: u64, domains: &[&str]| {
+        let mut sample = Sample::new();
+        sample.0.process.command_line = vec!["python".to_owned(), "list.py".to_owned()];
+        sample.0.domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
+        let cupy = ("", "", "/venv/cupy/cuda/memory.cpython-312-x86_64-linux-gnu.so");
+        let (pool, own) = (sample.stack(&[RUNTIME, cupy, MAIN]), sample.stack(&[RUNTIME, MAIN]));
+        sample.holds(Kind::Device, "cudaMalloc", 8 * MIB, 1, pool);
+        sample.holds(Kind::Device, "cudaMalloc", 1024, owned, own);
+        sample.0.end = Some(culeak::snapshot::End {
+            of: EndOf::Script,
+            time_ns: 59_000_000_000,
+        });
+        sample.finish(8 * MIB, 0)
+    };
+    let unknown = "8 MiB in CuPy's pool when the script ended: which part was in use is unknown; record with CULEAK_ADAPTERS=cupy, \
+                   which needs culeak's Python package\n";
+    let next = "\nnext: CULEAK_ADAPTERS=cupy culeak run -- python list.py\n";
+    let at_end = |snapshot: &Snapshot| snapshot.at(&Point::End).expect("an end");
+    let full = at_end(&with(0, &[]));
+    assert_eq!(headline(&full, &Options::default()), unknown);
+    let text = report_text(&full, &from_file("list.culeak"), false);
+    assert!(
+        text.contains("held          nothing outside pools\n") && text.ends_with(next),
+        "{text}"
+    );
+    let beside = at_end(&with(1, &[]));
+    let text = report_text(&beside, &from_file("list.culeak"), false);
+    assert!(
+        text.contains(&format!(
+            "1 call site held 1 KiB on GPU 0 (peak 8 MiB) when the script ended\n{unknown}"
+        )),
+        "{text}"
+    );
+    assert!(text.ends_with(next), "{text}");
+    let known = at_end(&with(0, &["CuPy"]));
+    let text = headline(&known, &Options::default());
+    assert!(
+        text.starts_with("nothing held when the script ended: ") && text.contains("; pools held 8 MiB"),
+        "{text}"
+    );
+
+    let unknown = "\n8 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy";
+    let options = culeak::analysis::diff::Options::default();
+    let diff = plain(|out| super::diff::write(&Diff::of(&full, &beside, &options), false, false, out));
+    assert!(diff.contains(unknown), "{diff}");
+}
+
+#[test]
 fn golden_report_of_an_out_of_memory_snapshot() {
     let mut sample = super::sample::training().running();
     let tensor = 1;

@@ -78,6 +78,7 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         parts::tally(first.held),
         parts::tally(running.held)
     )?;
+    parts::opaque_pools(out, &trend.opaque_pools)?;
     if trend.too_few {
         let needed = trend.points_needed;
         let few = format!("too few snapshots to judge: {needed} of one process are needed");

@@ -4,7 +4,7 @@ use super::*;
 
 /// `words` for a report of leaky.json.
 fn filtered(words: &[&str]) -> Value {
-    json(folder().path(), &[&["report", "leaky.json", "--json"], words].concat())
+    json(folder().path(), &[&["report", "pool.json", "--json"], words].concat())
 }
 
 fn held(report: &Value) -> u64 {
@@ -15,7 +15,7 @@ fn held(report: &Value) -> u64 {
         .sum()
 }
 
-/// Held by leaky.json: 1152 MiB by Trainer::step, 64 MiB pinned, 12 KiB managed; 40 MiB are cached.
+/// Held by pool.json: 1152 MiB by Trainer::step, 64 MiB pinned, 12 KiB managed; 40 MiB are cached.
 const ALL: u64 = (1152 + 64) * MIB + 3 * 4096;
 
 #[test]
@@ -58,7 +58,7 @@ fn a_filter_applies_to_rows_by_size() {
 #[test]
 fn since_leaves_out_what_was_allocated_before_the_mark() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut snapshot = leaky();
+    let mut snapshot = leaky_without_pool();
     // Records are made a second apart from second 10 on.
     snapshot.marks.push(Mark {
         time_ns: 20_000_000_000,

@@ -34,14 +34,21 @@ pub struct JudgedObjects<'a> {
     pub to_blame: bool,
 }
 
+impl Limits {
+    /// Only objects without an address have limits, so memory is not judged.
+    pub(super) fn are_of_objects(&self, at_boundary: bool, against_baseline: bool) -> bool {
+        let without = Limits {
+            max_objects: BTreeMap::new(),
+            ..self.clone()
+        };
+        !self.max_objects.is_empty() && !at_boundary && without.allow_nothing(against_baseline)
+    }
+}
+
 impl Verdict<'_> {
     /// Only objects without an address have limits, so memory is not judged.
     pub fn judges_only_objects(&self) -> bool {
-        let without = Limits {
-            max_objects: BTreeMap::new(),
-            ..self.limits.clone()
-        };
-        !self.limits.max_objects.is_empty() && self.boundary.is_none() && without.allow_nothing(self.baseline)
+        self.limits.are_of_objects(self.boundary.is_some(), self.baseline)
     }
 
     /// The judged objects of each kind that has a limit.

@@ -108,6 +108,63 @@ fn pools_are_judged_only_on_request_and_otherwise_counted_as_ignored() {
 }
 
 #[test]
+fn a_pool_whose_blocks_are_unknown_prevents_a_verdict_unless_that_is_accepted() {
+    let mut sample = Sample::new();
+    let cupy = ("", "", "/venv/cupy/cuda/memory.so");
+    let pool = sample.stack(&[sample::RUNTIME, cupy, sample::MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", 8 * MIB, 1, pool);
+    let snapshot = sample.finish(0, 0);
+    let undecided = |rules: &Rules| {
+        let verdict = verdict(&snapshot, rules);
+        assert!(
+            verdict.breaches.is_empty() || rules.limits.judge_pools,
+            "{:?}",
+            verdict.breaches
+        );
+        let sentences: Vec<String> = verdict.unseen.iter().map(Unseen::sentence).collect();
+        sentences
+    };
+    let with_limits = |limits: Limits| undecided(&limits.into()).len();
+    assert_eq!(
+        undecided(&Rules::default()),
+        [
+            "cannot be judged: 8 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy, which needs \
+             culeak's Python package; or judge the whole pool with --judge-pools, or accept it with --allow-losses"
+        ]
+    );
+    let unless = |change: fn(&mut Limits)| {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        with_limits(limits)
+    };
+    assert_eq!(unless(|limits| limits.kinds = vec![Kind::Device]), 1);
+    assert_eq!(unless(|limits| limits.kinds = vec![Kind::Block]), 1, "its blocks");
+    assert_eq!(unless(|limits| limits.kinds = vec![Kind::HostPinned]), 0);
+    assert_eq!(unless(|limits| limits.allow_losses = true), 0);
+    assert_eq!(unless(|limits| limits.judge_pools = true), 0);
+    // Limits that the whole pool would keep.
+    assert_eq!(unless(|limits| limits.max_leaked = Some(8 * MIB - 1)), 1);
+    assert_eq!(unless(|limits| limits.max_leaked = Some(8 * MIB)), 0);
+    assert_eq!(unless(|limits| limits.max_per_site = Some(8 * MIB - 1)), 1);
+    assert_eq!(unless(|limits| limits.max_per_site = Some(8 * MIB)), 0);
+    assert_eq!(
+        unless(|limits| limits.max_count = Some(1_000_000)),
+        1,
+        "any number of blocks"
+    );
+    assert_eq!(unless(|limits| limits.per_kind = [(Kind::HostPinned, 0)].into()), 0);
+    assert_eq!(
+        unless(|limits| limits.max_objects = [(Kind::Stream, 1)].into()),
+        0,
+        "no memory is judged"
+    );
+    assert!(
+        undecided(&with(Limits::default(), "leak:cupy/cuda/memory")).is_empty(),
+        "suppressed"
+    );
+}
+
+#[test]
 fn the_largest_site_is_first() {
     let snapshot = sample::leaky();
     let verdict = verdict(&snapshot, &Rules::default());

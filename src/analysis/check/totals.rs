@@ -352,6 +352,10 @@ impl Sum {
             count: figure(tally.count),
         }
     }
+
+    pub fn most_bytes(&self) -> u64 {
+        self.bytes.most
+    }
 }
 
 /// A figure and the range in which the truth is.

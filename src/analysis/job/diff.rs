@@ -22,6 +22,7 @@ use super::change::{self, Apart, Range, Verdict};
 use super::parallel::{Compared, Finding, groups, look_at};
 use super::sites::{ProcessRow, ProcessSums, Site, SiteId, SiteSum, Sites};
 use super::{Options, Unreadable};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 
@@ -73,6 +74,8 @@ pub struct JobDiff {
     pub hidden_sites: usize,
     /// Call sites that did not change in any process.
     pub unchanged_sites: usize,
+    /// Pools of the later side whose blocks were not recorded: what changed in them is unknown.
+    pub opaque_pools: Vec<OpaquePool>,
     pub warnings: Vec<String>,
 }
 
@@ -263,6 +266,10 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         kinds: Vec::new(),
         held_before: Tally::total(pairs.iter().map(|pair| pair.before.held)),
         held_after: Tally::total(pairs.iter().map(|pair| pair.after.held)),
+        opaque_pools: {
+            let of_pairs = pairs.iter().flat_map(|pair| &pair.after.opaque_pools);
+            OpaquePool::merged(of_pairs.cloned())
+        },
         pairs,
         only_before,
         only_after,

@@ -15,6 +15,7 @@ use super::shared::{self, SharedPart};
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::Key;
 use crate::analysis::report::{Report, is_finished};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
@@ -300,6 +301,8 @@ pub struct ProcessRow {
     pub held: Tally,
     /// Memory of caching allocators.
     pub pools: Tally,
+    /// The part of it whose blocks were not recorded.
+    pub opaque_pools: Vec<OpaquePool>,
     /// The sum of the exact peaks of its devices.
     pub peak_bytes: u64,
     /// What the driver reports beyond everything that is known; `None` if the driver was not asked.
@@ -350,6 +353,7 @@ impl ProcessRow {
             devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
             held: Tally::default(),
             pools: Tally::default(),
+            opaque_pools: Vec::new(),
             peak_bytes: peaks.fold(0, |sum, peak| sum.saturating_add(peak.peak_bytes)),
             unexplained_bytes: None,
             failed: failed(snapshot),
@@ -437,6 +441,7 @@ impl ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = ProcessRow::of(snapshot, source);
         let mut sums = Sums::default();
+        let mut opaque_pools = Vec::new();
         for group in &groups.all {
             let known = named.get(group.stack);
             if known.is_none() && !group.is_left_out {
@@ -452,6 +457,9 @@ impl ProcessSums {
                 _ if level == Level::Held => row.held.join(group.tally()),
                 _ => row.pools.join(group.tally()),
             }
+            if let Some(owner) = allocator.filter(|_| level == Level::Cached) {
+                opaque_pools.push(OpaquePool::new(owner, kind.place() == Place::Host, group.tally()));
+            }
             if let Some(known) = known
                 && level.is_listed()
                 && !group.is_left_out
@@ -461,6 +469,7 @@ impl ProcessSums {
                 add(&mut sums, (site, known.path), group.at_stack(), scatter);
             }
         }
+        row.opaque_pools = OpaquePool::merged(opaque_pools);
         ProcessSums {
             row,
             sites: by_site(sums),
@@ -473,6 +482,7 @@ impl ProcessSums {
     pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
         let mut row = ProcessRow::of(snapshot, report.source.clone());
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
+        row.opaque_pools.clone_from(&report.opaque_pools);
         row.held_is_estimated = report.totals_estimated;
         let unexplained: Option<Vec<i128>> = report.ledger.devices.iter().map(|device| device.unexplained).collect();
         row.unexplained_bytes = unexplained.filter(|all| !all.is_empty()).map(|all| all.iter().sum());

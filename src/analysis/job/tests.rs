@@ -51,6 +51,7 @@ pub fn process(member: Member, bytes: &[u64]) -> ProcessSums {
         leaked: true,
         devices: vec![0],
         held,
+        opaque_pools: Vec::new(),
         pools: Tally::default(),
         peak_bytes: held.bytes,
         unexplained_bytes: None,

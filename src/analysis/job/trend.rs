@@ -14,6 +14,7 @@ use super::names::{self, Named};
 use super::outliers::Naming;
 use super::parallel::{Compared, groups};
 use super::sites::Site;
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::trend::{Against, Class, Classes, Evidence, Measure, POINTS_NEEDED, Row, Trend};
@@ -53,6 +54,8 @@ pub struct JobTrend {
     /// Most suspicious first; then those that grow most in all processes together.
     pub sites: Vec<SiteTrend>,
     pub hidden_sites: usize,
+    /// Pools whose blocks were not recorded, in all processes.
+    pub opaque_pools: Vec<OpaquePool>,
     pub warnings: Vec<String>,
 }
 
@@ -130,6 +133,7 @@ pub struct Job {
     processes: Vec<ProcessTrend>,
     sites: Vec<Sums>,
     numbers: HashMap<(crate::analysis::site::Fingerprint, bool, Option<&'static str>), usize>,
+    opaque_pools: Vec<OpaquePool>,
     warnings: Vec<String>,
 }
 
@@ -195,6 +199,7 @@ impl Job {
             full_after: full.min_by(f64::total_cmp),
             identity,
         });
+        self.opaque_pools.extend_from_slice(&trend.opaque_pools);
         for warning in &trend.warnings {
             if self.warnings.len() < WARNINGS && !self.warnings.contains(warning) {
                 self.warnings.push(warning.clone());
@@ -258,6 +263,7 @@ impl Job {
             against,
             processes,
             sites,
+            opaque_pools,
             warnings,
             ..
         } = self;
@@ -301,6 +307,7 @@ impl Job {
             hidden_sites: hidden + all - rows.len(),
             sites: rows,
             processes,
+            opaque_pools: OpaquePool::merged(opaque_pools),
             warnings,
         }
     }

@@ -1,6 +1,8 @@
 //! Warnings with advice, and the command to run next.
 
 use super::*;
+use crate::analysis::boundaries::times;
+use crate::analysis::opaque::recording_command;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
@@ -74,11 +76,9 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
         ));
     }
     if let Some(name) = filter.since.as_deref()
-        && mark_time(snapshot, name).is_none()
+        && let Err(unknown) = times(snapshot, name)
     {
-        warnings.push(format!(
-            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
-        ));
+        warnings.push(format!("--since has no effect: {unknown}"));
     }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
@@ -133,7 +133,14 @@ fn truncated(snapshot: &Snapshot, groups: &Groups) -> Option<u32> {
     stacks.any(hit).then_some(depth)
 }
 
-pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], objects: &Objects, source: &str) -> String {
+pub(super) fn next(
+    snapshot: &Snapshot,
+    totals: &Totals,
+    pools: &[OpaquePool],
+    rows: &[Row],
+    objects: &Objects,
+    source: &str,
+) -> String {
     let pid = snapshot.process.number();
     let is_snapshot = source.ends_with(".json");
     let source = shell_word(source);
@@ -143,6 +150,13 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], objects: 
     if let Some(from) = snapshot.taken.after_ns {
         let (from, to) = (Point::Time(from), Point::Time(snapshot.taken.at_ns));
         return format!("culeak stats {source} --between {from} {to}");
+    }
+    // Most of what there is to know is not in the recording.
+    let unknown = pools.iter().fold(0, |sum: u64, pool| sum.saturating_add(pool.bytes));
+    if unknown > totals.held.total().bytes
+        && let Some(command) = recording_command(pools, &snapshot.process.command_line)
+    {
+        return command;
     }
     let has_several = totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1);
     match &snapshot.taken.point {
@@ -175,14 +189,4 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], objects: 
         return format!("culeak report {source} --objects");
     }
     format!("culeak check {source}")
-}
-
-/// A name, quoted if a shell requires it.
-pub fn shell_word(source: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
-    if !source.is_empty() && source.chars().all(plain) {
-        source.to_owned()
-    } else {
-        format!("'{}'", source.replace('\'', r"'\''"))
-    }
 }

@@ -111,6 +111,8 @@ pub struct RowsOfKinds<'a> {
     pub total: (Tally, Option<Errors>),
     /// All groups by stack, also those that are in no row.
     pub groups: Groups<'a>,
+    /// Pools among the rows whose blocks were not recorded.
+    pub opaque_pools: Vec<OpaquePool>,
 }
 
 impl<'a> RowsOfKinds<'a> {
@@ -119,9 +121,15 @@ impl<'a> RowsOfKinds<'a> {
         let groups = Groups::of(snapshot, stacks);
         let wanted = |group: &Group| kinds.is_empty() || kinds.contains(&group.call.kind);
         let total = groups.total(wanted);
+        let opaque_pools = OpaquePool::among(groups.all.iter().filter(|group| wanted(group)), stacks);
         let groups = groups.by_stack();
         let rows = rows_by(snapshot, stacks, groups.listed().filter(|group| wanted(group)), by);
-        RowsOfKinds { rows, total, groups }
+        RowsOfKinds {
+            rows,
+            total,
+            groups,
+            opaque_pools,
+        }
     }
 }
 

@@ -128,6 +128,11 @@ const CACHES: &[Cache] = &[
     cache("MemoryPool", "cupy/cuda/memory", "CuPy"),
     cache("rmm::mr::pool_memory_resource", "", "RMM"),
     cache("rmm::mr::arena_memory_resource", "", "RMM"),
+    cache("rmm::mr::fixed_size_memory_resource", "", "RMM"),
+    // Since 2026 these are handles of the classes that have the memory.
+    cache("rmm::mr::detail::pool_memory_resource_impl", "", "RMM"),
+    cache("rmm::mr::detail::arena_memory_resource_impl", "", "RMM"),
+    cache("rmm::mr::detail::fixed_size_memory_resource_impl", "", "RMM"),
 ];
 
 /// The owner of the caching allocator that a frame belongs to. A recording is often read where the program's libraries

@@ -63,6 +63,18 @@ pub(super) fn name_in_package(file: &str) -> &str {
         .unwrap_or_else(|| file_name(file))
 }
 
+/// The library that a line belongs to: its package, `Python` for the standard library, `generated code`.
+pub(super) fn library(file: &str) -> &str {
+    if in_package(file) {
+        let first = name_in_package(file).split('/').next().unwrap_or_default();
+        return first.strip_suffix(".py").unwrap_or(first);
+    }
+    match in_standard_library(file) || file.starts_with("<frozen ") {
+        true => "Python",
+        false => "generated code",
+    }
+}
+
 /// Marks the library lines that called the user's outermost line: `threading`, `runpy`, a test runner.
 pub(super) fn fold_outer(frames: &mut [Frame]) {
     let users = |frame: &Frame| frame.is_python() && frame.role == Role::User;
@@ -115,6 +127,19 @@ mod tests {
             assert_eq!(role("get_new_blocks", file), Role::Runtime, "{file}");
         }
         assert_eq!(role("step", "/home/me/adapters/vllm.py"), Role::User);
+    }
+
+    #[test]
+    fn a_line_belongs_to_its_package_or_to_python() {
+        for (file, expected) in [
+            ("/venv/lib/python3.12/site-packages/torch/nn/functional.py", "torch"),
+            ("/venv/lib/python3.12/site-packages/six.py", "six"),
+            ("/usr/lib/python3.11/threading.py", "Python"),
+            ("<frozen importlib._bootstrap>", "Python"),
+            ("<eval_with_key>.7", "generated code"),
+        ] {
+            assert_eq!(library(file), expected, "{file}");
+        }
     }
 
     #[test]

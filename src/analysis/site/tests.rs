@@ -456,3 +456,35 @@ fn the_site_of_a_thread_without_names_is_in_the_users_module() {
     let once = ("__pthread_once_slow", "", "/usr/lib/libc.so.6");
     assert_eq!(site_of(&[RUNTIME, once, USER, MAIN]), "Trainer::step(int)");
 }
+
+#[test]
+fn runs_of_a_librarys_lines_are_one_line_beside_the_users_own() {
+    let package = |file: &str| format!("/venv/lib/python3.12/site-packages/{file}");
+    let lines: Vec<String> = [
+        "torch/_dynamo/a.py:1",
+        "torch/_dynamo/b.py:2",
+        "torch/_inductor/c.py:3",
+        "flax/d.py:4",
+        "flax/e.py:5",
+    ]
+    .iter()
+    .map(|file| package(file))
+    .collect();
+    let mut sample = Sample::new();
+    let library: Vec<_> = lines.iter().map(|line| ("call", line.as_str(), PYTHON)).collect();
+    let step = ("step", "/home/me/train.py:9", PYTHON);
+    let with_user = sample.stack(&[&library[..], &[step]].concat());
+    let without = sample.stack(&library);
+    let snapshot = sample.finish(0, 0);
+    let stacks = CallStacks::of(&snapshot);
+    let shown = |stack| {
+        let lines = stacks.get(Some(stack)).folded();
+        let text = |line: &Line<&Frame>| match line {
+            Line::Frame(frame) => frame.short_place().unwrap_or_default(),
+            Line::Folded { library, frames } => format!("{library} {frames}"),
+        };
+        lines.iter().map(text).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(with_user), ["torch 3", "d.py:4", "e.py:5", "train.py:9"]);
+    assert_eq!(shown(without).len(), 5, "nothing else says where the memory comes from");
+}

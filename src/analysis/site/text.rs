@@ -41,6 +41,9 @@ pub struct SiteFrame {
     pub role: Role,
     /// Whether this frame is the call site.
     pub site: bool,
+    /// As [`super::Frame::python_library`].
+    #[serde(skip)]
+    pub python_library: Option<String>,
 }
 
 impl Site {
@@ -53,6 +56,7 @@ impl Site {
             module: frame.module_name().to_owned(),
             role: frame.role,
             site: Some(frame) == site,
+            python_library: frame.python_library().map(str::to_owned),
         });
         Site {
             label: site.map_or_else(|| "(no stack)".to_owned(), |site| plain(&site.name()).into_owned()),

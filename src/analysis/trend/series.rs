@@ -77,6 +77,10 @@ pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
             && (segments.iter()).all(|segment| compared(segment, &points, against).len() < POINTS_NEEDED),
         hidden_rows: all - rows.len(),
         warnings: warnings(summaries, &points, against),
+        opaque_pools: (summaries.iter().rev())
+            .find(|summary| !summary.at_end)
+            .or(summaries.last())
+            .map_or_else(Vec::new, |summary| summary.opaque_pools.clone()),
         processes,
         points,
         rows,

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::Options;
 use crate::analysis::function_name::plain;
 use crate::analysis::objects;
+use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::Key;
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Row, RowsOfKinds, Tally, device_name, is_finished};
@@ -34,6 +35,7 @@ pub struct Summary {
     pub(super) rows: Vec<SummaryRow>,
     /// The memory of all rows, if they are estimates from sampled stacks and it is not.
     pub(super) exact: Option<Tally>,
+    pub(super) opaque_pools: Vec<OpaquePool>,
     /// Whether the objects of this snapshot are known.
     pub(super) objects_known: bool,
     pub(super) devices: Vec<DeviceSummary>,
@@ -78,6 +80,7 @@ impl Summary {
         let RowsOfKinds {
             rows,
             total: (total, errors),
+            opaque_pools,
             ..
         } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
         let objects = objects::rows(snapshot, &stacks, &options.kinds, options.by);
@@ -114,6 +117,7 @@ impl Summary {
                 )
                 .collect(),
             exact: (snapshot.sampling.is_some() && errors.is_none()).then_some(total),
+            opaque_pools,
             objects_known: snapshot.objects_known,
             devices: devices(snapshot),
             lost_allocations: snapshot.losses.lost_allocations,

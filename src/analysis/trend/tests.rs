@@ -60,6 +60,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             // A snapshot contains no site that holds nothing.
             rows: if count > 0 { vec![row] } else { Vec::new() },
             exact: None,
+            opaque_pools: Vec::new(),
             objects_known: true,
             devices: vec![DeviceSummary {
                 label: "GPU 0".to_owned(),

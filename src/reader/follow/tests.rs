@@ -9,6 +9,7 @@ use super::super::read;
 use super::super::tests::{Folder, Stops, change_places, entry, key, move_places, record};
 use super::*;
 use crate::analysis::tally::Tally;
+use crate::kind::Kind;
 use crate::lockfree::table::{Key, Space};
 use crate::recording::{ModuleSeen, Recording};
 use crate::snapshot::Location;

@@ -394,11 +394,14 @@ impl Walk<'_, '_> {
     }
 
     /// Whether the word that equals the start of this block may be the end of the block before it: the beginning of that one is
-    /// beside it, as in a `std::span`, and it is not an array of blocks.
+    /// beside it, as in a `std::span`, and it is not an array of blocks, or an element of a vector. (Vectors of spans are rare.)
     pub(super) fn may_be_end(&self, from: NodeId, edge: Edge, block: usize) -> bool {
         let Some(before) = self.index.adjacent(block) else {
             return false;
         };
+        if self.is_in_vector(from, edge) {
+            return false;
+        }
         let start = match self.graph.root(from) {
             _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
             Some(Root::Native {
@@ -419,6 +422,29 @@ impl Walk<'_, '_> {
             (Some((further, false)), near) if further == before => !is_other(near) && !is_other(pointed(1)),
             _ => false,
         }
+    }
+
+    /// Whether the word is one of the elements of a `std::vector`, in native memory or in a variable.
+    fn is_in_vector(&self, from: NodeId, edge: Edge) -> bool {
+        if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
+            return false;
+        }
+        let Some((owner, field)) = self.graph.parent(from) else {
+            return false;
+        };
+        let start = match self.graph.root(owner) {
+            Some(Root::Native {
+                root: NativeRoot::Registers { .. },
+                ..
+            }) => return false,
+            Some(Root::Native { start, .. }) => *start,
+            None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
+            _ => return false,
+        };
+        let chunk = self.native.chunk(self.copy, self.graph.address(from));
+        let place = start.wrapping_add(field.index() * 8);
+        let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
+        used.is_some_and(|used| edge.index() * 8 < used)
     }
 
     pub(super) fn words(&mut self, from: NodeId, range: Range<u64>) {

@@ -10,6 +10,11 @@ static struct span {
     uint64_t begin, end, limit;
 } *volatile span, *volatile full, *volatile cursor, *volatile known;
 static uint64_t *volatile array;
+/* As a std::vector lays out its members: in heap memory, and in a variable. */
+static struct vector {
+    uint64_t *begin, *end, *limit;
+} *volatile vector;
+static volatile struct vector sized;
 static volatile uint64_t own;
 static uint64_t next = (uint64_t)0x7f << 40;
 
@@ -44,6 +49,16 @@ __attribute__((noinline)) static void fill(void) {
     begin = block("known-begin", "Held");
     own = block("known-end", "Held");
     known = made(begin, own, 0);
+    next += 1 << 20;
+    vector = calloc(1, sizeof *vector);
+    uint64_t *pointers = calloc(2, 8);
+    *vector = (struct vector){pointers, pointers + 2, pointers + 2};
+    for (int place = 0; place < 2; place++) pointers[place] = block("vector", "Held");
+    next += 1 << 20;
+    /* Elements are a pointer and a size. */
+    uint64_t *buffers = calloc(6, 8);
+    sized.begin = buffers, sized.end = buffers + 6, sized.limit = buffers + 6;
+    for (int place = 0; place < 6; place += 2) buffers[place] = block("sized", "Held"), buffers[place + 1] = 4096;
     next += 1 << 20;
     array = calloc(5, 8);
     for (int place = 0; place < 5; place++) array[place] = block("array", "Held");

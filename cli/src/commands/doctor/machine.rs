@@ -178,15 +178,15 @@ pub fn config_file() -> Vec<Finding> {
 }
 
 /// Separate debug files; without them, names come from the symbols of the programs.
-pub fn symbols() -> Vec<Finding> {
+pub fn symbols() -> Finding {
     let system = Path::new("/usr/lib/debug/.build-id");
-    vec![Finding::ok(
+    Finding::ok(
         "symbols",
         match system.is_dir() {
             true => "from the programs and from /usr/lib/debug",
             false => "from the programs; /usr/lib/debug has no debug files",
         },
-    )]
+    )
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use super::Finding;
 use crate::launch::preload::{self, Obstacle};
+use crate::options::NameArgs;
+use crate::symbolize::has_lines;
 
 /// Examines the program, which is the first word, as `culeak run` does.
 pub fn program(words: &[OsString]) -> Vec<Finding> {
@@ -28,6 +30,32 @@ pub fn program(words: &[OsString]) -> Vec<Finding> {
     findings
         .map(|obstacle| Finding::fail(typed.clone(), obstacle.what(), remedy(obstacle, &found.executable)))
         .collect()
+}
+
+/// Whether call sites in the program will have lines; `None` if no program is named, or it is an interpreter or the system's own.
+pub fn symbols(words: &[OsString]) -> Option<Finding> {
+    let (command, arguments) = words.split_first()?;
+    let executable = preload::examine(command, arguments).ok()?.executable;
+    let name = executable.file_name()?.to_string_lossy().into_owned();
+    let is_of_system = ["/usr/bin", "/usr/sbin", "/usr/lib", "/bin", "/sbin"]
+        .iter()
+        .any(|folder| executable.starts_with(folder));
+    if is_of_system || name.starts_with("python") {
+        return None;
+    }
+    Some(
+        match has_lines(&executable, &NameArgs::default().places(None).debug_dirs)? {
+            true => Finding::ok(
+                "symbols",
+                format_args!("{name} has debug information: call sites have lines"),
+            ),
+            false => Finding::warn(
+                "symbols",
+                format_args!("{name} has no debug information: call sites have no lines"),
+                "build it with -g, or point --debug-dir of culeak report at its debug files",
+            ),
+        },
+    )
 }
 
 /// Programs whose only purpose is to start another one with other privileges.
@@ -73,6 +101,27 @@ fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
 mod tests {
     use super::super::tests::text_of;
     use super::*;
+
+    #[test]
+    fn a_program_without_debug_information_is_a_warning() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("main.c"), "int main(void) { return 0; }\n").expect("written");
+        let looked_at = |name: &str, flags: &[&str]| {
+            let mut compiler = std::process::Command::new("cc");
+            compiler.args(flags).arg("-o").arg(path(name)).arg(path("main.c"));
+            assert!(compiler.status().is_ok_and(|status| status.success()), "{flags:?}");
+            text_of(symbols(&[path(name).into()]).as_slice())
+        };
+        let without = "has no debug information: call sites have no lines → build it with -g, or point --debug-dir";
+        assert_eq!(
+            looked_at("train", &["-g"]),
+            "Ok symbols: train has debug information: call sites have lines → \n"
+        );
+        assert!(looked_at("bare", &[]).starts_with(&format!("Warn symbols: bare {without}")));
+        assert!(looked_at("stripped", &["-s"]).starts_with(&format!("Warn symbols: stripped {without}")));
+        assert!(symbols(&["sh".into()]).is_none(), "the system's own");
+    }
 
     #[test]
     fn each_obstacle_has_a_command_and_an_ordinary_program_none() {

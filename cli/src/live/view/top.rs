@@ -184,8 +184,20 @@ fn percent(used: &Used) -> u128 {
 /// The held memory, in the report's terms.
 fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let rows = &state.rows;
+    let of_pools = rows.opaque_pools.iter().map(|pool| {
+        let how = pool.remedy.iter().map(|remedy| format!(" (record with {remedy})"));
+        let (size, host) = (units::bytes(pool.bytes), if pool.on_host { " on host" } else { "" });
+        format!(
+            "{size} in {}'s pool{host}: use unknown{}",
+            pool.owner,
+            how.collect::<String>()
+        )
+    });
+    let of_pools = of_pools.collect::<Vec<_>>().join(", ");
     let (word, style) = match reading.finished {
         true if rows.held.count > 0 => ("leaked ", palette.bad),
+        // Nothing else is known.
+        _ if rows.held.count == 0 && !of_pools.is_empty() => ("", palette.warning),
         true => ("nothing leaked", palette.good),
         false if rows.held.count > 0 => ("holds ", palette.bold),
         false => ("nothing held", palette.bold),
@@ -199,8 +211,14 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
         let on_host = units::bytes(rows.held_on_host.bytes);
         spans.push(Span::raw(format!(" ({on_host} on host)")));
     }
-    if rows.cached.count > 0 {
-        spans.push(Span::raw(format!(", {} in pools", units::bytes(rows.cached.bytes))));
+    if !of_pools.is_empty() {
+        let comma = if rows.held.count > 0 { ", " } else { "" };
+        spans.push(Span::styled(format!("{comma}{of_pools}"), palette.warning));
+    }
+    let opaque = rows.opaque_pools.iter().map(|pool| pool.bytes);
+    let known = opaque.fold(rows.cached.bytes, u64::saturating_sub);
+    if known > 0 {
+        spans.push(Span::raw(format!(", {} in pools", units::bytes(known))));
     }
     if reading.failed.count > 0 {
         let failed = plural(reading.failed.count, "call", "calls");

@@ -110,6 +110,7 @@ mod tests {
             end: start + 0x1000,
             first_seen_ns: 0,
             unloaded_ns: None,
+            bare: false,
         };
         let modules = [module("/tmp/gone.so", 0x1000), module("/opt/app", 0x40_0000)];
         assert!(are_mapped(&modules, |at| (at == 0x40_0000).then_some("/opt/app (deleted)")));

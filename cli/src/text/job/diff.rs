@@ -76,6 +76,7 @@ fn headline(diff: &JobDiff, out: &mut dyn Write) -> io::Result<()> {
         units::bytes(diff.held_before.bytes),
         units::bytes(diff.held_after.bytes),
     )?;
+    parts::opaque_pools(out, &diff.opaque_pools)?;
     for (rows, word) in [(&diff.only_before, "before"), (&diff.only_after, "after")] {
         if !rows.is_empty() {
             writeln!(out, "{}", Styled(WARN, lone(rows, word)))?;

@@ -72,6 +72,7 @@ fn headline(trend: &JobTrend, out: &mut dyn Write) -> io::Result<()> {
         units::bytes(total(|process| process.first).bytes),
         units::bytes(total(|process| process.last).bytes)
     )?;
+    parts::opaque_pools(out, &trend.opaque_pools)?;
     let needed = trend.points_needed;
     if trend.judged == 0 {
         let what = match trend.against {

@@ -3,12 +3,13 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
+use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Report, Tally};
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState};
 
 use crate::escape::Escaped;
-use crate::text::parts::{BAD, BOLD, GOOD, Styled};
+use crate::text::parts::{BAD, BOLD, GOOD, Styled, WARN};
 use crate::text::units::{self, plural};
 use crate::text::{objects, parts};
 
@@ -33,6 +34,10 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let filtered = report.filter.is_some();
     let has_peaks = !filtered && report.taken.point != Some(Point::Peak);
     let peak = if has_peaks { peaks(report) } else { String::new() };
+    // Without a word on them, nothing would seem to be held.
+    if held.count == 0 && !report.opaque_pools.is_empty() {
+        return opaque_pools(report, out);
+    }
     if filtered && held.count == 0 {
         let word = if report.finished { "leaked" } else { "held" };
         let nothing = format!("no {word} memory passes the filter{}", when(report));
@@ -77,7 +82,25 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, sentence),
         pools(report),
         if filtered { " (filtered)" } else { "" }
-    )
+    )?;
+    opaque_pools(report, out)
+}
+
+/// One line for each pool of which an unknown part is in use. Beside other memory, those are left out whose blocks cannot be
+/// recorded.
+fn opaque_pools(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let when = report.when.as_ref().map(|when| Escaped(when).to_string());
+    let when = when.or(report.finished.then(|| "at exit".to_owned()));
+    for pool in shown_pools(report) {
+        writeln!(out, "{}", Styled(WARN, pool.sentence(when.as_deref())))?;
+    }
+    Ok(())
+}
+
+fn shown_pools<'r>(report: &'r Report) -> impl Iterator<Item = &'r OpaquePool> {
+    let holds_nothing = report.totals.held.total().count == 0;
+    let pools = report.opaque_pools.iter();
+    pools.filter(move |pool| holds_nothing || pool.remedy.is_some())
 }
 
 /// `held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed`, if
@@ -100,6 +123,7 @@ fn end_and_exit(report: &Report) -> Option<String> {
         EndOf::Main => ("main returned", "exit handlers"),
     };
     let held = match end.held {
+        Tally { count: 0, .. } if !report.opaque_pools.is_empty() => "nothing outside pools".to_owned(),
         Tally { count: 0, .. } => "nothing".to_owned(),
         held => parts::tally(held),
     };
@@ -171,13 +195,14 @@ pub(super) fn call_sites(report: &Report) -> (Style, String) {
     (style, sites)
 }
 
-/// `; pools hold 40 MiB`. A pool is not leaked.
+/// `; pools hold 40 MiB`, without those that have a line of their own. A pool is not leaked.
 fn pools(report: &Report) -> String {
-    match report.totals.pool {
-        Tally { count: 0, .. } => String::new(),
-        pool => {
+    let others = shown_pools(report).fold(report.totals.pool.bytes, |sum, pool| sum.saturating_sub(pool.bytes));
+    match others {
+        0 => String::new(),
+        bytes => {
             let verb = if report.when.is_some() { "held" } else { "hold" };
-            format!("; pools {verb} {}", units::bytes(pool.bytes))
+            format!("; pools {verb} {}", units::bytes(bytes))
         }
     }
 }

@@ -38,10 +38,14 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     row(
         word,
         match held.total() {
+            Tally { count: 0, .. } if !report.opaque_pools.is_empty() => "nothing outside pools".to_owned(),
             Tally { count: 0, .. } => "nothing".to_owned(),
             total => format!("{about}{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
     );
+    if !report.bare_modules.is_empty() {
+        row("names", without_debug_information(&report.bare_modules));
+    }
     if let Some(sampling) = report.sampling {
         row("stacks", sampled(sampling, report.totals_estimated));
     }
@@ -156,6 +160,27 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     rows.extend(marks(report));
     rows.push(("process", parts::process(&report.process)));
     rows
+}
+
+/// `train has no debug information; build it with -g, or point --debug-dir at its debug files`.
+fn without_debug_information(modules: &[&str]) -> String {
+    const NAMED: usize = 3;
+    let mut names: Vec<String> = modules
+        .iter()
+        .take(NAMED)
+        .map(|name| Escaped(name).to_string())
+        .collect();
+    if modules.len() > NAMED {
+        names.push(format!("{} more", modules.len() - NAMED));
+    }
+    let (have, them, their) = match modules.len() {
+        1 => ("has", "it", "its"),
+        _ => ("have", "them", "their"),
+    };
+    format!(
+        "{} {have} no debug information; build {them} with -g, or point --debug-dir at {their} debug files",
+        names.join(", ")
+    )
 }
 
 /// What is estimated in a report of sampled stacks. `totals`: the totals too.

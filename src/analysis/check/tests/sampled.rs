@@ -281,8 +281,7 @@ fn exact_totals_do_not_contain_pools_that_chosen_blocks_show() {
     recording
         .holds(0, 64 * KIB, 100, || false)
         .holds(0, 20 * MIB, 1, || true);
-    let limit = most_bytes(20 * MIB);
-    let rules = Rules::from(limit);
+    let rules = Rules::from(most_bytes(20 * MIB));
     let passes = |recording: &Recording| {
         let verdict = verdict(&recording.snapshot, &rules);
         verdict.outcome
