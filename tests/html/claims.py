@@ -15,7 +15,7 @@ from playwright.sync_api import expect, sync_playwright
 sys.path.insert(0, str(Path(__file__).parent))
 import over_time  # noqa: E402
 from snapshots import HOSTILE  # noqa: E402
-from tab import CHROMIUM, CULEAK, FOLDER, Tab, culeak, size_of, tab, timed, write  # noqa: E402
+from tab import CHROMIUM, CULEAK, FOLDER, Tab, culeak, size_of, tab, timed, write, written  # noqa: E402
 
 MOST_BYTES = 10 * 1000 * 1000
 MOST_SECONDS = 2.0
@@ -23,7 +23,7 @@ MOST_SECONDS = 2.0
 
 def the_numbers_are_those_of_json_and_the_terminal(browser):
     report = json.loads(culeak("report", "training.json", "--json"))
-    with tab(browser, write("training", "report", "training.json")) as t:
+    with tab(browser, written("training")) as t:
         shown = [(int(row.locator("[data-bytes]").get_attribute("data-bytes")), int(row.locator("[data-count]").get_attribute("data-count")))
                  for row in t.rows().all()]
         assert shown == [(row["bytes"], row["count"]) for row in report["rows"]], shown
@@ -46,20 +46,20 @@ def the_numbers_are_those_of_json_and_the_terminal(browser):
 def estimates_are_marked_as_in_the_terminal(browser):
     lines = re.findall(r"^ +((?:≈ )?\d\S* \w+(?: ± \d\S* \w+)?)  in +((?:≈ )?[\d,]+ \w+) ", culeak("report", "sampled.json", "--top", "0"), re.M)
     assert any("±" in size for size, _ in lines) and any("±" not in size for size, _ in lines), lines
-    with tab(browser, write("sampled", "report", "sampled.json")) as t:
+    with tab(browser, written("sampled")) as t:
         cells = [tuple(text.strip() for text in row.locator("td").all_inner_texts()[:2]) for row in t.rows().all()]
         assert cells == lines, (cells, lines)
         t.page.get_by_role("button", name="helper").click()
         detail = t.page.locator("td.detail").inner_text()
         assert re.search(r"≈ [\d,]+ bytes ± \S+ KiB in ≈ \d+ blocks", detail), detail
     report = json.loads(culeak("diff", "before.json", "sampled.json", "--json"))
-    with tab(browser, write("sampled-diff", "diff", "before.json", "sampled.json")) as t:
+    with tab(browser, written("sampled-diff")) as t:
         shown = ["±" in row.locator("[data-bytes]").inner_text() for row in t.rows().all()]
         assert shown == ["estimated" in row for row in report["rows"]] and any(shown), shown
 
 
 def a_click_zooms_and_escape_comes_back(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         t.frame("load_weights").click()
         width = t.frame("load_weights").bounding_box()["width"]
         assert width > 1200, width
@@ -71,7 +71,7 @@ def a_click_zooms_and_escape_comes_back(browser):
 
 
 def a_search_marks_frames_and_filters_rows(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         t.page.keyboard.press("/")
         t.page.keyboard.type("LINEAR.forward")
         t.until("document.querySelector('.result').textContent.includes('1 frame ')")
@@ -88,7 +88,7 @@ def a_search_marks_frames_and_filters_rows(browser):
 
 
 def the_graph_can_be_inverted_and_coloured_by_kind(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         assert t.names()[1].startswith("<module>")
         t.page.get_by_label("Inverted").check()
         assert t.names()[1].startswith("Trainer::step"), t.names()
@@ -103,7 +103,7 @@ def the_graph_can_be_inverted_and_coloured_by_kind(browser):
 
 def one_kind_of_memory_can_be_selected(browser):
     report = json.loads(culeak("report", "training.json", "--json"))
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         t.page.get_by_label("Kind", exact=True).select_option("tensor")
         tensors = [row for row in report["rows"] if "tensor" in row["kinds"]]
         assert [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()] == [row["bytes"] for row in tensors]
@@ -119,19 +119,19 @@ def one_kind_of_memory_can_be_selected(browser):
 
 
 def colours_show_the_owner(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         t.page.get_by_label("Colour", exact=True).select_option("owner")
         legend = t.page.locator(".legend").inner_text()
         assert "PyTorch" in legend and "the program itself" in legend, legend
         colour = lambda name: t.frame(name).evaluate("box => getComputedStyle(box).backgroundColor")  # noqa: E731
         assert colour("Attention.forward") == colour("Linear.forward") != colour("Trainer::step")
-    with tab(browser, write("ways", "report", "ways.json")) as t:
+    with tab(browser, written("ways")) as t:
         assert t.page.get_by_label("Colour", exact=True).locator("option").all_inner_texts() == ["module", "kind of memory"]
         assert t.page.get_by_label("Kind", exact=True).count() == 0
 
 
 def all_stacks_of_a_row_are_shown_on_demand(browser):
-    with tab(browser, FOLDER / "ways.html") as t:
+    with tab(browser, written("ways")) as t:
         t.page.get_by_role("button", name="grow", exact=True).click()
         stacks = t.page.locator("td.detail ol.stack")
         assert stacks.count() == 5
@@ -144,7 +144,7 @@ def all_stacks_of_a_row_are_shown_on_demand(browser):
 
 
 def printed_pages_have_no_controls(browser):
-    with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
+    with tab(browser, written("training"), color_scheme="dark") as t:
         t.page.emulate_media(media="print")
         assert not t.page.locator(".tools").is_visible() and not t.page.get_by_label("Colours").is_visible()
         assert t.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
@@ -152,7 +152,7 @@ def printed_pages_have_no_controls(browser):
 
 
 def rows_open_and_lead_to_the_graph(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         load = t.page.get_by_role("button", name="load", exact=True)
         load.click()
         detail = t.page.locator("td.detail")
@@ -168,7 +168,7 @@ def rows_open_and_lead_to_the_graph(browser):
 
 
 def everything_can_be_reached_from_the_keyboard(browser):
-    with tab(browser, FOLDER / "training.html") as t:
+    with tab(browser, written("training")) as t:
         focused = lambda: t.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")  # noqa: E731
         press = t.page.keyboard.press
         t.page.keyboard.press("/")
@@ -205,26 +205,46 @@ def everything_can_be_reached_from_the_keyboard(browser):
 
 def colours_follow_the_system_and_the_switch(browser):
     ground = "getComputedStyle(document.body).backgroundColor"
-    with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
+    with tab(browser, written("training"), color_scheme="dark") as t:
         dark = t.page.evaluate(ground)
         t.page.get_by_label("Colours").select_option("light")
         light = t.page.evaluate(ground)
         assert (dark, light) == ("rgb(22, 24, 28)", "rgb(255, 255, 255)"), (dark, light)
-    with tab(browser, FOLDER / "training.html", color_scheme="light") as t:
+    with tab(browser, written("training"), color_scheme="light") as t:
         assert t.page.evaluate(ground) == light
         t.page.get_by_label("Colours").select_option("dark")
         assert t.page.evaluate(ground) == dark
 
 
+def code_has_the_background_of_the_page(browser):
+    backgrounds = """(selector) => Array.from(document.querySelectorAll(selector), (box) => {
+        const colour = (of) => getComputedStyle(of).backgroundColor;
+        while (colour(box) === "rgba(0, 0, 0, 0)") box = box.parentElement;
+        return colour(box);
+    })"""
+    for name in ("training", "diff", "trend", "why", "job"):
+        with tab(browser, written(name), color_scheme="light") as t:
+            for button in t.page.locator(".open").all()[:3]:
+                button.click()
+            seen = set(t.page.evaluate(backgrounds, "th, .code"))
+            # Opened rows are raised.
+            assert "rgb(255, 255, 255)" in seen and seen <= {"rgb(255, 255, 255)", "rgb(245, 246, 248)"}, (name, seen)
+    with tab(browser, written("training")) as t:
+        parts = t.page.locator(".bar span")
+        assert parts.count() > 3
+        for part in parts.all():
+            assert part.evaluate("box => getComputedStyle(box).backgroundColor") != "rgba(0, 0, 0, 0)", part.get_attribute("title")
+
+
 def a_narrow_window_does_not_scroll_sideways(browser):
     for name in ("training", "diff", "trend", "hostile"):
-        with tab(browser, FOLDER / f"{name}.html", viewport={"width": 400, "height": 800}) as t:
+        with tab(browser, written(name), viewport={"width": 400, "height": 800}) as t:
             assert t.page.evaluate("document.documentElement.scrollWidth") <= 400, name
 
 
 def a_diff_shows_what_grew_and_what_shrank(browser):
     diff = json.loads(culeak("diff", "before.json", "after.json", "--json"))
-    with tab(browser, write("diff", "diff", "before.json", "after.json")) as t:
+    with tab(browser, written("diff")) as t:
         shown = [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()]
         assert shown == [row["bytes_delta"] for row in diff["rows"]] and min(shown) < 0 < max(shown), shown
         assert "grown" in t.frame("Trainer::step").get_attribute("class")
@@ -242,7 +262,7 @@ def a_diff_shows_what_grew_and_what_shrank(browser):
 
 def a_trend_shows_the_curve_of_each_call_site(browser):
     trend = json.loads(culeak("trend", "course", "--json"))
-    with tab(browser, write("trend", "trend", "course")) as t:
+    with tab(browser, written("trend")) as t:
         rows = [(row.locator("td").first.inner_text(), int(row.locator("[data-bytes]").get_attribute("data-bytes"))) for row in t.rows().all()]
         assert rows == [(row["class"].replace("_", " "), row["bytes"]["last"]) for row in trend["rows"]], rows
         assert rows[0][0] == "growing" and "grew then bounded" in dict(rows), rows
@@ -289,7 +309,7 @@ def a_trend_of_seconds_has_a_scale_of_seconds(browser):
 
 
 def hostile_names_are_text(browser):
-    with tab(browser, write("hostile", "report", "hostile.json")) as t:
+    with tab(browser, written("hostile")) as t:
         for button in t.page.locator(".open").all():
             button.click()
         t.page.keyboard.press("/")
@@ -302,12 +322,12 @@ def hostile_names_are_text(browser):
         assert HOSTILE[0] in text and HOSTILE[1] in text and "user\\u{202e}gnp.exe" in text
         active = {c for c in text if unicodedata.category(c) in ("Cf", "Zl", "Zp", "Cs") or (unicodedata.category(c) == "Cc" and c != "\n")}
         assert active == set(), active
-    with tab(browser, write("hostile-diff", "diff", "training.json", "hostile.json")) as t:
+    with tab(browser, written("hostile-diff")) as t:
         assert t.page.evaluate("window.hacked") is None and t.page.locator("img").count() == 0
 
 
 def the_policy_forbids_any_load_and_any_markup(browser):
-    with tab(browser, FOLDER / "training.html", silent=False) as t, socket.create_server(("127.0.0.1", 0)) as listener:
+    with tab(browser, written("training"), silent=False) as t, socket.create_server(("127.0.0.1", 0)) as listener:
         violations = """(port) => new Promise((done) => {
             const seen = [];
             document.addEventListener('securitypolicyviolation', (event) => { seen.push(event.effectiveDirective); if (seen.length === 3) done(seen.sort()); });
@@ -331,7 +351,7 @@ def the_policy_forbids_any_load_and_any_markup(browser):
 def without_scripts_the_page_has_the_text(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
-    page.goto((FOLDER / "hostile.html").as_uri())
+    page.goto(written("hostile").as_uri())
     text = page.inner_text("body")
     assert "call sites leak" in text and "not recorded" in text and HOSTILE[0] in text, text[:500]
     assert page.locator("img").count() == 0
@@ -339,7 +359,7 @@ def without_scripts_the_page_has_the_text(browser):
 
 
 def several_processes_are_chosen_from_a_list(browser):
-    with tab(browser, write("several", "report", "training.json", "before.json", "--by", "kind")) as t:
+    with tab(browser, written("several")) as t:
         first = t.page.locator(".headline").inner_text()
         t.page.get_by_label("Process").select_option("1")
         assert t.page.locator(".headline").inner_text() != first
@@ -347,14 +367,7 @@ def several_processes_are_chosen_from_a_list(browser):
 
 
 def a_job_has_its_processes_and_bars_of_each_call_site(browser):
-    job = FOLDER / "job"
-    job.mkdir(exist_ok=True)
-    snapshot = json.loads((FOLDER / "training.json").read_text())
-    for rank in range(8):
-        snapshot["process"]["pid"] = 100 + rank
-        snapshot["process"]["ranks"] = {"RANK": str(rank)}
-        (job / f"{rank}.json").write_text(json.dumps(snapshot))
-    with tab(browser, write("job", "report", "job")) as t:
+    with tab(browser, written("job")) as t:
         tables = t.page.locator("table.rows")
         names = tables.nth(0).locator(".open").all_inner_texts()
         assert [name for name in names if name.startswith("rank")] == [f"rank {rank}" for rank in range(8)], names
@@ -372,7 +385,7 @@ def a_job_has_its_processes_and_bars_of_each_call_site(browser):
 
 def holders_are_shown_below_call_sites_and_as_a_tree(browser):
     why = json.loads(culeak("why", "held.json", "--json"))
-    with tab(browser, write("held", "report", "held.json")) as t:
+    with tab(browser, written("held")) as t:
         row = t.rows().filter(has_text="training_step").first
         row.locator(".open").click()
         holders = t.page.locator(".holders li").all_inner_texts()
@@ -381,7 +394,7 @@ def holders_are_shown_below_call_sites_and_as_a_tree(browser):
         tree = t.page.locator(".retained").first.locator(":scope > li")
         assert [int(node.get_attribute("data-bytes")) for node in tree.all()] == [node["bytes"] for node in why["retainers"] if node["depth"] == 0]
         assert "98 × trainer.history[*] (Batch)" in t.page.locator(".retained").first.inner_text()
-    with tab(browser, write("why", "why", "held.json")) as t:
+    with tab(browser, written("why")) as t:
         assert t.page.locator(".headline").inner_text() == culeak("why", "held.json").splitlines()[0]
         shown = [int(cell.get_attribute("data-bytes")) for cell in t.rows().locator("[data-bytes]").all()]
         assert shown == [origin["bytes"] for origin in why["origins"]], shown
@@ -394,7 +407,7 @@ def holders_are_shown_below_call_sites_and_as_a_tree(browser):
 
 
 def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
-    path = write("large", "report", "large.json", "--by", "stack")
+    path = written("large")
     size = path.stat().st_size
     assert size < MOST_BYTES, size
     context, opened, spent = timed(browser, path)
@@ -411,7 +424,7 @@ def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
 
 
 def an_enormous_stack_is_drawn(browser):
-    with tab(browser, write("deep", "report", "deep.json")) as t:
+    with tab(browser, written("deep")) as t:
         assert len(t.names()) < 1000, len(t.names())
         t.page.get_by_role("button", name="recurse_0", exact=True).click()
         assert "more" in t.page.locator("ol.stack li").last.inner_text()
@@ -441,7 +454,7 @@ def suppressed_memory_is_listed(browser):
 def the_page_goes_to_standard_output_and_over_no_file(browser):
     page = culeak("report", "training.json", "--html", "-")
     assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
-    assert page == (FOLDER / "training.html").read_text(encoding="utf-8")
+    assert page == written("training").read_text(encoding="utf-8")
     refused = subprocess.run([CULEAK, "report", "training.json", "--html", "training.html"], cwd=FOLDER, capture_output=True, text=True)
     assert refused.returncode == 2 and "--force" in refused.stderr, refused
 
@@ -463,6 +476,7 @@ CLAIMS = [
     a_trend_shows_the_curve_of_each_call_site,
     a_trend_of_seconds_has_a_scale_of_seconds,
     hostile_names_are_text,
+    code_has_the_background_of_the_page,
     a_narrow_window_does_not_scroll_sideways,
     the_policy_forbids_any_load_and_any_markup,
     without_scripts_the_page_has_the_text,
@@ -481,7 +495,7 @@ def screenshots(browser, folder):
     for name in ("training", "diff", "trend", "large"):
         for scheme in ("light", "dark"):
             for width in (1280, 400):
-                with tab(browser, FOLDER / f"{name}.html", color_scheme=scheme, viewport={"width": width, "height": 1000}) as t:
+                with tab(browser, written(name), color_scheme=scheme, viewport={"width": width, "height": 1000}) as t:
                     t.page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=name == "trend")
 
 
@@ -490,7 +504,9 @@ def main():
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         print(f"Chromium {browser.version}")
-        for claim in CLAIMS:
+        named = sys.argv[4:]
+        claims = [claim for claim in CLAIMS if not named or claim.__name__ in named]
+        for claim in claims:
             try:
                 claim(browser)
                 print(f"ok      {claim.__name__}")
@@ -501,7 +517,7 @@ def main():
         if folder := os.environ.get("CULEAK_SCREENSHOTS"):
             screenshots(browser, folder)
         browser.close()
-    print(f"{len(CLAIMS) - failed} passed, {failed} failed")
+    print(f"{len(claims) - failed} passed, {failed} failed")
     return 1 if failed else 0
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from tab import FOLDER, culeak, size_of, tab, timed, write
+from tab import culeak, size_of, tab, timed, written
 
 MOST_TIMELINE_BYTES = 20 * 1000 * 1000
 
@@ -21,7 +21,7 @@ def slider(t, name):
 def memory_over_time_has_a_window_that_the_graph_follows(browser):
     report = json.loads(culeak("report", "timeline.culeak", "--json", "--device", "0"))
     held = sum(row["bytes"] for row in report["rows"]), sum(row["count"] for row in report["rows"])
-    with tab(browser, write("timeline", "report", "timeline.culeak")) as t:
+    with tab(browser, written("timeline")) as t:
         total = lambda: t.page.locator("#window-graph .frame").first.get_attribute("aria-label")  # noqa: E731
         everything = window(t)
         # The log has the whole run, so what was allocated in it and is alive at its end is all that is held.
@@ -51,7 +51,7 @@ def memory_over_time_has_a_window_that_the_graph_follows(browser):
 
 
 def memory_over_time_can_be_selected_with_the_mouse(browser):
-    with tab(browser, FOLDER / "timeline.html") as t:
+    with tab(browser, written("timeline")) as t:
         before = window(t)
         area = t.page.locator(".area")
         area.scroll_into_view_if_needed()
@@ -78,7 +78,7 @@ def memory_over_time_can_be_selected_with_the_mouse(browser):
 
 
 def memory_over_time_has_levels_places_and_groups(browser):
-    with tab(browser, FOLDER / "timeline.html", color_scheme="dark") as t:
+    with tab(browser, written("timeline"), color_scheme="dark") as t:
         legend = lambda: t.page.locator(".legend").first.inner_text()  # noqa: E731
         assert "Adam.step (optim.py:20)" in legend(), legend()
         t.page.get_by_label("Stacked by").select_option(label="category")
@@ -93,14 +93,14 @@ def memory_over_time_has_levels_places_and_groups(browser):
         assert window(t)[:2] == [64 << 20, 1], window(t)
         t.page.get_by_label("Colours").select_option("light")
         t.page.wait_for_timeout(100)
-    with tab(browser, FOLDER / "timeline.html", viewport={"width": 400, "height": 800}) as t:
+    with tab(browser, written("timeline"), viewport={"width": 400, "height": 800}) as t:
         assert t.page.evaluate("document.documentElement.scrollWidth") <= 400
         t.page.emulate_media(media="print")
         assert t.page.locator(".area").is_visible()
 
 
 def millions_of_events_open_in_three_seconds(browser):
-    path = write("large-timeline", "report", "large-timeline.culeak")
+    path = written("large-timeline")
     size = path.stat().st_size
     assert size < MOST_TIMELINE_BYTES, size
     context, opened, spent = timed(browser, path)

@@ -74,14 +74,14 @@ function showLedger(ledger, host) {
     const inSum = device.lines.filter((line) => line.in_sum && line.bytes > 0);
     const sum = inSum.reduce((sum, line) => sum + line.bytes, 0);
     const parts = inSum.map((line) => {
-      const part = element("span", { class: line.what, "data-bytes": line.bytes });
+      const part = element("span", { class: "ledger-" + line.what, "data-bytes": line.bytes });
       part.style.width = (100 * line.bytes) / sum + "%";
       part.title = line.size + "  " + line.text;
       return part;
     });
     const spoken = inSum.map((line) => line.size + " " + line.text).join("; ");
     const lines = device.lines.map((line) =>
-      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text, line.details.slice(0, 3).map((text) => element("div", { class: "quiet" }, text)))),
+      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? "ledger-" + line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text, line.details.slice(0, 3).map((text) => element("div", { class: "quiet" }, text)))),
     );
     const name = "GPU " + device.ordinal + (device.name ? "  " + device.name : "");
     return element(
