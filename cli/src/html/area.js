@@ -34,7 +34,7 @@ class AreaChart {
     this.canvas = element("canvas", { role: "img" });
     this.before = element("div", { class: "unselected" });
     this.after = element("div", { class: "unselected" });
-    this.handles = ["Begin of the window", "End of the window"].map((label, nth) => {
+    this.handles = ["Start of the window", "End of the window"].map((label, nth) => {
       const handle = element("div", { class: "handle", role: "slider", tabindex: 0, "aria-label": label, "aria-valuemin": 0, "aria-valuemax": spans.last });
       handle.addEventListener("keydown", (event) => this.key(event, nth));
       return handle;

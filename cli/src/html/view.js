@@ -3,8 +3,9 @@
 
 // The search also filters the tables.
 class View {
-  // `name` is part of the ids of its controls; `title` is its heading.
-  constructor(context, stacks, samples, host, { places, name, title }) {
+  // `name` is part of the ids of its controls. `title` is its heading, if it has one. `finder`: where the search goes that also
+  // filters tables; else it is beside the other controls.
+  constructor(context, stacks, samples, host, { places, name, title, finder }) {
     this.context = context;
     this.stacks = stacks;
     this.tables = [];
@@ -16,13 +17,12 @@ class View {
     for (let n = 0; n < stacks.count; n++) this.starts[n + 1] += this.starts[n];
     this.measure = "bytes";
     this.width = "change";
-    this.colours = this.isDiff ? "change" : "module";
     this.place = -1;
     this.kind = -1;
-    this.build(host, places, name || "", title);
+    this.build(host, places, name || "", title, finder);
   }
 
-  build(host, places, ownName, title) {
+  build(host, places, ownName, title, finder) {
     const { frames } = this.context;
     const choice = (label, options, act) => {
       const made = options.map(([value, text]) => element("option", { value }, text));
@@ -41,7 +41,6 @@ class View {
     this.reset = element("button", { type: "button", disabled: true, onclick: () => this.graph.zoomOut(true) }, "Reset zoom");
     const inverted = element("input", { type: "checkbox", onchange: (event) => this.invert(event.target.checked) });
     const tools = [
-      this.search,
       choice("Width", [["bytes", "bytes"], ["count", "blocks"]], (value) => this.weighAgain(() => (this.measure = value))),
     ];
     if (this.isDiff) {
@@ -50,19 +49,23 @@ class View {
       const named = places.map((place, number) => [String(number), place]);
       tools.push(choice("in", [["-1", "all places"], ...named], (value) => this.weighAgain(() => (this.place = Number(value)))));
     }
+    const finding = [this.search];
     const kinds = Array.from(new Set(this.column("kind"))).sort((a, b) => a - b);
     if (kinds.length > 1) {
       const named = kinds.map((kind) => [String(kind), this.context.header.kinds[kind]]);
-      tools.push(choice("Kind", [["-1", "all kinds"], ...named], (value) => {
+      finding.push(choice("Kind", [["-1", "all kinds"], ...named], (value) => {
         this.weighAgain(() => (this.kind = Number(value)));
         this.find();
       }));
     }
+    finding.push(this.result);
     this.owners = this.rankOwners();
+    this.groups = this.rankGroups();
     const colours = [["module", "module"], ["kind", "kind of memory"]];
     // With a single owner this colouring shows nothing.
     if (this.owners.size > 1) colours.push(["owner", "owner"]);
     if (this.isDiff) colours.unshift(["change", "change"]);
+    this.colours = colours[0][0];
     tools.push(
       choice("Colour", colours, (value) => {
         this.colours = value;
@@ -71,14 +74,14 @@ class View {
       }),
       element("label", {}, inverted, "Inverted"),
       this.reset,
-      this.result,
     );
+    finder?.append(...finding);
     this.legend = element("div", { class: "legend" });
     this.details = element("div", { class: "details" });
     this.canvas = element("div", { class: "graph", id: ownName + "graph" });
     this.scroll = element("div", { class: "scroll" }, this.canvas);
-    this.heading = section(host, title, element("div", { class: "tools" }, tools), this.legend, this.scroll, this.details);
-    this.groups = this.rankGroups();
+    if (title) host.append(element("h2", {}, title));
+    host.append(element("div", { class: "tools" }, finder ? tools : [...finding, ...tools]), this.legend, this.scroll, this.details);
     this.graph = new Graph(this.canvas, this.stacks, frames, {
       point: (node) => this.showDetails(node),
       colour: (node) => this.colour(node),
@@ -87,6 +90,7 @@ class View {
     this.graph.zoomChanged = () => {
       this.reset.disabled = this.graph.zoomed.length === 0;
       this.scroll.scrollTop = 0;
+      this.showDetails(this.graph.top());
     };
   }
 
@@ -101,7 +105,6 @@ class View {
     this.graph.draw();
     this.graph.zoomChanged();
     this.showLegend();
-    this.showDetails(this.graph.root());
     if (this.search.value) this.find();
   }
 
@@ -145,7 +148,6 @@ class View {
     this.graph.invert(inverted);
     this.graph.draw();
     this.graph.zoomChanged();
-    this.showDetails(this.graph.root());
   }
 
   size(node) {
@@ -179,11 +181,16 @@ class View {
     this.details.replaceChildren(...lines);
   }
 
+  // The bytes of each sample; in a diff, those of its change.
+  bytesOfSamples() {
+    return this.isDiff ? this.column("after").map((after, i) => Math.abs(after - this.column("before")[i])) : this.column("bytes");
+  }
+
   // The nine modules with the most bytes in their stacks; each gets a colour.
   rankGroups() {
     const { frames } = this.context;
     const of = this.column("stack");
-    const bytes = this.isDiff ? this.column("after").map((after, i) => Math.abs(after - this.column("before")[i])) : this.column("bytes");
+    const bytes = this.bytesOfSamples();
     const sums = new Map();
     let last = -1;
     let groups = new Set();
