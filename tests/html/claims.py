@@ -135,7 +135,7 @@ def colours_show_the_owner(browser):
         colour = lambda name: t.frame(name).evaluate("box => getComputedStyle(box).backgroundColor")  # noqa: E731
         assert colour("Attention.forward") == colour("Linear.forward") != colour("Trainer::step")
     with tab(browser, written("ways")) as t:
-        assert t.page.get_by_label("Colour", exact=True).locator("option").all_inner_texts() == ["module", "kind of memory"]
+        assert t.page.get_by_label("Colour", exact=True).locator("option").all_inner_texts() == ["call site", "kind of memory"]
         assert t.page.get_by_label("Kind", exact=True).count() == 0
 
 

@@ -75,6 +75,8 @@ class OverTime {
       this.showWindow();
     });
     this.show();
+    // Modules and call sites get their colours by what they have at the peak.
+    if (this.curve) this.spans.live(this.place, this.driver, null, this.curve.peak, this.bytes, this.count);
     this.graph = element("div");
     section(host, "The window, by stack", element("p", {}, this.mode), this.summary, this.hint, this.graph);
     this.view = new View(this.context, stacks, prefix + ".samples", this.graph, { places: [], name: "window-" });
@@ -91,6 +93,7 @@ class OverTime {
     this.curve = this.spans.curve(place, driver);
     const name = (band) => (band.name === null ? formatCount(band.many) + " others" : shorten(this.context.strings[band.name]));
     this.nameOf = name;
+    bands.forEach((band) => (band.label = name(band)));
     this.legend.replaceChildren(...bands.map((band) => element("span", {}, element("span", { class: "swatch " + (band.name === null ? "" : band.colour) }), " " + name(band))));
     const peak = this.curve ? `; peak ${formatBytes(this.curve.peak_bytes)} at ${formatTime(this.spans.times[this.curve.peak], 1e6)}` : "";
     this.chart.show(bands, this.curve, `Memory of ${this.shown.places[place]} over time${peak}`);

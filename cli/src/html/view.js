@@ -61,8 +61,10 @@ class View {
     finding.push(this.result);
     this.owners = this.rankOwners();
     this.groups = this.rankGroups();
-    const colours = [["module", "module"], ["kind", "kind of memory"]];
-    // With a single owner this colouring shows nothing.
+    this.rankSites();
+    const colours = [["site", "call site"], ["kind", "kind of memory"]];
+    // With a single module or owner these would show nothing.
+    if (this.groups.size > 1) colours.unshift(["module", "module"]);
     if (this.owners.size > 1) colours.push(["owner", "owner"]);
     if (this.isDiff) colours.unshift(["change", "change"]);
     this.colours = colours[0][0];
@@ -206,6 +208,38 @@ class View {
     return new Map(ranked.slice(0, 9).map(([group], nth) => [group, nth]));
   }
 
+  // The call site of each stack: its innermost frame in the program's own code, else its innermost frame. The nine call sites
+  // with the most bytes get a colour.
+  rankSites() {
+    const { frames } = this.context;
+    const { starts, frames: all, count } = this.stacks;
+    this.siteOf = new Int32Array(count).fill(-1);
+    for (let stack = 0; stack < count; stack++) {
+      let at = starts[stack + 1] - 1;
+      const innermost = at;
+      while (at > starts[stack] && !frames.isUsers(all[at])) at--;
+      if (innermost >= starts[stack]) this.siteOf[stack] = all[frames.isUsers(all[at]) ? at : innermost];
+    }
+    const sums = new Map();
+    const bytes = this.bytesOfSamples();
+    this.column("stack").forEach((stack, i) => sums.set(this.siteOf[stack], (sums.get(this.siteOf[stack]) || 0) + bytes[i]));
+    const ranked = Array.from(sums.entries()).sort((a, b) => b[1] - a[1]);
+    this.sites = new Map(ranked.slice(0, 9).map(([site], nth) => [site, nth]));
+    this.moreSites = ranked.length > 9;
+  }
+
+  // The call site that all of a node's memory has, if it is one.
+  onlySite(node) {
+    let site;
+    for (let i = node.from; i < node.to; i++) {
+      const stack = this.graph.order[i];
+      if (this.weights[stack] === 0) continue;
+      if (site !== undefined && site !== this.siteOf[stack]) return undefined;
+      site = this.siteOf[stack];
+    }
+    return site;
+  }
+
   // Owners of memory (the program, CUDA's libraries, allocators), those with the most bytes first.
   rankOwners() {
     const owners = this.column("owner");
@@ -249,6 +283,10 @@ class View {
     if (node.frame === null) return "";
     if (this.colours === "kind") return "c" + (this.mostly(node, "kind") % 10);
     if (this.colours === "owner") return this.ownerColour(this.mostly(node, "owner"));
+    if (this.colours === "site") {
+      const nth = this.sites.get(this.onlySite(node));
+      return nth === undefined ? "" : "c" + nth;
+    }
     const nth = this.groups.get(this.context.frames.group(node.frame));
     return nth === undefined ? "" : "c" + nth;
   }
@@ -268,6 +306,11 @@ class View {
       entries = Array.from(present).map((kind) => entry("c" + (kind % 10), this.context.header.kinds[kind]));
     } else if (this.colours === "owner") {
       entries = Array.from(this.owners.keys()).map((owner) => entry(this.ownerColour(owner), this.context.strings[owner] || "the program itself"));
+    } else if (this.colours === "site") {
+      const { frames } = this.context;
+      const name = (site) => (site < 0 ? "(recorded without a stack)" : [frames.name(site), frames.place(site)].filter((text) => text).join(" "));
+      entries = Array.from(this.sites).map(([site, nth]) => entry("c" + nth, shorten(name(site))));
+      if (this.sites.size > 1) entries.push(entry("", this.moreSites ? "several, or another" : "several"));
     } else {
       entries = Array.from(this.groups).map(([group, nth]) => entry("c" + nth, shorten(this.context.strings[group]) || "no module"));
     }
