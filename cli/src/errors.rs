@@ -14,6 +14,17 @@ pub const LEAK: u8 = 1;
 /// Exit code for wrong usage, input that cannot be read, or a check without a verdict.
 pub const USAGE: u8 = 2;
 
+/// The command that installs all of culeak, in a clone of its repository. The documentation has the same line.
+pub const INSTALL: &str = "cargo install --locked --path cli --features full";
+
+/// Why a command that is a feature of the build does not work: `cannot push`.
+#[cfg_attr(all(feature = "parquet", feature = "push"), allow(dead_code))]
+pub fn not_in_this_build(cannot: &str) -> String {
+    format!(
+        "this build {cannot}, because it was made without all features; install all of culeak, in a clone of its repository: {INSTALL}"
+    )
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub message: String,

@@ -7,6 +7,8 @@ mod categories;
 mod config;
 #[path = "options/display.rs"]
 mod display;
+#[path = "options/features.rs"]
+mod features;
 #[path = "options/filters.rs"]
 mod filters;
 #[path = "options/objects.rs"]

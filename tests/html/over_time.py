@@ -3,7 +3,7 @@
 import json
 import re
 
-from tab import FOLDER, culeak, size_of, tab, timed, write
+from tab import culeak, size_of, tab, timed, written
 
 MOST_TIMELINE_BYTES = 20 * 1000 * 1000
 
@@ -21,15 +21,15 @@ def slider(t, name):
 def memory_over_time_has_a_window_that_the_graph_follows(browser):
     report = json.loads(culeak("report", "timeline.culeak", "--json", "--device", "0"))
     held = sum(row["bytes"] for row in report["rows"]), sum(row["count"] for row in report["rows"])
-    with tab(browser, write("timeline", "report", "timeline.culeak")) as t:
+    with tab(browser, written("timeline")) as t:
         total = lambda: t.page.locator("#window-graph .frame").first.get_attribute("aria-label")  # noqa: E731
         everything = window(t)
         # The log has the whole run, so what was allocated in it and is alive at its end is all that is held.
         assert (everything[0], everything[1]) == held, (everything, held)
-        assert total() == f"all stacks: {size_of(held[0])}, 100 %", total()
+        assert not t.page.locator("#window-graph").is_visible(), "the graph of everything is shown once"
         peak = re.search(r"peak (\S+ \w+) at", t.page.locator(".area canvas").get_attribute("aria-label")).group(1)
         assert size_of(everything[2]) == peak, (everything, peak)
-        slider(t, "Begin of the window").focus()
+        slider(t, "Start of the window").focus()
         t.page.keyboard.press("End")
         t.until("document.querySelector('.window span').dataset.bytes === '0'")
         t.page.keyboard.press("Home")
@@ -39,6 +39,7 @@ def memory_over_time_has_a_window_that_the_graph_follows(browser):
         t.until(f"document.querySelector('.window span').dataset.bytes !== '{held[0]}'")
         later = window(t)
         assert 0 < later[0] < held[0], later
+        assert total() == f"all stacks: {size_of(window(t)[0])}, 100 %", total()
         # A mark selects the window's end, and the graph of all memory there contains the first parameters.
         t.page.locator("summary", has_text="5 marks").click()
         t.page.get_by_role("button", name="epoch 3", exact=True).click()
@@ -51,7 +52,7 @@ def memory_over_time_has_a_window_that_the_graph_follows(browser):
 
 
 def memory_over_time_can_be_selected_with_the_mouse(browser):
-    with tab(browser, FOLDER / "timeline.html") as t:
+    with tab(browser, written("timeline")) as t:
         before = window(t)
         area = t.page.locator(".area")
         area.scroll_into_view_if_needed()
@@ -63,23 +64,23 @@ def memory_over_time_can_be_selected_with_the_mouse(browser):
         t.page.mouse.move(box["x"] + 500, box["y"] + 120, steps=4)
         t.page.mouse.up()
         t.until(f"document.querySelector('.window span').dataset.bytes !== '{before[0]}'")
-        a, b = now("Begin of the window"), now("End of the window")
+        a, b = now("Start of the window"), now("End of the window")
         assert 0 < a < b, (a, b)
         handle = slider(t, "End of the window").bounding_box()
         t.page.mouse.move(handle["x"] + handle["width"] / 2, handle["y"] + 140)
         t.page.mouse.down()
         t.page.mouse.move(box["x"] + 700, box["y"] + 120, steps=4)
         t.page.mouse.up()
-        assert now("Begin of the window") == a and now("End of the window") > b
+        assert now("Start of the window") == a and now("End of the window") > b
         t.page.get_by_role("button", name="Zoom to window").click()
-        assert slider(t, "Begin of the window").bounding_box()["x"] < 100
+        assert slider(t, "Start of the window").bounding_box()["x"] < 100
         t.page.get_by_role("button", name="Show all").click()
         t.until(f"document.querySelector('.window span').dataset.bytes === '{before[0]}'")
 
 
 def memory_over_time_has_levels_places_and_groups(browser):
-    with tab(browser, FOLDER / "timeline.html", color_scheme="dark") as t:
-        legend = lambda: t.page.locator(".legend").first.inner_text()  # noqa: E731
+    with tab(browser, written("timeline"), color_scheme="dark") as t:
+        legend = lambda: t.page.locator(".legend.areas").inner_text()  # noqa: E731
         assert "Adam.step (optim.py:20)" in legend(), legend()
         t.page.get_by_label("Stacked by").select_option(label="category")
         assert "activations" in legend() or "other" in legend(), legend()
@@ -93,14 +94,14 @@ def memory_over_time_has_levels_places_and_groups(browser):
         assert window(t)[:2] == [64 << 20, 1], window(t)
         t.page.get_by_label("Colours").select_option("light")
         t.page.wait_for_timeout(100)
-    with tab(browser, FOLDER / "timeline.html", viewport={"width": 400, "height": 800}) as t:
+    with tab(browser, written("timeline"), viewport={"width": 400, "height": 800}) as t:
         assert t.page.evaluate("document.documentElement.scrollWidth") <= 400
         t.page.emulate_media(media="print")
         assert t.page.locator(".area").is_visible()
 
 
 def millions_of_events_open_in_three_seconds(browser):
-    path = write("large-timeline", "report", "large-timeline.culeak")
+    path = written("large-timeline")
     size = path.stat().st_size
     assert size < MOST_TIMELINE_BYTES, size
     context, opened, spent = timed(browser, path)

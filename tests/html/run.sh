@@ -2,10 +2,11 @@
 # Tests the HTML report in a real browser. Needs python3 and pip; installs Chromium if it is missing, and its driver in a
 # separate folder. CULEAK_SCREENSHOTS=FOLDER keeps screenshots.
 #
-#     tests/html/run.sh [PATH_OF_CULEAK]
+#     tests/html/run.sh [PATH_OF_CULEAK [CLAIM…]]
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
+shift $(($# > 0))
 # TIMELINE_EVENTS: the size of the large timeline; ten million take a minute without optimization.
 events=${TIMELINE_EVENTS:-1000000}
 driver="${CARGO_TARGET_DIR:-target}/html-driver"
@@ -30,4 +31,4 @@ cargo build --quiet --locked --example timeline_recording
 recorder="${CARGO_TARGET_DIR:-target}/debug/examples/timeline_recording"
 "$recorder" "$folder/timeline.culeak" 60000 2000 >/dev/null
 "$recorder" "$folder/large-timeline.culeak" "$events" 0 24 >/dev/null
-"$driver/bin/python" -B tests/html/claims.py "$culeak" "$folder" "$(command -v chromium)"
+"$driver/bin/python" -B tests/html/claims.py "$culeak" "$folder" "$(command -v chromium)" "$@"

@@ -169,6 +169,15 @@ def course(folder, snapshots=24):
         made.write(folder / f"{nth:03}.json")
 
 
+def job(folder, ranks=8):
+    """The training program as a job."""
+    folder.mkdir(exist_ok=True)
+    for rank in range(ranks):
+        made = training()
+        made.value["process"] |= {"pid": 100 + rank, "ranks": {"RANK": str(rank)}}
+        made.write(folder / f"{rank}.json")
+
+
 def hostile():
     """Every recorded name is hostile."""
     made = Snapshot()
@@ -261,6 +270,7 @@ if __name__ == "__main__":
         allocation["bytes"] = 1 * MIB
     later.write(f"{folder}/after.json")
     course(pathlib.Path(folder, "course"))
+    job(pathlib.Path(folder, "job"))
     sampled = training()
     sampled.value["sampling"] = {"bytes": MIB // 4}
     sampled.write(f"{folder}/sampled.json")

@@ -17,6 +17,32 @@ def write(name, *words):
     return FOLDER / f"{name}.html"
 
 
+# The pages that the claims open, by name, and the command that writes each.
+PAGES = {
+    "training": ("report", "training.json"),
+    "sampled": ("report", "sampled.json"),
+    "ways": ("report", "ways.json"),
+    "hostile": ("report", "hostile.json"),
+    "deep": ("report", "deep.json"),
+    "held": ("report", "held.json"),
+    "large": ("report", "large.json", "--by", "stack"),
+    "several": ("report", "training.json", "before.json", "--by", "kind"),
+    "job": ("report", "job"),
+    "timeline": ("report", "timeline.culeak"),
+    "large-timeline": ("report", "large-timeline.culeak"),
+    "diff": ("diff", "before.json", "after.json"),
+    "sampled-diff": ("diff", "before.json", "sampled.json"),
+    "hostile-diff": ("diff", "training.json", "hostile.json"),
+    "trend": ("trend", "course"),
+    "why": ("why", "held.json"),
+}
+
+
+def written(name):
+    path = FOLDER / f"{name}.html"
+    return path if path.exists() else write(name, *PAGES[name])
+
+
 class Tab:
     """A page that must log no message or error and send no request except for itself."""
 

@@ -129,9 +129,9 @@ def total(samples, name, **labels):
 
 
 class Prometheus:
-    def __init__(self, targets, rules):
+    def __init__(self, targets, rules, name="prometheus"):
         self.port = free_port()
-        folder = WORK / "prometheus"
+        folder = WORK / name
         folder.mkdir()
         jobs = "".join(
             f"  - job_name: {name}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n" for name, port in targets.items()
@@ -400,12 +400,48 @@ def everything_together():
     leaking.end()
 
 
+def alerts_of_growth_end_with_the_process():
+    folder, port = WORK / "ending", free_port()
+    growing, staying = Victim(folder, 0), Victim(folder, 1)
+    staying.send("batch 1")
+    environment = os.environ | {"LD_LIBRARY_PATH": str(WORK / "nvml"), "NVML_USED": str(79 << 30)}
+    agent = start(CULEAK, "watch", folder, "--every", "100ms", "--no-snapshots", "--listen", f"127.0.0.1:{port}", env=environment, stderr=subprocess.DEVNULL)
+    rules = WORK / "short-alerts.yml"
+    # Shorter than the agent exports an ended process.
+    rules.write_text(re.sub(r"^( *for:) .*$", r"\1 3s", (PACKAGING / "prometheus/alerts.yml").read_text(), flags=re.M))
+    prometheus = Prometheus({"culeak": port}, rules, "prometheus-ending")
+    of_growth = {"CuleakMemoryGrows", "CuleakDeviceFullSoon", "CuleakGpuFullSoon"}
+
+    def active():
+        return {alert["labels"]["alertname"] for alert in prometheus.api("alerts")["alerts"]} & of_growth
+
+    def grows():
+        growing.send("batch 1")
+        return active() == of_growth
+
+    until("alerts for a process that grows", grows)
+    growing.end()
+    until("its end", lambda: prometheus.query('culeak_process_running{rank="0"} == 0'))
+    until("no alert of growth, firing or pending", lambda: not active())
+    # Longer than any of these rules waits: none comes back.
+    ended = time.monotonic()
+    while time.monotonic() < ended + 6:
+        assert not active(), active()
+        time.sleep(0.2)
+    assert prometheus.query('culeak_leaked_bytes{rank="0"} > 0'), "the ended process is exported"
+    ok("alerts of growth end with the process")
+    staying.end()
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(PATIENCE_S) == 0
+
+
 try:
     rules_are_right()
     unit_is_right()
     printed_figures_are_those_of_the_report()
     hostile_names_are_escaped()
     everything_together()
+    alerts_of_growth_end_with_the_process()
     print(f"{passed} passed")
 finally:
     for process in started:

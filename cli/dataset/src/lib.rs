@@ -7,17 +7,23 @@
 //!                        schema.rs lists the tables; sql.rs makes views of them for each engine
 //! ```
 //!
+//! Files are read and written with the feature `parquet` only. The SQL needs none of them, so every build of the command prints it.
+//!
 //! Deliberately absent: reading recordings and looking up names, which the command does; and a query engine.
 
+#[cfg(feature = "parquet")]
 pub mod file;
 pub mod folder;
+pub mod marker;
 pub mod rows;
 pub mod schema;
 pub mod sql;
+#[cfg(feature = "parquet")]
 pub mod store;
+#[cfg(feature = "parquet")]
 pub mod take;
 
-/// The value of `format` in the file [`store::MARKER`].
+/// The value of `format` in the file [`marker::MARKER`].
 pub const FORMAT: &str = "culeak-dataset";
 /// Of tables, columns and folders. New columns need no new version.
 pub const VERSION: u32 = 1;

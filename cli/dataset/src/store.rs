@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::{self, Footer, Keys};
 use crate::folder;
+use crate::marker::{MARKER, Marker, Problem, at, marker_of, partition_of};
 use crate::rows::{Rows, Value};
 use crate::schema::{self, Keep, PARTITIONS, Table, tables};
 use crate::take::Batch;
@@ -32,17 +33,9 @@ use crate::{FORMAT, VERSION};
 
 mod merge;
 
-pub const MARKER: &str = "culeak-dataset.json";
 const OWN: &str = "_culeak";
 /// Files that another writer left unfinished begin with this.
 const TEMPORARY: &str = ".culeak-";
-
-#[derive(Debug, Serialize, Deserialize)]
-struct Marker {
-    format: String,
-    version: u32,
-    partition: Vec<String>,
-}
 
 /// Files of a step, relative to the dataset.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -52,26 +45,6 @@ struct Step {
     disappear: Vec<PathBuf>,
 }
 
-/// Why a dataset cannot be used or written: path and reason.
-#[derive(Debug)]
-pub struct Problem {
-    pub path: PathBuf,
-    pub reason: String,
-}
-
-impl Problem {
-    fn new(path: &Path, reason: impl ToString) -> Problem {
-        Problem {
-            path: path.to_owned(),
-            reason: reason.to_string(),
-        }
-    }
-}
-
-fn at(path: &Path) -> impl Fn(io::Error) -> Problem {
-    move |error| Problem::new(path, error)
-}
-
 /// A dataset that is open for writing.
 #[derive(Debug)]
 pub struct Store {
@@ -79,49 +52,6 @@ pub struct Store {
     partition: Vec<String>,
     /// Metadata of files, by path; valid while time and length of the file are the same.
     footers: HashMap<PathBuf, (SystemTime, u64, Footer)>,
-}
-
-/// Checks the names of partition columns.
-///
-/// # Errors
-/// A name is unknown, or the order is not that of [`PARTITIONS`].
-pub fn partition(names: &[String]) -> Result<Vec<String>, String> {
-    let places: Option<Vec<usize>> = names
-        .iter()
-        .map(|name| PARTITIONS.iter().position(|known| known == name))
-        .collect();
-    match places {
-        Some(places) if !places.is_empty() && places.windows(2).all(|pair| pair[0] < pair[1]) => Ok(names.to_vec()),
-        _ => Err(format!(
-            "expected some of {}, in this order, separated by commas",
-            PARTITIONS.join(", ")
-        )),
-    }
-}
-
-/// The partition columns of the dataset in a folder.
-///
-/// # Errors
-/// There is no dataset, or one of another version.
-pub fn partition_of(folder: &Path) -> Result<Vec<String>, Problem> {
-    let marker = folder.join(MARKER);
-    let text = fs::read(&marker).map_err(at(&marker))?;
-    marker_of(&marker, &text).map(|marker| marker.partition)
-}
-
-fn marker_of(path: &Path, text: &[u8]) -> Result<Marker, Problem> {
-    let known: Marker = serde_json::from_slice(text).map_err(|error| Problem::new(path, error))?;
-    if known.format != FORMAT || known.version != VERSION {
-        return Err(Problem::new(
-            path,
-            format!(
-                "a dataset of version {}, this build reads and writes version {VERSION}; choose another folder, or use another release",
-                known.version
-            ),
-        ));
-    }
-    partition(&known.partition).map_err(|reason| Problem::new(path, reason))?;
-    Ok(known)
 }
 
 impl Store {

@@ -96,6 +96,8 @@ const ASK_EVERY: Duration = Duration::from_secs(60);
 const ASK_AGAIN: Duration = Duration::from_secs(600);
 /// Time between two looks whether a process that has its pid and start time still maps its recording: an exec keeps both.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
+/// A process of another host, whose end is not seen, has series of growth until its recording has not changed for this time.
+const GROWS_FOR: Duration = Duration::from_secs(600);
 /// The most failures that are remembered, each of which is reported once until it has not occurred for this time.
 const FAILURES_MAX: usize = 1000;
 const FAILURES_FOR: Duration = Duration::from_secs(3600);
@@ -347,6 +349,9 @@ impl Agent {
             let at_ns = process
                 .at_ns
                 .saturating_add(u64::try_from(since_read.as_nanos()).unwrap_or(u64::MAX));
+            if process.state == ProcessState::Unknown && since_read >= GROWS_FOR {
+                samples.growth.clear();
+            }
             if process.state != ProcessState::Running || !target.history.wants(at_ns) {
                 continue;
             }

@@ -99,7 +99,11 @@ pub fn samples(
         running,
         started_unix_ns: member.started_unix_ns,
         samples: all.0,
-        growth: growth_samples(growth, shown.top),
+        // What an ended process did would be called growth as long as it is shown.
+        growth: match snapshot.process.state {
+            ProcessState::Running | ProcessState::Unknown => growth_samples(growth, shown.top),
+            ProcessState::Exited | ProcessState::Ended => Vec::new(),
+        },
     }
 }
 
@@ -314,6 +318,21 @@ mod tests {
             Some(report.losses.unknown_frees as f64)
         );
         assert_eq!(value(&samples, Name::Growth, &["0"]), None, "growth is not judged yet");
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_series_of_growth() {
+        let growth = Growth {
+            points: 20,
+            trend: None,
+        };
+        let mut snapshot = leaky();
+        snapshot.process.state = ProcessState::Running;
+        assert_eq!(value(&of(&snapshot, &growth), Name::GrowthPoints, &[]), Some(20.0));
+        for ended in [ProcessState::Exited, ProcessState::Ended] {
+            snapshot.process.state = ended;
+            assert_eq!(of(&snapshot, &growth).growth, []);
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub struct CollectArgs {
 /// This build cannot write Parquet.
 #[cfg(not(feature = "parquet"))]
 pub fn execute(_: &CollectArgs) -> Result<ExitCode, Failure> {
-    Err(Failure::new(crate::commands::export::WITHOUT_PARQUET))
+    Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")))
 }
 
 #[cfg(feature = "parquet")]
@@ -73,6 +73,7 @@ mod with_parquet {
     use crate::errors::USAGE;
     use crate::load::many::Symbols;
     use crate::load::{self, Place};
+    use crate::options::dataset::partition;
     use crate::text::units::plural;
     use crate::{progress, signals};
 
@@ -88,7 +89,7 @@ mod with_parquet {
         }
         let partition = match args.partition.is_empty() {
             true => None,
-            false => Some(dataset::partition(&args.partition)?),
+            false => Some(partition(&args.partition)?),
         };
         let work = Work {
             args: &args.dataset,

@@ -6,7 +6,7 @@
 //!
 //! A process is complete in the dataset or not there at all: a batch contains whole processes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::{num::NonZero, thread};
@@ -14,7 +14,8 @@ use std::{num::NonZero, thread};
 use culeak::analysis::categories::Categories;
 use culeak::point::Point;
 use culeak::snapshot::ProcessState;
-use culeak_dataset::store::{Problem, Store};
+use culeak_dataset::marker::Problem;
+use culeak_dataset::store::Store;
 use culeak_dataset::take::{About, Batch, add};
 
 use crate::errors::Failure;
@@ -65,14 +66,6 @@ pub fn failure(problem: &Problem) -> Failure {
         problem.path.display(),
         problem.reason
     ))
-}
-
-/// The names of `--partition`, which clap has split.
-///
-/// # Errors
-/// A name is unknown, or the order is another.
-pub fn partition(names: &[String]) -> Result<Vec<String>, Failure> {
-    culeak_dataset::store::partition(names).map_err(|reason| Failure::new(format!("--partition: {reason}")))
 }
 
 impl Work<'_> {
@@ -178,9 +171,4 @@ impl Work<'_> {
 
 fn numbered(places: &[Place], nth: usize) -> Option<(usize, &Place)> {
     Some((nth, places.get(nth)?))
-}
-
-/// The absolute path of a folder, for engines that run elsewhere.
-pub fn absolute(folder: &Path) -> PathBuf {
-    folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf())
 }

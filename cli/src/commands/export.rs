@@ -132,11 +132,6 @@ impl Format {
     }
 }
 
-/// Said where the parquet crate, a quarter of the build, was left out.
-#[cfg(not(feature = "parquet"))]
-pub const WITHOUT_PARQUET: &str = "this build cannot write Parquet, which is an optional feature; build with \
-                               `--features parquet`, use a released build, or export csv";
-
 /// Endings of file names that belong to one format; `.json` belongs to several.
 const ENDINGS: [(&str, Format); 11] = [
     (".pb.gz", Format::Pprof),
@@ -177,7 +172,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let format = args.format()?;
     #[cfg(not(feature = "parquet"))]
     if format == Format::Parquet {
-        return Err(Failure::new(WITHOUT_PARQUET));
+        return Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")));
     }
     #[cfg(feature = "parquet")]
     if !args.partition.is_empty() {
@@ -313,6 +308,7 @@ fn each_once(items: &[Loaded]) -> Result<(), Failure> {
 #[cfg(feature = "parquet")]
 fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure> {
     use crate::commands::dataset::{self, Work};
+    use crate::options::dataset::partition;
 
     if format != Format::Parquet {
         return Err(Failure::new(
@@ -324,7 +320,7 @@ fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure
             "--at peak: a dataset has the peak of every process anyway; leave out --at",
         ));
     }
-    let partition = dataset::partition(&args.partition)?;
+    let partition = partition(&args.partition)?;
     let work = Work {
         args: &args.dataset,
         names: &args.names,
@@ -440,7 +436,9 @@ fn write(
         #[cfg(feature = "parquet")]
         Format::Parquet => parquet::write_all(rows, out),
         #[cfg(not(feature = "parquet"))]
-        Format::Parquet => Err(io::Error::other(WITHOUT_PARQUET)),
+        Format::Parquet => Err(io::Error::other(crate::errors::not_in_this_build(
+            "cannot write Parquet",
+        ))),
         Format::Html => {
             let page = |item: &'_ Loaded| report::Options {
                 source: item.source.clone(),

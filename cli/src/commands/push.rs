@@ -122,9 +122,7 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 
 #[cfg(not(feature = "push"))]
 pub fn execute(_: &PushArgs) -> Result<ExitCode, Failure> {
-    Err(Failure::new(
-        "this build cannot push, which is an optional feature; build with `--features push`, or use a released build",
-    ))
+    Err(Failure::new(crate::errors::not_in_this_build("cannot push")))
 }
 
 #[cfg(feature = "push")]

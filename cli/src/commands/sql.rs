@@ -1,10 +1,14 @@
 //! `culeak sql`: the views that make a dataset answer questions, as text for DuckDB and Spark.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use culeak_dataset::{marker, sql};
 
 use crate::errors::Failure;
+use crate::options::dataset;
+use crate::output::{self, Overwrite};
 
 /// Print SQL that answers questions about a dataset, for DuckDB or Spark
 #[derive(Debug, Args)]
@@ -15,10 +19,6 @@ Examples:
   culeak sql dataset > views.sql && duckdb -init views.sql
   culeak sql dataset --engine spark > views.sql && spark-sql -i views.sql
   culeak sql --list")]
-#[cfg_attr(
-    not(feature = "parquet"),
-    allow(dead_code, reason = "such a build refuses the command")
-)]
 pub struct SqlArgs {
     /// Folder of a dataset, or its URL as the engine reads it
     #[arg(value_name = "DATASET")]
@@ -41,23 +41,8 @@ pub enum EngineName {
 }
 
 /// # Errors
-/// This build cannot read datasets.
-#[cfg(not(feature = "parquet"))]
-pub fn execute(_: &SqlArgs) -> Result<ExitCode, Failure> {
-    Err(Failure::new(crate::commands::export::WITHOUT_PARQUET))
-}
-
-/// # Errors
 /// The folder is no dataset.
-#[cfg(feature = "parquet")]
 pub fn execute(args: &SqlArgs) -> Result<ExitCode, Failure> {
-    use culeak_dataset::{sql, store};
-
-    use std::path::Path;
-
-    use crate::commands::dataset;
-    use crate::output::{self, Overwrite};
-
     let out = match &args.dataset {
         None if args.list => {
             let views = sql::views();
@@ -77,7 +62,7 @@ pub fn execute(args: &SqlArgs) -> Result<ExitCode, Failure> {
                 sql::session(folder.trim_end_matches('/'), &partition, engine)
             } else {
                 let path = dataset::absolute(folder.as_ref());
-                let partition = store::partition_of(&path).map_err(|problem| {
+                let partition = marker::partition_of(&path).map_err(|problem| {
                     Failure::new(format!(
                         "{}: not a dataset ({}); make one with `culeak export --format parquet --partition job -o DIR`",
                         folder, problem.reason

@@ -9,6 +9,9 @@ const AREA_LEFT = 72;
 const AREA_RIGHT = 14;
 const AREA_TOP = 22;
 const LANE_HEIGHT = 16;
+// A name is written in an area that is this high, at one of the places that are this far apart.
+const NAME_HEIGHT = 15;
+const NAME_STEP = 8;
 // The most lanes of nested phases.
 const LANES = 4;
 const TIME_STEPS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat().filter((step) => step <= 1e10).concat([30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400].map((seconds) => seconds * 1e9));
@@ -34,7 +37,7 @@ class AreaChart {
     this.canvas = element("canvas", { role: "img" });
     this.before = element("div", { class: "unselected" });
     this.after = element("div", { class: "unselected" });
-    this.handles = ["Begin of the window", "End of the window"].map((label, nth) => {
+    this.handles = ["Start of the window", "End of the window"].map((label, nth) => {
       const handle = element("div", { class: "handle", role: "slider", tabindex: 0, "aria-label": label, "aria-valuemin": 0, "aria-valuemax": spans.last });
       handle.addEventListener("keydown", (event) => this.key(event, nth));
       return handle;
@@ -186,6 +189,7 @@ class AreaChart {
     this.paintUnknown(pen);
     this.paintBands(pen, first, end);
     this.paintHigh(pen, first, end);
+    this.paintNames(pen);
     pen.restore();
     this.paintAxes(pen);
     this.paintEvents(pen);
@@ -221,6 +225,38 @@ class AreaChart {
       pen.fillStyle = this.ink[band.colour];
       pen.fill();
       for (let k = first; k <= end; k++) below[k - first] += band.series[k];
+    }
+  }
+
+  // Names the areas with room for it, each where it has most room.
+  paintNames(pen) {
+    const { times, last } = this.spans;
+    const xs = Array.from({ length: Math.floor((this.width - AREA_LEFT - AREA_RIGHT) / NAME_STEP) }, (_, nth) => AREA_LEFT + nth * NAME_STEP);
+    // The boundaries around each x, and where x is between them.
+    let k = 0;
+    const places = xs.map((x) => {
+      const time = this.timeAt(x);
+      while (k < last - 1 && times[k + 1] <= time) k++;
+      return time < times[0] || last === 0 ? null : [k, Math.min(1, (time - times[k]) / Math.max(1, times[k + 1] - times[k]))];
+    });
+    const below = new Float64Array(xs.length);
+    pen.fillStyle = this.ink.text;
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    for (const band of this.bands) {
+      const bottom = Array.from(below, (bytes) => this.y(bytes));
+      places.forEach((place, nth) => {
+        if (place) below[nth] += band.series[place[0]] * (1 - place[1]) + band.series[place[0] + 1] * place[1];
+      });
+      const top = Array.from(below, (bytes) => this.y(bytes));
+      const name = band.label.length > 40 ? band.label.slice(0, 39) + "…" : band.label;
+      const wide = Math.ceil((pen.measureText(name).width + 8) / NAME_STEP) + 1;
+      let best = { room: NAME_HEIGHT };
+      for (let from = 0; from + wide <= xs.length; from++) {
+        const [high, low] = [Math.max(...top.slice(from, from + wide)), Math.min(...bottom.slice(from, from + wide))];
+        if (low - high > best.room) best = { room: low - high, x: xs[from] + ((wide - 1) * NAME_STEP) / 2, y: (low + high) / 2 };
+      }
+      if (best.x !== undefined) pen.fillText(name, best.x, best.y + 1);
     }
   }
 

@@ -5,11 +5,11 @@ pages.diff = (context) => {
   const { page } = context;
   const stacks = readStacks(context.columns, "0.stacks");
   main.append(element("p", { class: "headline" }, page.headline), ...page.warnings.map((warning) => element("p", { class: "warning" }, warning)));
-  main.append(facts(page.totals, "sums"));
-  const view = new View(context, stacks, "0.samples", main, { places: [], title: "What changed, by stack" });
   const rows = rowsOf(context, "0.rows");
+  const finder = element("div", { class: "tools finder" });
   const host = element("div");
-  section(main, page.by === "site" ? "Call sites" : "Stacks", host);
+  section(main, page.by === "site" ? "Call sites" : "Stacks", finder, host);
+  const view = new View(context, stacks, "0.samples", main, { places: [], title: "What changed, by stack", finder });
   const change = (row) => rows.number("after", row) - rows.number("before", row);
   const counted = (row) => rows.number("after_count", row) - rows.number("before_count", row);
   const estimated = (row) => rows.number("estimated", row);
@@ -43,6 +43,7 @@ pages.diff = (context) => {
   if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing changed"));
   if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, plural(page.hidden_rows, "more row", "more rows") + " left out by --top or --min-bytes"));
   if (page.objects.length > 0) section(main, "Objects without an address", element("ul", {}, page.objects.map((line) => element("li", {}, line))));
+  section(main, "Totals", facts(page.totals, "sums"));
   section(main, "Not recorded");
   for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), ...losses(...page.losses[nth]));
   view.start();

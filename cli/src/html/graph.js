@@ -29,6 +29,7 @@ class Graph {
     host.setAttribute("role", "tree");
     host.addEventListener("click", (event) => this.at(event, (nth) => this.zoomTo(this.nodes[nth])));
     host.addEventListener("pointerover", (event) => this.at(event, (nth) => point(this.nodes[nth].data)));
+    host.addEventListener("pointerleave", () => point(this.top()));
     host.addEventListener("focusin", (event) => this.at(event, (nth) => this.moveTo(nth, false)));
     host.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => {
@@ -91,6 +92,11 @@ class Graph {
 
   root() {
     return { from: 0, to: this.order.length, depth: 0, frame: null, value: this.total };
+  }
+
+  // The frame that is zoomed, else all stacks.
+  top() {
+    return this.nodes[this.above]?.data || this.root();
   }
 
   // The callees of a node, largest first.

@@ -19,8 +19,8 @@ pages.job = (context) => {
     values: (site) => columns.values.subarray(site * page.processes.length, (site + 1) * page.processes.length),
     members: page.programs.map((_, program) => page.processes.map((_, nth) => nth).filter((nth) => page.processes[nth].program === program)),
   };
-  showProcesses(job, main);
   showSites(job, main);
+  showProcesses(job, main);
   if (page.shared.length > 0) section(main, "Shared between processes", element("ul", {}, page.shared.map((line) => element("li", {}, line))));
   if (page.unreadable.length > 0) {
     const lines = page.unreadable.map((line) => element("li", {}, line));
@@ -53,13 +53,13 @@ function showProcesses(job, host) {
   const list = [
     opener,
     text("Host", (row) => processes[row].host),
-    { title: "PID", classes: "number", key: (row) => processes[row].pid, cell: (row) => String(processes[row].pid) },
+    { title: "PID", classes: "number wide", key: (row) => processes[row].pid, cell: (row) => String(processes[row].pid) },
     text("Device", (row) => processes[row].devices),
     text("State", (row) => processes[row].state),
     bytesColumn(job.finished ? "Leaked" : "Held", "bytes", (row) => columns["process.held"][row]),
-    bytesColumn("Pools", "pools", (row) => columns["process.pools"][row]),
+    { ...bytesColumn("Pools", "pools", (row) => columns["process.pools"][row]), classes: "number wide" },
     bytesColumn("Peak", "peak", (row) => columns["process.peak"][row]),
-    { title: "", classes: "wide bad", textual: true, key: (row) => (processes[row].out ? "" : "~"), cell: (row) => (processes[row].out ? "stands out" : "") },
+    { title: "Stands out", classes: "wide bad", textual: true, key: (row) => (processes[row].out ? "" : "~"), cell: (row) => (processes[row].out ? "yes" : "") },
   ];
   const detail = (row) => {
     const sites = job.sites.map((_, site) => site).filter((site) => job.sites[site].values && job.sites[site].program === processes[row].program);
@@ -89,8 +89,8 @@ function showSites(job, host) {
   const of = (name) => (row) => columns["site." + name][row];
   const list = [
     bytesColumn("Sum", "bytes", of("sum")),
-    { ...bytesColumn("Median", "median", of("median")), cell: (row) => numberCell((sites[row].exact ? "" : "~") + formatBytes(of("median")(row)), "median", of("median")(row)) },
-    bytesColumn("Min", "min", of("min")),
+    { ...bytesColumn("Median", "median", of("median")), classes: "number wide", cell: (row) => numberCell((sites[row].exact ? "" : "~") + formatBytes(of("median")(row)), "median", of("median")(row)) },
+    { ...bytesColumn("Min", "min", of("min")), classes: "number wide" },
     bytesColumn("Max", "max", of("max")),
     { title: "Processes", classes: "number", key: (row) => sites[row].processes, cell: (row) => formatCount(sites[row].processes) + "/" + formatCount(sites[row].of) },
     opener,

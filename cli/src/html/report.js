@@ -1,4 +1,4 @@
-// The page of a report: headline, ledger, graph, call sites, totals, and losses.
+// The page of a report: headline, call sites, graph, ledger, memory over time, totals, and losses.
 "use strict";
 
 pages.report = (context) => {
@@ -19,14 +19,12 @@ function showProcess(context, number, host) {
     context.page.processes.length > 1 ? element("p", { class: "quiet" }, process.process) : "",
     ...process.warnings.map((warning) => element("p", { class: "warning" }, warning)),
   );
-  if (process.ledger.devices.length + process.ledger.beside.length > 0) showLedger(process.ledger, host);
-
-  if (process.over_time) showOverTime(context, stacks, number + ".time", process.over_time, host);
-  const view = new View(context, stacks, number + ".samples", host, { places: process.places, title: "Live memory, by stack" });
   const rows = rowsOf(context, number + ".rows");
+  const finder = element("div", { class: "tools finder" });
   const tableHost = element("div");
   const title = process.by === "site" ? "Call sites" : "By " + process.by.replace("-", " ");
-  section(host, title, tableHost);
+  section(host, title, finder, tableHost);
+  const view = new View(context, stacks, number + ".samples", host, { places: process.places, title: "Live memory, by stack", finder });
   view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title, process.held));
   if (process.hidden_rows > 0) {
     const text = plural(process.hidden_rows, "more row", "more rows") + " with " + formatBytes(process.hidden.bytes) + " left out by --top or --min-bytes";
@@ -36,6 +34,8 @@ function showProcess(context, number, host) {
     const lines = process.suppressed.map((line) => element("li", {}, line));
     tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions, in the graph too"), element("ul", {}, lines)));
   }
+  if (process.ledger.devices.length + process.ledger.beside.length > 0) showLedger(process.ledger, host);
+  if (process.over_time) showOverTime(context, stacks, number + ".time", process.over_time, host);
   const pools = rowsOf(context, number + ".pools");
   if (pools.count > 0) {
     const poolHost = element("div");
@@ -74,14 +74,14 @@ function showLedger(ledger, host) {
     const inSum = device.lines.filter((line) => line.in_sum && line.bytes > 0);
     const sum = inSum.reduce((sum, line) => sum + line.bytes, 0);
     const parts = inSum.map((line) => {
-      const part = element("span", { class: line.what, "data-bytes": line.bytes });
+      const part = element("span", { class: "ledger-" + line.what, "data-bytes": line.bytes });
       part.style.width = (100 * line.bytes) / sum + "%";
       part.title = line.size + "  " + line.text;
       return part;
     });
     const spoken = inSum.map((line) => line.size + " " + line.text).join("; ");
     const lines = device.lines.map((line) =>
-      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text, line.details.slice(0, 3).map((text) => element("div", { class: "quiet" }, text)))),
+      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? "ledger-" + line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text, line.details.slice(0, 3).map((text) => element("div", { class: "quiet" }, text)))),
     );
     const name = "GPU " + device.ordinal + (device.name ? "  " + device.name : "");
     return element(

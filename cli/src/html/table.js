@@ -3,7 +3,10 @@
 // The page shows the first rows, and more on demand; sorting and searching cover all of them.
 "use strict";
 
-const ROWS_AT_ONCE = 100;
+const ROWS_AT_FIRST = 20;
+const ROWS_AT_ONCE = 500;
+// On paper.
+const ROWS_PRINTED = 100;
 
 let tables = 0;
 
@@ -19,7 +22,7 @@ class Table {
     // In culeak's order until the user sorts.
     this.sort = sorted ? { column: sorted, down: true } : null;
     this.wanted = null;
-    this.limit = ROWS_AT_ONCE;
+    this.limit = ROWS_AT_FIRST;
     this.opened = new Set();
     this.heads = columns.map((column) => this.head(column));
     this.body = element("tbody");
@@ -28,6 +31,10 @@ class Table {
     table.addEventListener("keydown", (event) => this.key(event));
     host.append(table, this.more);
     this.show();
+    addEventListener("beforeprint", () => {
+      this.limit = Math.max(this.limit, ROWS_PRINTED);
+      this.show();
+    });
   }
 
   head(column) {
@@ -51,7 +58,7 @@ class Table {
   // Shows only rows that satisfy the predicate; `null`: all.
   filter(wanted) {
     this.wanted = wanted;
-    this.limit = ROWS_AT_ONCE;
+    this.limit = ROWS_AT_FIRST;
     this.show();
   }
 
@@ -64,15 +71,17 @@ class Table {
     const shown = rows.slice(0, this.limit);
     this.body.replaceChildren(...shown.flatMap((row) => this.row(row)));
     const all = plural(this.count, "row", "rows");
-    const first = rows.length > shown.length ? "the first " + formatCount(shown.length) + " of " : "";
-    const text = this.wanted ? first + formatCount(rows.length) + " that match, of " + all + " " : first ? first + all + " " : "";
+    const isCut = rows.length > shown.length;
+    const matching = formatCount(rows.length) + " of " + all + (rows.length === 1 ? " matches" : " match");
+    const cut = "the first " + formatCount(shown.length) + (this.wanted ? " are shown" : " of " + all);
+    const text = [this.wanted ? matching : "", isCut ? cut : ""].filter((part) => part).join("; ") + " ";
     const more = () => {
       const next = this.limit;
-      this.limit += ROWS_AT_ONCE * 5;
+      this.limit += ROWS_AT_ONCE;
       this.show();
       this.body.querySelectorAll(".open")[next]?.focus();
     };
-    const rest = Math.min(rows.length - shown.length, ROWS_AT_ONCE * 5);
+    const rest = Math.min(rows.length - shown.length, ROWS_AT_ONCE);
     this.more.replaceChildren(text, rest > 0 ? element("button", { type: "button", onclick: more }, "Show " + formatCount(rest) + " more") : "");
   }
 

@@ -59,7 +59,7 @@ class OverTime {
     const zoom = element("button", { type: "button", onclick: () => this.chart.view(this.spans.times[this.chart.a], this.spans.times[this.chart.b]) }, "Zoom to window");
     const all = element("button", { type: "button", onclick: () => this.showAll() }, "Show all");
     const peak = element("button", { type: "button", onclick: () => this.showPeak() }, "Select the peak");
-    this.legend = element("div", { class: "legend" });
+    this.legend = element("div", { class: "legend areas" });
     this.pointed = element("div", { class: "details pointed", "aria-hidden": "true" });
     const canvas = element("div");
     section(host, "Memory over time", element("div", { class: "tools" }, tools, zoom, all, peak), this.legend, canvas, this.pointed, this.shown.lacks.map((text) => element("p", { class: "warning" }, text)), this.list());
@@ -68,15 +68,18 @@ class OverTime {
       pointed: (boundary) => this.point(boundary),
     });
     this.summary = element("p", { class: "window", role: "status" });
+    // The graph of everything is that of the live memory.
+    this.hint = element("p", { class: "quiet" }, "Move the sliders, or drag across the chart, to see the stacks of a part of the time.");
     this.mode = choice("Graph of", [[0, "what was allocated in the window and is alive at its end"], [1, "all memory alive at the end of the window"]], (all) => {
       this.all = all === 1;
       this.showWindow();
     });
     this.show();
-    const graph = element("div");
-    this.view = new View(this.context, stacks, prefix + ".samples", graph, { places: [], name: "window-", title: "The window, by stack" });
-    this.view.heading.after(element("p", {}, this.mode), this.summary);
-    host.append(graph);
+    // Modules and call sites get their colours by what they have at the peak.
+    if (this.curve) this.spans.live(this.place, this.driver, null, this.curve.peak, this.bytes, this.count);
+    this.graph = element("div");
+    section(host, "The window, by stack", element("p", {}, this.mode), this.summary, this.hint, this.graph);
+    this.view = new View(this.context, stacks, prefix + ".samples", this.graph, { places: [], name: "window-" });
     this.view.start();
     this.showWindow();
   }
@@ -90,6 +93,7 @@ class OverTime {
     this.curve = this.spans.curve(place, driver);
     const name = (band) => (band.name === null ? formatCount(band.many) + " others" : shorten(this.context.strings[band.name]));
     this.nameOf = name;
+    bands.forEach((band) => (band.label = name(band)));
     this.legend.replaceChildren(...bands.map((band) => element("span", {}, element("span", { class: "swatch " + (band.name === null ? "" : band.colour) }), " " + name(band))));
     const peak = this.curve ? `; peak ${formatBytes(this.curve.peak_bytes)} at ${formatTime(this.spans.times[this.curve.peak], 1e6)}` : "";
     this.chart.show(bands, this.curve, `Memory of ${this.shown.places[place]} over time${peak}`);
@@ -128,13 +132,16 @@ class OverTime {
     const { a, b } = this.chart;
     const { place, driver, spans } = this;
     spans.live(place, driver, this.all ? null : a, b, this.bytes, this.count);
+    const isEverything = !this.all && a === 0 && b === spans.last;
+    this.graph.classList.toggle("hidden", isEverything);
+    this.hint.classList.toggle("hidden", !isEverything);
     this.view.weighAgain(() => {});
     const sum = (numbers) => numbers.reduce((sum, number) => sum + number, 0);
     const total = (at) => this.bands.reduce((sum, band) => sum + band.series[at], 0);
     const time = (at) => this.chart.timeText(spans.times[at]);
     const what = this.all ? `alive at ${time(b)}` : `allocated between ${time(a)} and ${time(b)} and alive at ${time(b)}`;
     const highest = this.curve ? Math.max(spans.highest(this.curve, a, b), total(a)) : 0;
-    const text = `${formatBytes(sum(this.bytes))} in ${formatBlocks(sum(this.count), 0)} ${what}. In the window: ${formatBytes(total(a))} held at its begin, ${formatBytes(total(b))} at its end, at most ${formatBytes(highest)} at once.`;
+    const text = `${formatBytes(sum(this.bytes))} in ${formatBlocks(sum(this.count), 0)} ${what}. In the window: ${formatBytes(total(a))} held at its start, ${formatBytes(total(b))} at its end, at most ${formatBytes(highest)} at once.`;
     this.summary.replaceChildren(element("span", { "data-bytes": sum(this.bytes), "data-count": sum(this.count), "data-highest": highest }, text));
   }
 

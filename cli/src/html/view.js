@@ -3,8 +3,9 @@
 
 // The search also filters the tables.
 class View {
-  // `name` is part of the ids of its controls; `title` is its heading.
-  constructor(context, stacks, samples, host, { places, name, title }) {
+  // `name` is part of the ids of its controls. `title` is its heading, if it has one. `finder`: where the search goes that also
+  // filters tables; else it is beside the other controls.
+  constructor(context, stacks, samples, host, { places, name, title, finder }) {
     this.context = context;
     this.stacks = stacks;
     this.tables = [];
@@ -16,13 +17,12 @@ class View {
     for (let n = 0; n < stacks.count; n++) this.starts[n + 1] += this.starts[n];
     this.measure = "bytes";
     this.width = "change";
-    this.colours = this.isDiff ? "change" : "module";
     this.place = -1;
     this.kind = -1;
-    this.build(host, places, name || "", title);
+    this.build(host, places, name || "", title, finder);
   }
 
-  build(host, places, ownName, title) {
+  build(host, places, ownName, title, finder) {
     const { frames } = this.context;
     const choice = (label, options, act) => {
       const made = options.map(([value, text]) => element("option", { value }, text));
@@ -41,7 +41,6 @@ class View {
     this.reset = element("button", { type: "button", disabled: true, onclick: () => this.graph.zoomOut(true) }, "Reset zoom");
     const inverted = element("input", { type: "checkbox", onchange: (event) => this.invert(event.target.checked) });
     const tools = [
-      this.search,
       choice("Width", [["bytes", "bytes"], ["count", "blocks"]], (value) => this.weighAgain(() => (this.measure = value))),
     ];
     if (this.isDiff) {
@@ -50,19 +49,25 @@ class View {
       const named = places.map((place, number) => [String(number), place]);
       tools.push(choice("in", [["-1", "all places"], ...named], (value) => this.weighAgain(() => (this.place = Number(value)))));
     }
+    const finding = [this.search];
     const kinds = Array.from(new Set(this.column("kind"))).sort((a, b) => a - b);
     if (kinds.length > 1) {
       const named = kinds.map((kind) => [String(kind), this.context.header.kinds[kind]]);
-      tools.push(choice("Kind", [["-1", "all kinds"], ...named], (value) => {
+      finding.push(choice("Kind", [["-1", "all kinds"], ...named], (value) => {
         this.weighAgain(() => (this.kind = Number(value)));
         this.find();
       }));
     }
+    finding.push(this.result);
     this.owners = this.rankOwners();
-    const colours = [["module", "module"], ["kind", "kind of memory"]];
-    // With a single owner this colouring shows nothing.
+    this.groups = this.rankGroups();
+    this.rankSites();
+    const colours = [["site", "call site"], ["kind", "kind of memory"]];
+    // With a single module or owner these would show nothing.
+    if (this.groups.size > 1) colours.unshift(["module", "module"]);
     if (this.owners.size > 1) colours.push(["owner", "owner"]);
     if (this.isDiff) colours.unshift(["change", "change"]);
+    this.colours = colours[0][0];
     tools.push(
       choice("Colour", colours, (value) => {
         this.colours = value;
@@ -71,14 +76,14 @@ class View {
       }),
       element("label", {}, inverted, "Inverted"),
       this.reset,
-      this.result,
     );
+    finder?.append(...finding);
     this.legend = element("div", { class: "legend" });
     this.details = element("div", { class: "details" });
     this.canvas = element("div", { class: "graph", id: ownName + "graph" });
     this.scroll = element("div", { class: "scroll" }, this.canvas);
-    this.heading = section(host, title, element("div", { class: "tools" }, tools), this.legend, this.scroll, this.details);
-    this.groups = this.rankGroups();
+    if (title) host.append(element("h2", {}, title));
+    host.append(element("div", { class: "tools" }, finder ? tools : [...finding, ...tools]), this.legend, this.scroll, this.details);
     this.graph = new Graph(this.canvas, this.stacks, frames, {
       point: (node) => this.showDetails(node),
       colour: (node) => this.colour(node),
@@ -87,6 +92,7 @@ class View {
     this.graph.zoomChanged = () => {
       this.reset.disabled = this.graph.zoomed.length === 0;
       this.scroll.scrollTop = 0;
+      this.showDetails(this.graph.top());
     };
   }
 
@@ -101,7 +107,6 @@ class View {
     this.graph.draw();
     this.graph.zoomChanged();
     this.showLegend();
-    this.showDetails(this.graph.root());
     if (this.search.value) this.find();
   }
 
@@ -145,7 +150,6 @@ class View {
     this.graph.invert(inverted);
     this.graph.draw();
     this.graph.zoomChanged();
-    this.showDetails(this.graph.root());
   }
 
   size(node) {
@@ -179,11 +183,16 @@ class View {
     this.details.replaceChildren(...lines);
   }
 
+  // The bytes of each sample; in a diff, those of its change.
+  bytesOfSamples() {
+    return this.isDiff ? this.column("after").map((after, i) => Math.abs(after - this.column("before")[i])) : this.column("bytes");
+  }
+
   // The nine modules with the most bytes in their stacks; each gets a colour.
   rankGroups() {
     const { frames } = this.context;
     const of = this.column("stack");
-    const bytes = this.isDiff ? this.column("after").map((after, i) => Math.abs(after - this.column("before")[i])) : this.column("bytes");
+    const bytes = this.bytesOfSamples();
     const sums = new Map();
     let last = -1;
     let groups = new Set();
@@ -197,6 +206,38 @@ class View {
     }
     const ranked = Array.from(sums.entries()).sort((a, b) => b[1] - a[1]);
     return new Map(ranked.slice(0, 9).map(([group], nth) => [group, nth]));
+  }
+
+  // The call site of each stack: its innermost frame in the program's own code, else its innermost frame. The nine call sites
+  // with the most bytes get a colour.
+  rankSites() {
+    const { frames } = this.context;
+    const { starts, frames: all, count } = this.stacks;
+    this.siteOf = new Int32Array(count).fill(-1);
+    for (let stack = 0; stack < count; stack++) {
+      let at = starts[stack + 1] - 1;
+      const innermost = at;
+      while (at > starts[stack] && !frames.isUsers(all[at])) at--;
+      if (innermost >= starts[stack]) this.siteOf[stack] = all[frames.isUsers(all[at]) ? at : innermost];
+    }
+    const sums = new Map();
+    const bytes = this.bytesOfSamples();
+    this.column("stack").forEach((stack, i) => sums.set(this.siteOf[stack], (sums.get(this.siteOf[stack]) || 0) + bytes[i]));
+    const ranked = Array.from(sums.entries()).sort((a, b) => b[1] - a[1]);
+    this.sites = new Map(ranked.slice(0, 9).map(([site], nth) => [site, nth]));
+    this.moreSites = ranked.length > 9;
+  }
+
+  // The call site that all of a node's memory has, if it is one.
+  onlySite(node) {
+    let site;
+    for (let i = node.from; i < node.to; i++) {
+      const stack = this.graph.order[i];
+      if (this.weights[stack] === 0) continue;
+      if (site !== undefined && site !== this.siteOf[stack]) return undefined;
+      site = this.siteOf[stack];
+    }
+    return site;
   }
 
   // Owners of memory (the program, CUDA's libraries, allocators), those with the most bytes first.
@@ -242,6 +283,10 @@ class View {
     if (node.frame === null) return "";
     if (this.colours === "kind") return "c" + (this.mostly(node, "kind") % 10);
     if (this.colours === "owner") return this.ownerColour(this.mostly(node, "owner"));
+    if (this.colours === "site") {
+      const nth = this.sites.get(this.onlySite(node));
+      return nth === undefined ? "" : "c" + nth;
+    }
     const nth = this.groups.get(this.context.frames.group(node.frame));
     return nth === undefined ? "" : "c" + nth;
   }
@@ -261,6 +306,11 @@ class View {
       entries = Array.from(present).map((kind) => entry("c" + (kind % 10), this.context.header.kinds[kind]));
     } else if (this.colours === "owner") {
       entries = Array.from(this.owners.keys()).map((owner) => entry(this.ownerColour(owner), this.context.strings[owner] || "the program itself"));
+    } else if (this.colours === "site") {
+      const { frames } = this.context;
+      const name = (site) => (site < 0 ? "(recorded without a stack)" : [frames.name(site), frames.place(site)].filter((text) => text).join(" "));
+      entries = Array.from(this.sites).map(([site, nth]) => entry("c" + nth, shorten(name(site))));
+      if (this.sites.size > 1) entries.push(entry("", this.moreSites ? "several, or another" : "several"));
     } else {
       entries = Array.from(this.groups).map(([group, nth]) => entry("c" + nth, shorten(this.context.strings[group]) || "no module"));
     }

@@ -71,6 +71,11 @@ impl Inputs for Counting {
 }
 
 fn record(path: &Path, ticks: u64) -> &'static Recording {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
+    record_on(host.trim(), path, ticks)
+}
+
+fn record_on(host: &str, path: &Path, ticks: u64) -> &'static Recording {
     let session = Session {
         pid: std::process::id(),
         parent_pid: 1,
@@ -80,11 +85,7 @@ fn record(path: &Path, ticks: u64) -> &'static Recording {
         process_start_ticks: ticks,
         executable: b"/usr/bin/trainer",
         command_line: b"trainer\0",
-        host: fs::read("/proc/sys/kernel/hostname")
-            .expect("a name")
-            .trim_ascii()
-            .to_vec()
-            .leak(),
+        host: host.as_bytes().to_vec().leak(),
         ranks: [Some(b"3"), None, None, None, None],
     };
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
@@ -186,18 +187,16 @@ fn what_has_not_changed_is_not_read_again() {
     assert_eq!(sum(&pass(&mut agent, &mut inputs), Name::Held, &[]), None);
 }
 
-#[test]
-fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let recording = of_this_process(&folder.path().join("a.culeak"));
+/// An agent that has seen a process of this recording grow, and its last update.
+fn grown(folder: &Path, recording: &Recording, inputs: &mut Counting) -> (Agent, Update) {
     // Points that are far apart, compared with a pass: between two passes that take longer, a process counts as one that rests.
     let settings = Settings {
         interval: Duration::from_millis(100),
-        ..settings(folder.path())
+        ..settings(folder)
     };
-    let (mut agent, mut inputs) = (Agent::new(settings, None), Counting::default());
+    let mut agent = Agent::new(settings, None);
     inputs.used_bytes = Some(1 << 29);
-    let mut update = pass(&mut agent, &mut inputs);
+    let mut update = pass(&mut agent, inputs);
     let (began, mut blocks) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_secs(60) {
         // As many blocks as milliseconds, so that the pace is even however long a pass takes on a busy machine.
@@ -207,13 +206,22 @@ fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
         }
         blocks = wanted;
         std::thread::sleep(Duration::from_millis(100));
-        update = pass(&mut agent, &mut inputs);
+        update = pass(&mut agent, inputs);
         let is_judged = sum(&update, Name::GrowthPoints, &[]) >= Some(30.0);
         if is_judged && sum(&update, Name::GrowingSites, &[]) == Some(1.0) {
             break;
         }
     }
     assert_eq!(sum(&update, Name::GrowingSites, &[]), Some(1.0));
+    (agent, update)
+}
+
+#[test]
+fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = of_this_process(&folder.path().join("a.culeak"));
+    let mut inputs = Counting::default();
+    let (_, update) = grown(folder.path(), recording, &mut inputs);
     let pace = sum(&update, Name::Growth, &["0"]).expect("judged");
     let full = sum(&update, Name::UntilFull, &["0"]).expect("the driver was asked");
     assert!(
@@ -226,6 +234,43 @@ fn a_process_that_grows_is_said_to_with_the_time_until_its_device_is_full() {
         Some((1u64 << 29) as f64),
         "its figures stay"
     );
+}
+
+#[test]
+fn series_of_growth_end_with_their_process() {
+    const OF_GROWTH: [Name; 5] = [
+        Name::GrowthPoints,
+        Name::GrowingSites,
+        Name::Growth,
+        Name::UntilFull,
+        Name::SiteGrowth,
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = of_this_process(&folder.path().join("a.culeak"));
+    let mut inputs = Counting::default();
+    let (mut agent, update) = grown(folder.path(), recording, &mut inputs);
+    assert!(OF_GROWTH.iter().all(|of| sum(&update, *of, &[]).is_some()));
+    recording.end();
+    let update = pass(&mut agent, &mut inputs);
+    assert_eq!(sum(&update, Name::ProcessUp, &[]), Some(0.0));
+    assert!(sum(&update, Name::Leaked, &[]) > Some(0.0), "its leaks are shown");
+    assert_eq!(OF_GROWTH.map(|of| sum(&update, of, &[])), [None; 5]);
+}
+
+#[test]
+fn a_process_whose_end_is_not_seen_has_series_of_growth_while_it_changes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recording = record_on("elsewhere", &folder.path().join("a.culeak"), 1);
+    allocate(recording, 0x1000, 100);
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let points = |update: &Update| sum(update, Name::GrowthPoints, &[]);
+    assert_eq!(points(&pass(&mut agent, &mut inputs)), Some(1.0));
+    for target in agent.targets.values_mut() {
+        target.read_at = Instant::now().checked_sub(GROWS_FOR);
+    }
+    assert_eq!(points(&pass(&mut agent, &mut inputs)), None);
+    allocate(recording, 0x2000, 11);
+    assert!(points(&pass(&mut agent, &mut inputs)).is_some());
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{env, fs};
 use culeak::variables::{DISABLE, Value};
 
 use super::Finding;
+use crate::errors::INSTALL;
 use crate::launch::{environment, shim};
 use crate::probe;
 
@@ -52,7 +53,7 @@ pub fn library() -> Vec<Finding> {
                 answer.stderr.trim(),
                 answer.status
             ),
-            "build culeak on this machine (cargo install --path cli), or on one with this glibc or an older one",
+            format_args!("build culeak on this machine ({INSTALL}), or on one with this glibc or an older one"),
         ),
         Err(error) => Finding::fail(
             SUBJECT,
