@@ -88,6 +88,7 @@ fn a_block_of_a_pool_of_rmm_leaked_per_request_is_named() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn the_adaptor_for_rmm_in_cpp_names_the_line_that_leaks() {
     let include = format!("-I{}", sources().join("victims/adapters/include").display());
     let victim = executable("rmm_pool", &["-std=c++17", &include], &[fake_driver()]);
@@ -154,6 +155,7 @@ fn with_tensorflow(flags: &[&str]) -> Profile {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn a_tensor_of_tensorflow_leaked_per_request_is_named_with_both_its_sizes() {
     let snapshot = expect_left(&with_tensorflow(&[]).run(), "TensorFlow", &[1024; 2 * LEAKED]);
     // The interpreter's shutdown gives them back.
@@ -206,6 +208,7 @@ fn without_its_adapter_the_use_of_a_pool_is_unknown_and_prevents_a_verdict() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn an_allocator_of_tensorflow_with_other_names_is_left_alone() {
     let outcome = with_tensorflow(&["-DOTHER_NAMES"]).run();
     outcome.expect_success();

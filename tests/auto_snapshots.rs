@@ -202,6 +202,7 @@ fn no_snapshot_is_taken_unless_requested() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_full_disk_loses_snapshots_and_nothing_else() {
     // Room for the recording and one snapshot of the same size.
     let mounted = Mounted::on_out_with("size=256k");

@@ -173,6 +173,7 @@ fn a_relative_path_is_resolved_once_at_start() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_program_that_drops_its_user_or_changes_its_root_loses_nothing() {
     expect_root("drops its user and changes its root");
     expect_all_recorded("drops_user");
@@ -391,6 +392,7 @@ fn run_on(mounted: &Mounted, behaviour: &str) -> Outcome {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_full_disk_loses_records_and_nothing_else() {
     for size in ["4k", "64k", "512k", "1m", "2m", "4m"] {
         let mounted = Mounted::on_out_with(&format!("size={size}"));
@@ -416,6 +418,7 @@ fn a_full_disk_loses_records_and_nothing_else() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_disk_without_free_inodes_is_reported() {
     let mounted = Mounted::on_out_with("size=1m,nr_inodes=1");
     let outcome = run_on(&mounted, "grows");
@@ -423,6 +426,7 @@ fn a_disk_without_free_inodes_is_reported() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_file_system_mounted_noexec_holds_recordings() {
     let mounted = Mounted::on_out_with("size=64m,noexec,nosuid,nodev");
     let outcome = run_on(&mounted, "grows");
@@ -434,6 +438,7 @@ fn a_file_system_mounted_noexec_holds_recordings() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_read_only_folder_is_reported() {
     let mounted = Mounted::on_out_with("size=1m,ro");
     let outcome = run_on(&mounted, "grows");

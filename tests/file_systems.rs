@@ -300,6 +300,7 @@ fn a_name_of_the_greatest_length_is_copied_too() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn only_a_recording_of_the_user_and_the_host_is_copied_for_a_note() {
     expect_root("gives files to another user");
     type Change = fn(&Path, &Path);

@@ -45,12 +45,14 @@ fn zoo(python: &Python, allocator: Option<&str>) -> (Waiting, Vec<Expected>) {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
     expect_zoo(&interpreters().iter().collect::<Vec<_>>(), None);
 }
 
 /// Large objects of Python, and all memory of libraries, come from malloc.
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn with_other_allocators_the_answers_about_the_zoo_are_the_same() {
     let newest = interpreters()
         .iter()
@@ -129,6 +131,7 @@ fn of_class(holders: &Holders, class: Class) -> BTreeSet<u64> {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn what_is_said_to_be_freed_is_freed() {
     for python in interpreters() {
         let (mut victim, _) = zoo(python, None);

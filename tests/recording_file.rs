@@ -24,6 +24,7 @@ fn names(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn only_the_user_can_read_it_under_any_umask() {
     for mask in ["000", "022", "077", "777"] {
         let umask = format!("umask {mask}; exec \"$@\"");
@@ -284,6 +285,7 @@ fn the_command_that_the_last_line_suggests_can_be_pasted() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_program_that_raises_its_privileges_is_not_recorded() {
     // The loader drops LD_PRELOAD in such a program; linked with it, the recorder is loaded and has to detect this itself.
     expect_root("creates a set-user-ID program");

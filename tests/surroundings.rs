@@ -33,11 +33,13 @@ fn expect_undisturbed_by_allocator(soname: &str) {
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn a_program_on_jemalloc_is_recorded_exactly() {
     expect_undisturbed_by_allocator("libjemalloc.so.2");
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn a_program_on_tcmalloc_is_recorded_exactly() {
     expect_undisturbed_by_allocator("libtcmalloc_minimal.so.4");
 }
@@ -158,6 +160,7 @@ fn expect_grown(folder: &Path) {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_mount_namespace_with_a_noexec_file_system_holds_recordings() {
     in_namespaces(
         &["--mount"],
@@ -166,17 +169,20 @@ fn a_mount_namespace_with_a_noexec_file_system_holds_recordings() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_process_in_its_own_pid_namespace_is_recorded_exactly() {
     in_namespaces(&["--pid", "--fork", "--mount-proc"], "true");
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_process_in_a_pid_namespace_without_its_own_proc_is_recorded_exactly() {
     // /proc shows the outer processes, so what it lists under our pid is another process.
     in_namespaces(&["--pid", "--fork"], "true");
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_process_whose_clock_is_ahead_is_recorded_exactly() {
     in_namespaces(&["--time", "--monotonic", "1000000", "--fork"], "true");
 }

@@ -40,6 +40,7 @@ fn on_system_with(library: &Path, profile: Profile) -> Outcome {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_program_that_nobody_asked_to_record_is_not_recorded() {
     let outcome = on_system_with(&shim(), profile("endings").arg("returns"));
     outcome.expect_success();
@@ -49,6 +50,7 @@ fn a_program_that_nobody_asked_to_record_is_not_recorded() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_program_with_an_output_folder_is_recorded() {
     let recorded = folder();
     let pattern = recorded.path().join("%p.culeak");
@@ -63,6 +65,7 @@ fn a_program_with_an_output_folder_is_recorded() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_program_that_preloads_it_too_is_recorded_once() {
     let outcome = on_system_with(&shim(), profile("endings").arg("returns").env("LD_PRELOAD", shim()));
     outcome.expect_success();
@@ -71,6 +74,7 @@ fn a_program_that_preloads_it_too_is_recorded_once() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_setuid_program_ignores_the_variables() {
     let (recorded, private) = (folder(), folder());
     let copy = private.path().join("setuid");
@@ -99,6 +103,7 @@ fn a_setuid_program_ignores_the_variables() {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn without_the_file_programs_run_with_a_message_of_the_loader() {
     let outcome = on_system_with(Path::new("/no/such/libculeak.so"), profile("endings").arg("returns"));
     outcome.expect_success();

@@ -151,7 +151,7 @@ pub fn once(places: Vec<Place>) -> Vec<Place> {
         let identity = match &place {
             Place::Process(pid) => Some((u64::MAX, u64::from(*pid))),
             Place::File(path) => path.metadata().ok().map(|file| (file.dev(), file.ino())),
-            Place::StandardInput => None,
+            Place::Pipe(_) | Place::StandardInput => None,
         };
         match identity.is_none_or(|identity| seen.insert(identity)) {
             true => left.push(place),

@@ -133,6 +133,7 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = Program::start(&mut Command::new(program(folder.path())));
@@ -245,6 +246,7 @@ fn compare(mut command: Command, list: &Path, heap: Heap) {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn every_chunk_of_glibc_is_found_and_no_free_one() {
     let folder = tempfile::tempdir().expect("a folder");
     let shared = compile(folder.path(), "churn.cpp", "shared", &["-pthread"]);
@@ -283,16 +285,19 @@ fn compare_with(allocator: &str) {
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn every_piece_of_jemalloc_is_found_and_no_free_one() {
     compare_with("libjemalloc.so.2");
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn every_object_of_tcmalloc_is_found_and_no_free_one() {
     compare_with("libtcmalloc_minimal.so.4");
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn every_chunk_of_a_static_program_is_found() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(folder.path(), "churn.cpp", "static", &["-pthread", "-static"]);
@@ -303,6 +308,7 @@ fn every_chunk_of_a_static_program_is_found() {
 }
 
 #[test]
+#[ignore = "needs jemalloc, tcmalloc and mimalloc"]
 fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(folder.path(), "own_allocator.cpp", "own_allocator", &[]);
@@ -332,6 +338,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
 }
 
 #[test]
+#[ignore = "needs musl-gcc"]
 fn what_programs_with_musl_hold_is_not_lost() {
     let folder = tempfile::tempdir().expect("a folder");
     for linked in ["-static", "-no-pie"] {
@@ -368,6 +375,7 @@ fn what_programs_with_musl_hold_is_not_lost() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn a_damaged_heap_costs_its_damaged_part_only() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = compile(folder.path(), "damaged.cpp", "damaged", &[]);

@@ -88,6 +88,7 @@ fn freed(holders: &Holders, name: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn a_variable_frees_all_that_its_words_hold_and_has_one_name() {
     let program = Program::start("variables.cpp", &[], &[]);
     let holders = program.search();
@@ -130,6 +131,7 @@ fn a_variable_frees_all_that_its_words_hold_and_has_one_name() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn without_symbols_words_of_different_variables_stay_apart() {
     let program = Program::start("variables.cpp", &["-s"], &[]);
     let holders = program.search();
@@ -161,6 +163,7 @@ fn mistakes(program: &Program, holders: &Holders) -> Vec<String> {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn a_coroutines_stack_counts_from_its_stack_pointer_on() {
     let program = Program::start("coroutines.cpp", &[], &[]);
     let holders = program.search();
@@ -176,6 +179,7 @@ fn a_coroutines_stack_counts_from_its_stack_pointer_on() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn a_thread_that_runs_on_a_coroutines_stack_has_both_stacks() {
     let program = Program::start("coroutines.cpp", &[], &["stays"]);
     let holders = program.search();

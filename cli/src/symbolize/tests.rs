@@ -437,6 +437,7 @@ fn main() { let mut n = 1; inner::outer(&mut n); std::hint::black_box(inner::SMA
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn lambdas_are_named_with_their_function() {
     let source = "
 static int sink;

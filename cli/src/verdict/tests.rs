@@ -1,4 +1,4 @@
-use std::process::Command;
+use std::path::{Path, PathBuf};
 
 use culeak::analysis::check::{self, Limits, Rules, verdict};
 use culeak::kind::Kind as Gpu;
@@ -135,22 +135,15 @@ fn objects_over_their_limit_are_findings_with_their_line_and_no_bytes() {
 
 /// The published schema, from the sources of a crate that reads SARIF.
 fn schema() -> Value {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Packages for other platforms are listed as dependencies, but not downloaded.
-    let here = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let metadata = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline"])
-        .args(["--filter-platform", &here, "--manifest-path"])
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
-        .output()
-        .expect("cargo starts");
-    let metadata: Value = serde_json::from_slice(&metadata.stdout).expect("cargo's answer");
-    let packages = metadata["packages"].as_array().expect("packages");
-    let package = packages.iter().find(|package| package["name"] == "serde-sarif");
-    let manifest = package
-        .and_then(|package| package["manifest_path"].as_str())
-        .expect("a dependency");
-    let schema = Path::new(manifest).with_file_name("src/schema.json");
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cargo")));
+    let sources = home.expect("CARGO_HOME, or HOME").join("registry/src");
+    let registries = std::fs::read_dir(&sources).unwrap_or_else(|error| panic!("{}: {error}", sources.display()));
+    let schema = registries
+        .flatten()
+        .map(|registry| registry.path().join("serde-sarif-0.8.0/src/schema.json"))
+        .find(|schema| schema.exists())
+        .unwrap_or_else(|| panic!("no crate serde-sarif 0.8.0 in {}", sources.display()));
     let schema = std::fs::read(&schema).unwrap_or_else(|error| panic!("{}: {error}", schema.display()));
     let mut schema: Value = serde_json::from_slice(&schema).expect("a schema");
     // Its pattern for languages is no valid regular expression; the logs contain no language.

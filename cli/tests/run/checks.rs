@@ -17,6 +17,7 @@ fn check_of_script(options: &[&str], script: &str) -> Output {
 }
 
 #[test]
+#[ignore = "needs root"]
 fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
     let recorded = check_of_script(&[], "$0 demo-program; exit 0");
     assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));

@@ -21,6 +21,7 @@ fn play(seeds: std::ops::Range<u64>) {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn a_hundred_thousand_stacks_of_rust_and_cpp_code() {
     let before = STACKS.load(Relaxed);
     std::thread::scope(|scope| {
@@ -33,6 +34,7 @@ fn a_hundred_thousand_stacks_of_rust_and_cpp_code() {
 
 /// A thread on memory that the program supplied, with readable memory on either side of it.
 #[test]
+#[ignore = "needs g++"]
 fn a_thread_on_a_supplied_stack() {
     extern "C" fn body(_: *mut c_void) -> *mut c_void {
         play(0..500);
@@ -62,6 +64,7 @@ fn a_thread_on_a_supplied_stack() {
 
 /// makecontext: a stack that belongs to no thread.
 #[test]
+#[ignore = "needs g++"]
 fn a_fiber() {
     extern "C" fn body() {
         play(0..300);
@@ -140,6 +143,7 @@ std::arch::global_asm!(
 /// The bottom of such a stack is made by hand, and its unwind information marks the outermost frame.
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn a_fiber_switched_to_by_hand() {
     unsafe extern "C" {
         fn switch_stacks(save: *mut u64, to: u64);
@@ -304,6 +308,7 @@ fn the_first_walk_of_a_thread_deep_in_its_stack() {
 /// Code in no module: both unwinders report its address and stop.
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn code_without_unwind_information_ends_the_stack() {
     game();
     // push rbx; call rdi; pop rbx; ret
@@ -334,6 +339,7 @@ fn code_without_unwind_information_ends_the_stack() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn a_full_slice_ends_the_walk() {
     extern "C" fn inside() {
         let start = culeak_walker::Registers::here();
@@ -430,6 +436,7 @@ fn work_of(library: usize) -> extern "C" fn(u64) {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn signals_at_arbitrary_instructions() {
     let before = INTERRUPTED.load(Relaxed);
     for library in 0..game().libraries.len() {
@@ -472,6 +479,7 @@ std::arch::global_asm!(
 /// binding, library calls.
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn stopped_at_every_instruction() {
     extern "C" fn nothing() {}
     unsafe extern "C" {
@@ -506,6 +514,7 @@ fn stopped_at_every_instruction() {
 /// A program that supplies its own return from signal handlers, without unwind information.
 #[test]
 #[cfg(target_arch = "x86_64")]
+#[ignore = "needs g++"]
 fn a_signal_trampoline_that_is_not_libcs() {
     #[repr(C)]
     struct KernelAction {
@@ -551,6 +560,7 @@ fn a_signal_trampoline_that_is_not_libcs() {
 }
 
 #[test]
+#[ignore = "needs g++"]
 fn signals_on_a_signal_stack() {
     let mut memory = vec![0u64; 1 << 15];
     let stack = libc::stack_t {
@@ -574,6 +584,7 @@ fn signals_on_a_signal_stack() {
 
 /// The loader's own code: lazy binding, relocation, module lists.
 #[test]
+#[ignore = "needs g++"]
 fn signals_while_libraries_are_opened_and_closed() {
     let folder = support::folder().join("loading");
     std::fs::create_dir_all(&folder).unwrap();

@@ -196,8 +196,8 @@ fn other_folders_versions_and_partitions_are_refused() {
     fs::write(inner.join(MARKER), "{").expect("written");
     refused(&inner, &job);
     let names = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-    assert!(super::partition(&names("job,rank")).is_ok());
-    assert!(super::partition(&names("rank,job")).is_err() && super::partition(&names("pid")).is_err());
+    assert!(crate::marker::partition(&names("job,rank")).is_ok());
+    assert!(crate::marker::partition(&names("rank,job")).is_err() && crate::marker::partition(&names("pid")).is_err());
 }
 
 #[test]

@@ -206,7 +206,7 @@ def main():
     local = Target()
     lines.append("frame %d frame of main, " % threading.get_native_id() + here % (main.__code__.co_firstlineno + 5))
     lines.append("variable %d local" % id(local))
-    print(len(lines))
+    print(len(lines), flush=True)
     sys.stdout.buffer.write("".join(line + "\n" for line in lines).encode()); sys.stdout.flush(); sys.stdin.readline()
 
 

@@ -1,5 +1,6 @@
-//! The Python interpreters of this machine: `python3`, the system's, its debug build and pyenv's, and the commands in
-//! `CULEAK_PYTHONS`, separated by colons. Their versions are printed on stderr. The tests fail if there is none.
+//! The Python interpreters that the tests run with: those that `CULEAK_PYTHONS` names, separated by colons, else the first
+//! `python3`. `CULEAK_PYTHONS=all` are those of this machine: `python3`, the system's, its debug build and pyenv's.
+//! Their versions are printed on stderr. The tests fail if there is none.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -34,22 +35,11 @@ pub fn other_builds() -> Vec<Python> {
 /// One interpreter of each version whose `sys.abiflags` are wanted.
 fn examine_all(is_wanted: impl Fn(&str) -> bool) -> Vec<Python> {
     let named = std::env::var("CULEAK_PYTHONS").unwrap_or_default();
-    let mut commands: Vec<PathBuf> = named
-        .split(':')
-        .filter(|name| !name.is_empty())
-        .map(PathBuf::from)
-        .collect();
-    commands.extend(["python3", "/usr/bin/python3", "python3-dbg"].map(PathBuf::from));
-    let home = PathBuf::from(std::env::var("HOME").unwrap_or_default());
-    let versions = std::fs::read_dir(home.join(".pyenv/versions"));
-    let mut versions: Vec<PathBuf> = versions
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path())
-        .collect();
-    versions.sort();
-    commands.extend(versions.into_iter().map(|version| version.join("bin/python3")));
+    let commands: Vec<PathBuf> = match named.as_str() {
+        "all" => all_commands(),
+        "" => ["python3", "/usr/bin/python3"].map(PathBuf::from).into(),
+        names => names.split(':').map(PathBuf::from).collect(),
+    };
     let mut found: Vec<Python> = Vec::new();
     for command in commands {
         let Some(python) = examine(&command, &is_wanted) else {
@@ -65,8 +55,28 @@ fn examine_all(is_wanted: impl Fn(&str) -> bool) -> Vec<Python> {
             );
             found.push(python);
         }
+        if named.is_empty() && !found.is_empty() {
+            break;
+        }
     }
     found
+}
+
+fn all_commands() -> Vec<PathBuf> {
+    let mut commands = ["python3", "/usr/bin/python3", "python3-dbg"]
+        .map(PathBuf::from)
+        .to_vec();
+    let home = PathBuf::from(std::env::var("HOME").unwrap_or_default());
+    let versions = std::fs::read_dir(home.join(".pyenv/versions"));
+    let mut versions: Vec<PathBuf> = versions
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    versions.sort();
+    commands.extend(versions.into_iter().map(|version| version.join("bin/python3")));
+    commands
 }
 
 /// The version, with `sys.abiflags` behind it, and command, if it is a CPython of a supported version.
