@@ -363,9 +363,9 @@ def test_objects_that_outlive_their_test_fail_it_with_the_line_that_created_them
     result.stdout.fnmatch_lines(
         [
             "*test_connects[[]3[]]*",
-            "CUDA objects left behind: 3 stream, allowed 2",
+            "CUDA objects left behind: 3 stream objects, allowed 2",
             "",
-            "3 stream (cuStreamCreate)",
+            "3 stream objects (cuStreamCreate)",
             "    test_it.py:12: in test_connects",
             "        connect(count)",
             "    test_it.py:5: in connect",
@@ -411,7 +411,7 @@ def test_memory_and_objects_fail_with_both_reasons(run):
             stream()
         """,
         "GPU memory left behind: 1 MiB in 1 block, allowed 0 B",
-        "CUDA objects left behind: 1 stream, allowed 0",
+        "CUDA objects left behind: 1 stream object, allowed 0",
     )
 
 
@@ -475,4 +475,4 @@ def test_suppressed_objects_are_no_leak(run, pytester):
         "--culeak-suppressions=known.supp",
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream, allowed 0", "Another 4 suppressed."])
+    result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream object, allowed 0", "Another 4 suppressed."])

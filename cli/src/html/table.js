@@ -64,8 +64,10 @@ class Table {
     const shown = rows.slice(0, this.limit);
     this.body.replaceChildren(...shown.flatMap((row) => this.row(row)));
     const all = plural(this.count, "row", "rows");
-    const first = rows.length > shown.length ? "the first " + formatCount(shown.length) + " of " : "";
-    const text = this.wanted ? first + formatCount(rows.length) + " that match, of " + all + " " : first ? first + all + " " : "";
+    const isPart = rows.length > shown.length;
+    const matching = formatCount(rows.length) + " of " + all + (rows.length === 1 ? " matches" : " match");
+    const ofAll = isPart ? "the first " + formatCount(shown.length) + " of " + all + " " : "";
+    const text = this.wanted ? matching + (isPart ? ", the first " + formatCount(shown.length) + " are shown " : " ") : ofAll;
     const more = () => {
       const next = this.limit;
       this.limit += ROWS_AT_ONCE * 5;
