@@ -111,6 +111,42 @@ impl Kind {
         matches!(self.place(), Place::Object) || matches!(self, Kind::Pool | Kind::External | Kind::Multicast)
     }
 
+    /// What one and several of this kind are called in a sentence: `executable graph`, `executable graphs`.
+    pub const fn nouns(self) -> [&'static str; 2] {
+        use Kind::*;
+        match self {
+            Pool => ["memory pool", "memory pools"],
+            Reserved => ["address range", "address ranges"],
+            Mapping => ["mapping", "mappings"],
+            Imported => ["imported handle", "imported handles"],
+            Ipc => ["IPC handle", "IPC handles"],
+            PoolImport => ["import from a pool", "imports from a pool"],
+            External => ["external memory object", "external memory objects"],
+            ExternalMapping => ["mapping of external memory", "mappings of external memory"],
+            Multicast => ["multicast object", "multicast objects"],
+            Stream => ["stream", "streams"],
+            Event => ["event", "events"],
+            Module => ["module", "modules"],
+            Library => ["library", "libraries"],
+            GraphObject => ["graph", "graphs"],
+            GraphExec => ["executable graph", "executable graphs"],
+            GreenContext => ["green context", "green contexts"],
+            Texture => ["texture", "textures"],
+            Surface => ["surface", "surfaces"],
+            ExternalSemaphore => ["external semaphore", "external semaphores"],
+            UserObject => ["user object", "user objects"],
+            Linker => ["linker", "linkers"],
+            GraphicsResource => ["graphics resource", "graphics resources"],
+            Context => ["context", "contexts"],
+            Channel => ["channel", "channels"],
+            Segment | HostSegment => ["segment", "segments"],
+            Tensor => ["tensor", "tensors"],
+            Buffer => ["buffer", "buffers"],
+            Device | Pitched | Array | Mipmapped | Async | Physical | Graph | Managed | HostPinned | HostRegistered
+            | HostPhysical | Block => ["block", "blocks"],
+        }
+    }
+
     /// The kinds of objects.
     pub fn objects() -> impl Iterator<Item = Kind> {
         Kind::ALL.iter().copied().filter(|kind| kind.is_object())

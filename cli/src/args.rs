@@ -239,9 +239,9 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         ErrorKind::ArgumentConflict => {
             let others = texts(ContextKind::PriorArg);
-            let all = others
-                .iter()
-                .chain([first])
+            let all = [first]
+                .into_iter()
+                .chain(&others)
                 .map(|argument| match argument.starts_with('-') {
                     true => bare(argument),
                     false => argument.clone(),

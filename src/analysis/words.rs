@@ -1,5 +1,6 @@
 //! Sizes, counts and times as people write them.
 
+use crate::kind::Kind;
 use crate::quantities::{Rounded, rounded};
 
 /// `1.2 GiB`: at most one decimal, and none if it is 0.
@@ -38,6 +39,14 @@ pub fn signed_count(delta: i128) -> String {
 /// `1 block`, `3 blocks`.
 pub fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(n), if n == 1 { one } else { many })
+}
+
+/// `1 stream`, `2 executable graphs`: a number of a kind, by the kind's name.
+pub fn of_kind(n: u64, kind: &str) -> String {
+    match Kind::from_name(kind).map(Kind::nouns) {
+        Some([one, many]) => plural(n, one, many),
+        None => format!("{} {kind}", count(n)),
+    }
 }
 
 /// `850 ns`, `12 ms`, `3.4 s`, `2 m 14 s`, `3 h 5 m`, `2 d 4 h`.
@@ -92,6 +101,29 @@ mod tests {
         }
         assert_eq!(signed_bytes(-4096), "-4 KiB");
         assert_eq!(signed_count(1234), "+1,234");
+    }
+
+    #[test]
+    fn kinds_are_counted_by_their_nouns() {
+        let texts = [
+            (1, "stream"),
+            (128, "stream"),
+            (2, "graph-exec"),
+            (1, "library"),
+            (3, "library"),
+            (2, "unheard-of"),
+        ];
+        assert_eq!(
+            texts.map(|(n, kind)| of_kind(n, kind)),
+            [
+                "1 stream",
+                "128 streams",
+                "2 executable graphs",
+                "1 library",
+                "3 libraries",
+                "2 unheard-of"
+            ]
+        );
     }
 
     #[test]

@@ -49,11 +49,11 @@ def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str
 
 def objects(test: Test, verdict: Verdict) -> str:
     """The test left too many objects without an address behind."""
-    over = ["{:,} {}, allowed {:,}".format(found, kind, limit) for kind, (found, limit) in sorted(verdict.over.items())]
+    over = ["{}, allowed {:,}".format(_of_kind(found, kind), limit) for kind, (found, limit) in sorted(verdict.over.items())]
     lines = ["CUDA objects left behind: {}".format("; ".join(over))]
     blamed = [row for row in verdict.objects if row.to_blame]
     for row in blamed[:MOST_SITES]:
-        lines += ["", "{:,} {} ({})".format(row.count, row.kind, row.api)]
+        lines += ["", "{} ({})".format(_of_kind(row.count, row.kind), row.api)]
         frames = _inner(test, row.frames)
         lines += [line for frame in frames for line in _frame(test, frame)] or ["    " + row.label]
     if len(blamed) > MOST_SITES:
@@ -62,6 +62,11 @@ def objects(test: Test, verdict: Verdict) -> str:
     if verdict.suppressed_objects:
         lines += ["", "Another {:,} suppressed.".format(verdict.suppressed_objects)]
     return "\n".join(lines)
+
+
+def _of_kind(count: int, kind: str) -> str:
+    """``3 stream objects``"""
+    return "{:,} {} {}".format(count, kind, "object" if count == 1 else "objects")
 
 
 def one_line(site: Site) -> str:

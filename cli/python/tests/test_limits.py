@@ -411,7 +411,7 @@ def test_memory_and_objects_fail_with_both_reasons(run):
             stream()
         """,
         "GPU memory left behind: 1 MiB in 1 block, allowed 0 B",
-        "CUDA objects left behind: 1 stream, allowed 0",
+        "CUDA objects left behind: 1 stream object, allowed 0",
     )
 
 
@@ -475,7 +475,7 @@ def test_suppressed_objects_are_no_leak(run, pytester):
         "--culeak-suppressions=known.supp",
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream, allowed 0", "Another 4 suppressed."])
+    result.stdout.fnmatch_lines(["CUDA objects left behind: 1 stream object, allowed 0", "Another 4 suppressed."])
 
 
 def test_a_test_whose_allocations_could_not_be_recorded_does_not_pass(run):

@@ -64,6 +64,8 @@ function timeChart(host, trend, lines, height, spoken) {
     const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
     const sizes = (plot, splits) => splits.map(formatBytes);
     const counts = (plot, splits) => splits.map(formatCount);
+    // Without a pointer on the chart, the legend has the last value of each line.
+    const shown = (format, last) => (plot, value, series, at) => (value !== null ? format(value) : at === null || at === undefined ? format(last) : "");
     const options = {
       width,
       height,
@@ -74,7 +76,7 @@ function timeChart(host, trend, lines, height, spoken) {
         ...(lines.some((each) => each.counts) ? [{ ...axis, scale: "count", side: 1, size: 64, grid: { show: false }, values: counts }] : []),
       ],
       series: [
-        { label: trend.axis, value: (plot, x) => (x === null ? "" : trend.at(x)) },
+        { label: trend.axis, value: shown((x) => trend.at(x), trend.points[trend.points.length - 1].x * trend.scale) },
         ...lines.map((each) => ({
           label: each.name,
           scale: each.counts ? "count" : "y",
@@ -82,7 +84,7 @@ function timeChart(host, trend, lines, height, spoken) {
           width: 2,
           dash: each.counts ? [5, 4] : undefined,
           points: { show: one || trend.points.length < 40, size: 5 },
-          value: (plot, value) => (value === null ? "" : each.counts ? formatCount(value) : formatBytes(value)),
+          value: shown(each.counts ? formatCount : formatBytes, each.values[each.values.length - 1]),
         })),
       ],
     };

@@ -55,7 +55,7 @@ function showSites(trend, values, host) {
   const row = (nth) => trend.rows[nth];
   // Objects have counts only.
   const shown = (nth) => (row(nth).object ? row(nth).count : row(nth).bytes);
-  const amount = (nth) => (row(nth).object ? (count) => formatCount(count) + " " + row(nth).object : formatBytes);
+  const amount = (nth) => (row(nth).object ? (count) => plural(count, ...row(nth).object) : formatBytes);
   const series = (nth) => values(row(nth).object ? "series.counts" : "series.bytes", nth);
   const per = (pace, format = formatBytes) => pace === null ? "unknown" : withSign(Math.trunc(pace), format) + " per " + trend.unit;
   const site = {
@@ -83,7 +83,7 @@ function showSites(trend, values, host) {
       { name: "bytes", values: values("series.bytes", nth), colour: "--s1" },
       { name: "blocks", values: values("series.counts", nth), colour: "--s2", counts: true },
     ];
-    const counts = [{ name: of.object, values: values("series.counts", nth), colour: "--s1", counts: true }];
+    const counts = [{ name: of.object[1], values: values("series.counts", nth), colour: "--s1", counts: true }];
     const lines = of.object ? counts : bytes;
     timeChart(canvas, trend, lines, 200, of.sentence);
     const range = (evidence, format) => `first ${format(evidence.first)}, last ${format(evidence.last)}, between ${format(evidence.least)} and ${format(evidence.most)}`;

@@ -6,6 +6,7 @@ use anstyle::Style;
 use culeak::analysis::function_name::plain;
 use culeak::analysis::report::By;
 use culeak::analysis::trend::{Against, Evidence, Measure, Row, Trend};
+use culeak::kind::Kind;
 use serde::Serialize;
 
 use super::data::Data;
@@ -51,7 +52,7 @@ struct Site<'t> {
     mark: String,
     kinds: String,
     /// The kind of object; null for memory.
-    object: Option<&'static str>,
+    object: Option<[&'static str; 2]>,
     class: &'static str,
     /// The style of the class.
     tone: &'static str,
@@ -146,7 +147,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
             (false, None) => String::new(),
         },
         kinds: site.kinds.join(", "),
-        object: site.object,
+        object: site.object.and_then(Kind::from_name).map(Kind::nouns),
         class,
         tone: tone(style),
         confidence: row.confidence,

@@ -7,6 +7,7 @@ use culeak::analysis::diff::{DiffRow, ObjectChanges, State};
 use culeak::analysis::filter::only_objects;
 use culeak::analysis::objects::{KindOfObject, ObjectRow, Objects};
 use culeak::analysis::report::Report;
+use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 
 use super::columns;
@@ -15,7 +16,7 @@ use super::parts::{self, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
 use crate::escape::Escaped;
 
-/// `128 stream, 40 graph-exec at 3 call sites; 5 suppressed`; `None` if there are none.
+/// `128 streams, 40 executable graphs at 3 call sites; 5 suppressed`; `None` if there are none.
 pub fn line(objects: &Objects) -> Option<String> {
     // The others are among the claims.
     let is_plain = |of: &&KindOfObject| Kind::from_name(of.kind).is_some_and(|kind| kind.place() == Place::Object);
@@ -23,7 +24,7 @@ pub fn line(objects: &Objects) -> Option<String> {
     let shown = |of: &KindOfObject| of.live - of.suppressed;
     let kinds: Vec<String> = plain()
         .filter(|of| shown(of) > 0)
-        .map(|of| format!("{} {}", units::count(shown(of)), of.kind))
+        .map(|of| of_kind(shown(of), of.kind))
         .collect();
     let mut parts = Vec::new();
     if !kinds.is_empty() {

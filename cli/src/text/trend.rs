@@ -7,6 +7,8 @@ use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
 
+use culeak::analysis::words::of_kind;
+
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
 use crate::escape::Escaped;
@@ -64,7 +66,29 @@ pub fn process(span: &ProcessSpan) -> String {
 pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
     let (running, at_exit) = trend.end().unwrap_or((last, None));
-    let at_exit = at_exit.map_or_else(String::new, |left| format!(", {} at exit", parts::tally(left.held)));
+    let sums = match (first.held == running.held, at_exit.map(|left| left.held)) {
+        (true, None) => format!("{} at the first and the last", parts::tally(first.held)),
+        (true, Some(left)) if left == running.held => {
+            format!("{} at the first, the last and at exit", parts::tally(left))
+        }
+        (true, Some(left)) => format!(
+            "{} at the first and the last, {} at exit",
+            parts::tally(first.held),
+            parts::tally(left)
+        ),
+        (false, left) => {
+            let left = match left {
+                None => String::new(),
+                Some(left) if left == running.held => ", and the same at exit".to_owned(),
+                Some(left) => format!(", {} at exit", parts::tally(left)),
+            };
+            format!(
+                "from {} to {}{left}",
+                parts::tally(first.held),
+                parts::tally(running.held)
+            )
+        }
+    };
     let snapshots = plural(trend.points.len() as u64, "snapshot", "snapshots");
     let over = match trend.against {
         Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
@@ -73,10 +97,8 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{}: {snapshots} over {over}, from {} to {}{at_exit}",
-        Styled(BOLD, Escaped(&trend.program.to_string())),
-        parts::tally(first.held),
-        parts::tally(running.held)
+        "{}: {snapshots} over {over}, {sums}",
+        Styled(BOLD, Escaped(&trend.program.to_string()))
     )?;
     parts::opaque_pools(out, &trend.opaque_pools)?;
     if trend.too_few {
@@ -166,11 +188,7 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     };
     let curve = sparkline(values, trend);
     let sizes = match row.site.object {
-        Some(kind) => format!(
-            "{} → {} {kind}",
-            units::count(row.count.first),
-            units::count(row.count.last)
-        ),
+        Some(kind) => format!("{} → {}", units::count(row.count.first), of_kind(row.count.last, kind)),
         None => {
             let about = if row.is_estimate { "≈ " } else { "" };
             let (first, last) = (units::bytes(row.bytes.first), units::bytes(row.bytes.last));

@@ -1,7 +1,7 @@
 //! A row as one sentence: how the site changes, how fast, on what evidence, and when the device is full.
 
 use super::{Against, Class, Evidence, Measure, POINTS_NEEDED, Point, Row};
-use crate::analysis::words::{bytes, count, duration, plural};
+use crate::analysis::words::{bytes, count, duration, of_kind, plural};
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
@@ -119,10 +119,10 @@ impl Row {
         }
     }
 
-    /// `96 MiB`, or `40 graph-exec`.
+    /// `96 MiB`, or `40 executable graphs`.
     pub fn amount(&self, of: u64) -> String {
         match self.site.object {
-            Some(kind) => format!("{} {kind}", count(of)),
+            Some(kind) => of_kind(of, kind),
             None => bytes(of),
         }
     }

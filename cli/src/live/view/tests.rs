@@ -162,7 +162,7 @@ fn objects_are_counted_beside_the_memory() {
     show(&mut state, &crate::text::sample::serving());
     let screen = screen(80, 24, &mut state);
     assert!(
-        screen.contains("leaked 64 MiB in 1 block at 1 call site · 40 graph-exec, 16 stream, 12 event …"),
+        screen.contains("leaked 64 MiB in 1 block at 1 call site · 40 executable graphs, 16 streams, 12 …"),
         "{screen}"
     );
 }

@@ -1,6 +1,7 @@
 //! The header: the process, its devices over time, the memory it holds, and the order of the list below.
 
 use culeak::analysis::report::Tally;
+use culeak::analysis::words::of_kind;
 use culeak::snapshot::ProcessState;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -225,7 +226,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
         spans.push(Span::styled(format!(", {failed} failed"), palette.warning));
     }
     let objects: Vec<String> = (reading.objects.iter().take(3))
-        .map(|&(kind, count)| format!("{} {}", units::count(count), kind.name()))
+        .map(|&(kind, count)| of_kind(count, kind.name()))
         .collect();
     if rows.held.count == 0 {
         let made = plural(reading.allocated, "allocation", "allocations");

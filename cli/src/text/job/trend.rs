@@ -6,6 +6,7 @@ use culeak::analysis::job::trend::{JobTrend, ProcessTrend, SiteTrend};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{Against, Class};
+use culeak::analysis::words::of_kind;
 
 use super::{Table, name};
 use crate::escape::Escaped;
@@ -101,11 +102,7 @@ fn sites(trend: &JobTrend, out: &mut dyn Write) -> io::Result<()> {
         let (class, style) = word(row.class);
         let style = if style == BAD { BAD } else { PLAIN };
         let sizes = match row.site.object {
-            Some(kind) => format!(
-                "{} → {} {kind}",
-                units::count(row.first.count),
-                units::count(row.last.count)
-            ),
+            Some(kind) => format!("{} → {}", units::count(row.first.count), of_kind(row.last.count, kind)),
             None => format!("{} → {}", units::bytes(row.first.bytes), units::bytes(row.last.bytes)),
         };
         let of = format!(

@@ -5,6 +5,7 @@ use std::iter;
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
+use culeak::analysis::words::of_kind;
 use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Sampling, Taken};
 
@@ -57,7 +58,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         let claims: Vec<_> = totals
             .claims
             .iter()
-            .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
+            .map(|(kind, count)| of_kind(*count, kind))
             .collect();
         row("claims", format!("{} (claims hold no memory)", claims.join(", ")));
     }
