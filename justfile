@@ -5,7 +5,7 @@ _list:
 
 # Run the tests of all crates, Parquet export included (no GPU needed)
 test:
-    cargo test --workspace --locked --features culeak-cli/parquet,culeak-cli/push
+    cargo test --workspace --locked --features culeak-cli/full
 
 # Run the tests of tests/ whose names contain WORDS, e.g. `just one kinds::`
 one +WORDS:
@@ -14,7 +14,7 @@ one +WORDS:
 # Check formatting and lints
 lint:
     cargo fmt --all --check
-    cargo clippy --workspace --all-targets --locked --features culeak-cli/parquet,culeak-cli/push -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features culeak-cli/full -- -D warnings
 
 # Run everything that CI runs
 ci:

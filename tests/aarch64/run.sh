@@ -27,7 +27,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="$here/inside.sh $machine"
 # Debug information of all crates would be most of what the emulator reads; the names that the demo needs remain.
 export CARGO_PROFILE_DEV_OPT_LEVEL=1 CARGO_PROFILE_DEV_DEBUG=0
 options=(--locked --target aarch64-unknown-linux-gnu)
-features=(--features culeak-cli/parquet,culeak-cli/push)
+features=(--features culeak-cli/full)
 culeak=$target/aarch64-unknown-linux-gnu/debug/culeak
 
 build() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The dataset of `culeak export --partition` and `culeak collect` in DuckDB, Spark and PyArrow: every query of `culeak sql` on both
-# engines, compared with culeak's own report, trend and diff. Needs a culeak built with `--features parquet`, the example
+# engines, compared with culeak's own report, trend and diff. Needs a culeak built with `--features full`, the example
 # many_ranks (cargo build --example many_ranks), python3 and pip; installs a Java runtime if it is missing.
 #
 #     tests/dataset/run.sh [PATH_OF_CULEAK]

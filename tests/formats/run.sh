@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Opens the output of `culeak export` in the programs that it is for: Go's pprof, DuckDB, Perfetto's protobuf classes,
 # Python's unpickler, speedscope's schema, speedscope, and the Firefox Profiler; and compares their totals with those of
-# `culeak report --json`. Needs a culeak built with `--features parquet`, python3 and pip; installs Go's tools and Chromium if they are missing, and the rest in
+# `culeak report --json`. Needs a culeak built with `--features full`, python3 and pip; installs Go's tools and Chromium if they are missing, and the rest in
 # separate folders.
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
@@ -32,7 +32,7 @@ fi
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features parquet,push --test export -- --ignored samples_for_other_programs >/dev/null
+CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --features full --test export -- --ignored samples_for_other_programs >/dev/null
 [ -s "$folder/leaky.json" ] || { echo "run.sh: no samples were written to $folder" >&2; exit 1; }
 "$readers/bin/python" -B tests/formats/claims.py "$culeak" "$folder"
 "$readers/bin/python" -B tests/formats/viewers.py "$culeak" "$folder" "$(realpath "$viewers")" "$(command -v chromium)"
