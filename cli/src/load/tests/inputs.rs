@@ -102,7 +102,10 @@ fn a_pipe_beside_a_recording_is_no_snapshot_of_it() {
         let mut item = one(&recording).expect("readable");
         let mark = Point::Mark("epoch".to_owned());
         let error = at::show(&mut item, Some(&mark), &NameArgs::default()).expect_err("no snapshot of the mark");
-        assert!(error.to_string().contains("the program set no mark epoch"), "{error}");
+        assert!(
+            error.to_string().contains("the program set no mark \"epoch\""),
+            "{error}"
+        );
         assert_eq!(at::automatic_snapshots(&recording), [snapshot.clone()]);
         refused(&Place::File(snapshot.clone()));
     });
