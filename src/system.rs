@@ -372,6 +372,7 @@ impl<T> Drop for Scratch<T> {
 pub struct Spares<T, const N: usize>([AtomicPtr<T>; N]);
 
 impl<T, const N: usize> Spares<T, N> {
+    #[allow(clippy::new_without_default, reason = "only statics have it")]
     pub const fn new() -> Spares<T, N> {
         Spares([const { AtomicPtr::new(std::ptr::null_mut()) }; N])
     }
