@@ -75,6 +75,61 @@ fn samples_for_other_programs() {
 }
 
 #[test]
+fn graphs_have_a_frame_for_each_function_and_one_for_each_line_on_request() {
+    const CALLS: usize = 50;
+    let folder = folder();
+    let mut sample = sample::Sample::new();
+    for line in 0..CALLS {
+        let place = format!("/src/main.cu:{}", 100 + line);
+        let stack = sample.stack(&[sample::RUNTIME, ("main", &place, "/opt/app"), sample::START]);
+        sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 1 << 20, 1, stack);
+    }
+    let snapshot = sample.finish(0, 0);
+    fs::write(
+        folder.path().join("calls.json"),
+        serde_json::to_vec(&snapshot).expect("JSON"),
+    )
+    .expect("written");
+    let written = |words: &[&str]| {
+        let output = culeak(folder.path(), words);
+        assert!(
+            output.status.success(),
+            "{words:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).expect("text")
+    };
+    // A frame of a function, and that of one of its lines.
+    let commands: [(&[&str], &str, &str); 4] = [
+        (
+            &["export", "calls.json", "-f", "folded", "-o", "-"],
+            ";main;",
+            ";main (main.cu:1",
+        ),
+        (
+            &["export", "calls.json", "-f", "speedscope", "-o", "-"],
+            "\"name\":\"main\"",
+            "\"line\":1",
+        ),
+        (
+            &["export", "calls.json", "-f", "firefox", "-o", "-"],
+            "\"main\"",
+            "\"main (main.cu:1",
+        ),
+        (
+            &["report", "calls.json", "--flamegraph", "-"],
+            "<title>main ",
+            "<title>main (main.cu:1",
+        ),
+    ];
+    for (words, function, line) in commands {
+        let counts = |text: &str| [function, line].map(|frame| text.matches(frame).count());
+        assert_eq!(counts(&written(words)), [1, 0], "{words:?}");
+        assert_eq!(counts(&written(&[words, &["--lines"]].concat()))[1], CALLS, "{words:?}");
+    }
+}
+
+#[test]
 fn a_tree_reads_from_the_device_inwards() {
     let tree = stdout(&["report", "leaky.json", "--tree"]);
     let expected = "

@@ -176,6 +176,16 @@ def rows_open_and_lead_to_the_graph(browser):
         assert counts == sorted(counts, reverse=True) and len(set(counts)) > 3, counts
 
 
+def a_frame_is_a_function_and_a_line_on_request(browser):
+    with tab(browser, written("training")) as t:
+        labels = lambda: [frame.get_attribute("aria-label") for frame in t.page.locator(".frame").all()]  # noqa: E731
+        assert any(label.startswith("training_step, train.py: ") for label in labels()), labels()
+        t.page.get_by_label("Lines").check()
+        assert any(label.startswith("training_step, train.py:212: ") for label in labels()), labels()
+        t.page.get_by_label("Lines").uncheck()
+        assert not any("train.py:212" in label for label in labels()), labels()
+
+
 def everything_can_be_reached_from_the_keyboard(browser):
     with tab(browser, written("training")) as t:
         focused = lambda: t.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")  # noqa: E731
@@ -193,12 +203,12 @@ def everything_can_be_reached_from_the_keyboard(browser):
         press("Escape")
         assert t.page.locator("td.detail").count() == 0 and focused() == "load"
         # Past the other rows, the controls of the graph. The reset button is disabled, so the graph is next.
-        for _ in range(9):
+        for _ in range(10):
             press("Tab")
         assert focused().startswith("all stacks"), focused()
         press("ArrowDown")
         press("ArrowDown")
-        assert focused().startswith("training_step, train.py:212: 1.1 GiB"), focused()
+        assert focused().startswith("training_step, train.py: 1.4 GiB"), focused()
         press("ArrowRight")
         assert focused().startswith("resume"), focused()
         press("Enter")
@@ -452,6 +462,7 @@ CLAIMS = [
     all_stacks_of_a_row_are_shown_on_demand,
     printed_pages_have_no_controls,
     rows_open_and_lead_to_the_graph,
+    a_frame_is_a_function_and_a_line_on_request,
     everything_can_be_reached_from_the_keyboard,
     colours_follow_the_system_and_the_switch,
     a_diff_shows_what_grew_and_what_shrank,

@@ -82,6 +82,9 @@ pub struct DiffArgs {
     /// Write a flame graph of AFTER, coloured by change, instead of rows
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
     pub flamegraph: Option<PathBuf>,
+    /// With --flamegraph: one frame for each line of a function, not for each function, if both are of one process
+    #[arg(long, requires = "flamegraph")]
+    pub lines: bool,
     /// Write the diff as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "flamegraph"])]
     pub html: Option<PathBuf>,
@@ -200,6 +203,10 @@ fn print_tree(args: &DiffArgs, options: &Options, before: &Loaded, after: &Loade
 
 fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded, path: &Path) -> Result<ExitCode, Failure> {
     let (old, new, detail) = profiles(args, before, after);
+    let detail = Detail {
+        lines: detail.lines && args.lines,
+        ..detail
+    };
     output::create(path, args.overwrite, |out| {
         flamegraph::write_difference(&old, &new, detail, Cost::Bytes, out)
     })?;

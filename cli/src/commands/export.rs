@@ -85,6 +85,10 @@ pub struct ExportArgs {
     /// Also include frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
+    /// folded, speedscope, firefox: one frame for each line of a function, not for each function. pprof has lines in
+    /// any case: pprof -lines
+    #[arg(long)]
+    pub lines: bool,
     #[command(flatten)]
     pub dataset: DatasetArgs,
     #[command(flatten)]
@@ -406,6 +410,11 @@ fn write(
         signatures: args.full_stacks,
         lines: true,
     };
+    // Graphs have a frame for each function, as those of pprof.
+    let of_graph = Detail {
+        lines: args.lines,
+        ..detail
+    };
     let snapshots: Vec<&Snapshot> = items.iter().map(|item| &item.snapshot).collect();
     let &[snapshot, ..] = snapshots.as_slice() else {
         return Ok(());
@@ -419,19 +428,19 @@ fn write(
         Format::Pprof => pprof::write_all(&snapshots, options, out),
         Format::Speedscope => {
             let profiles = named().map(|(name, snapshot)| (name, Profile::of(snapshot, &with_made)));
-            speedscope::write_all(profiles, detail, out)
+            speedscope::write_all(profiles, of_graph, out)
         }
         Format::Folded => {
             let cost = if args.objects { Cost::Count } else { args.cost };
             named().try_for_each(|(name, snapshot)| {
-                folded::write_below(name.as_deref(), &Profile::of(snapshot, &with_made), detail, cost, out)
+                folded::write_below(name.as_deref(), &Profile::of(snapshot, &with_made), of_graph, cost, out)
             })
         }
         Format::Perfetto => {
             let inputs = items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
             perfetto::write(&inputs.collect::<Vec<_>>(), &args.kind, out)
         }
-        Format::Firefox => firefox::write_all(&named().collect::<Vec<_>>(), options, detail, out),
+        Format::Firefox => firefox::write_all(&named().collect::<Vec<_>>(), options, of_graph, out),
         Format::Csv => csv::write_all(rows, out),
         #[cfg(feature = "parquet")]
         Format::Parquet => parquet::write_all(rows, out),

@@ -107,6 +107,9 @@ pub struct ReportArgs {
     /// Write a flame graph of live bytes instead of a report; one input only
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "tree", "by", "sort", "top", "min_bytes"])]
     pub flamegraph: Option<PathBuf>,
+    /// With --flamegraph: one frame for each line of a function, not for each function
+    #[arg(long, requires = "flamegraph")]
+    pub lines: bool,
     /// Write the report as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
@@ -455,11 +458,11 @@ fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     text::report::write(&report, extent, out)
 }
 
-/// How frames are named in trees and flame graphs.
-fn detail(args: &ReportArgs) -> Detail {
+/// How frames are named in trees, with lines, and in flame graphs.
+fn detail(args: &ReportArgs, lines: bool) -> Detail {
     Detail {
         signatures: args.full_stacks,
-        lines: true,
+        lines,
     }
 }
 
@@ -471,7 +474,7 @@ fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
         min_bytes: options.min_bytes,
         all: true,
     };
-    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)?;
+    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args, true), out)?;
     if let Some(filter) = &profile.filter {
         writeln!(out, "filter: {}", text::parts::filter(filter, 0))?;
     }
@@ -491,7 +494,7 @@ fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<Exi
     let item = args.load(&load::single(input)?)?;
     let profile = Profile::of(&item.snapshot, &args.profile_options(rules));
     output::create(path, args.overwrite, |out| {
-        flamegraph::write(&profile, detail(args), Cost::Bytes, out)
+        flamegraph::write(&profile, detail(args, args.lines), Cost::Bytes, out)
     })?;
     Ok(ExitCode::SUCCESS)
 }

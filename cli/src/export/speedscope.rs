@@ -175,6 +175,6 @@ fn named(frame: &culeak::analysis::site::Frame, detail: Detail) -> Frame {
     Frame {
         name: names::function(frame, detail),
         file: place.map(|place| Escaped(place).to_string()),
-        line: frame.line,
+        line: frame.line.filter(|_| detail.lines),
     }
 }

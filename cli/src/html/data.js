@@ -72,6 +72,27 @@ class Frames {
   library(frame) { return this.text("library", frame); }
   group(frame) { return this.columns["frames.group"][frame]; }
   inlined(frame) { return this.columns["frames.inlined"][frame] === 1; }
+  // For each frame the first one of the same function.
+  get functions() {
+    if (!this.firsts) {
+      const known = new Map();
+      const [full, group, path] = ["full", "group", "path"].map((name) => this.columns["frames." + name]);
+      this.spread = new Set();
+      this.firsts = Uint32Array.from(full, (name, frame) => {
+        const key = name + " " + group[frame];
+        if (!known.has(key)) known.set(key, frame);
+        const first = known.get(key);
+        if (path[first] !== path[frame]) this.spread.add(first);
+        return first;
+      });
+    }
+    return this.firsts;
+  }
+  // Whether the stacks have several lines of its function.
+  hasLines(frame) {
+    const first = this.functions[frame];
+    return this.spread.has(first);
+  }
   isUsers(frame) { return this.columns["frames.users"][frame] === 1; }
 
   // Marks the frames that contain this text in their name, place or module, ignoring case.

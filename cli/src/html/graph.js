@@ -2,7 +2,7 @@
 //
 // Stacks are sorted, so every frame is a range of stacks, and its callees are the runs of equal frames one level down.
 // The page builds no tree of all stacks: d3-hierarchy lays out the visible ranges, and d3-selection puts them on the page
-// as elements that take the focus and that screen readers read. Callees that are too narrow to be drawn form groups,
+// as elements that take the focus and that screen readers read. Frames are functions; on request, the lines of a function are apart. Callees that are too narrow to be drawn form groups,
 // which open like frames. The inverted view does the same with stacks sorted from the innermost frame.
 "use strict";
 
@@ -22,6 +22,7 @@ class Graph {
     this.colour = colour;
     this.describe = describe;
     this.inverted = false;
+    this.byLine = false;
     this.zoomed = [];
     this.found = null;
     this.nodes = [];
@@ -55,19 +56,25 @@ class Graph {
     this.sorted();
   }
 
+  showLines(byLine) {
+    this.byLine = byLine;
+    this.zoomed = [];
+    this.sorted();
+  }
+
   sorted() {
-    const { starts, frames, count } = this.stacks;
+    const { starts, count } = this.stacks;
     this.order = new Uint32Array(count);
     for (let n = 0; n < count; n++) this.order[n] = n;
-    if (this.inverted) {
+    // Stacks come sorted by their frames, outermost first.
+    if (this.inverted || !this.byLine) {
       this.order.sort((a, b) => {
-        let at = starts[a + 1];
-        let bt = starts[b + 1];
-        while (at > starts[a] && bt > starts[b]) {
-          const difference = frames[--at] - frames[--bt];
+        const [length, other] = [starts[a + 1] - starts[a], starts[b + 1] - starts[b]];
+        for (let depth = 0; depth < length && depth < other; depth++) {
+          const difference = this.frameAt(a, depth) - this.frameAt(b, depth);
           if (difference !== 0) return difference;
         }
-        return at - starts[a] - (bt - starts[b]);
+        return length - other;
       });
     }
     this.sums = this.summed(this.weights);
@@ -123,7 +130,17 @@ class Graph {
 
   frameAt(stack, depth) {
     const { starts, frames } = this.stacks;
-    return this.inverted ? frames[starts[stack + 1] - 1 - depth] : frames[starts[stack] + depth];
+    return this.shown(this.inverted ? frames[starts[stack + 1] - 1 - depth] : frames[starts[stack] + depth]);
+  }
+
+  // The frame that stands for this one.
+  shown(frame) {
+    return this.byLine ? frame : this.frames.functions[frame];
+  }
+
+  // File and line of a frame, or the file alone if it stands for several lines.
+  placeOf(frame, place) {
+    return this.byLine || !this.frames.hasLines(frame) ? place : place.replace(/:\d+$/, "");
   }
 
   // The callees of a node, or the members of a group, with narrow ones grouped.
@@ -210,7 +227,8 @@ class Graph {
 
   put() {
     const wide = (node) => ((node.x1 - node.x0) / 100) * this.width;
-    const isFound = ({ data }) => this.found && (data.group || [data]).some((member) => member.frame !== null && this.found[member.frame]);
+    const found = this.found && new Set(Array.from(this.found.keys()).filter((frame) => this.found[frame]).map((frame) => this.shown(frame)));
+    const isFound = ({ data }) => found && (data.group || [data]).some((member) => member.frame !== null && found.has(member.frame));
     const classes = (node, nth) =>
       ["frame", this.colour(node.data, this), wide(node) < 24 ? "thin" : "", nth < this.above ? "above" : "", isFound(node) ? "found" : ""].join(" ");
     const boxes = d3
@@ -234,7 +252,7 @@ class Graph {
   label(data) {
     if (data.group) return formatCount(data.group.length) + " frames";
     if (data.frame === null) return "all";
-    const place = this.frames.place(data.frame);
+    const place = this.placeOf(data.frame, this.frames.place(data.frame));
     return this.frames.name(data.frame) + (place ? "  " + place : "");
   }
 
@@ -249,7 +267,7 @@ class Graph {
   // Zooms to a whole stack.
   zoomToStack(stack) {
     const { starts, frames } = this.stacks;
-    const path = Array.from(frames.subarray(starts[stack], starts[stack + 1]));
+    const path = Array.from(frames.subarray(starts[stack], starts[stack + 1]), (frame) => this.shown(frame));
     this.zoomed = this.inverted ? path.reverse() : path;
     this.draw();
     this.zoomChanged?.();

@@ -40,6 +40,7 @@ class View {
     this.result = element("span", { class: "result", role: "status" });
     this.reset = element("button", { type: "button", disabled: true, onclick: () => this.graph.zoomOut(true) }, "Reset zoom");
     const inverted = element("input", { type: "checkbox", onchange: (event) => this.invert(event.target.checked) });
+    const lines = element("input", { type: "checkbox", onchange: (event) => this.showLines(event.target.checked) });
     const tools = [
       choice("Width", [["bytes", "bytes"], ["count", "blocks"]], (value) => this.weighAgain(() => (this.measure = value))),
     ];
@@ -75,6 +76,7 @@ class View {
         this.showLegend();
       }),
       element("label", {}, inverted, "Inverted"),
+      element("label", {}, lines, "Lines"),
       this.reset,
     );
     finder?.append(...finding);
@@ -152,6 +154,12 @@ class View {
     this.graph.zoomChanged();
   }
 
+  showLines(byLine) {
+    this.graph.showLines(byLine);
+    this.graph.draw();
+    this.graph.zoomChanged();
+  }
+
   size(node) {
     const part = this.format(node.value) + ", " + formatPart(node.value, this.graph.total);
     if (!this.isDiff) return part;
@@ -162,7 +170,8 @@ class View {
   describe(node) {
     const { frames } = this.context;
     const rest = node.group ? formatCount(node.group.length) + " narrow frames" : "all stacks";
-    const name = node.frame === null ? rest : frames.name(node.frame) + (frames.place(node.frame) ? ", " + frames.place(node.frame) : "");
+    const place = node.frame === null ? "" : this.graph.placeOf(node.frame, frames.place(node.frame));
+    const name = node.frame === null ? rest : frames.name(node.frame) + (place ? ", " + place : "");
     return name + ": " + this.size(node);
   }
 
@@ -177,7 +186,7 @@ class View {
     } else if (node.frame === null) {
       lines.push(element("div", { class: "quiet" }, "all stacks; point at a frame for details, click to zoom in, press escape to zoom out"));
     } else {
-      const path = frames.path(node.frame);
+      const path = this.graph.placeOf(node.frame, frames.path(node.frame));
       lines.push(element("div", { class: "code" }, frames.full(node.frame)), element("div", { class: "quiet code" }, [path, frames.module(node.frame), frames.inlined(node.frame) ? "inlined" : ""].filter((text) => text).join("   ")));
     }
     this.details.replaceChildren(...lines);
