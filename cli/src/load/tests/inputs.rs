@@ -106,7 +106,7 @@ fn a_pipe_beside_a_recording_is_no_snapshot_of_it() {
             error.to_string().contains("the program set no mark \"epoch\""),
             "{error}"
         );
-        assert_eq!(at::automatic_snapshots(&recording), [snapshot.clone()]);
+        assert_eq!(at::automatic_snapshots(&recording), std::slice::from_ref(&snapshot));
         refused(&Place::File(snapshot.clone()));
     });
     assert!(!opened);
