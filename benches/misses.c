@@ -2,8 +2,8 @@
  * stack of 20 frames and then freed, with FLUSH bytes of other memory read after each event, as a program or a driver does.
  *
  *   misses ROUNDS LIVE FLUSH           for a simulator of caches
- *   misses ROUNDS LIVE FLUSH CODE      also runs CODE bytes of other code after each event, and prints the median times of an
- *                                      allocation and of a free in nanoseconds
+ *   misses ROUNDS LIVE FLUSH CODE      also runs CODE bytes of other code after each event. Each round is done bare and recorded, by
+ *                                      turns; prints the median times of an allocation and of a free in nanoseconds: two bare, two recorded
  *
  * Linked with a driver that does nothing. */
 #define _GNU_SOURCE
@@ -16,8 +16,8 @@
 
 typedef uint64_t address;
 int cuInit(unsigned);
-int cuMemAlloc_v2(address *, size_t);
-int cuMemFree_v2(address);
+int cuMemAlloc_v2(address *, size_t), plain_cuMemAlloc_v2(address *, size_t);
+int cuMemFree_v2(address), plain_cuMemFree_v2(address);
 
 static volatile char *other;
 static size_t flush;
@@ -41,6 +41,7 @@ static double now(void) {
 }
 
 static double last; /* nanoseconds of the last event */
+static int recorded = 1;
 
 __attribute__((noinline)) static void nested(int frames, address *block) {
     if (frames > 0) {
@@ -50,10 +51,10 @@ __attribute__((noinline)) static void nested(int frames, address *block) {
     }
     double started = code_bytes ? now() : 0;
     if (*block) {
-        cuMemFree_v2(*block);
+        recorded ? cuMemFree_v2(*block) : plain_cuMemFree_v2(*block);
         *block = 0;
     } else {
-        cuMemAlloc_v2(block, 512);
+        recorded ? cuMemAlloc_v2(block, 512) : plain_cuMemAlloc_v2(block, 512);
     }
     if (code_bytes) last = now() - started;
     __asm__ volatile("" ::: "memory");
@@ -77,18 +78,22 @@ int main(int argc, char **argv) {
         if (code_bytes == 0 || mprotect(code, code_bytes, PROT_READ | PROT_EXEC) != 0) return 1;
     }
     cuInit(0);
-    double *times = calloc(2 * (size_t)rounds * live, sizeof *times);
-    for (int round = 0; round < 2 * rounds; round++)
-        for (int i = 0; i < live; i++) {
-            nested(20, &blocks[i]);
-            times[((round & 1) * (size_t)rounds + round / 2) * live + i] = last;
-            between();
-        }
-    if (argc == 5) {
-        size_t each = (size_t)rounds * live;
-        qsort(times, each, sizeof *times, ascending);
-        qsort(times + each, each, sizeof *times, ascending);
-        printf("%.0f %.0f\n", times[each / 2], times[each + each / 2]);
+    int ways = argc == 5 ? 2 : 1;
+    size_t each = (size_t)rounds * live;
+    double *times = calloc(2 * ways * each, sizeof *times); /* by way, then of allocations and of frees */
+    for (int turn = 0; turn < ways * rounds; turn++) {
+        int way = turn % ways;
+        recorded = ways == 1 || way == 1;
+        for (int part = 0; part < 2; part++)
+            for (int i = 0; i < live; i++) {
+                nested(20, &blocks[i]);
+                times[(2 * way + part) * each + (size_t)(turn / ways) * live + i] = last;
+                between();
+            }
+    }
+    for (int part = 0; argc == 5 && part < 4; part++) {
+        qsort(times + part * each, each, sizeof *times, ascending);
+        printf("%.0f%c", times[part * each + each / 2], part == 3 ? '\n' : ' ');
     }
     return 0;
 }

@@ -236,6 +236,38 @@ fn an_object_that_a_script_has_put_in_the_place_of_atexit_register_is_not_called
 }
 
 #[test]
+fn a_search_that_stops_at_its_limit_says_what_it_left_out() {
+    let script = script();
+    let program = python(&interpreters()[0], &script, "all");
+    // To read the tables of the interpreter's libraries takes longer, before anything is searched.
+    let done = done(&["--no-report", "--why-search-limit", "1ms"], &program);
+    assert_eq!(done.code, Some(0), "{}", done.stderr);
+    let files = done.files(".culeak-why");
+    let search = &sidecar(&files[0])["holders"]["search"];
+    assert_eq!(search["stopped"], "time", "{search}");
+    let recording = files[0].with_extension("culeak");
+    let why = |options: &[&str]| {
+        let mut command = Command::new(culeak());
+        command.arg("why").arg(&recording).args(options);
+        let output = command.env("CULEAK_CACHE_DIR", "").output().expect("culeak runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let json: Value = serde_json::from_str(&why(&["--json"])).expect("JSON");
+    assert_eq!(json["search"]["stopped"], "time");
+    // None of the three blocks is called lost.
+    assert_eq!(json["not_searched"]["count"], 3, "{json:#}");
+    let text = why(&[]);
+    for part in [
+        "or not reached before the search stopped",
+        "the search stopped after 1 ms",
+        "--why-search-limit TIME",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
 fn a_process_that_leaves_at_once_is_searched() {
     let interpreter = &interpreters()[0];
     let done = done(&["--no-report"], &python(interpreter, &script(), "leave_at_once"));

@@ -76,7 +76,7 @@ def workloads(t):
             SAMPLE: lambda bare, word=word: torch(SAMPLE, word, lambda: recorded(SAMPLED)),
             TORCH: lambda bare, word=word: torch(TORCH, word, recorder),
         }
-    pair = lambda run: run[0] + run[1]
+    pair = lambda run: run["bare"].allocation + run["bare"].free
     yield "malloc + free, host memory", "ns", lambda: pair(targets.event(t, "malloc")), {
         "heaptrack": lambda bare: pair(targets.event(t, "malloc", under=targets.heaptrack(t))) / bare,
     }

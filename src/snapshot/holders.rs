@@ -98,9 +98,22 @@ pub struct Search {
     /// References that led to no live object, because the memory changed while it was copied.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub torn: u64,
+    /// Why the search stopped before it was done; absent: it was done. Blocks that it had not reached have no answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<Stop>,
     /// What could not be searched, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
+}
+
+/// Why a search stopped before it was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// The time limit was reached.
+    Time,
+    /// The objects have more references than fit into the memory of the process.
+    Size,
 }
 
 fn is_zero(n: &u64) -> bool {

@@ -98,3 +98,14 @@ EXPORT int cuMemFree_v2(uint64_t address) {
     if (recycles && freed_count < 64) freed[freed_count++] = address;
     return 0;
 }
+
+#ifdef PLAIN_NAMES
+/* The same functions under names that no recorder knows: a bench calls them bare and recorded by turns in one process. */
+EXPORT int plain_cuMemAlloc_v2(uint64_t *address, size_t bytes) __attribute__((alias("cuMemAlloc_v2")));
+EXPORT int plain_cuMemFree_v2(uint64_t address) __attribute__((alias("cuMemFree_v2")));
+EXPORT int plain_cuStreamCreate(void **stream, unsigned flags) __attribute__((alias("cuStreamCreate")));
+EXPORT int plain_cuStreamDestroy_v2(void *stream) __attribute__((alias("cuStreamDestroy_v2")));
+EXPORT int plain_cuEventCreate(void **event, unsigned flags) __attribute__((alias("cuEventCreate")));
+EXPORT int plain_cuEventDestroy_v2(void *event) __attribute__((alias("cuEventDestroy_v2")));
+EXPORT int plain_ioctl(int file, unsigned long request, ...) __attribute__((alias("ioctl")));
+#endif

@@ -4,17 +4,48 @@
 //! damaged or hostile heap, thousands of objects can share an array; reading it for each of them takes hours and more memory
 //! than there is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use culeak::snapshot::Stop;
 
 use crate::copy::Copy;
 
-/// Why a search stopped before it was done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// The time limit was reached.
-    Time,
-    /// The objects have more references than fit into the memory of the process.
-    Size,
+/// When a search stops.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Deadline {
+    /// `None`: never.
+    At(Option<Instant>),
+    /// After the clock was read this often.
+    #[cfg(test)]
+    Looks(u32),
+}
+
+impl Deadline {
+    pub fn after(limit: Duration) -> Deadline {
+        Deadline::At(Instant::now().checked_add(limit))
+    }
+
+    /// Reads the clock.
+    pub fn is_over(&mut self) -> bool {
+        match self {
+            Deadline::At(at) => at.is_some_and(|at| Instant::now() >= at),
+            #[cfg(test)]
+            Deadline::Looks(0) => true,
+            #[cfg(test)]
+            Deadline::Looks(left) => {
+                *left -= 1;
+                false
+            }
+        }
+    }
+}
+
+/// What was found and not searched when a search stopped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Of native memory.
+    pub bytes: u64,
+    pub objects: u64,
 }
 
 /// References, words and objects that may still be read.
@@ -22,7 +53,7 @@ pub(crate) struct Budget {
     left: u64,
     /// Until the clock is read again.
     until_look: u64,
-    deadline: Instant,
+    deadline: Deadline,
     stop: Option<Stop>,
 }
 
@@ -30,15 +61,15 @@ pub(crate) struct Budget {
 const PER_WORD: u64 = 4;
 /// For small copies.
 const LEAST: u64 = 1 << 20;
-/// What is read in about a millisecond.
-const LOOK: u64 = 1 << 17;
+/// What is read in a millisecond to some tens of them.
+pub(crate) const LOOK: u64 = 1 << 17;
 
 impl Budget {
-    pub fn new(copy: &Copy, deadline: Instant) -> Budget {
+    pub fn new(copy: &Copy, deadline: Deadline) -> Budget {
         Budget::of(LEAST + copy.copied_bytes() / 8 * PER_WORD, deadline)
     }
 
-    fn of(left: u64, deadline: Instant) -> Budget {
+    fn of(left: u64, deadline: Deadline) -> Budget {
         Budget {
             left,
             until_look: 0,
@@ -63,7 +94,7 @@ impl Budget {
         self.until_look = LOOK;
         if count > self.left {
             self.stop(Stop::Size);
-        } else if Instant::now() > self.deadline {
+        } else if self.deadline.is_over() {
             self.stop(Stop::Time);
         }
         self.left = self.left.saturating_sub(count);
@@ -72,7 +103,7 @@ impl Budget {
 
     /// Reads the clock; false if the search must stop.
     pub fn has_time(&mut self) -> bool {
-        if Instant::now() > self.deadline {
+        if self.deadline.is_over() {
             self.stop(Stop::Time);
         }
         self.stop.is_none()
@@ -91,19 +122,33 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn a_search_stops_for_the_first_reason() {
-        let later = Instant::now() + Duration::from_secs(3600);
-        let mut budget = Budget::of(10, later);
+        let mut budget = Budget::of(10, Deadline::At(None));
         assert!(budget.spend(4) && budget.spend(6));
         assert!(!budget.spend(1) && !budget.spend(1));
         assert_eq!(budget.stopped(), Some(Stop::Size));
-        let mut budget = Budget::of(10, Instant::now() - Duration::from_secs(1));
+        let mut budget = Budget::of(10, Deadline::after(Duration::ZERO));
         assert!(!budget.spend(1));
         assert_eq!(budget.stopped(), Some(Stop::Time));
+    }
+
+    #[test]
+    fn the_clock_is_read_once_in_many_references_and_at_large_ones() {
+        let mut budget = Budget::of(u64::MAX, Deadline::Looks(3));
+        let mut spent = 0;
+        while budget.spend(1 << 10) {
+            spent += 1 << 10;
+        }
+        assert_eq!((spent, budget.stopped()), (3 * (LOOK + (1 << 10)), Some(Stop::Time)));
+        let mut budget = Budget::of(u64::MAX, Deadline::Looks(2));
+        assert!(budget.spend(LOOK + 1) && budget.spend(LOOK + 1) && !budget.spend(LOOK + 1));
+    }
+
+    #[test]
+    fn a_limit_longer_than_the_clock_goes_is_none() {
+        assert!(!Deadline::after(Duration::MAX).is_over());
     }
 }

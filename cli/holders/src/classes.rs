@@ -19,14 +19,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use culeak::snapshot::{Class, Holders, Search};
+use culeak::snapshot::{Class, Holders, Search, Stop};
 use foldhash::fast::FixedState;
 
 use copying::copied;
-use limits::{threads_running, what_may_hold};
+use limits::{stopped_early, threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
-pub use crate::budget::Stop;
+use crate::budget::{Deadline, LeftOut};
 use crate::copy::Copy;
 use crate::counted::Stale;
 use crate::evidence::Evidence;
@@ -82,6 +82,8 @@ pub struct Searched<'c, 's> {
     pub left_out: u64,
     /// Why the search stopped before it was done.
     pub stopped: Option<Stop>,
+    /// What it did not search then.
+    pub left_out_by_stop: LeftOut,
 }
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
@@ -108,7 +110,7 @@ pub fn search(
         return Ok(Paths::new(blocks, options).finish(search));
     }
     let started = Instant::now();
-    let deadline = started + options.limit;
+    let mut until: Option<Deadline> = None;
     let index = BlockIndex::new(blocks);
     let mut paths = Paths::new(blocks, options);
     let mut limits: Vec<String> = Vec::new();
@@ -116,6 +118,7 @@ pub fn search(
     let mut best: Vec<Option<Answer>> = vec![None; blocks.len()];
     let mut is_freed = vec![false; blocks.len()];
     let mut left_out = 0;
+    let mut left_out_by_stop = LeftOut::default();
     // A block is lost if it is so in each copy, so the copy in which the fewest threads ran decides.
     let mut running = usize::MAX;
     // Copies in succession that explained no further block.
@@ -132,6 +135,7 @@ pub fn search(
             },
         };
         let copy = copied.copy;
+        let deadline = *until.get_or_insert_with(|| Deadline::after(options.limit));
         search.copies += 1;
         if search.copies == 1 {
             search.copy_ns = nanoseconds(copied.copied);
@@ -153,6 +157,10 @@ pub fn search(
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
         let is_better = |block: &usize| {
+            // The part that was not searched may hold it.
+            if searched.stopped.is_some() && searched.found[*block].class == Class::Lost {
+                return false;
+            }
             let answer = answer(&searched.found[*block]);
             best[*block].is_none_or(|known| answer < known || answer == known && changed.binary_search(block).is_ok())
         };
@@ -173,18 +181,9 @@ pub fn search(
         // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
-        match searched.stopped {
-            Some(Stop::Time) => limits.push(format!(
-                "the search stopped after {} s; blocks without a holder may have one",
-                options.limit.as_secs()
-            )),
-            Some(Stop::Size) => limits.push(
-                "the search stopped because objects refer to more than fits into the memory of the process, so they are \
-                 damaged; blocks without a holder may have one"
-                    .to_owned(),
-            ),
-            None => {}
-        }
+        // A later copy may have been searched to its end.
+        search.stopped = searched.stopped;
+        left_out_by_stop = searched.left_out_by_stop;
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
         let all_final = best.iter().all(is_final);
@@ -193,7 +192,7 @@ pub fn search(
             true => changed.is_empty() || search.copies > 1,
             false => idle >= options.copies || search.copies >= ROUNDS * options.copies,
         };
-        if is_done || is_consistent || Instant::now() > deadline {
+        if is_done || is_consistent || until.as_mut().is_some_and(Deadline::is_over) {
             break;
         }
         if let Some(still_live) = &options.still_live {
@@ -208,6 +207,7 @@ pub fn search(
     if best.iter().flatten().any(|(class, _)| *class == Class::Lost) {
         limits.extend(what_may_hold(left_out, running));
     }
+    limits.extend((search.stopped).map(|why| stopped_early(why, left_out_by_stop, options.limit)));
     limits.extend(source.limits());
     for limit in limits {
         if !search.limits.contains(&limit) {
@@ -249,7 +249,7 @@ fn examine<'c, 's>(
     index: &BlockIndex,
     done: &[bool],
     is_consistent: bool,
-    deadline: Instant,
+    deadline: Deadline,
 ) -> Result<Searched<'c, 's>, Error> {
     let modules = Modules::find(copy);
     let mut python = Python::find(copy, &modules)?;
@@ -280,9 +280,11 @@ fn examine<'c, 's>(
     walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
-        let found = match walk.python.as_deref_mut() {
-            Some(python) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
-            None => Ok(Unreached::default()),
+        let found = match (walk.stopped(), walk.python.as_deref_mut()) {
+            // What was not searched would look like garbage.
+            (Some(stop), _) => Err(stop),
+            (None, Some(python)) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
+            (None, None) => Ok(Unreached::default()),
         };
         let stop = found.as_ref().err().copied();
         unreached = found.unwrap_or_default();
@@ -372,7 +374,7 @@ fn examine<'c, 's>(
     let found = (found.into_iter().enumerate())
         .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, &records, block)))
         .collect();
-    let stopped = walk.stopped();
+    let (stopped, left_out_by_stop) = (walk.stopped(), walk.left_out());
     let Walk {
         graph,
         torn,
@@ -394,6 +396,7 @@ fn examine<'c, 's>(
         unusual,
         torn,
         stopped,
+        left_out_by_stop,
     };
     Ok(searched)
 }
@@ -574,6 +577,80 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Victim, compile};
+
+    /// Two arrays that lead into the other one. The last word of one leads to the block.
+    const ARRAYS: &str = r#"
+        #include <stdio.h>
+        #include <stdlib.h>
+        #include <unistd.h>
+        enum { WORDS = 1 << 18 };
+        static void **first;
+        int main(void) {
+            void **other = malloc(WORDS * sizeof *other);
+            first = malloc(WORDS * sizeof *first);
+            for (long i = 0; i < WORDS; i++) {
+                first[i] = &other[i * 7919 % WORDS];
+                other[i] = &first[i * 7919 % WORDS];
+            }
+            other[WORDS - 1] = (void *)0x500000000000;
+            puts("ready");
+            fflush(stdout);
+            pause();
+        }"#;
+    const ARRAY_BYTES: u64 = 2 << 20;
+    const BLOCK: Block = Block {
+        address: 0x5000_0000_0000,
+        bytes: 4096,
+        time_ns: 1,
+        of_torch: false,
+    };
+
+    #[test]
+    fn a_search_stops_within_a_large_array_and_knows_what_it_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
+        let process = victim.process();
+        let copy = Copy::take(&process, &[]).expect("readable");
+        let index = BlockIndex::new(&[BLOCK]);
+        let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
+        let mut left: Vec<u64> = Vec::new();
+        for looks in 0.. {
+            let searched = searched(looks);
+            let Some(stopped) = searched.stopped else {
+                assert_eq!(searched.found[0].class, Class::Held);
+                assert_eq!(searched.left_out_by_stop, LeftOut::default());
+                break;
+            };
+            assert_eq!((stopped, searched.found[0].class), (Stop::Time, Class::Lost));
+            left.push(searched.left_out_by_stop.bytes);
+        }
+        // The globals come before; each look at the clock allows half of an array.
+        let within = left.iter().filter(|left| (1..ARRAY_BYTES).contains(*left)).count();
+        assert!((1..=2).contains(&within), "{left:?}");
+    }
+
+    #[test]
+    fn blocks_that_a_stopped_search_did_not_reach_have_no_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
+        let options = |limit| Options {
+            limit,
+            ..Options::default()
+        };
+        let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::ZERO)).expect("searched");
+        assert!(found.blocks.is_empty(), "{:?}", found.blocks);
+        assert_eq!(found.search.stopped, Some(Stop::Time));
+        let sentence = &found.search.limits[0];
+        assert!(
+            sentence.starts_with("the search stopped after 0 ns, with ")
+                && sentence.contains("culeak why --limit TIME"),
+            "{sentence}"
+        );
+        let found = crate::search(&victim.process(), &[BLOCK], &options(Duration::MAX)).expect("searched");
+        assert_eq!(found.paths[found.blocks[0].path].class, Class::Held);
+        assert_eq!(found.search.stopped, None);
+    }
 
     #[test]
     fn a_block_that_was_freed_needs_no_further_copy_although_its_path_changed() {

@@ -15,11 +15,11 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::time::Instant;
 
+use culeak::snapshot::Stop;
 use foldhash::fast::FixedState;
 
-use crate::budget::{Budget, Stop};
+use crate::budget::{Budget, Deadline};
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
 use crate::native::pages::Kind;
@@ -100,7 +100,7 @@ impl Unreached {
         python: &mut Python,
         native: &Native,
         graph: &Graph,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Unreached, Stop> {
         let mut budget = Budget::new(copy, deadline);
         let mut unreached = Unreached::default();
@@ -258,7 +258,7 @@ impl Unreached {
         copy: &Copy,
         python: &mut Python,
         may_change: bool,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Garbage, Stop> {
         let mut is_stable = !may_change;
         let mut members: Vec<u64> = (self.objects.iter().zip(&self.is_garbage))

@@ -98,13 +98,17 @@ pub struct Options {
     pub pause: bool,
     /// Memory that is not searched: device, pinned and managed blocks.
     pub excluded: Vec<Range<u64>>,
-    /// Give up after this time; what is found until then is reported.
+    /// Stop searching this long after the first copy was made; what is found until then is reported. What takes a time in proportion to
+    /// the memory of the process, as the copy does, is done in any case.
     pub limit: Duration,
     /// Asked before a process is copied again, so that blocks that were freed meanwhile cost no further copy.
     pub still_live: Option<StillLive>,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
     pub concrete: Vec<usize>,
 }
+
+/// A search that takes longer stops, unless more is allowed.
+pub const LIMIT: Duration = Duration::from_secs(60);
 
 /// Says for each of these blocks whether it still exists.
 #[derive(Clone)]
@@ -124,7 +128,7 @@ impl Default for Options {
             copies: 4,
             pause: false,
             excluded: Vec::new(),
-            limit: Duration::from_secs(120),
+            limit: LIMIT,
             still_live: None,
             concrete: Vec::new(),
         }

@@ -30,12 +30,12 @@ mod words;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ops::Range;
-use std::time::Instant;
 
+use culeak::snapshot::Stop;
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
-use crate::budget::{Budget, Stop};
+use crate::budget::{Budget, Deadline, LeftOut};
 use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
@@ -102,6 +102,7 @@ pub(crate) struct Walk<'w, 's> {
     pub apart: InApart,
     pub torn: u64,
     budget: Budget,
+    left_out: LeftOut,
     /// Large arrays of objects that were read; torn objects may share one.
     arrays: HashSet<u64, FixedState>,
     pub entry: Entry<'w>,
@@ -158,7 +159,7 @@ impl<'w, 's> Walk<'w, 's> {
         native: &'w mut Native,
         index: &'w BlockIndex,
         has_classes: bool,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Walk<'w, 's> {
         let has_python = python.is_some();
         let runs = copy.runs();
@@ -178,6 +179,7 @@ impl<'w, 's> Walk<'w, 's> {
             kinds: HashMap::default(),
             torn: 0,
             budget: Budget::new(copy, deadline),
+            left_out: LeftOut::default(),
             arrays: HashSet::default(),
             entry: Entry::None,
             phase: Phase::Python,
@@ -216,6 +218,14 @@ impl<'w, 's> Walk<'w, 's> {
         self.budget.stopped()
     }
 
+    /// What was found before that and is not scanned any more.
+    pub fn left_out(&self) -> LeftOut {
+        LeftOut {
+            objects: self.left_out.objects + self.late.len() as u64,
+            ..self.left_out
+        }
+    }
+
     /// Nothing more is scanned.
     pub fn stop(&mut self, why: Stop) {
         self.budget.stop(why);
@@ -235,13 +245,25 @@ impl<'w, 's> Walk<'w, 's> {
     fn run(&mut self) {
         loop {
             while let Some(node) = self.next() {
-                if self.budget.spend(1) {
-                    self.scan(node);
+                match self.budget.spend(1) {
+                    true => self.scan(node),
+                    false => self.leave_out(node),
                 }
             }
             if !self.take_shortcuts() {
                 return;
             }
+        }
+    }
+
+    #[cold]
+    fn leave_out(&mut self, node: NodeId) {
+        match self.graph.kind(node) {
+            NodeKind::Native => {
+                let chunk = self.native.chunk(self.copy, self.graph.address(node));
+                self.left_out.bytes += chunk.map_or(0, |chunk| chunk.bytes);
+            }
+            _ => self.left_out.objects += 1,
         }
     }
 
@@ -306,9 +328,7 @@ impl<'w, 's> Walk<'w, 's> {
             }
             (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
             (NodeKind::Native, _) => {
-                if let Some(chunk) = self.native.chunk(self.copy, address)
-                    && self.budget.spend(chunk.bytes / 8)
-                {
+                if let Some(chunk) = self.native.chunk(self.copy, address) {
                     let kind = self.kind_of(chunk.start);
                     self.borrowed = self.object_of(node, chunk, kind);
                     self.has_no_objects = matches!(

@@ -53,6 +53,10 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME", requires = "why", value_parser = units::parse_duration)]
     pub why_limit: Option<Duration>,
 
+    /// Stop the search of a process's copied memory after TIME; its answer says what was not searched [default: 1m]
+    #[arg(long, value_name = "TIME", requires = "why", value_parser = units::parse_duration)]
+    pub why_search_limit: Option<Duration>,
+
     #[command(flatten)]
     pub after: AfterArgs,
 
@@ -71,7 +75,10 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
     let mut prepared = launch::prepare(&args.record, &args.command, args.why)?;
     let serving = match prepared.proof.as_ref().filter(|_| args.why) {
-        Some(proof) => Some(Serving::start(proof.path(), args.why_limit.unwrap_or(LIMIT))?),
+        Some(proof) => {
+            let limit = args.why_limit.unwrap_or(LIMIT);
+            Some(Serving::start(proof.path(), limit, args.why_search_limit)?)
+        }
         None => None,
     };
     let ended = supervise::run(&mut prepared.command).map_err(|error| {

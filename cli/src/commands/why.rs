@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -57,6 +58,9 @@ pub struct WhyArgs {
     /// Copy the memory of a running process again, until each block is explained or N copies in a row explained none [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "core")]
     pub copies: Option<u32>,
+    /// Stop searching after TIME; the answer says what was not searched [default: 1m]
+    #[arg(long, value_name = "TIME", value_parser = text::units::parse_duration)]
+    pub limit: Option<Duration>,
     /// Show at most N holders; 0: all, with all their rows [default: 20; all with --json or --html]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
@@ -154,6 +158,7 @@ fn wanted(args: &WhyArgs) -> Wanted {
     Wanted {
         copies: args.copies,
         pause: args.pause,
+        limit: args.limit,
         concrete: match args.selector {
             Some(Selector::Address(address)) => vec![address],
             _ => Vec::new(),

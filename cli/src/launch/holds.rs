@@ -59,11 +59,12 @@ pub struct Served {
 }
 
 impl Serving {
-    /// Serves processes that map the file of facts.
+    /// Serves processes that map the file of facts: each waits until `limit`, and is searched until `search_limit`; `None`: the
+    /// engine's default.
     ///
     /// # Errors
     /// The file cannot be mapped, or no thread can be started.
-    pub fn start(facts: &Path, limit: Duration) -> Result<Serving, Failure> {
+    pub fn start(facts: &Path, limit: Duration, search_limit: Option<Duration>) -> Result<Serving, Failure> {
         let failed =
             |error: io::Error| Failure::new(format!("--why: processes cannot be held: {error}; leave out --why"));
         let area = map(facts).map_err(failed)?;
@@ -76,7 +77,11 @@ impl Serving {
         let pending = Arc::new(AtomicUsize::new(0));
         let searched = Arc::clone(&pending);
         let spawn_search = thread::Builder::new().name("why-search".to_owned());
-        let searching = spawn_search.spawn(move || search_all(to_search, &searched, area));
+        let wanted = holders::Wanted {
+            limit: search_limit,
+            ..holders::Wanted::default()
+        };
+        let searching = spawn_search.spawn(move || search_all(to_search, &wanted, &searched, area));
         let thread = searching.and_then(|searching| {
             thread::Builder::new().name("why".to_owned()).spawn(move || {
                 own(area);
@@ -285,9 +290,14 @@ fn without_slot(area: &Holds) -> Option<Served> {
 }
 
 /// Searches copies until no more can come.
-fn search_all(copies: Receiver<(Waiting, Copied)>, pending: &AtomicUsize, area: &Holds) -> Vec<Served> {
+fn search_all(
+    copies: Receiver<(Waiting, Copied)>,
+    wanted: &holders::Wanted,
+    pending: &AtomicUsize,
+    area: &Holds,
+) -> Vec<Served> {
     let search = |(waiting, copied): (Waiting, Copied)| {
-        let served = Served::of(waiting, caught(|| copied.search()).err());
+        let served = Served::of(waiting, caught(|| copied.search(wanted)).err());
         // Release: pairs with the Acquire in `attend`.
         pending.fetch_sub(1, Release);
         // A copy may wait for the memory.
@@ -377,7 +387,7 @@ impl Copied {
     }
 
     /// Searches the copy, and writes the result beside the recording.
-    fn search(mut self) -> Result<(), String> {
+    fn search(mut self, wanted: &holders::Wanted) -> Result<(), String> {
         let began = Instant::now();
         // Modules without names are mentioned in the report.
         symbolize(&mut self.item.snapshot, &NameArgs::default().places(self.taken.root()));
@@ -388,7 +398,7 @@ impl Copied {
         }
         let snapshot = &mut self.item.snapshot;
         let failed = |failure: Failure| failure.message.trim_start_matches("core file: ").to_owned();
-        holders::attach(snapshot, &mut self.taken, &holders::Wanted::default()).map_err(failed)?;
+        holders::attach(snapshot, &mut self.taken, wanted).map_err(failed)?;
         let mut found = snapshot.holders.take().unwrap_or_default();
         // Other threads may have freed blocks since the end of the script.
         holders::drop_all_but(&mut found, &live);
@@ -452,7 +462,7 @@ mod tests {
     #[test]
     fn a_process_that_cannot_be_read_goes_on_and_is_reported() {
         let file = facts();
-        let serving = Serving::start(file.path(), LIMIT).expect("serves");
+        let serving = Serving::start(file.path(), LIMIT, None).expect("serves");
         let area = map(file.path()).expect("mapped");
         assert!(area.is_served());
         let waiting = Waiting {
@@ -483,7 +493,7 @@ mod tests {
         };
         let slot = area.claim(waiting).expect("a slot");
         assert!(slot.change(waiting, State::Waiting, State::Left));
-        let served = Serving::start(file.path(), LIMIT).expect("serves").finish();
+        let served = Serving::start(file.path(), LIMIT, None).expect("serves").finish();
         assert!(
             served[0]
                 .failure

@@ -19,7 +19,7 @@ use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::groups::{Groups, Level};
@@ -42,6 +42,8 @@ pub struct Wanted {
     pub copies: Option<u32>,
     /// Stop the process while its memory is copied.
     pub pause: bool,
+    /// Stop searching after this time; `None`: the engine's default.
+    pub limit: Option<Duration>,
     /// Blocks whose path is given with indices and keys, by any address in them.
     pub concrete: Vec<u64>,
 }
@@ -181,6 +183,7 @@ fn attach_by(
     let options = Options {
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
+        limit: wanted.limit.unwrap_or(defaults.limit),
         excluded: listed.excluded.clone(),
         concrete: wanted
             .concrete

@@ -397,8 +397,12 @@ fn not_searched(why: &Why) -> Vec<String> {
     let search = why.search;
     let mut texts = Vec::new();
     if why.not_searched.count > 0 {
+        let others = match search.stopped {
+            None => "within another block, or without an address",
+            Some(_) => "within another block, without an address, or not reached before the search stopped",
+        };
         texts.push(format!(
-            "{}: allocated while the memory was searched, within another block, or without an address",
+            "{}: allocated while the memory was searched, {others}",
             parts::tally(why.not_searched)
         ));
     }

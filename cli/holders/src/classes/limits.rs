@@ -1,9 +1,40 @@
 //! Sentences about what was not searched, for answers with lost blocks.
 
-use culeak::analysis::words;
+use std::time::Duration;
 
+use culeak::analysis::words;
+use culeak::snapshot::Stop;
+
+use crate::budget::LeftOut;
 use crate::copy::Copy;
 use crate::source::Thread;
+
+/// The search of a copy stopped: why, and what it did not search.
+pub fn stopped_early(why: Stop, left_out: LeftOut, limit: Duration) -> String {
+    let mut parts = Vec::new();
+    if left_out.bytes > 0 {
+        parts.push(format!("{} of native memory", words::bytes(left_out.bytes)));
+    }
+    if left_out.objects > 0 {
+        parts.push(words::plural(left_out.objects, "object", "objects"));
+    }
+    let parts = match parts.is_empty() {
+        true => String::new(),
+        false => format!(", with {} left", parts.join(" and ")),
+    };
+    let unknown = "what holds the blocks without an answer is not known";
+    match why {
+        Stop::Time => format!(
+            "the search stopped after {}{parts}; {unknown}; allow more with culeak why --limit TIME, or culeak run \
+             --why-search-limit TIME",
+            words::duration(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX))
+        ),
+        Stop::Size => format!(
+            "the search stopped because objects refer to more than fits into the memory of the process, so they are damaged{parts}; \
+             {unknown}"
+        ),
+    }
+}
 
 /// What was not searched and may hold blocks that are lost otherwise: bytes of shared memory, and threads that ran.
 pub fn what_may_hold(left_out: u64, running: usize) -> Vec<String> {

@@ -453,6 +453,10 @@ impl Walk<'_, '_> {
         let mut page = start & !(PAGE - 1);
         while page < range.end {
             if let Some(words) = copy.page(page) {
+                if !self.budget.spend(PAGE / 8) {
+                    self.left_out.bytes += range.end - page.max(start);
+                    return;
+                }
                 // All others lead nowhere. Without a branch for each word, this is as fast as memory is read.
                 let (copied, blocks) = (self.copied.clone(), self.blocks.clone());
                 let (copied_bytes, block_bytes) = (copied.end - copied.start, blocks.end - blocks.start);
