@@ -83,7 +83,7 @@ function showSites(trend, values, host) {
       { name: "bytes", values: values("series.bytes", nth), colour: "--s1" },
       { name: "blocks", values: values("series.counts", nth), colour: "--s2", counts: true },
     ];
-    const counts = [{ name: of.object[1], values: values("series.counts", nth), colour: "--s1", counts: true }];
+    const counts = [{ name: of.object?.[1], values: values("series.counts", nth), colour: "--s1", counts: true }];
     const lines = of.object ? counts : bytes;
     timeChart(canvas, trend, lines, 200, of.sentence);
     const range = (evidence, format) => `first ${format(evidence.first)}, last ${format(evidence.last)}, between ${format(evidence.least)} and ${format(evidence.most)}`;
