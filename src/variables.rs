@@ -137,14 +137,14 @@ variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
         "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
     SPOOL = c"CULEAK_SPOOL", Values::Text, "`$TMPDIR`, `/tmp` or `/dev/shm`",
-        "folder for recordings of running processes if that of `CULEAK_OUTPUT` is on a network, FUSE or copy-on-write file system, see `docs/file-systems.md`";
+        "folder for recordings of running processes if `CULEAK_OUTPUT` is on a network, FUSE or copy-on-write file system, see `docs/file-systems.md`";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
     STACKS = c"CULEAK_STACKS", Values::OneOf { words: &["both", "python", "native"], allowed: "both, python or native" }, "both",
-        "`python`: of tensors and other blocks of frameworks only Python frames, which is cheaper; `native`: no Python frames; `both`";
+        "`python`: only Python frames for tensors and other blocks of frameworks, which costs less; `native`: no Python frames; `both`";
     SAMPLE = c"CULEAK_SAMPLE", Values::Size, "",
         "size: take a stack once every so many bytes on average (`512KiB`); `0`: for each block; see `docs/sampling.md`";
     STACK_RATE = c"CULEAK_STACK_RATE", number!(0 to 1000000), "1000",
-        "with `CULEAK_SAMPLE`: the most stacks that a thread takes a second before the size grows for it; `0`: no limit";
+        "with `CULEAK_SAMPLE`: about the most stacks a second in each thread; a thread above this limit uses a larger size; `0`: no limit";
     DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";
@@ -168,7 +168,7 @@ variables! {
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
     WHY = c"CULEAK_WHY", Values::Switch, "",
-        "`1`: let any process of the same user read this one's memory (`culeak why PID`), where the kernel permits it to parents only; replaces what the program named by `PR_SET_PTRACER` before";
+        "`1`: let any process of the same user read the memory of this process (`culeak why PID`), even if the kernel permits only parents to read it; replaces an earlier `PR_SET_PTRACER` of the program";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
         "read by the CLI: the config file (`docs/config.md`)";

@@ -79,18 +79,18 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
 
-    /// Frames to record: python (of tensors and other blocks of frameworks only Python frames, which is cheaper), native (no Python
-    /// frames), or both [default: both]
+    /// Frames to record. python: only Python frames for tensors and other blocks of frameworks, which costs less; native: no Python
+    /// frames; both [default: both]
     #[arg(long, value_name = "FRAMES", value_parser = ["python", "native", "both"])]
     pub stacks: Option<String>,
 
-    /// Take a stack once every SIZE bytes on average, e.g. 512KiB, not for each block: cheap enough to be always on; sums of
-    /// call sites become estimates, totals stay exact
+    /// Take a stack once every SIZE bytes on average, e.g. 512KiB, instead of one for each block. Totals stay exact; sums of call
+    /// sites become estimates
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub sample: Option<u64>,
 
-    /// With --sample: the most stacks that a thread takes a second before SIZE grows for it, so that large blocks cost
-    /// little more than small ones; 0: no limit [default: 1000]
+    /// With --sample: take at most about N stacks a second in each thread. A thread above this limit uses a larger SIZE until it
+    /// is below. 0: no limit [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(culeak::sampling::RATE_MAX)))]
     pub stack_rate: Option<u32>,
 

@@ -46,10 +46,10 @@ pub struct SeriesArgs {
     /// The label job_id of all series
     #[arg(long, value_name = "NAME", default_value = "")]
     pub job: String,
-    /// Call sites of each process that have series of their own; the rest is one series, other
+    /// Export series for N call sites of each process; the rest is one series, other
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(0..=200))]
     pub top: u16,
-    /// Processes that have series of their own; the rest is added up as pid other
+    /// Export series for N processes; the rest is added up as pid other
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub processes: u16,
 }

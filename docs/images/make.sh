@@ -20,19 +20,9 @@ server=culeak-images-$$
 trap 'tmux -L "$server" kill-server 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
 
-fake=$("$culeak" shim-path --fake-driver)
-cp "$here/train.cpp" .
-g++ -g -O1 -o train train.cpp "$fake/libcuda.so.1" -Wl,-rpath,"$fake"
-
-# The report of a finished run.
-"$culeak" run --no-report --html report.html -- ./train 30
+"$here/record.sh" "$culeak" "$work"
 for scheme in light dark; do
     "$tools/bin/python" "$here/page.py" "$(command -v chromium)" report.html "$here/report-$scheme.png" "$scheme"
-done
-
-# Memory over time.
-"$culeak" run --no-report --timeline --html timeline.html -- ./train 60 40
-for scheme in light dark; do
     "$tools/bin/python" "$here/page.py" "$(command -v chromium)" timeline.html "$here/timeline-$scheme.png" "$scheme" "Memory over time"
 done
 

@@ -1,10 +1,19 @@
-"""Tests of the HTML report's looks: the order of its parts, its colours, narrow windows, names for screen readers. Used by claims.py."""
+"""Tests of the HTML report's looks: the order of its parts, its colours, narrow windows, names for screen readers, and the images of
+the documentation. Used by claims.py."""
 
+import base64
 import itertools
 import math
 import re
+import subprocess
+import sys
+from pathlib import Path
 
-from tab import tab, written
+from tab import CULEAK, FOLDER, tab, written
+
+IMAGES = Path(__file__).resolve().parents[2] / "docs/images"
+sys.path.insert(0, str(IMAGES))
+import page as photograph  # noqa: E402
 
 PAGES = ("training", "timeline", "ways", "diff", "trend", "why", "held", "job", "hostile")
 
@@ -126,6 +135,38 @@ def every_control_and_every_column_has_a_name(browser):
                 assert control.inner_text() or control.get_attribute("aria-label") or labels or not control.is_visible(), (name, control.evaluate("box => box.outerHTML"))
 
 
+# Fonts and curves over time differ a little from machine to machine: of squares of 20 pixels, this part may be of another colour.
+MOST_DIFFERENT = 0.05
+COMPARED = """async (images) => {
+    const [one, other] = await Promise.all(images.map(async (image) => {
+        const picture = await createImageBitmap(await (await fetch("data:image/png;base64," + image)).blob());
+        const [width, height] = [picture.width / 20, picture.height / 20];
+        const pen = new OffscreenCanvas(width, height).getContext("2d");
+        pen.imageSmoothingQuality = "high";
+        pen.drawImage(picture, 0, 0, width, height);
+        return pen.getImageData(0, 0, width, height).data;
+    }));
+    if (one.length !== other.length) return 1;
+    let different = 0;
+    for (let at = 0; at < one.length; at += 4) different += [0, 1, 2].some((colour) => Math.abs(one[at + colour] - other[at + colour]) > 16) ? 1 : 0;
+    return different / (one.length / 4);
+}"""
+
+
+def the_images_of_the_documentation_show_these_pages(browser):
+    folder = FOLDER / "images"
+    folder.mkdir()
+    subprocess.run([IMAGES / "record.sh", CULEAK, folder], check=True, capture_output=True)
+    blank = browser.new_page()
+    for name, heading in (("report", None), ("timeline", "Memory over time")):
+        for scheme in ("light", "dark"):
+            now = photograph.take(browser, folder / f"{name}.html", scheme, heading)
+            kept = (IMAGES / f"{name}-{scheme}.png").read_bytes()
+            different = blank.evaluate(COMPARED, [base64.b64encode(image).decode() for image in (kept, now)])
+            assert different < MOST_DIFFERENT, f"{name}-{scheme}.png differs in {different:.0%}: make the images again with docs/images/make.sh"
+    blank.close()
+
+
 CLAIMS = [
     the_table_is_below_the_headline,
     code_has_the_background_of_the_page,
@@ -134,4 +175,5 @@ CLAIMS = [
     the_largest_areas_are_named,
     a_narrow_window_does_not_scroll_sideways,
     every_control_and_every_column_has_a_name,
+    the_images_of_the_documentation_show_these_pages,
 ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the HTML report in a real browser. Needs python3 and pip; installs Chromium if it is missing, and its driver in a
+# Tests the HTML report in a real browser. Needs python3, pip and g++; installs Chromium if it is missing, and its driver in a
 # separate folder. CULEAK_SCREENSHOTS=FOLDER keeps screenshots.
 #
 #     tests/html/run.sh [PATH_OF_CULEAK [CLAIM…]]

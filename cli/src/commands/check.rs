@@ -28,11 +28,11 @@ use crate::{json, progress, text};
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
-By default, a Python script is judged by what it held when it ended if there is a limit, a baseline or --since, and every other \
-check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
+Memory that was never freed is judged. For a Python script with a limit, a baseline or --since, it is the memory held when the script \
+ended. --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
 
-Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no verdict: something that a rule speaks of \
-was not seen, which the verdict names; the other inputs are still judged.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no verdict. There is no verdict if \
+something that a rule needs was not recorded; the output names it. The other inputs are still judged.
 
 Examples:
   culeak check app.culeak

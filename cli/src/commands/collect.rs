@@ -17,11 +17,11 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The inputs are looked up again each time, so processes that start later are included. The command ends when all processes that it \
-has seen have ended, or at SIGINT or SIGTERM; started again, it goes on where it was. docs/dataset.md describes the tables.
+has seen have ended, or at SIGINT or SIGTERM. Start it again to continue. docs/dataset.md describes the tables.
 
 Examples:
   culeak collect runs/ -o dataset --job train-7 --every 10m
-  culeak collect -o dataset --merge                     only put small files together")]
+  culeak collect -o dataset --merge                     only merge small files")]
 #[cfg_attr(
     not(feature = "parquet"),
     allow(dead_code, reason = "such a build refuses the command")
@@ -36,10 +36,10 @@ pub struct CollectArgs {
     /// Interval between points, e.g. 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = text::units::parse_duration)]
     pub every: Duration,
-    /// Put small files together, also where there are few; without inputs, do nothing else
+    /// Merge small files even if there are few; without inputs, do nothing else
     #[arg(long)]
     pub merge: bool,
-    /// Columns that folders are named after, some of job,host,rank [default: that of the dataset; job for a new one]
+    /// Columns that folders are named after, some of job,host,rank [default: the dataset's own; job for a new dataset]
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     pub partition: Vec<String>,
     #[command(flatten)]

@@ -42,11 +42,11 @@ pub struct DiffArgs {
     /// Earlier process, recording or snapshot; a folder or a pattern with several of them is a job
     #[arg(value_name = "BEFORE")]
     pub before: OsString,
-    /// Later process, recording or snapshot; or those of a job, whose processes are compared by rank
+    /// Later process, recording or snapshot; for a job, a folder or a pattern, whose processes are compared by rank
     #[arg(value_name = "AFTER")]
     pub after: OsString,
-    /// Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s; given twice: of BEFORE and
-    /// of AFTER [default: end for a Python script that ended; otherwise exit, or now]
+    /// Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s. If given twice:
+    /// first for BEFORE, then for AFTER [default: end for a Python script that ended; otherwise exit, or now]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
     pub at: Vec<Point>,
     /// stack: one row per stack; site: one row per call site

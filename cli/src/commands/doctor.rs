@@ -48,7 +48,7 @@ pub struct DoctorArgs {
     #[arg(value_name = "RUNS", requires = "job")]
     pub inputs: Vec<OsString>,
 
-    /// The number of ranks of the job [default: what the ranks' environment says]
+    /// The number of ranks of the job [default: from the environment of the ranks]
     #[arg(long, value_name = "N", requires = "job", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub ranks: Option<u32>,
 

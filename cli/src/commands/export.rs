@@ -47,8 +47,8 @@ Examples:
   culeak export runs/ --format parquet --partition job,host --job train-7 -o dataset      then: culeak sql dataset
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
-    /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list; several are one file, except
-    /// for memory_viz
+    /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list. Several inputs become one file,
+    /// except in memory_viz
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
     /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html]

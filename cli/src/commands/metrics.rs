@@ -18,7 +18,7 @@ use crate::text;
 /// Export the memory of recorded processes to Prometheus: an HTTP endpoint, a textfile, or text
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The recordings are read from outside; their processes are neither stopped nor changed. Without --listen and --textfile the \
+Only recordings are read; their processes are neither stopped nor changed. Without --listen and --textfile the \
 figures are printed once, as OpenMetrics text. docs/metrics.md lists the metrics.
 
 Exit code: 0; 2 if an input cannot be read or a file cannot be written.

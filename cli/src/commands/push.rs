@@ -24,7 +24,7 @@ Examples:
   culeak push --queue /var/lib/culeak/queue --to https://pyroscope.example      only what waits in the queue")]
 #[cfg_attr(not(feature = "push"), allow(dead_code))]
 pub struct PushArgs {
-    /// Process ids, recordings, snapshots, folders of these, patterns, or -; none: only send what waits in the queue
+    /// Process ids, recordings, snapshots, folders of these, patterns, or -. Without inputs, only the queue is sent
     #[arg(required_unless_present = "queue", value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
     /// The server's URL, without user name and password; the path of the protocol is added to it
@@ -51,13 +51,13 @@ pub struct PushArgs {
     /// Keep what cannot be sent yet in this folder, which is created; it survives a crash and may be shared by processes
     #[arg(long, value_name = "DIR")]
     pub queue: Option<PathBuf>,
-    /// The most that waits; beyond it the oldest is dropped
+    /// Keep at most SIZE in the queue; the oldest requests are dropped
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = units::parse_size)]
     pub queue_bytes: u64,
-    /// How long to try without success
+    /// Give up after T without success
     #[arg(long, value_name = "T", default_value = "1m", value_parser = units::parse_duration)]
     pub retry_for: Duration,
-    /// The longest time of one attempt
+    /// Time limit of one attempt
     #[arg(long, value_name = "T", default_value = "30s", value_parser = units::parse_duration)]
     pub timeout: Duration,
     /// Trust these certificates (PEM) instead of the system's
@@ -97,7 +97,7 @@ pub enum ProtocolArg {
     Pyroscope,
     /// Profiles of live memory, for OpenTelemetry receivers; the protocol is in development
     OtlpProfiles,
-    /// Metrics as those of `culeak metrics`, for OpenTelemetry receivers
+    /// The metrics of `culeak metrics`, for OpenTelemetry receivers
     OtlpMetrics,
 }
 

@@ -81,7 +81,7 @@ pub struct ReportArgs {
     /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
-    /// List every count of what was not recorded, zeros too
+    /// List all counts of losses, including zeros
     #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
     pub losses: bool,
     /// List objects without an address too, by call site: streams, events, modules, graphs …
@@ -93,7 +93,7 @@ pub struct ReportArgs {
     /// Print the report as JSON; with --per-process, an array if there are several inputs
     #[arg(long)]
     pub json: bool,
-    /// Report each of several processes by itself, not all as one job; implied by options that the report of a job lacks
+    /// Print one report for each process instead of one for the job; options that the report of a job lacks imply this
     #[arg(long)]
     pub per_process: bool,
     /// Show what each phase of the program (NVTX range, culeak_phase_begin) held, allocated and left behind; with a name, each

@@ -44,12 +44,12 @@ pub struct RunArgs {
     #[command(flatten)]
     pub record: RecordArgs,
 
-    /// Find out what keeps memory alive at the end of each process and when memory runs out; the process waits there until its
-    /// memory is copied
+    /// Search for what holds the memory, at the end of each process and when memory runs out. The process waits until its memory is
+    /// copied
     #[arg(long)]
     pub why: bool,
 
-    /// Let a process go on after TIME, even if its memory is not copied [default: 10s]
+    /// Let a process continue after TIME, even if its memory is not copied [default: 10s]
     #[arg(long, value_name = "TIME", requires = "why", value_parser = units::parse_duration)]
     pub why_limit: Option<Duration>,
 

@@ -23,7 +23,7 @@ pub struct SqlArgs {
     /// Folder of a dataset, or its URL as the engine reads it
     #[arg(value_name = "DATASET")]
     pub dataset: Option<String>,
-    /// The engine that runs the text; only how it opens the tables differs
+    /// The engine that runs the text. Only the views of the tables differ
     #[arg(long, value_enum, default_value = "duckdb")]
     pub engine: EngineName,
     /// For a URL: the columns that folders are named after

@@ -18,9 +18,9 @@ use crate::text;
 /// Show which call sites allocate often, for a short time, or the same again; needs `run --timeline`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-An allocation is temporary if it was freed before the thread that made it allocated again. It is reused if it has the address and \
-the size of the block that the same call site freed there last: a cache could have kept that block. A lifetime lasts from an \
-allocation to its free; blocks that were not freed have none. Events count where the memory was allocated.
+An allocation is temporary if it was freed before its thread allocated again. It is reused if the same call site had just freed a \
+block of this size at this address; a cache could have kept that block. A lifetime is the time from an allocation to its free; blocks \
+that were not freed have none. An event counts at the call site that allocated the memory.
 
 Examples:
   culeak run --timeline -- python train.py

@@ -24,8 +24,8 @@ use crate::text::units;
 /// Watch all recordings of a machine: serve their figures to Prometheus, and keep snapshots
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until SIGTERM or Ctrl-C. Recordings are read from outside, also those that appear later, and in folders below the named \
-ones. Without --listen and --textfile it serves http://127.0.0.1:9477/metrics. docs/watch.md describes a systemd unit.
+Runs until SIGTERM or Ctrl-C. Subfolders are searched too, and recordings that appear later are found. The recorded processes are \
+not touched. Without --listen and --textfile it serves http://127.0.0.1:9477/metrics. docs/watch.md describes a systemd unit.
 
 Exit code: 0 after a signal; 2 if the agent cannot start.
 

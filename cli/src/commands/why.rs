@@ -36,14 +36,14 @@ Examples:
   culeak why python.host.4711.culeak
   culeak why runs/                           all ranks of a job, by the shape of the path
   culeak why --core core.4711 python.host.4711.culeak
-  culeak why 4711 --html why.html            a page with the tree of what retains what")]
+  culeak why 4711 --html why.html            a page with the tree of holders")]
 pub struct WhyArgs {
-    /// Process id; or a recording of run --why; or a snapshot of snapshot --why; or a folder, a pattern or - with a list of these, whose
-    /// holders are put together. With --core: the recording of the process
+    /// Process id, recording of run --why, or snapshot of snapshot --why; or a folder, a pattern or - with a list of these, whose
+    /// answers are merged. With --core: the recording of the process
     #[arg(value_name = "PID|RECORDING|SNAPSHOT", required_unless_present = "core")]
     pub input: Option<OsString>,
     /// Show only the memory of this call site, such as train.py:212 or a part of a function's name (*, ^ and $ as in
-    /// suppressions); or of this holder, such as __main__.cache, if no call site matches; or the block at this address
+    /// suppressions). If no call site matches: of this holder, such as __main__.cache. Or the block at this address
     #[arg(value_name = "SITE|HOLDER|ADDRESS", value_parser = parse_selector)]
     pub selector: Option<Selector>,
     /// Show only memory of this class
@@ -52,10 +52,10 @@ pub struct WhyArgs {
     /// Search this core file instead of a running process
     #[arg(long, value_name = "FILE")]
     pub core: Option<PathBuf>,
-    /// Stop the process while its memory is copied, so that all of it is of one instant
+    /// Stop the process while its memory is copied, so that the copy is consistent
     #[arg(long, conflicts_with = "core")]
     pub pause: bool,
-    /// Copy the memory of a running process again, until each block is explained or N copies in a row explained none [default: 4]
+    /// Copy the memory of a running process until each block is explained, or N copies in a row explain no further block [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "core")]
     pub copies: Option<u32>,
     /// Stop searching after TIME; the answer says what was not searched [default: 1m]

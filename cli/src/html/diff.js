@@ -8,8 +8,10 @@ pages.diff = (context) => {
   const rows = rowsOf(context, "0.rows");
   const finder = element("div", { class: "tools finder" });
   const host = element("div");
-  section(main, page.by === "site" ? "Call sites" : "Stacks", finder, host);
-  const view = new View(context, stacks, "0.samples", main, { places: [], title: "What changed, by stack", finder });
+  const found = element("div");
+  main.append(found);
+  section(found, page.by === "site" ? "Call sites" : "Stacks", finder, host);
+  const view = new View(context, stacks, "0.samples", found, { places: [], title: "What changed, by stack", finder });
   const change = (row) => rows.number("after", row) - rows.number("before", row);
   const counted = (row) => rows.number("after_count", row) - rows.number("before_count", row);
   const estimated = (row) => rows.number("estimated", row);

@@ -23,8 +23,11 @@ function showProcess(context, number, host) {
   const finder = element("div", { class: "tools finder" });
   const tableHost = element("div");
   const title = process.by === "site" ? "Call sites" : "By " + process.by.replace("-", " ");
-  section(host, title, finder, tableHost);
-  const view = new View(context, stacks, number + ".samples", host, { places: process.places, title: "Live memory, by stack", finder });
+  // The search stays in view for what it filters.
+  const found = element("div");
+  host.append(found);
+  section(found, title, finder, tableHost);
+  const view = new View(context, stacks, number + ".samples", found, { places: process.places, title: "Live memory, by stack", finder });
   view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title, process.held));
   if (process.hidden_rows > 0) {
     const text = plural(process.hidden_rows, "more row", "more rows") + " with " + formatBytes(process.hidden.bytes) + " left out by --top or --min-bytes";

@@ -70,8 +70,8 @@ pub struct RuleArgs {
     /// prevents a verdict. PyTorch tensors are always judged
     #[arg(long)]
     pub judge_pools: bool,
-    /// Judge by what was seen, if not all of what a rule speaks of was: lost events or marks, missing snapshots, an incomplete
-    /// search for holders, sampled stacks, a pool without its blocks
+    /// Judge even if something that a rule needs is missing: lost events or marks, missing snapshots, an incomplete search for
+    /// holders, sampled stacks, a pool without its blocks
     #[arg(long)]
     pub allow_losses: bool,
     /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
@@ -86,9 +86,9 @@ pub struct RuleArgs {
     /// Let call sites in the baseline grow by this much, e.g. 1MiB or 5%; new call sites still fail
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]. Or memory
-    /// that fails by what holds it: lost, cycle, native-holder, over-counted. Or outlier: a process that holds more than the
-    /// other processes of the job; list or repeatable
+    /// What fails; list or repeatable. With a baseline: leaks at new call sites (new), new or grown leaks (grown), or all leaks (any)
+    /// [default: grown]. Memory by what holds it: lost, cycle, native-holder, over-counted. outlier: a process that holds more
+    /// than the other processes of the job
     #[arg(long, value_name = "new|grown|any|CLASS|outlier", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Vec<Failing>,
     /// Which of these come from the config file, for messages.
