@@ -11,6 +11,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -107,8 +108,16 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
 
 /// The path in the file system of the process, then in this one.
 fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
+    let outside = PathBuf::from(recorded);
     let inside = root.map(|root| root.join(recorded.trim_start_matches('/')));
-    inside.into_iter().chain([PathBuf::from(recorded)]).collect()
+    // The root of a process vanishes when it ends, perhaps while its names are read: the same file outside does not.
+    let inside = inside.filter(|inside| !is_same_file(inside, &outside));
+    inside.into_iter().chain([outside]).collect()
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let identity = |path: &Path| path.metadata().ok().map(|file| (file.dev(), file.ino()));
+    identity(one).is_some_and(|known| Some(known) == identity(other))
 }
 
 fn identity(path: &Path) -> io::Result<Identity> {
@@ -260,5 +269,23 @@ fn checksum(path: &Path) -> io::Result<u32> {
             0 => return Ok(hasher.finalize()),
             n => hasher.update(&buffer[..n]),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_a_process_shares_with_this_one_is_read_where_it_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("app");
+        std::fs::write(&file, "").expect("written");
+        let recorded = file.display().to_string();
+        let own = candidates(&recorded, Some(Path::new("/proc/self/root")));
+        assert_eq!(own, [file.clone()]);
+        let other = folder.path().join("root");
+        let inside = other.join(recorded.trim_start_matches('/'));
+        assert_eq!(candidates(&recorded, Some(&other)), [inside, file]);
     }
 }
