@@ -73,6 +73,10 @@ pub struct Arguments {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there is one value, for the whole life of the process"
+)]
 pub enum Command {
     Run(RunArgs),
     Report(ReportArgs),

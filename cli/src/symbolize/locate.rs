@@ -283,7 +283,7 @@ mod tests {
         std::fs::write(&file, "").expect("written");
         let recorded = file.display().to_string();
         let own = candidates(&recorded, Some(Path::new("/proc/self/root")));
-        assert_eq!(own, [file.clone()]);
+        assert_eq!(own, std::slice::from_ref(&file));
         let other = folder.path().join("root");
         let inside = other.join(recorded.trim_start_matches('/'));
         assert_eq!(candidates(&recorded, Some(&other)), [inside, file]);
