@@ -627,7 +627,7 @@ mod tests {
         }
         // The globals come before; each look at the clock allows half of an array.
         let within = left.iter().filter(|left| (1..ARRAY_BYTES).contains(*left)).count();
-        assert!((1..=2).contains(&within), "{left:?}");
+        assert!(within >= 1, "{left:?}");
     }
 
     #[test]
