@@ -1,11 +1,11 @@
 //! Builds the preload libraries and the fake driver, which are embedded in the CLI.
 //!
-//! A nested cargo builds them in a separate target directory, since the outer cargo locks the usual one. Cargo's artifact
-//! dependencies would need one line, but are unstable. The libraries are dependencies of this package if `culeak_libraries`
-//! is set, which only the nested cargo does. So it finds them by name, in the workspace as in a registry or a vendor folder, in
-//! the versions of Cargo.lock, and the command itself is linked to none of them. Packagers who build the libraries elsewhere (for
-//! example for an older glibc) name the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD`, `CULEAK_PREBUILT_AUDIT` and
-//! `CULEAK_PREBUILT_FAKE_DRIVER`.
+//! A nested cargo builds them in a target directory of its own, `embedded` in the usual one, since the outer cargo locks that.
+//! They are the same for all profiles, so a build for tests finds those of a release. Cargo's artifact dependencies would need
+//! one line, but are unstable. The libraries are dependencies of this package if `culeak_libraries` is set, which only the nested
+//! cargo does. So it finds them by name, in the workspace as in a registry or a vendor folder, in the versions of Cargo.lock, and
+//! the command itself is linked to none of them. Packagers who build the libraries elsewhere (for example for an older glibc) name
+//! the files in `CULEAK_PREBUILT_SHIM`, `CULEAK_PREBUILT_HOLD`, `CULEAK_PREBUILT_AUDIT` and `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -71,7 +71,9 @@ fn build_libraries() -> PathBuf {
             println!("cargo::rerun-if-changed={}", workspace.join(source).display());
         }
     }
-    let target_dir = Path::new(&variable("OUT_DIR")).join("embedded");
+    // PROFILE/build/PACKAGE/out
+    let out = PathBuf::from(variable("OUT_DIR"));
+    let target_dir = out.ancestors().nth(4).unwrap_or(&out).join("embedded");
     // A CLI that is linked to musl still embeds libraries for glibc programs.
     let target = variable("TARGET").replace("-musl", "-gnu");
 

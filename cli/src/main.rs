@@ -28,8 +28,6 @@
 //! usage           the memory in use on each device, queried through NVML
 //! nvml            the NVML functions that `usage` calls
 //! probe           queries in a child process, with a time limit
-//! demo_program    the program that `demo` records
-//! driver          the CUDA driver, opened at run time
 //!
 //! text/           reports as text, for a terminal
 //! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
@@ -55,8 +53,6 @@ macro_rules! eprintln {
 
 mod args;
 mod commands;
-mod demo_program;
-mod driver;
 mod errors;
 mod escape;
 mod export;
@@ -135,7 +131,9 @@ fn main() -> ExitCode {
         Command::Man(args) => commands::man::execute(&args, args::public()),
         Command::Help(args) => commands::help::execute(&args, args::public()),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
-        Command::DemoProgram => demo_program::execute(),
+        Command::DemoProgram => culeak_driver::demo_program::execute()
+            .map(|()| ExitCode::SUCCESS)
+            .map_err(|error| Failure::with_exit(format!("the demo program: {error}"), 1)),
         Command::Probe => probe::answer(),
         Command::ProbeUsage(args) => usage::answer(&args),
         Command::ProbeRank(args) => commands::doctor::answer_probe(&args),

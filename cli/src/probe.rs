@@ -13,8 +13,8 @@ use std::{env, thread};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::driver::Findings;
 use crate::errors::Failure;
+use culeak_driver::Findings;
 
 /// The hidden command that runs [`answer`] in the child.
 pub const COMMAND: &str = "__probe-driver";

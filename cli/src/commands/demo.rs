@@ -14,13 +14,13 @@ use clap::Args;
 use culeak::snapshot::Snapshot;
 use culeak::variables;
 
-use crate::demo_program::{Planted, ROUND_DONE};
-use crate::driver::Findings;
 use crate::errors::Failure;
 use crate::launch::shim;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
 use crate::text::{self, units};
 use crate::{load, probe};
+use culeak_driver::Findings;
+use culeak_driver::demo_program::{Planted, ROUND_DONE};
 
 /// Record, report, diff and check a small program with known leaks
 #[derive(Debug, Args)]

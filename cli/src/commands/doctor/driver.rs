@@ -8,9 +8,9 @@ use std::path::Path;
 use std::{env, fs, process};
 
 use super::Finding;
-use crate::driver::{Findings, LIBRARY};
 use crate::text::units;
 use crate::{probe, usage};
+use culeak_driver::{Findings, LIBRARY};
 
 /// The CUDA versions whose functions are compared with those that culeak knows (`src/cuda_functions.rs`).
 const KNOWN: RangeInclusive<i32> = 11000..=13049;
@@ -189,7 +189,7 @@ fn module_version(text: &str) -> Option<&str> {
 mod tests {
     use super::super::tests::{machine, text_of};
     use super::*;
-    use crate::driver::Device;
+    use culeak_driver::Device;
 
     fn found(version: i32, uuids: &[&str]) -> Findings {
         let device = |uuid: &&str| Device {

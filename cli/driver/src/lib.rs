@@ -1,4 +1,4 @@
-//! The CUDA driver, opened at run time: the functions that `doctor` and the demo need.
+//! The CUDA driver, opened at run time: the functions that `doctor` and the demo need, and the demo's program.
 //!
 //! This program must work on machines without a driver, so nothing is linked. Deliberately absent: the runtime library, and
 //! all other functions.
@@ -8,9 +8,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::{fmt, ptr};
 
-use culeak::analysis::site::file_name;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
+
+pub mod demo_program;
 
 /// The name by which CUDA programs open the driver.
 pub const LIBRARY: &str = "libcuda.so.1";
@@ -242,7 +243,11 @@ impl Findings {
 fn loaded_from() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
-    let driver = paths.find(|path| file_name(path).starts_with("libcuda.so"));
+    let driver = paths.find(|path| {
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libcuda.so"))
+    });
     driver.unwrap_or(LIBRARY).to_owned()
 }
 

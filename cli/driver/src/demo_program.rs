@@ -1,20 +1,20 @@
 //! The program that the demo records: it leaks memory in several known ways, in functions named after them.
 //!
-//! It is part of this executable (the hidden command `culeak demo-program`), so that the demo needs no compiler. It prints
+//! It is part of the command (the hidden `culeak demo-program`), so that the demo needs no compiler, and in this crate because its
+//! leaks are named by line: it is compiled with line tables, and the rest of the command without. It prints
 //! every leak that it plants, and `demo` compares the recording with these lines. Each of its two rounds makes the same leaks;
 //! between them it waits for a line on standard input while the demo takes a snapshot. Deliberately absent: any knowledge of
 //! being recorded.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::io::{self, BufRead, Write};
-use std::process::{self, ExitCode};
+use std::process;
 use std::str::FromStr;
 use std::{fmt, ptr};
 
 use culeak::kind::Kind;
 
-use crate::driver::{Address, Driver, DriverError};
-use crate::errors::Failure;
+use crate::{Address, Driver, DriverError};
 
 const MIB: usize = 1 << 20;
 /// More than any GPU has.
@@ -96,22 +96,25 @@ impl Cuda {
     }
 }
 
-pub fn execute() -> Result<ExitCode, Failure> {
-    let failed = |error: String| Failure::with_exit(format!("the demo program: {error}"), 1);
-    let driver = Driver::open().map_err(failed)?;
+/// Runs the program.
+///
+/// # Errors
+/// The message of the loader or of the driver's function that failed.
+pub fn execute() -> Result<(), String> {
+    let driver = Driver::open()?;
     let cuda = driver
         .use_device(0)
         .and_then(|()| Cuda::of(driver))
-        .map_err(|error| failed(error.to_string()))?;
+        .map_err(|error| error.to_string())?;
     for round in 1..=2 {
-        train(&cuda).map_err(|error| failed(error.to_string()))?;
+        train(&cuda).map_err(|error| error.to_string())?;
         say(format_args!("{ROUND_DONE} {round} done in process {}", process::id()));
         if round == 1 {
             // The end of input counts as a line.
             let _ = io::stdin().lock().read_line(&mut String::new());
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 #[inline(never)]
