@@ -104,6 +104,8 @@ pub fn stack(
             };
             match frames {
                 Frames::Native => (native, Frames::Native),
+                // It was just seen that there are no Python frames.
+                Frames::Python if is_of_framework => (native, Frames::Both),
                 _ => (python::hash(native, depth), Frames::Both),
             }
         }
@@ -165,6 +167,9 @@ fn store(
         });
     }
     python::record_interpreter(recording, frames == Frames::Native);
+    if python::reads_by_kernel() {
+        crate::recorder::watch_end();
+    }
     if frames != Frames::Native && !buffers.python.walk(depth) {
         recording.add(Loss::Python, 1);
     }

@@ -60,6 +60,14 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     length
 }
 
+/// Has the end of the script announced, so that threads without the GIL read their frames directly.
+#[unsafe(no_mangle)]
+pub extern "C" fn announce_end() {
+    extern "C" fn nothing() {}
+    prepare();
+    culeak_cpython::call_at_end(nothing);
+}
+
 /// Walks `times` times; returns the number of frames.
 #[unsafe(no_mangle)]
 pub extern "C" fn walk_times(times: u64) -> u64 {

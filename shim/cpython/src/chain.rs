@@ -3,8 +3,9 @@
 //! The walk ends whatever the memory contains: after a limited number of steps, at the first object that is not a frame or
 //! whose code is not a code object, or at an instruction outside the code.
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
+use crate::direct::GATE;
 use crate::interpreter::{Interpreter, is_finalizing};
 use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
@@ -30,11 +31,21 @@ pub fn walk(interpreter: &Interpreter, limit: usize, see: impl FnMut(Seen)) -> E
     if thread == 0 {
         return End::Nothing;
     }
-    if on_main_thread() || interpreter.holds_lock(thread) {
+    let is_safe = on_main_thread() || interpreter.holds_lock(thread);
+    let walking = if is_safe { None } else { GATE.enter(thread) };
+    if is_safe || walking.is_some() {
         let memory = (Direct::new(), Direct::new(), Direct::new());
         return walk_in::<_, _, _, 1>(interpreter, thread, memory, limit, see);
     }
     walk_checked(interpreter, thread, limit, see)
+}
+
+static BY_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// Whether a thread without the GIL has walked while it was not permitted to read directly ([`crate::direct`]): it asks to be,
+/// by [`crate::call_at_end`].
+pub fn reads_by_kernel() -> bool {
+    BY_KERNEL.load(Relaxed)
 }
 
 /// On a thread whose state, frames and code objects may be freed and unmapped at any time, even before the first load.
@@ -43,6 +54,7 @@ fn walk_checked(interpreter: &Interpreter, thread: u64, limit: usize, see: impl 
     if is_finalizing() {
         return End::Nothing;
     }
+    BY_KERNEL.store(true, Relaxed);
     let memory = (Window::new(), Gathered::<400>::new(), Gathered::<240>::new());
     walk_in::<_, _, _, 16>(interpreter, thread, memory, limit, see)
 }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*}
 
 use culeak_walker::{exported, read};
 
+use crate::direct::GATE;
 use crate::interpreter;
 use crate::{Seen, walk};
 
@@ -297,7 +298,10 @@ unsafe extern "C" fn register(_: *mut c_void) -> c_int {
             functions.register(Owned(function, functions.release).0, None)
         });
     match (is_main, is_registered) {
-        (true, true) => IS_WAITING.store(true, Relaxed),
+        (true, true) => {
+            IS_WAITING.store(true, Relaxed);
+            GATE.permit();
+        }
         // Release: pairs with the Acquire in `call_at_end`.
         (false, _) => STATE.store(IDLE, Release),
         // `dropped` has changed the state, and another thread may have asked again.
@@ -311,6 +315,7 @@ unsafe extern "C" fn exits(_: Object, _: Object) -> Object {
     let functions = functions();
     if !is_in_function() {
         IS_WAITING.store(false, Relaxed);
+        GATE.forbid();
         functions.quietly(|| {
             let capsule = functions.capsule(ended);
             functions.register(functions.bool_type, Some(capsule.0))
@@ -324,6 +329,7 @@ unsafe extern "C" fn exits(_: Object, _: Object) -> Object {
 /// cleared because all have run.
 unsafe extern "C" fn dropped(object: Object) {
     let is_end = IS_WAITING.swap(false, Relaxed);
+    GATE.forbid();
     // Release: pairs with the Acquire in `call_at_end`.
     let _ = STATE.compare_exchange(ASKED, IDLE, Release, Relaxed);
     if is_end {

@@ -132,6 +132,7 @@ pub fn is_finalizing() -> bool {
 /// In a forked child: a thread that was in `prepare` does not exist here.
 pub fn forked() {
     let _ = STATE.compare_exchange(BUSY, ABSENT, Relaxed, Relaxed);
+    crate::direct::GATE.forked();
     crate::ending::forked();
 }
 

@@ -13,7 +13,7 @@
 //! allocating and without running any Python code. Offsets differ between versions and are checked against the
 //! running interpreter before they are used. If a check fails there are no Python frames, and [`Status`] has the reason.
 //!
-//! This crate runs inside other programs: but for [`ending`], it takes no lock, allocates nothing, never panics and preserves `errno`. Memory
+//! This crate runs inside other programs: but for [`ending`], it takes no lock, waits for nothing, allocates nothing, never panics and preserves `errno`. Memory
 //! is read so that the worst outcome of a wrong pointer is [`End::Lost`].
 //!
 //! An address alone does not identify a code object: a new one is soon allocated where another was freed. So a frame also
@@ -25,6 +25,7 @@
 //! * [`code`]: file, function and line table of a code object
 //! * [`interpreter`]: the interpreter of this process, and the thread's state in it
 //! * [`examine`]: whether the interpreter is one whose structures are known
+//! * [`direct`]: when a thread without the GIL may read its frames by plain loads
 //! * [`ending`]: calls a function when a script has ended; the only part that changes the interpreter, and only on request
 //! * [`layout`]: the offsets in each version's structures
 //! * [`memory`]: reads of memory that may be freed at any time
@@ -34,6 +35,7 @@
 
 mod chain;
 mod code;
+mod direct;
 mod ending;
 mod examine;
 mod interpreter;
@@ -41,6 +43,17 @@ mod layout;
 mod memory;
 mod stamp;
 
+/// Replaced by loom's in `tests/models.rs`.
+mod sync {
+    pub use std::sync::atomic::{AtomicBool, AtomicU32};
+
+    pub fn pause() {
+        // SAFETY: no preconditions.
+        unsafe { libc::usleep(50) };
+    }
+}
+
+pub use chain::reads_by_kernel;
 pub use code::Described;
 pub use ending::{call_at_end, is_wanted as is_end_wanted};
 pub use interpreter::{Status, code_address, forked, is_finalizing, native_eval, prepare, status};

@@ -5,7 +5,7 @@
 //! change to it. So an address must be plausible, and its page must have been found readable before. That costs a look-up
 //! per frame; a system call each time would cost more than the walk.
 //!
-//! Any other thread may be a daemon thread while the main thread finalizes the interpreter: its thread state, frames and
+//! Any other thread reads so too while it is permitted ([`crate::direct`]). Else it may be a daemon thread while the main thread finalizes the interpreter: its thread state, frames and
 //! code objects can be freed and unmapped between any two loads, and no check beforehand can prevent that. There the
 //! kernel copies the memory and returns an error instead of faulting. Each system call is slow, so each one reads as much
 //! as possible ([`Window`], [`Gathered`]).

@@ -1,11 +1,15 @@
-"""Daemon threads that walk their frames without the GIL while the interpreter is finalized."""
+"""Daemon threads that walk their frames without the GIL while the interpreter is finalized. The second argument: by plain loads, until
+the end of the script is announced."""
 
 import ctypes
 import sys
 import threading
 import time
 
-walk = ctypes.CDLL(sys.argv[1]).walk_times
+library = ctypes.CDLL(sys.argv[1])
+if len(sys.argv) > 2:
+    library.announce_end()
+walk = library.walk_times
 walk.argtypes = [ctypes.c_uint64]
 walk.restype = ctypes.c_uint64
 

@@ -309,8 +309,10 @@ const UNMAPPED: [(&str, &str); 3] = [
 /// Daemon threads that walk without pause while the interpreter frees their frames under them.
 fn interpreters_end(times: u32, environment: &[(&str, &str)]) {
     for python in interpreters() {
-        for _ in 0..times {
-            let output = run(python, "daemons.py", &[], environment);
+        for time in 0..2 * times {
+            let announced = ["announced"];
+            let arguments = &announced[..(time % 2) as usize];
+            let output = run(python, "daemons.py", arguments, environment);
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success(),

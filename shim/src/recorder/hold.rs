@@ -22,7 +22,7 @@ use culeak::variables;
 
 /// This process has waited at its end.
 static HAS_ENDED: AtomicBool = AtomicBool::new(false);
-/// The end of a script is wanted.
+/// The end of a script is wanted: by `culeak run --why`, or by a thread that walks its Python frames without the GIL.
 #[unsafe(link_section = ".data.culeak_events")]
 static WATCHES: AtomicBool = AtomicBool::new(false);
 /// The process that has the recording. A child of `vfork` shares this memory.
@@ -76,6 +76,12 @@ pub fn hold(moment: Moment, number: u32) {
         number: number as u16,
     };
     holds.wait(waiting, monotonic_ns);
+}
+
+/// A thread without the GIL walks its Python frames: it may read them directly if the end of the script is announced.
+#[cold]
+pub fn watch() {
+    WATCHES.store(true, Relaxed);
 }
 
 /// Called at each allocation: the interpreter may have been initialized since the last one.

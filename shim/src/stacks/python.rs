@@ -157,6 +157,11 @@ pub fn call_at_end(function: extern "C" fn()) {
     }
 }
 
+/// Whether a thread without the GIL reads its frames through the kernel.
+pub fn reads_by_kernel() -> bool {
+    python::reads_by_kernel()
+}
+
 /// Whether no interpreter was found so far.
 pub fn is_absent() -> bool {
     python::status() == Status::Absent
