@@ -453,8 +453,9 @@ impl Walk<'_, '_> {
         let mut page = start & !(PAGE - 1);
         while page < range.end {
             if let Some(words) = copy.page(page) {
-                if !self.budget.spend(PAGE / 8) {
-                    self.left_out.bytes += range.end - page.max(start);
+                let bytes = range.end.min(page + PAGE).saturating_sub(page.max(start));
+                if !self.budget.spend(bytes.div_ceil(8)) {
+                    self.left_out.bytes += range.end.saturating_sub(page.max(start));
                     return;
                 }
                 // All others lead nowhere. Without a branch for each word, this is as fast as memory is read.
