@@ -96,7 +96,8 @@ impl Headers {
         }
         let query = target.url.split_once('?').map_or("", |(_, query)| query);
         // One of the values may be a key.
-        query.split(['&', '=']).for_each(|part| headers.hides(part));
+        let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+        values.for_each(|value| headers.hides(value));
         if let Some(tenant) = &args.tenant {
             headers.add("x-scope-orgid", tenant, "--tenant")?;
         }

@@ -162,7 +162,8 @@ impl Round {
         }
         progress::say(Escaped(&line));
         let is_error = |problem: &String| problem.starts_with("error: ");
-        ExitCode::from(if self.problems.iter().any(is_error) { USAGE } else { 0 })
+        let is_complete = self.refused + self.unsent == 0 && !self.problems.iter().any(is_error);
+        ExitCode::from(if is_complete { 0 } else { USAGE })
     }
 }
 
