@@ -16,7 +16,7 @@ use culeak::snapshot::Snapshot;
 use culeak::system::unix_ns;
 use culeak_metrics::agent::{Agent, Inputs, Outlet, Settings, Update};
 use culeak_metrics::server::{self, Limits, Served, Texts};
-use culeak_metrics::text;
+use culeak_metrics::text::{Format, encode};
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 
@@ -147,9 +147,11 @@ struct Endpoint(Served);
 
 impl Outlet for Endpoint {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let open_metrics = text::open_metrics(Arc::clone(&update.page));
-        let prometheus = text::prometheus(&open_metrics);
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Texts::new(open_metrics, prometheus));
+        let texts = Texts {
+            open_metrics: encode(&update.page, Format::OpenMetrics).into(),
+            prometheus: encode(&update.page, Format::Prometheus).into(),
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(texts);
         Ok(())
     }
 }
@@ -161,7 +163,7 @@ struct Textfile {
 
 impl Outlet for Textfile {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let text = text::prometheus(&text::open_metrics(Arc::clone(&update.page)));
+        let text = encode(&update.page, Format::Prometheus);
         let overwrite = self.overwrite.or_ours(&self.path, is_textfile);
         let written = output::create(&self.path, overwrite, |out| out.write_all(text.as_bytes()));
         written.map_err(|failure| failure.message)

@@ -1,7 +1,8 @@
 //! Option groups that several commands share, and the config file that supplies defaults for some of them.
 //!
 //! This file contains the options for names and the value parsers. A command flattens a group into its own arguments.
-//! Deliberately absent: options of a single command; they are in that command's file.
+//! Deliberately absent: options of a single command; they are in that command's file, unless a module below the commands reads
+//! them, as [`server`].
 
 pub mod between;
 pub mod categories;
@@ -10,6 +11,7 @@ pub mod dataset;
 pub mod display;
 pub mod format;
 pub mod rules;
+pub mod server;
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,23 +1,32 @@
 #!/usr/bin/env bash
-# The dataset of `culeak export --partition` and `culeak collect` in DuckDB, Spark and PyArrow: every query of `culeak sql` on both
-# engines, compared with culeak's own report, trend and diff. Needs a culeak built with `--features full`, the example
-# many_ranks (cargo build --example many_ranks), python3 and pip; installs a Java runtime if it is missing.
+# The dataset of `culeak export --partition` and `culeak collect` in DuckDB and PyArrow: every query of `culeak sql`, compared with
+# culeak's own report, trend and diff. With CULEAK_SPARK=1, also on Spark, whose answers must equal DuckDB's; this takes minutes, and
+# installs pyspark and, if it is missing, a Java runtime. Needs a culeak built with `--features full`, the example many_ranks (cargo build
+# --example many_ranks), python3 and pip.
 #
-#     tests/dataset/run.sh [PATH_OF_CULEAK]
+#     [CULEAK_SPARK=1] tests/dataset/run.sh [PATH_OF_CULEAK]
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
 many_ranks="${CARGO_TARGET_DIR:-target}/debug/examples/many_ranks"
 readers="${CARGO_TARGET_DIR:-target}/dataset-readers"
 
-if ! command -v java >/dev/null; then
+packages=(duckdb ipykernel nbclient nbformat pyarrow)
+imports='duckdb, nbclient, ipykernel, pyarrow'
+if [ -n "${CULEAK_SPARK:-}" ]; then
+    packages+=(pyspark)
+    imports+=', pyspark'
+else
+    unset CULEAK_SPARK
+fi
+if [ -n "${CULEAK_SPARK:-}" ] && ! command -v java >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get install -qy --no-install-recommends openjdk-17-jre-headless ||
         { apt-get update -q && apt-get install -qy --no-install-recommends openjdk-17-jre-headless; }
 fi
-if ! "$readers/bin/python" -c 'import duckdb, nbclient, ipykernel, pyarrow, pyspark' 2>/dev/null; then
+if ! "$readers/bin/python" -c "import $imports" 2>/dev/null; then
     python3 -m venv "$readers"
-    "$readers/bin/pip" install --quiet --disable-pip-version-check duckdb ipykernel nbclient nbformat pyarrow pyspark
+    "$readers/bin/pip" install --quiet --disable-pip-version-check "${packages[@]}"
 fi
 [ -x "$many_ranks" ] || cargo build --quiet --locked --example many_ranks
 

@@ -4,7 +4,7 @@
 #
 # Usage: tests/push/run.sh CULEAK        a culeak built with `--features push`
 #
-# Needs python3 and pip, and root for a small file system and for the Debian packages that it installs. VictoriaMetrics is unpacked
+# Needs python3 and pip, and root for the Debian packages that it installs. VictoriaMetrics is unpacked
 # from Debian's package into cargo's target folder, and not installed. Nothing measures time: servers wait for the client and the
 # client for servers, each with a limit.
 set -euo pipefail

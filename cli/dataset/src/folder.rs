@@ -60,32 +60,6 @@ pub fn hash(bytes: &[u8]) -> u64 {
     })
 }
 
-/// The value in the name of a folder.
-pub fn value(name: &str, column: &str) -> Option<Option<String>> {
-    let text = name.strip_prefix(column)?.strip_prefix('=')?;
-    if text == NULL {
-        return Some(None);
-    }
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let [first, behind @ ..] = rest {
-        let code = behind
-            .get(..2)
-            .and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
-        match (first, code) {
-            (b'%', Some(code)) => {
-                bytes.push(code);
-                rest = &behind[2..];
-            }
-            _ => {
-                bytes.push(*first);
-                rest = behind;
-            }
-        }
-    }
-    Some(Some(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
 /// The columns that name the folders of a table. Stacks are shared by all processes of a job.
 pub fn partitions(keep: Keep, partition: &[String]) -> Vec<&str> {
     let all = partition.iter().map(String::as_str);
@@ -106,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_one_folder_and_is_read_back() {
+    fn every_name_is_one_folder() {
         for text in [
             "train",
             "../../etc",
@@ -127,11 +101,8 @@ mod tests {
                 "{folder}"
             );
             assert!(!shown.eq_ignore_ascii_case("null") && shown != NULL, "{folder}");
-            assert_eq!(value(&folder, "job"), Some(Some(text.to_owned())), "{folder}");
         }
-        assert_eq!(value(&name("host", Value::Text("")), "host"), Some(None));
         assert_eq!(name("rank", Value::Number(7)), "rank=7");
-        assert_eq!(value("host=a", "job"), None);
     }
 
     #[test]

@@ -1,15 +1,16 @@
 //! Recordings of many processes as a partitioned Parquet dataset, and the SQL that answers questions about it.
 //!
 //! ```text
-//! snapshot with names ─► take.rs ─► rows.rs ─► store.rs ──────────────────────► file.rs
-//!                        rows of    columns    which files, in one step,       one Parquet file
-//!                        six tables in memory  folder.rs names their folders
+//! snapshot with names ─► take.rs ─► rows.rs ─► store.rs ─────────────────► file.rs
+//!                        rows of    columns    one file per table,         one Parquet file
+//!                        six tables in memory  process and point,
+//!                                              folder.rs names folders
 //!                        schema.rs lists the tables; sql.rs makes views of them for each engine
 //! ```
 //!
-//! Files are read and written with the feature `parquet` only. The SQL needs none of them, so every build of the command prints it.
+//! Files are written with the feature `parquet` only. The SQL needs none of them, so every build of the command prints it.
 //!
-//! Deliberately absent: reading recordings and looking up names, which the command does; and a query engine.
+//! Deliberately absent: reading recordings and looking up names, which the command does; reading datasets, which engines do.
 
 #[cfg(feature = "parquet")]
 pub mod file;
@@ -29,3 +30,7 @@ pub const FORMAT: &str = "culeak-dataset";
 pub const VERSION: u32 = 1;
 /// The point of a process that was running.
 pub const NOW: &str = "now";
+
+#[cfg(test)]
+#[path = "../../../tests/support/sample.rs"]
+mod sample;

@@ -140,31 +140,6 @@ impl Rows {
         }
     }
 
-    /// Appends the rows of another value of the same table for which `wanted` is true.
-    pub fn extend(&mut self, other: &Rows, wanted: impl Fn(usize) -> bool) {
-        let rows: Vec<usize> = (0..other.len).filter(|&row| wanted(row)).collect();
-        for (own, data) in self.data.iter_mut().zip(&other.data) {
-            match (own, data) {
-                (Data::Numbers(own), Data::Numbers(data)) => own.extend(rows.iter().map(|&row| data[row])),
-                (Data::Flags(own), Data::Flags(data)) => own.extend(rows.iter().map(|&row| data[row])),
-                (Data::Texts(own), Data::Texts(data)) => {
-                    let mut known: HashMap<u32, u32> = HashMap::default();
-                    for &row in &rows {
-                        let number = match data.of[row] {
-                            NO_TEXT => NO_TEXT,
-                            number => *known
-                                .entry(number)
-                                .or_insert_with(|| own.number(&data.distinct[number as usize])),
-                        };
-                        own.of.push(number);
-                    }
-                }
-                _ => {}
-            }
-        }
-        self.len += rows.len();
-    }
-
     /// The rows in the order of the table; NULL is least.
     pub fn sorted(&self) -> Vec<u32> {
         let columns: Vec<Vec<i64>> = self.table.order.iter().filter_map(|name| self.keys(name)).collect();
@@ -206,7 +181,7 @@ mod tests {
     use crate::schema::STACKS;
 
     #[test]
-    fn rows_keep_their_values_when_they_are_joined_and_sorted() {
+    fn rows_keep_their_values_when_they_are_sorted() {
         let row = |job: &'static str, stack: &'static str, line| {
             let mut row = [Value::Null; 12];
             (row[0], row[1], row[6]) = (Value::Text(job), Value::Text(stack), line);
@@ -215,10 +190,7 @@ mod tests {
         let mut one = Rows::new(&STACKS);
         one.push(&row("b", "2", Value::Number(7)));
         one.push(&row("a", "9", Value::Null));
-        let mut other = Rows::new(&STACKS);
-        other.push(&row("a", "1", Value::of(u64::MAX)));
-        other.push(&row("c", "1", Value::Null));
-        one.extend(&other, |row| row == 0);
+        one.push(&row("a", "1", Value::of(u64::MAX)));
         assert_eq!(one.len(), 3);
         let shown: Vec<(&str, &str, Value)> = one
             .sorted()

@@ -37,7 +37,7 @@ pub enum Keep {
     Latest,
     /// One state of each process for each point in time.
     EachPoint,
-    /// Rows that never change. They are added once, by their `stack`.
+    /// Rows that never change. Files may repeat them; views have each once.
     Forever,
 }
 

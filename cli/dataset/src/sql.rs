@@ -1,6 +1,6 @@
 //! The views: those of the tables, which each engine declares in its own way, and the queries, whose text both engines run.
 
-use crate::schema::{Table, Type, tables};
+use crate::schema::{Keep, Table, Type, tables};
 
 /// The queries, as views in the order in which they use one another.
 pub const QUERIES: &str = include_str!("../sql/queries.sql");
@@ -62,8 +62,9 @@ fn duckdb(table: &Table, folder: &str, partition: &[String]) -> String {
     };
     let depth = "*/".repeat(partitions.len());
     format!(
-        "CREATE OR REPLACE TEMPORARY VIEW {} AS\nSELECT {}\nFROM read_parquet({}, {hive});\n",
+        "CREATE OR REPLACE TEMPORARY VIEW {} AS\nSELECT {}{}\nFROM read_parquet({}, {hive});\n",
         table.name,
+        if table.keep == Keep::Forever { "DISTINCT " } else { "" },
         names.join(", "),
         quoted(&format!("{}/{}/{depth}*.parquet", pattern(folder), table.name)),
     )
@@ -100,11 +101,21 @@ fn spark(table: &Table, folder: &str) -> String {
     let path = format!("{path}/{}", table.name)
         .replace('\\', "\\\\")
         .replace('\'', "\\'");
-    format!(
-        "CREATE OR REPLACE TEMPORARY VIEW {} ({})\nUSING parquet OPTIONS (path '{path}');\n",
-        table.name,
-        columns.join(", "),
-    )
+    let columns = columns.join(", ");
+    let view = |name: &str| {
+        format!("CREATE OR REPLACE TEMPORARY VIEW {name} ({columns})\nUSING parquet OPTIONS (path '{path}');\n")
+    };
+    match table.keep {
+        Keep::Forever => {
+            let files = format!("{}_files", table.name);
+            let each_once = format!(
+                "CREATE OR REPLACE TEMPORARY VIEW {} AS\nSELECT DISTINCT * FROM {files};\n",
+                table.name
+            );
+            view(&files) + &each_once
+        }
+        _ => view(table.name),
+    }
 }
 
 fn quoted(text: &str) -> String {

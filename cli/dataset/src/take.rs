@@ -16,7 +16,6 @@ use culeak::snapshot::{ProcessState, Snapshot};
 use foldhash::{HashMap, HashSet};
 
 use crate::NOW;
-use crate::file;
 use crate::folder;
 use crate::rows::{Rows, Value};
 use crate::schema::{self, Table};
@@ -24,142 +23,23 @@ use crate::schema::{self, Table};
 /// The job of a process of which none is known.
 const UNNAMED: &str = "unnamed";
 
-/// Rows of all tables.
+/// The rows of one process at one point, in all tables.
 #[derive(Debug, Clone)]
 pub struct Batch {
+    pub process: String,
+    /// What distinguishes this point from others of the process: it has one end and one peak, and many points at which it runs.
+    pub point: String,
+    pub is_now: bool,
+    /// A peak is no state that a process is left in.
+    pub is_peak: bool,
+    /// The wall clock of the snapshot.
+    pub taken_unix_ns: u64,
     pub processes: Rows,
     pub points: Rows,
     pub sites: Rows,
     pub stacks: Rows,
     pub blocks: Rows,
     pub objects: Rows,
-    known_stacks: HashSet<(String, u64)>,
-    /// The keys of points, with the wall clock of the snapshot that each is from.
-    known_points: HashMap<String, u64>,
-    /// The wall clock of the latest point of each process.
-    latest: HashMap<(String, String), u64>,
-}
-
-impl Default for Batch {
-    fn default() -> Batch {
-        let rows = |table: &'static Table| Rows::new(table);
-        Batch {
-            processes: rows(&schema::PROCESSES),
-            points: rows(&schema::POINTS),
-            sites: rows(&schema::SITES),
-            stacks: rows(&schema::STACKS),
-            blocks: rows(&schema::BLOCKS),
-            objects: rows(&schema::OBJECTS),
-            known_stacks: HashSet::default(),
-            known_points: HashMap::default(),
-            latest: HashMap::default(),
-        }
-    }
-}
-
-impl Batch {
-    pub fn tables(&self) -> [&Rows; 6] {
-        [
-            &self.processes,
-            &self.points,
-            &self.sites,
-            &self.stacks,
-            &self.blocks,
-            &self.objects,
-        ]
-    }
-
-    pub fn len(&self) -> usize {
-        self.tables().iter().map(|rows| rows.len()).sum()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether this point of a process is its latest in the batch; the rows of an earlier one are dropped.
-    fn begin_latest(&mut self, job: &str, process: &str, at: u64) -> bool {
-        let key = (job.to_owned(), process.to_owned());
-        let Some(&known) = self.latest.get(&key) else {
-            self.latest.insert(key, at);
-            return true;
-        };
-        if known <= at {
-            self.latest.insert(key, at);
-            self.drop_latest(|own, id| own == job && id == process);
-        }
-        known <= at
-    }
-
-    /// Whether the last row of `points` is new. If the point was there, the rows of the later snapshot stay.
-    fn begin_point(&mut self, at: u64) -> bool {
-        let last = self.points.len() - 1;
-        let Some(key) = file::key(&self.points, last) else {
-            return true;
-        };
-        let known = self.known_points.get(&key).copied();
-        if known.is_none_or(|known| known <= at) {
-            self.known_points.insert(key.clone(), at);
-        }
-        let Some(known) = known else {
-            return true;
-        };
-        let is_later = known <= at;
-        let mut kept = Rows::new(self.points.table);
-        kept.extend(&self.points, |row| {
-            (row == last) == is_later || file::key(&self.points, row).is_none_or(|other| other != key)
-        });
-        self.points = kept;
-        if is_later {
-            for rows in [&mut self.sites, &mut self.objects] {
-                let mut kept = Rows::new(rows.table);
-                kept.extend(rows, |row| file::key(rows, row).is_none_or(|other| other != key));
-                *rows = kept;
-            }
-        }
-        is_later
-    }
-
-    /// Drops the latest state of the processes for which `unwanted` is true, by job and process.
-    pub fn drop_latest(&mut self, unwanted: impl Fn(&str, &str) -> bool) {
-        for rows in [&mut self.processes, &mut self.blocks] {
-            let Some(id) = rows.table.column("process") else {
-                continue;
-            };
-            let mut kept = Rows::new(rows.table);
-            kept.extend(rows, |row| !unwanted(rows.text(0, row), rows.text(id, row)));
-            *rows = kept;
-        }
-    }
-
-    /// The keys of points that a process has once, such as its peak, of the processes for which `wanted` is true.
-    pub fn single_points(&self, wanted: impl Fn(&str, &str) -> bool) -> HashSet<String> {
-        let rows = &self.points;
-        let column = |name| rows.table.column(name).unwrap_or(0);
-        let (process, point) = (column("process"), column("point"));
-        let is_wanted =
-            |&row: &usize| rows.text(point, row) != NOW && wanted(rows.text(0, row), rows.text(process, row));
-        let keys = (0..rows.len()).filter(is_wanted).filter_map(|row| file::key(rows, row));
-        keys.collect()
-    }
-
-    /// Drops the points with these keys, and what was held at them.
-    pub fn drop_points(&mut self, keys: &HashSet<String>) {
-        for rows in [&mut self.points, &mut self.sites, &mut self.objects] {
-            let mut kept = Rows::new(rows.table);
-            kept.extend(rows, |row| file::key(rows, row).is_none_or(|key| !keys.contains(&key)));
-            *rows = kept;
-        }
-    }
-
-    /// Drops the stacks for which `unwanted` is true, by job and fingerprint.
-    pub fn drop_stacks(&mut self, unwanted: impl Fn(&str, &str) -> bool) {
-        let mut kept = Rows::new(self.stacks.table);
-        kept.extend(&self.stacks, |row| {
-            !unwanted(self.stacks.text(0, row), self.stacks.text(1, row))
-        });
-        self.stacks = kept;
-    }
 }
 
 /// What a snapshot does not say about itself.
@@ -304,36 +184,61 @@ fn device(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> Option<i32>
     snapshot.devices.get(device).map(|device| device.ordinal)
 }
 
-/// Adds the rows of a process at the point that a snapshot with names shows.
-pub fn add(batch: &mut Batch, snapshot: &Snapshot, about: &About) {
-    let common = Common::of(snapshot, about);
-    let stacks = CallStacks::of(snapshot);
-    let groups = Groups::of(snapshot, &stacks);
-    let (mut held, mut pools) = (Tally::default(), Tally::default());
-    for group in &groups.all {
-        match group.call.kind.place() {
-            Place::Nowhere | Place::Segment | Place::Object => {}
-            _ if group.level == Level::Held => held.join(group.tally()),
-            _ => pools.join(group.tally()),
+impl Batch {
+    /// The rows of a process at the point that a snapshot with names shows.
+    pub fn of(snapshot: &Snapshot, about: &About) -> Batch {
+        let common = Common::of(snapshot, about);
+        let is_now = common.point == NOW;
+        let rows = |table: &'static Table| Rows::new(table);
+        let mut batch = Batch {
+            process: common.process.clone(),
+            point: format!("{}:{}", if is_now { common.at_unix_ns } else { 0 }, common.point),
+            is_now,
+            is_peak: snapshot.taken.point == Some(Point::Peak),
+            taken_unix_ns: snapshot.taken.at_unix_ns,
+            processes: rows(&schema::PROCESSES),
+            points: rows(&schema::POINTS),
+            sites: rows(&schema::SITES),
+            stacks: rows(&schema::STACKS),
+            blocks: rows(&schema::BLOCKS),
+            objects: rows(&schema::OBJECTS),
+        };
+        let stacks = CallStacks::of(snapshot);
+        let groups = Groups::of(snapshot, &stacks);
+        let (mut held, mut pools) = (Tally::default(), Tally::default());
+        for group in &groups.all {
+            match group.call.kind.place() {
+                Place::Nowhere | Place::Segment | Place::Object => {}
+                _ if group.level == Level::Held => held.join(group.tally()),
+                _ => pools.join(group.tally()),
+            }
         }
-    }
-    let sums = [held.bytes, held.count, pools.bytes, pools.count].map(Value::of);
-    let is_peak = snapshot.taken.point == Some(Point::Peak);
-    let is_latest = !is_peak && batch.begin_latest(&common.job, &common.process, common.at_unix_ns);
-    add_point(batch, snapshot, &common, sums, about);
-    let is_new = batch.begin_point(snapshot.taken.at_unix_ns);
-    let mut texts = Sites::new(snapshot, &stacks, about);
-    if is_new {
-        add_sites(batch, &common, &groups, &mut texts);
-        add_objects(batch, &common, &mut texts);
-    }
-    if is_latest {
-        add_process(batch, snapshot, &common, sums, about);
-        if about.blocks && !snapshot.allocations.is_summed() {
-            add_blocks(batch, &common, &groups, &mut texts);
+        let sums = [held.bytes, held.count, pools.bytes, pools.count].map(Value::of);
+        let mut texts = Sites::new(snapshot, &stacks, about);
+        add_point(&mut batch, snapshot, &common, sums, about);
+        add_sites(&mut batch, &common, &groups, &mut texts);
+        add_objects(&mut batch, &common, &mut texts);
+        if !batch.is_peak {
+            add_process(&mut batch, snapshot, &common, sums, about);
+            if about.blocks && !snapshot.allocations.is_summed() {
+                add_blocks(&mut batch, &common, &groups, &mut texts);
+            }
         }
+        add_stacks(&mut batch, &common, &texts);
+        batch
     }
-    add_stacks(batch, &common, &texts);
+
+    /// The tables in the order in which they are written: a process is there when all of it is.
+    pub fn tables(&self) -> [&Rows; 6] {
+        [
+            &self.stacks,
+            &self.blocks,
+            &self.objects,
+            &self.sites,
+            &self.points,
+            &self.processes,
+        ]
+    }
 }
 
 fn add_process(batch: &mut Batch, snapshot: &Snapshot, common: &Common, sums: [Value; 4], about: &About) {
@@ -540,14 +445,10 @@ fn add_blocks(batch: &mut Batch, common: &Common, groups: &Groups, texts: &mut S
 }
 
 fn add_stacks(batch: &mut Batch, common: &Common, texts: &Sites) {
-    let Batch {
-        stacks: rows,
-        known_stacks,
-        ..
-    } = batch;
+    let mut known = HashSet::default();
     for (number, site) in texts.used() {
         let stack = texts.stacks.get(number);
-        if !known_stacks.insert((common.job.clone(), stack.fingerprint.0)) {
+        if !known.insert(stack.fingerprint.0) {
             continue;
         }
         let fingerprint = stack.fingerprint.to_string();
@@ -562,7 +463,7 @@ fn add_stacks(batch: &mut Batch, common: &Common, texts: &Sites) {
             Value::Flag(stack.truncated),
             Some(frames.as_str()).filter(|frames| !frames.is_empty()).into(),
         ]);
-        rows.push(&row);
+        batch.stacks.push(&row);
     }
 }
 

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culeak::analysis::report::{Options, Report};
@@ -69,7 +68,7 @@ pub trait Outlet {
 /// The result of a pass.
 #[derive(Debug)]
 pub struct Update {
-    pub page: Arc<Page>,
+    pub page: Page,
     /// The snapshots that were written in this pass.
     pub kept: Vec<PathBuf>,
     /// What failed for the first time.
@@ -234,7 +233,7 @@ impl Agent {
         }
         self.is_first = false;
         Update {
-            page: Arc::new(self.page(now_unix_ns, began)),
+            page: self.page(now_unix_ns, began),
             kept,
             failures: self.new_failures(failures, Instant::now()),
         }

@@ -5,21 +5,9 @@
 
 use std::collections::BTreeMap;
 
+use culeak::analysis::report::Tally;
+
 use crate::label::OTHER;
-
-/// Bytes and allocations.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sum {
-    pub bytes: u64,
-    pub count: u64,
-}
-
-impl Sum {
-    pub fn join(&mut self, other: Sum) {
-        self.bytes = self.bytes.saturating_add(other.bytes);
-        self.count = self.count.saturating_add(other.count);
-    }
-}
 
 /// The chosen call sites of one process.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +15,7 @@ pub struct Choice(Vec<String>);
 
 impl Choice {
     /// Chooses among these sums by call site. `first` are chosen in any case, as far as there is room.
-    pub fn update(&mut self, all: &BTreeMap<String, Sum>, first: &[String], most: usize) {
+    pub fn update(&mut self, all: &BTreeMap<String, Tally>, first: &[String], most: usize) {
         let bytes = |site: &str| all.get(site).map_or(0, |sum| sum.bytes);
         self.0.truncate(most);
         let mut order: Vec<&String> = all.keys().collect();
@@ -58,9 +46,9 @@ impl Choice {
     }
 
     /// The sums of the chosen call sites, and of the others together.
-    pub fn split(&self, all: &BTreeMap<String, Sum>) -> BTreeMap<String, Sum> {
-        let mut split: BTreeMap<String, Sum> = self.0.iter().map(|site| (site.clone(), Sum::default())).collect();
-        split.insert(OTHER.to_owned(), Sum::default());
+    pub fn split(&self, all: &BTreeMap<String, Tally>) -> BTreeMap<String, Tally> {
+        let mut split: BTreeMap<String, Tally> = self.0.iter().map(|site| (site.clone(), Tally::default())).collect();
+        split.insert(OTHER.to_owned(), Tally::default());
         for (site, sum) in all {
             let name = if self.contains(site) { site } else { OTHER };
             split.entry(name.to_owned()).or_default().join(*sum);
@@ -73,11 +61,11 @@ impl Choice {
 mod tests {
     use super::*;
 
-    fn sums(rows: &[(&str, u64)]) -> BTreeMap<String, Sum> {
+    fn sums(rows: &[(&str, u64)]) -> BTreeMap<String, Tally> {
         let sum = |(site, bytes): &(&str, u64)| {
             (
                 site.to_string(),
-                Sum {
+                Tally {
                     bytes: *bytes,
                     count: 1,
                 },
@@ -110,8 +98,8 @@ mod tests {
 
     #[test]
     fn what_is_not_chosen_is_one_sum() {
-        let all: BTreeMap<String, Sum> = (0..10_000u64)
-            .map(|n| (format!("site {n}"), Sum { bytes: n, count: 1 }))
+        let all: BTreeMap<String, Tally> = (0..10_000u64)
+            .map(|n| (format!("site {n}"), Tally { bytes: n, count: 1 }))
             .collect();
         let mut choice = Choice::default();
         choice.update(&all, &["site 3".to_owned()], 10);

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use culeak::analysis::job::member::Member;
 use culeak::analysis::ledger::DeviceLedger;
-use culeak::analysis::report::{Report, Row};
+use culeak::analysis::report::{Report, Row, Tally};
 use culeak::analysis::trend::{POINTS_NEEDED, Site, Trend};
 use culeak::snapshot::{Losses, ProcessState, Snapshot};
 
-use crate::choice::{Choice, Sum};
+use crate::choice::Choice;
 use crate::families::Name;
 use crate::label::{self, OTHER};
 use crate::page::{Identity, ProcessSamples, Sample, Value};
@@ -168,14 +168,11 @@ impl Samples {
     }
 
     fn sites(&mut self, rows: &[Row], growth: &Growth, choice: &mut Choice, top: usize) {
-        let mut all: BTreeMap<String, Sum> = BTreeMap::new();
+        let mut all: BTreeMap<String, Tally> = BTreeMap::new();
         for row in rows {
             let site = row.site().and_then(|site| site.short_place());
             let sum = all.entry(site_label(&row.label, site.as_deref())).or_default();
-            sum.join(Sum {
-                bytes: row.bytes,
-                count: row.count,
-            });
+            sum.join(row.tally());
         }
         let first: Vec<String> = growing(growth, top).into_keys().collect();
         choice.update(&all, &first, top);

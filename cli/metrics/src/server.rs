@@ -1,28 +1,20 @@
 //! The HTTP endpoint: `GET /metrics` and `GET /healthz`, for scrapers and for peers that mean no good.
 //!
-//! A page is text that exists already, so a request costs no reading. Each connection has one request, a limit on the size of
-//! its head, on the time until the head is complete, and on its whole life. If too many are open, the oldest one is closed: slow
-//! or silent peers cannot keep others out. Deliberately absent: TLS and passwords; bind to a loopback address, or put a proxy in
-//! front.
+//! A page is text that exists already, so a request costs no reading. Each connection has a thread and one request, a limit on the
+//! size of its head, on the time until the head is complete, and on its whole life. If too many are open, the oldest one is closed:
+//! slow or silent peers cannot keep others out. Deliberately absent: TLS and passwords; bind to a loopback address, or put a proxy
+//! in front.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::task::AbortHandle;
+use httparse::{EMPTY_HEADER, Request};
 
-use crate::text::{OPEN_METRICS, PROMETHEUS};
+use crate::text::Format;
 
 /// What limits a peer.
 #[derive(Debug, Clone, Copy)]
@@ -44,137 +36,168 @@ impl Default for Limits {
     }
 }
 
-/// The most bytes of a request's head.
+/// The most bytes of a request's head, and the most headers.
 const HEAD_MAX: usize = 16 << 10;
+const HEADERS_MAX: usize = 100;
 
 /// The text that is served, in both formats.
 #[derive(Debug, Clone, Default)]
 pub struct Texts {
-    open_metrics: Bytes,
-    prometheus: Bytes,
-}
-
-impl Texts {
-    pub fn new(open_metrics: String, prometheus: String) -> Texts {
-        Texts {
-            open_metrics: Bytes::from(open_metrics),
-            prometheus: Bytes::from(prometheus),
-        }
-    }
+    pub open_metrics: Arc<str>,
+    pub prometheus: Arc<str>,
 }
 
 /// What the server and its owner share. Until the first text, the server answers 503.
 pub type Served = Arc<Mutex<Option<Texts>>>;
 
-/// Binds the address, and serves in a thread of its own until the process ends. The address that was bound is returned.
+/// Binds the address, and serves in threads of its own until the process ends. The address that was bound is returned.
 ///
 /// # Errors
 /// The address cannot be bound, or the thread cannot be started.
 pub fn start(address: SocketAddr, limits: Limits, served: Served) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let body = move || runtime.block_on(serve(listener, limits, served));
+    let body = move || serve(&listener, limits, &served);
     thread::Builder::new().name("metrics".to_owned()).spawn(body)?;
     Ok(bound)
 }
 
-async fn serve(listener: TcpListener, limits: Limits, served: Served) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let mut open: VecDeque<AbortHandle> = VecDeque::new();
-    loop {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+fn serve(listener: &TcpListener, limits: Limits, served: &Served) {
+    let mut open: VecDeque<Weak<TcpStream>> = VecDeque::new();
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
             // No more descriptors: wait for connections to end.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
+            thread::sleep(Duration::from_millis(100));
+            continue;
         };
-        open.retain(|connection| !connection.is_finished());
+        open.retain(|connection| connection.strong_count() > 0);
         if open.len() >= limits.connections
-            && let Some(oldest) = open.pop_front()
+            && let Some(oldest) = open.pop_front().and_then(|oldest| oldest.upgrade())
         {
-            oldest.abort();
+            // Its thread reads or writes, and ends.
+            let _ = oldest.shutdown(Shutdown::Both);
         }
-        let served = Arc::clone(&served);
-        let connection = async move {
-            let service = service_fn(move |request| {
-                let response = answer(&request, &served);
-                async move { Ok::<_, Infallible>(response) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(limits.head)
-                .max_buf_size(HEAD_MAX)
-                .keep_alive(false)
-                .serve_connection(TokioIo::new(stream), service);
-            // A peer that breaks the rules gets no answer but an error of HTTP; nothing more can be done.
-            let _ = tokio::time::timeout(limits.life, connection).await;
-        };
-        open.push_back(tokio::spawn(connection).abort_handle());
+        let (stream, served) = (Arc::new(stream), Arc::clone(served));
+        open.push_back(Arc::downgrade(&stream));
+        // A peer that breaks the rules gets no more than an error of HTTP. Without a thread, the connection is closed.
+        let body = move || drop(converse(&stream, limits, &served));
+        let _ = thread::Builder::new().name("scrape".to_owned()).spawn(body);
     }
 }
 
-fn answer(request: &Request<Incoming>, served: &Served) -> Response<Full<Bytes>> {
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
-        response
-            .headers_mut()
-            .insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));
-        return response;
+/// Reads a request and writes the answer.
+fn converse(stream: &TcpStream, limits: Limits, served: &Served) -> io::Result<()> {
+    let (mut stream, began) = (stream, Instant::now());
+    let left = |of: Duration| {
+        let left = of.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            Err(io::ErrorKind::TimedOut)
+        } else {
+            Ok(Some(left))
+        }
+    };
+    let (mut head, mut part) = (Vec::new(), [0; 2048]);
+    let answer = loop {
+        stream.set_read_timeout(left(limits.head.min(limits.life))?)?;
+        match stream.read(&mut part)? {
+            0 => return Ok(()),
+            count => head.extend_from_slice(&part[..count]),
+        }
+        let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+        let mut request = Request::new(&mut headers);
+        match request.parse(&head) {
+            Ok(status) if status.is_complete() => break answer(&request, served),
+            Ok(_) if head.len() < HEAD_MAX => {}
+            _ => break Answer::plain("400 Bad Request", "not a request of HTTP, or too large\n"),
+        }
+    };
+    let mut rest = format!(
+        "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nAllow: GET, HEAD\r\nConnection: close\r\n\r\n",
+        answer.status,
+        answer.media_type,
+        answer.body.len()
+    )
+    .into_bytes();
+    if !head.starts_with(b"HEAD ") {
+        rest.extend_from_slice(answer.body.as_bytes());
     }
-    match request.uri().path() {
-        "/metrics" => {
+    let mut rest = rest.as_slice();
+    while !rest.is_empty() {
+        stream.set_write_timeout(left(limits.life)?)?;
+        rest = &rest[stream.write(rest)?..];
+    }
+    stream.shutdown(Shutdown::Write)
+}
+
+struct Answer {
+    status: &'static str,
+    media_type: &'static str,
+    body: Arc<str>,
+}
+
+impl Answer {
+    fn plain(status: &'static str, words: &str) -> Answer {
+        Answer {
+            status,
+            media_type: "text/plain; charset=utf-8",
+            body: words.into(),
+        }
+    }
+}
+
+fn answer(request: &Request, served: &Served) -> Answer {
+    if !matches!(request.method, Some("GET" | "HEAD")) {
+        return Answer::plain("405 Method Not Allowed", "only GET\n");
+    }
+    match request.path.unwrap_or_default().split('?').next() {
+        Some("/metrics") => {
             let texts = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            match texts {
-                None => text(StatusCode::SERVICE_UNAVAILABLE, "the first figures are not read yet\n"),
-                Some(texts) if wants_open_metrics(request) => page(texts.open_metrics, OPEN_METRICS),
-                Some(texts) => page(texts.prometheus, PROMETHEUS),
+            let Some(texts) = texts else {
+                return Answer::plain("503 Service Unavailable", "the first figures are not read yet\n");
+            };
+            let (body, format) = match wants_open_metrics(request) {
+                true => (texts.open_metrics, Format::OpenMetrics),
+                false => (texts.prometheus, Format::Prometheus),
+            };
+            Answer {
+                status: "200 OK",
+                media_type: format.media_type(),
+                body,
             }
         }
-        "/healthz" => text(StatusCode::OK, "ok\n"),
-        _ => text(StatusCode::NOT_FOUND, "see /metrics\n"),
+        Some("/healthz") => Answer::plain("200 OK", "ok\n"),
+        _ => Answer::plain("404 Not Found", "see /metrics\n"),
     }
 }
 
-fn wants_open_metrics(request: &Request<Incoming>) -> bool {
-    let accepted = request.headers().get_all(ACCEPT).iter();
+fn wants_open_metrics(request: &Request) -> bool {
+    let accepted = request
+        .headers
+        .iter()
+        .filter(|header| header.name.eq_ignore_ascii_case("accept"));
     accepted
-        .filter_map(|value| value.to_str().ok())
+        .filter_map(|header| std::str::from_utf8(header.value).ok())
         .any(|value| value.contains("application/openmetrics-text"))
-}
-
-fn text(status: StatusCode, words: &'static str) -> Response<Full<Bytes>> {
-    let mut response = page(Bytes::from_static(words.as_bytes()), "text/plain; charset=utf-8");
-    *response.status_mut() = status;
-    response
-}
-
-fn page(body: Bytes, media_type: &'static str) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    let value = hyper::header::HeaderValue::from_static(media_type);
-    response.headers_mut().insert(CONTENT_TYPE, value);
-    response
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
 
     fn server(limits: Limits, texts: Option<Texts>) -> SocketAddr {
         let served: Served = Arc::new(Mutex::new(texts));
         start(SocketAddr::from(([127, 0, 0, 1], 0)), limits, served).expect("a server")
     }
 
+    fn texts(open_metrics: &str, prometheus: &str) -> Texts {
+        Texts {
+            open_metrics: open_metrics.into(),
+            prometheus: prometheus.into(),
+        }
+    }
+
     fn usual() -> SocketAddr {
-        server(
-            Limits::default(),
-            Some(Texts::new("open\n# EOF\n".to_owned(), "older\n".to_owned())),
-        )
+        server(Limits::default(), Some(texts("open\n# EOF\n", "older\n")))
     }
 
     fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> String {
@@ -266,7 +289,7 @@ mod tests {
             ..Limits::default()
         };
         let large = "x".repeat(64 << 20);
-        let address = server(limits, Some(Texts::new(String::new(), large)));
+        let address = server(limits, Some(texts("", &large)));
         let mut stream = TcpStream::connect(address).expect("connected");
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -290,7 +313,7 @@ mod tests {
             head: Duration::from_secs(600),
             life: Duration::from_secs(600),
         };
-        let address = server(limits, Some(Texts::new(String::new(), "older\n".to_owned())));
+        let address = server(limits, Some(texts("", "older\n")));
         let silent: Vec<_> = (0..20)
             .map(|_| TcpStream::connect(address).expect("connected"))
             .collect();

@@ -1,91 +1,65 @@
-//! A page in the two text formats: OpenMetrics, and the older one of Prometheus, which node_exporter's textfiles need.
+//! A page as text: OpenMetrics, and the older format of Prometheus, which node_exporter's textfiles need.
 //!
-//! The library writes OpenMetrics. The older format differs in three things, which are changed line by line: comments name
-//! counters with their suffix, and there is no unit and no end.
+//! The older one differs in three things: comments name counters with their suffix, and there is no unit and no end.
 
-use std::sync::Arc;
+use std::fmt::Write;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
-
-use crate::families::{FAMILIES, Family, Type};
+use crate::families::{FAMILIES, Type};
 use crate::page::Page;
 
-/// The media type of [`open_metrics`].
-pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The media type of [`prometheus`].
-pub const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    OpenMetrics,
+    Prometheus,
+}
 
-#[derive(Debug)]
-struct Whole(Arc<Page>);
-
-impl Collector for Whole {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        for (family, samples) in FAMILIES.iter().zip(&self.0.families) {
-            if samples.is_empty() {
-                continue;
-            }
-            let unit = family.unit.map(|unit| Unit::Other(unit.to_owned()));
-            let kind = match family.kind {
-                Type::Counter => MetricType::Counter,
-                Type::Gauge => MetricType::Gauge,
-            };
-            let help = format!("{}.", family.help);
-            let mut metric = encoder.encode_descriptor(family.stem, &help, unit.as_ref(), kind)?;
-            let names = family.all_labels();
-            for (values, value) in samples {
-                let labels: Vec<(&str, &str)> =
-                    names.iter().copied().zip(values.iter().map(|value| &**value)).collect();
-                match labels.is_empty() {
-                    true => put(&mut metric, family.kind, value)?,
-                    false => put(&mut metric.encode_family(&labels)?, family.kind, value)?,
-                }
-            }
+impl Format {
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
         }
-        Ok(())
     }
 }
 
-fn put(sample: &mut MetricEncoder, kind: Type, value: &f64) -> Result<(), std::fmt::Error> {
-    match kind {
-        Type::Gauge => sample.encode_gauge(value),
-        Type::Counter => sample.encode_counter::<NoLabelSet, f64, f64>(value, None),
-    }
-}
-
-/// The page as OpenMetrics text.
-pub fn open_metrics(page: Arc<Page>) -> String {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Whole(page)));
-    let mut text = String::new();
+/// The page as text.
+pub fn encode(page: &Page, format: Format) -> String {
+    let mut out = String::new();
     // Writing to a string does not fail.
-    let _ = encode(&mut text, &registry);
-    text
+    let _ = write(&mut out, page, format);
+    out
 }
 
-/// OpenMetrics text in Prometheus' own format.
-pub fn prometheus(open_metrics: &str) -> String {
-    let is_counter = |name: &str| {
-        let is_it =
-            |family: &Family| family.kind == Type::Counter && family.name().strip_suffix("_total") == Some(name);
-        FAMILIES.iter().any(is_it)
-    };
-    let mut text = String::with_capacity(open_metrics.len() + 1024);
-    for line in open_metrics.lines() {
-        let words: Vec<&str> = line.splitn(4, ' ').collect();
-        match words[..] {
-            ["#", "UNIT", ..] | ["#", "EOF"] => continue,
-            ["#", keyword, name, rest] if is_counter(name) => {
-                text.push_str(&format!("# {keyword} {name}_total {rest}"));
-            }
-            _ => text.push_str(line),
+fn write(out: &mut String, page: &Page, format: Format) -> std::fmt::Result {
+    for (family, samples) in FAMILIES.iter().zip(&page.families) {
+        if samples.is_empty() {
+            continue;
         }
-        text.push('\n');
+        let name = family.name();
+        let (title, kind) = match (family.kind, format) {
+            (Type::Gauge, _) => (name.as_str(), "gauge"),
+            (Type::Counter, Format::Prometheus) => (name.as_str(), "counter"),
+            (Type::Counter, Format::OpenMetrics) => (name.trim_end_matches("_total"), "counter"),
+        };
+        writeln!(out, "# HELP {title} {}.\n# TYPE {title} {kind}", family.help)?;
+        if let (Some(unit), Format::OpenMetrics) = (family.unit, format) {
+            writeln!(out, "# UNIT {title} {unit}")?;
+        }
+        let names = family.all_labels();
+        for (values, value) in samples {
+            out.push_str(&name);
+            for (nth, (name, value)) in names.iter().zip(values).enumerate() {
+                let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+                write!(out, "{}{name}=\"{value}\"", if nth == 0 { '{' } else { ',' })?;
+            }
+            let end = if names.is_empty() { "" } else { "}" };
+            writeln!(out, "{end} {value:?}")?;
+        }
     }
-    text
+    match format {
+        Format::OpenMetrics => writeln!(out, "# EOF"),
+        Format::Prometheus => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -94,18 +68,18 @@ mod tests {
     use crate::families::Name;
     use crate::page::{Sample, Value};
 
-    fn page() -> Arc<Page> {
+    fn page() -> Page {
         let mut page = Page::default();
         page.add(Sample::new(Name::BuildInfo, ["a\\b\"c\nd".to_owned()], Value(1.0)));
         page.add(Sample::new(Name::Updated, [], Value(1.5)));
         page.add(Sample::new(Name::KeepFailures, [], Value(3.0)));
-        Arc::new(page)
+        page
     }
 
     #[test]
     fn open_metrics_has_units_and_an_end() {
         assert_eq!(
-            open_metrics(page()),
+            encode(&page(), Format::OpenMetrics),
             "# HELP culeak_last_update_timestamp_seconds When these figures were last brought up to date.\n\
              # TYPE culeak_last_update_timestamp_seconds gauge\n\
              # UNIT culeak_last_update_timestamp_seconds seconds\n\
@@ -122,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_older_format_names_counters_with_their_suffix() {
-        let text = prometheus(&open_metrics(page()));
+        let text = encode(&page(), Format::Prometheus);
         assert!(
             text.contains("# TYPE culeak_keep_failures_total counter\nculeak_keep_failures_total 3.0\n"),
             "{text}"

@@ -20,15 +20,14 @@ The inputs are looked up again each time, so processes that start later are incl
 has seen have ended, or at SIGINT or SIGTERM. Start it again to continue. docs/dataset.md describes the tables.
 
 Examples:
-  culeak collect runs/ -o dataset --job train-7 --every 10m
-  culeak collect -o dataset --merge                     only merge small files")]
+  culeak collect runs/ -o dataset --job train-7 --every 10m")]
 #[cfg_attr(
     not(feature = "parquet"),
     allow(dead_code, reason = "such a build refuses the command")
 )]
 pub struct CollectArgs {
     /// Process ids, recordings, folders, patterns
-    #[arg(value_name = "PID|RECORDING|FOLDER", required_unless_present = "merge")]
+    #[arg(value_name = "PID|RECORDING|FOLDER", required = true)]
     pub inputs: Vec<OsString>,
     /// Folder of the dataset; created if it is missing
     #[arg(short, long, value_name = "DIR")]
@@ -36,9 +35,6 @@ pub struct CollectArgs {
     /// Interval between points, e.g. 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "1m", value_parser = text::units::parse_duration)]
     pub every: Duration,
-    /// Merge small files even if there are few; without inputs, do nothing else
-    #[arg(long)]
-    pub merge: bool,
     /// Columns that folders are named after, some of job,host,rank [default: the dataset's own; job for a new dataset]
     #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
     pub partition: Vec<String>,
@@ -103,24 +99,12 @@ mod with_parquet {
                 "cannot wait for signals: {error}; export the recordings with `culeak export --partition`"
             ))
         })?;
-        let mut store = dataset::open(&args.output, partition.as_deref())?;
-        if args.inputs.is_empty() {
-            return merged(&mut store, true).map(|fewer| {
-                eprintln!(
-                    "culeak: {} fewer in {}",
-                    plural(fewer as u64, "file", "files"),
-                    args.output.display()
-                );
-                ExitCode::SUCCESS
-            });
-        }
+        let store = dataset::open(&args.output, partition.as_deref())?;
         let mut rounds = Rounds::default();
         let symbols = Mutex::default();
         let began = Instant::now();
         for nth in 1_u32.. {
-            let job_has_ended = rounds.one(args, &work, &mut store, &symbols)?;
-            merged(&mut store, args.merge)?;
-            if job_has_ended {
+            if rounds.one(args, &work, &store, &symbols)? {
                 eprintln!("culeak: the job has ended; {}", rounds.summary());
                 break;
             }
@@ -132,10 +116,6 @@ mod with_parquet {
             }
         }
         Ok(ExitCode::from(if rounds.failed.is_empty() { 0 } else { USAGE }))
-    }
-
-    fn merged(store: &mut Store, all: bool) -> Result<usize, Failure> {
-        store.merge(all).map_err(|problem| dataset::failure(&problem))
     }
 
     /// What earlier rounds have seen.
@@ -165,7 +145,7 @@ mod with_parquet {
             &mut self,
             args: &CollectArgs,
             work: &Work,
-            store: &mut Store,
+            store: &Store,
             symbols: &Mutex<Symbols>,
         ) -> Result<bool, Failure> {
             let mut places: Vec<Place> = Vec::new();

@@ -1,10 +1,8 @@
 //! A dataset of many processes: what `culeak export --partition` and `culeak collect` share.
 //!
 //! ```text
-//! places ─► one thread per core: read ─► names, known ones first ─► rows of each process ─► files, a batch in one step
+//! places ─► one thread per core: read ─► names, known ones first ─► rows of each process ─► its files
 //! ```
-//!
-//! A process is complete in the dataset or not there at all: a batch contains whole processes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +14,7 @@ use culeak::point::Point;
 use culeak::snapshot::ProcessState;
 use culeak_dataset::marker::Problem;
 use culeak_dataset::store::Store;
-use culeak_dataset::take::{About, Batch, add};
+use culeak_dataset::take::{About, Batch};
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -25,9 +23,6 @@ use crate::load::{self, Place};
 use crate::options::NameArgs;
 use crate::options::dataset::DatasetArgs;
 use crate::progress::{Progress, Unit};
-
-/// Rows that a thread gathers before it writes them.
-const BATCH: usize = 1 << 20;
 
 /// How processes are read and written.
 pub struct Work<'a> {
@@ -73,64 +68,46 @@ impl Work<'_> {
     ///
     /// # Errors
     /// The dataset cannot be written; what was added before stays.
-    pub fn add(&self, store: &mut Store, symbols: &Mutex<Symbols>, places: &[Place]) -> Result<Outcome, Failure> {
+    pub fn add(&self, store: &Store, symbols: &Mutex<Symbols>, places: &[Place]) -> Result<Outcome, Failure> {
         let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
-        let (next, store) = (AtomicUsize::new(0), Mutex::new(store));
-        let (outcome, broken) = (Mutex::new(Outcome::default()), Mutex::new(None::<Failure>));
-        let threads = thread::available_parallelism()
-            .map_or(1, NonZero::get)
-            .min(places.len());
-        let write = |batch: Batch| {
-            if batch.is_empty() {
-                return;
-            }
-            let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(problem) = store.add(batch) {
-                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
-                broken.get_or_insert(failure(&problem));
-            }
-        };
+        let next = AtomicUsize::new(0);
+        let shared = Mutex::new(Ok(Outcome::default()));
         let read_some = || {
-            let mut batch = Batch::default();
             // Relaxed: the number alone is shared.
             while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
-                if broken.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-                    return;
-                }
-                let read = self.one(place, symbols, &mut batch);
-                let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
-                match read {
-                    Ok(ended) => {
+                let read = self.read(place, symbols);
+                let written = match &read {
+                    Ok((_, batches)) => batches.iter().try_for_each(|batch| store.add(batch)),
+                    Err(_) => Ok(()),
+                };
+                let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                let Ok(outcome) = &mut *shared else { return };
+                match (written, read) {
+                    (Err(problem), _) => *shared = Err(failure(&problem)),
+                    (Ok(()), Err(failure)) => outcome.failures.push((number, failure)),
+                    (Ok(()), Ok((ended, _))) => {
                         outcome.added += 1;
                         outcome.ended.extend(ended.then_some(number));
                     }
-                    Err(failure) => outcome.failures.push((number, failure)),
                 }
-                drop(outcome);
                 progress.advance(1);
-                if batch.len() >= BATCH {
-                    write(std::mem::take(&mut batch));
-                }
             }
-            write(batch);
         };
         thread::scope(|scope| {
-            for _ in 1..threads {
+            let threads = thread::available_parallelism().map_or(1, NonZero::get);
+            for _ in 1..threads.min(places.len()) {
                 scope.spawn(read_some);
             }
             read_some();
         });
-        if let Some(failure) = broken.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            return Err(failure);
-        }
-        let mut outcome = outcome.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut outcome = shared.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         outcome.failures.sort_by_key(|(number, _)| *number);
         outcome.ended.sort_unstable();
         Ok(outcome)
     }
 
-    /// Adds the rows of one process; whether it has ended.
-    fn one(&self, place: &Place, symbols: &Mutex<Symbols>, batch: &mut Batch) -> Result<bool, Failure> {
+    /// The rows of one process; whether it has ended.
+    fn read(&self, place: &Place, symbols: &Mutex<Symbols>) -> Result<(bool, Vec<Batch>), Failure> {
         let mut item = place.load()?;
         let process = &item.snapshot.process;
         let ended = matches!(process.state, ProcessState::Exited | ProcessState::Ended)
@@ -146,26 +123,24 @@ impl Work<'_> {
         };
         if let Some(Point::Mark(_) | Point::Time(_)) = self.at {
             load::at::show(&mut item, self.at.as_ref(), self.names)?;
-            add(batch, &item.snapshot, &about);
-            return Ok(ended);
+            return Ok((ended, vec![Batch::of(&item.snapshot, &about)]));
         }
         symbols
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .name(&mut item, self.names);
         let point = self.at.clone().unwrap_or_else(|| item.snapshot.usual_point());
+        let mut batches = Vec::new();
         if self.at.is_none() && item.snapshot.taken.point.is_none() && !item.snapshot.at_peaks.is_empty() {
             let peak = item.snapshot.clone().into_at(&Point::Peak);
-            if let Ok(peak) = peak {
-                add(batch, &peak, &about);
-            }
+            batches.extend(peak.map(|peak| Batch::of(&peak, &about)));
         }
         let snapshot = item
             .snapshot
             .into_at(&point)
             .map_err(|error| Failure::new(format!("{source}: {error}")))?;
-        add(batch, &snapshot, &about);
-        Ok(ended)
+        batches.push(Batch::of(&snapshot, &about));
+        Ok((ended, batches))
     }
 }
 

@@ -343,9 +343,8 @@ fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure
             .pop()
             .unwrap_or_else(|| Failure::new("no input; name recordings")));
     }
-    let mut store = dataset::open(&args.output, Some(&partition))?;
-    let outcome = work.add(&mut store, &Default::default(), &places)?;
-    store.merge(false).map_err(|problem| dataset::failure(&problem))?;
+    let store = dataset::open(&args.output, Some(&partition))?;
+    let outcome = work.add(&store, &Default::default(), &places)?;
     failures.extend(outcome.failures.into_iter().map(|(_, failure)| failure));
     failures.iter().for_each(progress::fail);
     Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))

@@ -2,12 +2,11 @@
 
 use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use culeak_metrics::agent::{Agent, Outlet, Update};
-use culeak_metrics::text::open_metrics;
+use culeak_metrics::text::{Format, encode};
 
 use crate::errors::{Failure, USAGE};
 use crate::monitor::{self, End, Reading, SeriesArgs};
@@ -48,7 +47,7 @@ struct Printed;
 
 impl Outlet for Printed {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let page = open_metrics(Arc::clone(&update.page));
+        let page = encode(&update.page, Format::OpenMetrics);
         text::print_lines(|out| out.write_all(page.as_bytes())).map_err(|failure| failure.message)
     }
 }
