@@ -35,6 +35,7 @@
 //! | [`trend`] | Which call sites grow over many snapshots? |
 //! | [`stack_key`] | Which stack is this in another snapshot, before its names are known? |
 //! | [`job`] | What do the processes of a job hold, and which of them differs from the others? |
+//! | [`lives`] | Which memory over time lies behind blocks, and which does a filter accept? |
 //! | [`over_time`] | How much memory was held when, in levels of detail? |
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
@@ -51,6 +52,7 @@ pub mod function_name;
 pub mod groups;
 pub mod job;
 pub mod ledger;
+pub mod lives;
 pub mod objects;
 pub mod opaque;
 pub mod over_time;

@@ -9,14 +9,16 @@
 //!
 //! | module | answers |
 //! |---|---|
-//! | `live` | Which blocks were live at a time? |
+//! | [`lives`] | From which event to which was each block live? All other modules stand on these. |
 //! | [`state`](Timeline::state_at) | What would a snapshot taken at that time contain? |
-//! | `objects` | Which objects without an address existed at a time? |
 //! | `segments` | What had the kernel driver given to the process at a time? |
 //! | [`window`] | What happened between two times: allocated, freed, left, and the high-water marks? |
+//!
+//! A free that CUDA refused is no free: the memory was live all the time. So a log is read without the events of such a free and
+//! of the record that was restored after it, and no reader of a log sees them. [`Op::Restored`] remains where a duplicate of a
+//! segment gets the bytes of its original: the duplicate without bytes ends, and one with bytes begins.
 
-pub(crate) mod live;
-mod objects;
+pub mod lives;
 mod segments;
 mod state;
 #[cfg(test)]
@@ -28,10 +30,10 @@ use std::fmt;
 use foldhash::{HashMap, HashSet};
 
 pub use crate::format::Op;
-use crate::format::{StoredEvent, lifetime_code, lifetime_ns};
+use crate::format::{ADDRESS, StoredEvent, lifetime_code, lifetime_ns};
 use crate::kind::Kind;
 use crate::point::Point;
-use crate::snapshot::Call;
+use crate::snapshot::{Allocation, Call};
 
 /// The function of all blocks of domains that the program named.
 pub const BLOCK_API: &str = "culeak_alloc";
@@ -51,6 +53,20 @@ pub struct Site {
 }
 
 impl Site {
+    /// The site of the events of a row: all blocks of a domain have one function.
+    pub fn of_row(row: &Allocation) -> Site {
+        Site {
+            stack: row.stack,
+            kind: row.kind,
+            device: row.device,
+            domain: row.call.domain.clone(),
+            api: match row.kind {
+                Kind::Block => BLOCK_API.to_owned(),
+                _ => row.call.api.clone(),
+            },
+        }
+    }
+
     /// The call of memory that was allocated here by this thread of the snapshot. Events lack everything else.
     pub fn call(&self, thread: usize) -> Call {
         Call {
@@ -70,7 +86,7 @@ pub struct Event {
     pub address: u64,
     /// As in `snapshot::Allocation::bytes`.
     pub bytes: u64,
-    /// Index into [`Timeline::sites`]: where the memory was allocated.
+    /// Index into [`Log::sites`]: where the memory was allocated.
     pub site: u32,
     /// Of a free: how long the memory was live, exact to 0.1 %. Otherwise 0.
     pub lifetime_ns: u64,
@@ -87,21 +103,19 @@ pub struct Timeline {
     pub until_ns: u64,
     /// Events that could not be logged.
     pub lost: u64,
-    pub sites: Vec<Site>,
-    /// In order of time; events of one thread are in its order.
-    events: Vec<Packed>,
-    /// The same for objects without an address.
+    pub memory: Log,
+    /// Objects without an address.
     pub(crate) objects: Log,
-    /// The same for what the kernel driver gave.
+    /// What the kernel driver gave.
     pub(crate) segments: Log,
 }
 
 /// Events and their sites.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Log {
+pub struct Log {
     pub sites: Vec<Site>,
-    /// In order of time.
-    pub events: Vec<Packed>,
+    /// In order of time; events of one thread are in its order.
+    events: Vec<Packed>,
 }
 
 /// An event in 32 bytes: a log may have fifty million.
@@ -171,10 +185,8 @@ impl Packed {
     }
 }
 
-pub(crate) const ADDRESS: u64 = (1 << 48) - 1;
-
 /// Times of events are multiples of 8 ns, so all times of one unit of 8 ns are the same time.
-const UNIT: u64 = 7;
+pub(crate) const UNIT: u64 = 7;
 
 /// A time this short after the last known time means that time: reports round to a tenth of a second.
 const SLACK_NS: u64 = 100_000_000;
@@ -221,32 +233,13 @@ impl Timeline {
     /// A timeline of these events, which need not be in order. Events at the same time keep their order.
     pub fn new(since_ns: u64, until_ns: u64, sites: Vec<Site>, events: impl IntoIterator<Item = Event>) -> Timeline {
         let events = events.into_iter().map(|event| Packed::of(&event)).collect();
-        Timeline::of_packed(since_ns, until_ns, sites, events)
-    }
-
-    /// As [`Timeline::new`].
-    pub(crate) fn of_packed(since_ns: u64, until_ns: u64, sites: Vec<Site>, mut events: Vec<Packed>) -> Timeline {
-        events.sort_by_key(|event| event.time_ns);
+        let memory = Log::new(sites, events);
         Timeline {
             since_ns,
-            until_ns: until_ns.max(events.last().map_or(0, |event| event.time_ns)),
-            lost: 0,
-            sites,
-            events,
-            objects: Log::default(),
-            segments: Log::default(),
+            until_ns: until_ns.max(memory.last_ns()),
+            memory,
+            ..Timeline::default()
         }
-    }
-
-    /// Events after `from_ns`, up to and including `to_ns`, in order of time.
-    pub fn between(&self, from_ns: u64, to_ns: u64) -> impl DoubleEndedIterator<Item = Event> + ExactSizeIterator {
-        let (from, to) = (self.after(from_ns), self.after(to_ns));
-        self.events[from.min(to)..to].iter().map(|event| event.event())
-    }
-
-    /// The number of the first event after this time.
-    fn after(&self, time_ns: u64) -> usize {
-        self.events.partition_point(|event| event.time_ns <= time_ns)
     }
 
     /// The time as that of an event: the end of its unit of 8 ns, and no later than the last known time.
@@ -264,27 +257,42 @@ impl Timeline {
         Ok(time_ns.min(until_ns) | UNIT)
     }
 
+    /// The events up to and including this time.
+    pub fn until(&self, until_ns: u64) -> Timeline {
+        let mut until = self.clone();
+        until.until_ns = until.until_ns.min(until_ns);
+        until.memory.events.truncate(self.memory.count_until(until_ns));
+        until
+    }
+}
+
+impl Log {
+    /// A log of these events, which need not be in order. Events at the same time keep their order.
+    pub(crate) fn new(sites: Vec<Site>, mut events: Vec<Packed>) -> Log {
+        events.sort_by_key(|event| event.time_ns);
+        leave_out_undone(&mut events);
+        Log { sites, events }
+    }
+
     /// All events, in order of time.
     pub fn events(&self) -> impl DoubleEndedIterator<Item = Event> + ExactSizeIterator {
         self.events.iter().map(|event| event.event())
     }
 
-    /// All events and those of segments, in order of time. The sites of segments follow those of memory.
-    pub(crate) fn all_events(&self) -> impl Iterator<Item = Event> {
-        let of_memory = self.sites.len() as u32;
-        let mut segments = self.segments.events.iter().peekable();
-        let mut memory = self.events.iter().peekable();
-        std::iter::from_fn(move || {
-            let next_ns = memory.peek().map_or(u64::MAX, |event| event.time_ns);
-            // What memory lies in comes first.
-            match segments.next_if(|event| event.time_ns <= next_ns) {
-                Some(event) => Some(Event {
-                    site: event.site + of_memory,
-                    ..event.event()
-                }),
-                None => memory.next().map(|event| event.event()),
-            }
-        })
+    /// Events after `from_ns`, up to and including `to_ns`, in order of time.
+    pub fn between(&self, from_ns: u64, to_ns: u64) -> impl DoubleEndedIterator<Item = Event> + ExactSizeIterator {
+        let (from, to) = (self.count_until(from_ns), self.count_until(to_ns));
+        self.events[from.min(to)..to].iter().map(|event| event.event())
+    }
+
+    /// Events after this time, in order of time.
+    pub fn after(&self, time_ns: u64) -> impl DoubleEndedIterator<Item = Event> + ExactSizeIterator {
+        self.between(time_ns, u64::MAX)
+    }
+
+    /// The number of events up to and including this time.
+    pub fn count_until(&self, time_ns: u64) -> usize {
+        self.events.partition_point(|event| event.time_ns <= time_ns)
     }
 
     /// The event at this index, which must be in range.
@@ -292,47 +300,16 @@ impl Timeline {
         self.events[index].event()
     }
 
-    /// The events up to and including this time.
-    pub fn until(&self, until_ns: u64) -> Timeline {
-        let events = self.events.partition_point(|event| event.time_ns <= until_ns);
-        Timeline {
-            until_ns: self.until_ns.min(until_ns),
-            events: self.events[..events].to_vec(),
-            sites: self.sites.clone(),
-            objects: self.objects.clone(),
-            segments: self.segments.clone(),
-            ..*self
-        }
+    /// The time of the event at this index, which must be in range.
+    pub fn time_ns(&self, index: usize) -> u64 {
+        self.events[index].time_ns
     }
 
-    /// The indices of the frees that CUDA refused and of the events that restored their records: that memory was live all the
-    /// time.
-    pub(crate) fn undone(&self) -> HashSet<usize> {
-        let mut undone = HashSet::default();
-        let restored = self.events().filter(|event| event.op == Op::Restored);
-        let restored: HashSet<(u64, u32)> = restored.map(|event| (event.address, event.site)).collect();
-        if restored.is_empty() {
-            return undone;
-        }
-        let mut freed: HashMap<(u64, u32), usize> = HashMap::default();
-        for (nth, event) in self.events().enumerate() {
-            let key = (event.address, event.site);
-            match event.op {
-                Op::Freed if restored.contains(&key) => {
-                    freed.insert(key, nth);
-                }
-                Op::Restored => {
-                    if let Some(free) = freed.remove(&key) {
-                        undone.extend([free, nth]);
-                    }
-                }
-                _ => {}
-            }
-        }
-        undone
+    /// The time of the last event; 0 without events.
+    pub fn last_ns(&self) -> u64 {
+        self.events.last().map_or(0, |event| event.time_ns)
     }
 
-    /// The number of events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
@@ -340,4 +317,36 @@ impl Timeline {
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
+}
+
+/// Leaves out the frees that CUDA refused, and the events that restored their records.
+fn leave_out_undone(events: &mut Vec<Packed>) {
+    let key = |event: &Packed| (event.address_detail & ADDRESS, event.site);
+    let restored = events.iter().filter(|event| event.op == Op::Restored);
+    let restored: HashSet<(u64, u32)> = restored.map(key).collect();
+    if restored.is_empty() {
+        return;
+    }
+    let mut freed: HashMap<(u64, u32), usize> = HashMap::default();
+    let mut undone: HashSet<usize> = HashSet::default();
+    for (nth, event) in events.iter().enumerate() {
+        match event.op {
+            Op::Freed if restored.contains(&key(event)) => {
+                freed.insert(key(event), nth);
+            }
+            Op::Restored => match freed.remove(&key(event)) {
+                // A duplicate of a segment got the bytes of its original.
+                Some(free) if events[free].bytes != event.bytes => {}
+                Some(free) => undone.extend([free, nth]),
+                // The free is older than the log, which begins with this block.
+                None => undone.extend([nth]),
+            },
+            Op::Allocated | Op::Freed => {}
+        }
+    }
+    let mut nth = 0;
+    events.retain(|_| {
+        nth += 1;
+        !undone.contains(&(nth - 1))
+    });
 }

@@ -243,7 +243,7 @@ fn the_log_knows_the_objects_of_any_time() {
     assert!(state.objects_known);
     assert_eq!(kinds(&state), [Stream, Stream, Event]);
     assert!(
-        state.allocations.is_empty() && timeline.is_empty(),
+        state.allocations.is_empty() && timeline.memory.is_empty(),
         "objects are no memory"
     );
     let before = timeline

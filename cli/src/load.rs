@@ -28,7 +28,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::check::{self, Rules, Unseen, Verdict};
-use culeak::analysis::over_time::lives::Logged;
+use culeak::analysis::lives::Logged;
 use culeak::analysis::points::Points;
 use culeak::reader;
 use culeak::snapshot::Snapshot;

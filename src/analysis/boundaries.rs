@@ -12,9 +12,9 @@ use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, Call, Gathering, Reason, Snapshot, Thread};
-use crate::timeline::{Op, Timeline};
+use crate::timeline::lives::{Lives, thread_of};
+use crate::timeline::{Timeline, UNIT};
 
 /// The mark at which a check judges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -82,26 +82,11 @@ pub fn was_taken_at(snapshot: &Snapshot, name: &str) -> bool {
     automatic.is_some_and(|automatic| automatic.reason == Reason::Mark && automatic.name.as_deref() == Some(name))
 }
 
-/// Address and site, which identify a live block.
-type Key = (u64, u32);
-
-/// A live block.
-#[derive(Clone, Copy)]
-struct Block {
-    bytes: u64,
-    time_ns: u64,
-    thread: Option<u32>,
-}
-
-/// The lowest bits of an address, which events keep.
-const ADDRESS: u64 = (1 << 48) - 1;
-/// Times of events are multiples of this.
-const UNIT_NS: u64 = 8;
-
 /// The states of a process at several times, in one pass. `snapshot` is the final state. Calls `each` with the number of the
 /// time and the snapshot of it; times before the log are left out.
 pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each: impl FnMut(usize, &Snapshot)) {
-    let mut live = at_begin_of_log(snapshot, timeline);
+    let lives = Lives::of(&timeline.memory, timeline.since_ns, &snapshot.allocations);
+    let mut live: HashSet<usize> = lives.at_begin().map(|(number, _)| number).collect();
     let mut state = Snapshot {
         allocations: Allocations::default(),
         freed_after_end: Allocations::default(),
@@ -114,100 +99,55 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
     state.losses.lost_events = timeline.lost;
     let known = times.iter().enumerate().filter(|&(_, &time)| time >= timeline.since_ns);
     let mut known = known.peekable();
-    let mut reach = |live: &HashMap<Key, Block>, until: Option<u64>| {
-        while let Some((number, &time_ns)) =
-            known.next_if(|&(_, &time)| until.is_none_or(|until| time / UNIT_NS < until / UNIT_NS))
+    let mut reach = |live: &HashSet<usize>, until: Option<u64>| {
+        while let Some((number, &time_ns)) = known.next_if(|&(_, &time)| until.is_none_or(|until| time | UNIT < until))
         {
-            state.allocations = rows(&mut state.threads, timeline, live);
-            state.objects = timeline.objects_at(snapshot, &mut state.threads, time_ns);
+            state.allocations = rows(&mut state.threads, snapshot, timeline, &lives, live);
+            let objects = [&snapshot.objects, &Allocations::default()];
+            let threads = &mut state.threads;
+            state.objects = timeline.objects.rows_at(time_ns, objects, threads, |_, _| true);
             state.taken.lasted_ns.get_or_insert(state.taken.at_ns);
             state.taken.at_ns = time_ns;
             state.taken.point = Some(Point::Time(time_ns));
             each(number, &state);
         }
     };
-    let undone = timeline.undone();
-    let progress = Progress::over("following events", timeline.len() as u64, Unit::Of("events"));
-    for (nth, event) in timeline.events().enumerate() {
+    let progress = Progress::over("following events", timeline.memory.len() as u64, Unit::Of("events"));
+    for (nth, change, _) in lives.changes() {
         progress.tick(nth);
-        reach(&live, Some(event.time_ns));
-        if undone.contains(&nth) || timeline.sites.get(event.site as usize).is_none() {
-            continue;
-        }
-        let key = (event.address, event.site);
-        let (bytes, time_ns, thread) = (event.bytes, event.time_ns, event.thread);
-        match event.op {
-            Op::Allocated => {
-                live.insert(key, Block { bytes, time_ns, thread });
-            }
-            Op::Freed => {
-                live.remove(&key);
-            }
-            // Its free is older than the log, which begins with this block.
-            Op::Restored => {}
-        }
+        reach(&live, Some(timeline.memory.time_ns(nth)));
+        match (change.life(), change.is_free()) {
+            (Some(life), true) => live.remove(&life),
+            (Some(life), false) => live.insert(life),
+            (None, _) => false,
+        };
     }
     reach(&live, None);
 }
 
-/// What was live when the log begins: blocks of the final state without events, and blocks whose first event is a free, or says
-/// that one failed.
-fn at_begin_of_log(snapshot: &Snapshot, timeline: &Timeline) -> HashMap<Key, Block> {
-    let mut live = HashMap::default();
-    if timeline.since_ns == 0 {
-        return live;
-    }
-    let mut seen: HashSet<Key> = HashSet::default();
-    for event in timeline.events() {
-        let key = (event.address, event.site);
-        if seen.insert(key) && event.op != Op::Allocated && (event.site as usize) < timeline.sites.len() {
-            let time_ns = event.time_ns.saturating_sub(event.lifetime_ns).min(timeline.since_ns);
-            let (bytes, thread) = (event.bytes, None);
-            live.insert(key, Block { bytes, time_ns, thread });
-        }
-    }
-    let sites = timeline.sites.iter().zip(0u32..).map(|(site, number)| {
-        let key = (site.stack, site.kind, site.device, site.domain.as_deref(), &*site.api);
-        (key, number)
-    });
-    let sites: HashMap<_, u32> = sites.collect();
-    for row in &snapshot.allocations {
-        let site = (row.stack, row.kind, row.device, row.domain(), row.api());
-        let Some(&site) = sites.get(&site) else { continue };
-        let key = (row.address & ADDRESS, site);
-        if row.time_ns < timeline.since_ns && !seen.contains(&key) {
-            let (bytes, time_ns, thread) = (row.bytes, row.time_ns, Some(row.thread as u32));
-            live.insert(key, Block { bytes, time_ns, thread });
-        }
-    }
-    live
-}
-
-fn rows(threads: &mut Vec<Thread>, timeline: &Timeline, live: &HashMap<Key, Block>) -> Allocations {
+fn rows(
+    threads: &mut Vec<Thread>,
+    snapshot: &Snapshot,
+    timeline: &Timeline,
+    lives: &Lives,
+    live: &HashSet<usize>,
+) -> Allocations {
     let mut gathered = Gathering::default();
-    let mut calls: HashMap<(u32, Option<u32>), Call> = HashMap::default();
-    for (&(address, number), block) in live {
-        let site = &timeline.sites[number as usize];
-        let call = calls
-            .entry((number, block.thread))
-            .or_insert_with(|| site.call(thread(threads, block.thread)));
+    let mut calls: HashMap<(u32, Option<usize>), Call> = HashMap::default();
+    for &number in live {
+        let life = &lives.lives[number];
+        let site = &lives.sites[life.site as usize];
+        let (time_ns, thread) = life.began(&timeline.memory, &snapshot.allocations);
         gathered.add(Allocation {
-            address,
-            bytes: block.bytes,
-            requested: block.bytes,
-            time_ns: block.time_ns,
+            address: life.address,
+            bytes: life.bytes,
+            requested: life.bytes,
+            time_ns,
             stack: site.stack,
-            call,
+            call: (calls.entry((life.site, thread))).or_insert_with(|| site.call(thread_of(threads, thread))),
         });
     }
     gathered.finish()
-}
-
-/// The thread, or the row of an unknown thread.
-fn thread(threads: &mut Vec<Thread>, thread: Option<u32>) -> usize {
-    let known = thread.map(|thread| thread as usize);
-    let known = known.filter(|&known| known < threads.len());
-    known.unwrap_or_else(|| unknown_thread(threads))
 }
 
 impl Boundary {
@@ -234,7 +174,10 @@ mod tests {
     use crate::kind::Kind;
     use crate::sample::leaky;
     use crate::snapshot::Mark;
-    use crate::timeline::{Event, Site};
+    use crate::timeline::{Event, Op, Site};
+
+    const UNIT_NS: u64 = 8;
+    type Key = (u64, u32);
 
     fn sites() -> Vec<Site> {
         let site = |stack| Site {
@@ -277,26 +220,35 @@ mod tests {
 
     #[test]
     fn a_free_that_fails_did_not_happen_however_many_others_happen_meanwhile() {
-        let event = |time, op, address, bytes| Event {
+        let event = |time, op, address, bytes, lifetime| Event {
             time_ns: time * UNIT_NS,
             op,
             address,
             bytes,
             site: 0,
-            lifetime_ns: 0,
+            lifetime_ns: lifetime * UNIT_NS,
             thread: None,
         };
-        let mut events = vec![event(1, Op::Allocated, 1, 500), event(3, Op::Freed, 1, 500)];
+        let mut events = vec![event(1, Op::Allocated, 1, 500, 0), event(3, Op::Freed, 1, 500, 2)];
         for other in 100..300 {
-            events.extend([event(2, Op::Allocated, other, 7), event(4, Op::Freed, other, 7)]);
+            events.extend([event(2, Op::Allocated, other, 7, 0), event(4, Op::Freed, other, 7, 2)]);
         }
-        events.push(event(6, Op::Restored, 1, 500));
+        events.push(event(6, Op::Restored, 1, 500, 0));
+        let mut snapshot = with_marks(&[]);
+        snapshot.allocations.push(Allocation {
+            address: 1,
+            bytes: 500,
+            requested: 500,
+            time_ns: UNIT_NS,
+            stack: Some(0),
+            call: &sites()[0].call(0),
+        });
         let held = |since: u64, at: u64| {
             let (since_ns, at_ns) = (since * UNIT_NS, at * UNIT_NS);
             let kept = events.iter().copied().filter(|event| event.time_ns >= since_ns);
             let timeline = Timeline::new(since_ns, 9 * UNIT_NS, sites(), kept);
             let mut held = 0;
-            states(&with_marks(&[]), &timeline, &[at_ns], |_, state| {
+            states(&snapshot, &timeline, &[at_ns], |_, state| {
                 held = state.allocations.iter().map(|row| row.bytes).sum();
             });
             held

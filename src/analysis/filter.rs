@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use crate::analysis::categories::{Categories, Category, Request, Sorter};
-use crate::analysis::groups::{Group, Level};
+use crate::analysis::groups::Group;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
@@ -225,9 +225,7 @@ impl<'f> Filtering<'f> {
         let (passing, others): (Vec<_>, Vec<_>) = groups
             .iter()
             .partition(|group| self.passes(group.call, group.stack, group.oldest_ns, stacks));
-        let others = others
-            .iter()
-            .filter(|group: &&&Group| matches!(group.level, Level::Held | Level::Cached));
+        let others = others.iter().filter(|group: &&&Group| group.level.is_counted());
         (passing, Tally::total(others.map(|group| group.tally())))
     }
 

@@ -59,6 +59,11 @@ impl Level {
         }
     }
 
+    /// Whether totals of memory include the record: neither what blocks are listed instead of, nor claims.
+    pub fn is_counted(self) -> bool {
+        matches!(self, Level::Held | Level::Cached)
+    }
+
     /// Whether reports list the record.
     pub fn is_listed(self) -> bool {
         self != Level::Behind

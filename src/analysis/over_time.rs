@@ -17,17 +17,15 @@
 //!
 //! Deliberately absent: names and stacks of classes, which the caller chooses.
 
-pub mod lives;
-
-use lives::{Layer, Life, Lives};
-
-use crate::timeline::{Op, Timeline};
+use crate::kind::Place;
+use crate::timeline::Timeline;
+use crate::timeline::lives::{Life, Lives};
 
 /// What each site counts as.
 #[derive(Debug, Clone, Default)]
 pub struct Classes {
-    /// By site and [`Layer`]: the class; `None` if it is left out.
-    pub classes: Vec<[Option<u32>; Layer::COUNT]>,
+    /// By site, and by whether blocks lay in the memory ([`Life::behind`]): the class; `None` if it is left out.
+    pub classes: Vec<[Option<u32>; 2]>,
     /// By site: the number of its place (a device or the host); curves are per place.
     pub places: Vec<u32>,
 }
@@ -136,17 +134,17 @@ fn positions(boundaries: &[Fixed]) -> Vec<usize> {
 }
 
 fn boundaries(timeline: &Timeline, times: &[u64], peaks: &[Peak], most: usize) -> Vec<Fixed> {
-    let (events, begin) = (timeline.len(), timeline.since_ns);
-    let last = events.checked_sub(1).map_or(begin, |last| timeline.at(last).time_ns);
-    let end = timeline.until_ns.max(last).max(begin);
+    let (log, begin) = (&timeline.memory, timeline.since_ns);
+    let events = log.len();
+    let after = |events: usize| Boundary {
+        time_ns: events.checked_sub(1).map_or(begin, |last| log.time_ns(last)),
+        events,
+    };
+    let end = timeline.until_ns.max(after(events).time_ns).max(begin);
     // All events up to and including this time are before the boundary.
     let at_time = |time_ns: u64| Boundary {
         time_ns,
-        events: first_after(timeline, time_ns),
-    };
-    let after = |events: usize| Boundary {
-        time_ns: events.checked_sub(1).map_or(begin, |last| timeline.at(last).time_ns),
-        events,
+        events: log.count_until(time_ns),
     };
     let mut all = vec![
         (
@@ -183,20 +181,6 @@ fn boundaries(timeline: &Timeline, times: &[u64], peaks: &[Peak], most: usize) -
         same
     });
     all
-}
-
-/// The number of events up to and including this time.
-fn first_after(timeline: &Timeline, time_ns: u64) -> usize {
-    let (mut low, mut high) = (0, timeline.len());
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if timeline.at(middle).time_ns <= time_ns {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
-    }
-    low
 }
 
 /// Indices of the boundaries that stay if every other one is dropped. `None`: no boundary can be dropped.
@@ -245,7 +229,7 @@ fn spans(lives: &Lives, classes: &Classes, positions: &[usize]) -> Vec<Span> {
 
 impl Classes {
     fn class(&self, life: &Life) -> Option<u32> {
-        self.classes[life.site as usize][life.layer as usize]
+        self.classes[life.site as usize][usize::from(life.behind)]
     }
 }
 
@@ -334,6 +318,14 @@ struct Peak {
     events: usize,
 }
 
+/// Whether memory counts at the level of the driver, or else at that of reports, where each byte counts for the block in it.
+fn counts(lives: &Lives, life: &Life, driver: bool) -> bool {
+    match driver {
+        true => lives.sites[life.site as usize].kind.place() != Place::Within,
+        false => !life.behind,
+    }
+}
+
 /// Sums over time.
 struct Running<'c> {
     classes: &'c Classes,
@@ -356,7 +348,7 @@ impl<'c> Running<'c> {
             }
             let place = classes.places[life.site as usize];
             for driver in [false, true] {
-                if !life.layer.counts(driver) {
+                if !counts(lives, life, driver) {
                     continue;
                 }
                 let curve = *numbers[place as usize][usize::from(driver)].get_or_insert_with(|| {
@@ -380,19 +372,17 @@ impl<'c> Running<'c> {
     /// Calls `changed` with the number of events, the curve, and its bytes after each change.
     fn replay(&self, lives: &Lives, mut changed: impl FnMut(usize, usize, u64)) {
         let mut bytes = self.first.clone();
-        for (nth, event) in lives.events.iter().enumerate() {
-            let Some(life) = event.life() else { continue };
-            let life = &lives.lives[life];
+        for (nth, change, life) in lives.changes() {
             if self.classes.class(life).is_none() {
                 continue;
             }
             let place = self.classes.places[life.site as usize] as usize;
             for driver in [false, true] {
-                if let (true, Some(curve)) = (life.layer.counts(driver), self.numbers[place][usize::from(driver)]) {
+                if let (true, Some(curve)) = (counts(lives, life, driver), self.numbers[place][usize::from(driver)]) {
                     let bytes = &mut bytes[curve];
-                    *bytes = match event.op() {
-                        Op::Freed => bytes.saturating_sub(life.bytes),
-                        _ => bytes.saturating_add(life.bytes),
+                    *bytes = match change.is_free() {
+                        true => bytes.saturating_sub(life.bytes),
+                        false => bytes.saturating_add(life.bytes),
                     };
                     changed(nth + 1, curve, *bytes);
                 }

@@ -20,12 +20,14 @@ use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
 use crate::analysis::filter::Filter;
+use crate::analysis::lives;
 use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::snapshot::{Phase, Snapshot};
 use crate::timeline::Timeline;
+use crate::timeline::lives::Lives;
 pub use series::{Layer, Series};
 pub use walk::Figures;
 
@@ -211,11 +213,13 @@ impl<'a> Phases<'a> {
             .map(|(number, _)| number)
             .collect();
         let walked = timeline.filter(|_| !all.is_empty()).map(|timeline| {
-            let mut series = SeriesOfSites::of(snapshot, timeline, &stacks, &options.filter);
+            let memory = lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
+            let segments = Lives::of(&timeline.segments, timeline.since_ns, &snapshot.segments);
+            let mut series = SeriesOfSites::of(snapshot, &memory, &segments, &stacks, &options.filter);
             if all.len() * series.all.len() > FIGURES_MAX {
                 series.keep_first();
             }
-            let walked = walk(snapshot, timeline, &series, &chosen);
+            let walked = walk(snapshot, timeline, [&memory, &segments], &series, &chosen);
             (series.all, walked, timeline)
         });
         let (series, walked) = match walked {
@@ -457,7 +461,7 @@ fn by_call_site<'a>(left: &[(u32, Tally)], timeline: &Timeline, stacks: &CallSta
     // The tally, and the largest stack.
     let mut sites: BTreeMap<Fingerprint, (Tally, Tally, Option<usize>)> = BTreeMap::new();
     for &(site, tally) in left {
-        let stack = timeline.sites[site as usize].stack;
+        let stack = timeline.memory.sites[site as usize].stack;
         let (sum, largest, of) = sites.entry(stacks.get(stack).site_fingerprint).or_default();
         sum.join(tally);
         if tally.bytes >= largest.bytes {

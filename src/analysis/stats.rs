@@ -23,7 +23,6 @@ use crate::analysis::words;
 use crate::kind::Place;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
-use crate::timeline::live::Classes;
 use crate::timeline::{Timeline, Unknown};
 
 mod counting;
@@ -200,10 +199,9 @@ impl<'a> Stats<'a> {
         let (from_ns, to_ns) = range(snapshot, timeline, options)?;
         let stacks = CallStacks::of(snapshot);
         let mut rows = Rows::of(snapshot, timeline, &stacks, options);
-        let classes = Classes::of(&timeline.sites);
         let mut counting = Counting::new(rows.all.len(), from_ns);
-        for event in timeline.between(from_ns, to_ns) {
-            counting.count(&event, classes.place(&event), &rows);
+        for event in timeline.memory.between(from_ns, to_ns) {
+            counting.count(&event, &rows);
         }
         let lasted_ns = (to_ns - from_ns).max(1);
         let Counting {
@@ -217,7 +215,7 @@ impl<'a> Stats<'a> {
         let listed = rows.all.into_iter().zip(sums).filter(|(_, counts)| counts.has_events());
         let mut listed: Vec<Row> = listed
             .map(|(row, counts)| {
-                let site = &timeline.sites[row.site as usize];
+                let site = &timeline.memory.sites[row.site as usize];
                 let stack = stacks.get(site.stack).clone();
                 Row {
                     label: stack.site().map_or_else(|| "(no stack)".to_owned(), Frame::name),
@@ -350,6 +348,8 @@ fn next(rows: &[Row], options: &Options) -> Option<String> {
 struct Rows {
     /// [`LEFT_OUT`] for sites that the filter leaves out.
     of_site: Vec<u32>,
+    /// Numbers kind and allocator: no two live blocks of one class have the same address.
+    class_of: Vec<u32>,
     /// Whether the memory of a site lies within other memory.
     within: Vec<bool>,
     all: Vec<RowSites>,
@@ -368,13 +368,17 @@ struct RowSites {
 impl Rows {
     fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, options: &Options) -> Rows {
         let mut filtering = Filtering::new(&options.filter, snapshot);
-        let mut numbers = HashMap::default();
+        let (mut numbers, mut classes) = (HashMap::default(), HashMap::default());
         let mut rows = Rows {
-            of_site: Vec::with_capacity(timeline.sites.len()),
-            within: Vec::with_capacity(timeline.sites.len()),
+            class_of: Vec::with_capacity(timeline.memory.sites.len()),
+            of_site: Vec::with_capacity(timeline.memory.sites.len()),
+            within: Vec::with_capacity(timeline.memory.sites.len()),
             all: Vec::new(),
         };
-        for (number, site) in (0..).zip(&timeline.sites) {
+        for (number, site) in (0..).zip(&timeline.memory.sites) {
+            let next = classes.len() as u32;
+            let class = classes.entry((site.kind, site.domain.as_deref())).or_insert(next);
+            rows.class_of.push(*class);
             rows.within.push(site.kind.place() == Place::Within);
             let request = Request {
                 kind: site.kind,

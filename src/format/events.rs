@@ -104,7 +104,8 @@ pub struct StoredEvent {
 const TIME_BITS: u32 = 49;
 const TIME: u64 = (1 << TIME_BITS) - 1;
 const TIME_UNIT: u32 = 3;
-const ADDRESS: u64 = (1 << 48) - 1;
+/// The part of an address that an event has.
+pub const ADDRESS: u64 = (1 << 48) - 1;
 const BYTES: u64 = (1 << 44) - 1;
 
 impl StoredEvent {

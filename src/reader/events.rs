@@ -17,7 +17,7 @@ use crate::format::{Field, *};
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Allocations, Snapshot};
-use crate::timeline::{ADDRESS, Event, Log, Packed, Site, Timeline};
+use crate::timeline::{Event, Log, Packed, Site, Timeline};
 
 pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let source = Source::open(path)?;
@@ -49,14 +49,10 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
         threads,
         stack_keys: _,
     } = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &keys, None)?;
-    let mut objects = Log {
-        sites: sites.split_off(sites_of_memory),
-        events: Vec::new(),
-    };
-    let mut segments = Log {
-        sites: objects.sites.split_off(sites_of_objects),
-        events: Vec::new(),
-    };
+    let mut sites_of_objects_and_segments = sites.split_off(sites_of_memory);
+    let sites_of_segments = sites_of_objects_and_segments.split_off(sites_of_objects);
+    let sites_of_objects = sites_of_objects_and_segments;
+    let (mut of_objects, mut of_segments) = (Vec::new(), Vec::new());
     events.retain_mut(|event| {
         let of = numbers.get(&event.site).copied();
         if let Some(Numbered::Memory(site) | Numbered::Object(site) | Numbered::Segment(site)) = of {
@@ -67,8 +63,8 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
             }
         }
         match of {
-            Some(Numbered::Object(_)) => objects.events.push(*event),
-            Some(Numbered::Segment(_)) => segments.events.push(*event),
+            Some(Numbered::Object(_)) => of_objects.push(*event),
+            Some(Numbered::Segment(_)) => of_segments.push(*event),
             None => lost += 1,
             _ => {}
         }
@@ -76,14 +72,18 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     });
     if !is_still {
         agree(&mut events, &snapshot.allocations, &sites, began_ns);
-        agree(&mut objects.events, &snapshot.objects, &objects.sites, began_ns);
-        agree(&mut segments.events, &snapshot.segments, &segments.sites, began_ns);
+        agree(&mut of_objects, &snapshot.objects, &sites_of_objects, began_ns);
+        agree(&mut of_segments, &snapshot.segments, &sites_of_segments, began_ns);
     }
-    for log in [&mut objects, &mut segments] {
-        log.events.sort_by_key(|event| event.time_ns);
-    }
-    let mut timeline = Timeline::of_packed(since_ns, snapshot.taken.at_ns, sites, events);
-    (timeline.lost, timeline.objects, timeline.segments) = (lost, objects, segments);
+    let memory = Log::new(sites, events);
+    let timeline = Timeline {
+        since_ns,
+        until_ns: snapshot.taken.at_ns.max(memory.last_ns()),
+        lost,
+        memory,
+        objects: Log::new(sites_of_objects, of_objects),
+        segments: Log::new(sites_of_segments, of_segments),
+    };
     // Records of a process that was killed do not say when it freed memory last.
     snapshot.taken.at_ns = timeline.until_ns;
     Ok((snapshot, Some(timeline)))

@@ -34,6 +34,10 @@ impl Timeline {
             .into_iter()
             .partition(is_object);
         self.objects.count_back(&mut objects, &state.objects, at_ns);
+        for counter in &mut objects {
+            counter.total_count = counter.total_count.max(counter.live_count);
+            counter.freed_count = counter.total_count - counter.live_count;
+        }
         log.count_back(&mut segments, &state.segments, at_ns);
         if segments.iter().any(|counter| counter.peak_ns > at_ns) {
             let highest = log.highest(&snapshot.object_counters, self.since_ns, at_ns);
@@ -59,8 +63,8 @@ impl Timeline {
     fn segments_then(&self, state: &mut Snapshot, snapshot: &Snapshot, at_ns: u64) -> Allocations {
         // Whether a duplicate that is gone was one of another process's memory is not in the log.
         let takes_memory = |site: &Site, event: &Event| event.bytes > 0 || site.api != DUPLICATED;
-        self.segments
-            .rows_at(&snapshot.segments, &mut state.threads, at_ns, takes_memory)
+        let last = [&snapshot.segments, &Allocations::default()];
+        self.segments.rows_at(at_ns, last, &mut state.threads, takes_memory)
     }
 }
 
@@ -80,7 +84,7 @@ impl Log {
                 *highest = Highest { bytes: *sum, time_ns };
             }
         };
-        for event in self.events.iter().rev().map(|event| event.event()) {
+        for event in self.events().rev() {
             let site = &self.sites[event.site as usize];
             let Some(of_place) = sums.get_mut(&(site.device, site.kind)) else {
                 continue;

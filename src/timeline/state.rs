@@ -1,13 +1,9 @@
 //! The state of a process at any time that the log covers, as a snapshot.
 
-use foldhash::HashMap;
-
-use super::live::{Block, Classes};
-use super::{Op, Timeline, UNIT, Unknown};
+use super::{Timeline, Unknown};
 use crate::kind::Kind;
 use crate::point::Point;
-use crate::snapshot::at::unknown_thread;
-use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot};
+use crate::snapshot::{Allocation, Allocations, AtPeak, Counter, DevicePeak, Snapshot};
 
 impl Timeline {
     /// The snapshot as it would have been at `time_ns`, in nanoseconds since the recording began. `snapshot` is the final
@@ -21,8 +17,6 @@ impl Timeline {
     /// The state at that time is not known.
     pub fn state_at(&self, snapshot: &Snapshot, time_ns: u64) -> Result<Snapshot, Unknown> {
         let at_ns = self.known(time_ns)?;
-        let classes = Classes::of(&self.sites);
-        let live = self.live_at(snapshot, &classes, at_ns);
         let mut state = snapshot.clone();
         state.taken.point = Some(Point::Time(time_ns));
         // Rows are exact to the nanosecond, and none is younger than the snapshot.
@@ -32,7 +26,8 @@ impl Timeline {
         state.taken.events_during_read = 0;
         state.taken.in_flight = 0;
         state.losses.lost_events = self.lost;
-        state.allocations = self.allocations(&mut state, snapshot, &classes, &live.absent, &live.freed_later);
+        let rows = [&snapshot.allocations, &snapshot.freed_after_end];
+        state.allocations = self.memory.rows_at(at_ns, rows, &mut state.threads, |_, _| true);
         state.end = snapshot.end.filter(|end| end.time_ns <= at_ns);
         match state.end {
             None => state.freed_after_end = Allocations::default(),
@@ -41,7 +36,8 @@ impl Timeline {
                 state.freed_after_end.retain(|row| !still.contains(&same(row)));
             }
         }
-        state.objects = self.objects_at(snapshot, &mut state.threads, at_ns);
+        let rows = [&snapshot.objects, &Allocations::default()];
+        state.objects = self.objects.rows_at(at_ns, rows, &mut state.threads, |_, _| true);
         state.objects_freed_after_end = Allocations::default();
         self.segments_at(&mut state, snapshot, at_ns);
         state.failed.retain(|failed| failed.first_ns <= at_ns);
@@ -55,94 +51,9 @@ impl Timeline {
         state.allocators.clear();
         state.usage = None;
         state.totals.clear();
-        self.count_back(&mut state, at_ns);
+        self.memory.count_back(&mut state.counters, &state.allocations, at_ns);
         self.peaks_until(&mut state, snapshot, time_ns)?;
         Ok(state)
-    }
-
-    /// The rows at the time: those of the final state, and those of blocks that were freed later.
-    fn allocations(
-        &self,
-        state: &mut Snapshot,
-        snapshot: &Snapshot,
-        classes: &Classes,
-        absent: &[u32],
-        freed_later: &[Block],
-    ) -> Allocations {
-        let mut known: HashMap<_, Vec<Allocation>> = HashMap::default();
-        for row in &snapshot.freed_after_end {
-            let place = classes.place_of_row(row.call, row.address);
-            place
-                .into_iter()
-                .for_each(|place| known.entry(place).or_default().push(row));
-        }
-        let mut gathered = Gathering::default();
-        let mut absent = absent.iter().peekable();
-        for (number, row) in (0..).zip(&snapshot.allocations) {
-            if absent.next_if(|&&next| next == number).is_none() {
-                gathered.add(row);
-            }
-        }
-        let mut calls: HashMap<(u32, Option<u32>), Call> = HashMap::default();
-        for block in freed_later {
-            // The record of memory that was freed after the end has all attributes.
-            let candidates = known.get(&classes.place_of_block(block));
-            let same = |row: &&Allocation| row.bytes == block.bytes && block.may_begin_at(row.time_ns & !UNIT);
-            if let Some(row) = candidates.and_then(|rows| rows.iter().find(same)) {
-                gathered.add(*row);
-                continue;
-            }
-            let site = &self.sites[block.site as usize];
-            let call = calls
-                .entry((block.site, block.thread))
-                .or_insert_with(|| site.call(thread(state, block.thread)));
-            gathered.add(Allocation {
-                address: block.address,
-                bytes: block.bytes,
-                requested: block.bytes,
-                time_ns: block.allocated_ns,
-                stack: site.stack,
-                call,
-            });
-        }
-        gathered.finish()
-    }
-
-    /// Undoes the later events in the counters, and sets the live sums to those of the rows.
-    fn count_back(&self, state: &mut Snapshot, at_ns: u64) {
-        let mut numbers: HashMap<(Option<usize>, Kind), usize> = HashMap::default();
-        for (number, counter) in state.counters.iter().enumerate() {
-            numbers.insert((counter.device, counter.kind), number);
-        }
-        let of_sites: Vec<Option<usize>> = self
-            .sites
-            .iter()
-            .map(|site| numbers.get(&(site.device, site.kind)).copied())
-            .collect();
-        let counters = &mut state.counters;
-        for event in self.between(at_ns, u64::MAX).rev() {
-            let Some(counter) = of_sites[event.site as usize].map(|number| &mut counters[number]) else {
-                continue;
-            };
-            match event.op {
-                Op::Allocated => {
-                    counter.total_bytes = counter.total_bytes.saturating_sub(event.bytes);
-                    counter.total_count = counter.total_count.saturating_sub(1);
-                }
-                // A free that failed is undone first.
-                Op::Freed => counter.freed_count = counter.freed_count.saturating_sub(1),
-                Op::Restored => counter.freed_count += 1,
-            }
-        }
-        let mut live: HashMap<(Option<usize>, Kind), (u64, u64)> = HashMap::default();
-        for row in &state.allocations {
-            let sums = live.entry((row.device, row.kind)).or_default();
-            *sums = (sums.0.saturating_add(row.bytes), sums.1 + 1);
-        }
-        for counter in counters {
-            let place = (counter.device, counter.kind);
-            (counter.live_bytes, counter.live_count) = live.get(&place).copied().unwrap_or_default();
-        }
     }
 
     /// Replaces the peaks that were reached later, and what was live at them, by those up to the time.
@@ -218,10 +129,4 @@ impl Timeline {
 /// The identity of a row.
 fn same(row: Allocation) -> (Kind, u64, u64, u64) {
     (row.kind, row.address, row.bytes, row.time_ns)
-}
-
-/// The thread of a block, or one that stands for all unknown ones.
-fn thread(state: &mut Snapshot, number: Option<u32>) -> usize {
-    let known = number.map(|number| number as usize);
-    known.unwrap_or_else(|| unknown_thread(&mut state.threads))
 }

@@ -28,8 +28,10 @@ enum Act {
     BeginFree {
         slot: u8,
     },
-    EndFree {
-        succeeds: bool,
+    EndFree,
+    /// A free that CUDA refuses.
+    FailFree {
+        slot: u8,
     },
     Snapshot,
     EndScript,
@@ -42,7 +44,8 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         8 => allocate,
         5 => (0..SLOTS).prop_map(|slot| Act::BeginFree { slot }),
-        5 => (0..4).prop_map(|n| Act::EndFree { succeeds: n > 0 }),
+        4 => Just(Act::EndFree),
+        1 => (0..SLOTS).prop_map(|slot| Act::FailFree { slot }),
         1 => Just(Act::Snapshot),
         1 => (0..20).prop_map(|n| match n {
             0 => Act::EndScript,
@@ -271,12 +274,14 @@ fn run(program: &Program, acts: &[Act]) -> Vec<(u64, Snapshot)> {
                 freeing = withdrawn.map(|withdrawn| (slot, withdrawn));
             }
             Act::BeginFree { .. } => {}
-            Act::EndFree { succeeds } => {
+            Act::EndFree => {
                 if let Some((slot, withdrawn)) = freeing.take() {
-                    match succeeds {
-                        true => program.recording.commit(withdrawn, u32::from(slot % 2)),
-                        false => program.recording.restore(withdrawn, u32::from(slot % 2)),
-                    }
+                    program.recording.commit(withdrawn, u32::from(slot % 2));
+                }
+            }
+            Act::FailFree { slot } => {
+                if let Some(withdrawn) = program.recording.withdraw(program.key(slot).1, u32::from(slot % 2)) {
+                    program.recording.restore(withdrawn, u32::from(slot % 2));
                 }
             }
             Act::Snapshot => {
@@ -513,7 +518,7 @@ fn a_log_that_is_reused_has_every_event_since_its_beginning_exactly_once() {
     assert_eq!(timeline.lost, 0, "no event was lost");
     assert!(timeline.since_ns > 0, "the log was reused");
     let mut seen: BTreeMap<u64, Vec<Event>> = BTreeMap::new();
-    for event in timeline.events() {
+    for event in timeline.memory.events() {
         assert!(event.time_ns >= timeline.since_ns);
         seen.entry(event.address).or_default().push(event);
     }
@@ -534,7 +539,11 @@ fn a_log_that_is_reused_has_every_event_since_its_beginning_exactly_once() {
         }
     }
     // 128 segments, of which those that are open may be almost empty.
-    assert!(timeline.len() > 64 * crate::format::EVENTS, "{} events", timeline.len());
+    assert!(
+        timeline.memory.len() > 64 * crate::format::EVENTS,
+        "{} events",
+        timeline.memory.len()
+    );
 }
 
 #[test]

@@ -10,11 +10,10 @@ use std::borrow::Cow;
 use foldhash::HashMap;
 use serde::Serialize;
 
-use super::live::Classes;
 use super::{Op, Site, Timeline, Unknown};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
-use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
+use crate::snapshot::{Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
 
 /// The events between two times, added up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,7 +51,7 @@ impl Timeline {
     pub fn window(&self, snapshot: &Snapshot, from_ns: u64, to_ns: u64) -> Result<Window, Unknown> {
         let (from_ns, to_ns) = self.range(from_ns, to_ns)?;
         let mut replay = Replay::new(self, snapshot, from_ns);
-        for event in self.between(from_ns, to_ns) {
+        for event in self.memory.between(from_ns, to_ns) {
             replay.apply(event.op, event.site, event.bytes, event.time_ns);
         }
         Ok(Window {
@@ -177,22 +176,17 @@ impl<'a> Replay<'a> {
             sums: Vec::new(),
         };
         let mut numbers = HashMap::default();
-        for site in &timeline.sites {
+        for site in &timeline.memory.sites {
             replay.add_site(Cow::Borrowed(site), &mut numbers);
         }
         let mut of_rows: HashMap<(Option<usize>, *const Call), u32> = HashMap::default();
-        let live = timeline.live_at(snapshot, &Classes::of(&timeline.sites), at_ns);
-        let mut absent = live.absent.iter().peekable();
-        let sites = (0..).zip(&timeline.sites);
+        let sites = (0..).zip(&timeline.memory.sites);
         let mut known: HashMap<Site, u32> = sites.map(|(number, site)| (site.clone(), number)).collect();
-        for (number, row) in (0..).zip(&snapshot.allocations) {
-            if absent.next_if(|&&next| next == number).is_some() {
-                continue;
-            }
+        for row in snapshot.allocations.iter().filter(|row| row.time_ns <= at_ns) {
             let site = *of_rows
                 .entry((row.stack, std::ptr::from_ref(row.call)))
                 .or_insert_with(|| {
-                    let site = site_of(&row);
+                    let site = Site::of_row(&row);
                     *known.entry(site.clone()).or_insert_with(|| {
                         replay.add_site(Cow::Owned(site), &mut numbers);
                         replay.sites.len() as u32 - 1
@@ -200,8 +194,8 @@ impl<'a> Replay<'a> {
                 });
             replay.change(site, row.bytes, 1);
         }
-        for block in &live.freed_later {
-            replay.change(block.site, block.bytes, 1);
+        for ended in timeline.memory.ended_after(at_ns) {
+            replay.change(ended.free.site, ended.free.bytes, 1);
         }
         for sum in &mut replay.sums {
             (sum.begin, sum.peak_bytes, sum.peak_ns) = (sum.live, sum.live.bytes, at_ns);
@@ -258,12 +252,8 @@ impl<'a> Replay<'a> {
         for sum in sums.into_iter().flatten() {
             let sum = &mut self.sums[sum as usize];
             match op {
-                Op::Allocated => sum.allocated.add(bytes),
                 Op::Freed => sum.freed.add(bytes),
-                Op::Restored => {
-                    sum.freed.bytes = sum.freed.bytes.saturating_sub(bytes);
-                    sum.freed.count = sum.freed.count.saturating_sub(1);
-                }
+                _ => sum.allocated.add(bytes),
             }
             if sum.live.bytes > sum.peak_bytes {
                 (sum.peak_bytes, sum.peak_ns, sum.mark) = (sum.live.bytes, time_ns, sum.mark + 1);
@@ -309,19 +299,5 @@ impl<'a> Replay<'a> {
             .collect();
         sums.sort_by_key(|sum| (sum.kind.is_some(), sum.device, sum.kind));
         sums
-    }
-}
-
-/// As the sites of events: all blocks of a domain have one function.
-fn site_of(row: &Allocation) -> Site {
-    Site {
-        stack: row.stack,
-        kind: row.kind,
-        device: row.device,
-        domain: row.call.domain.clone(),
-        api: match row.kind {
-            Kind::Block => super::BLOCK_API.to_owned(),
-            _ => row.call.api.clone(),
-        },
     }
 }

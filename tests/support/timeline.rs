@@ -1,6 +1,6 @@
 //! Hand-made timelines for tests: a training program on PyTorch that frees most of what it allocates.
 
-use culeak::analysis::over_time::lives::Logged;
+use culeak::analysis::lives::Logged;
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::{Allocation, Mark, Phase, Snapshot};

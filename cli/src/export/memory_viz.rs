@@ -21,7 +21,7 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use culeak::analysis::groups::Level;
-use culeak::analysis::over_time::lives::Lives;
+use culeak::analysis::lives;
 use culeak::analysis::profile::{Options, Profile, Seen};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::CallStacks;
@@ -67,9 +67,10 @@ pub fn write(
     let left_out = layout.left_out;
     let traces = timeline.map(|timeline| {
         let stacks = CallStacks::of(snapshot);
-        let lives = Lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
-        let threads = lives.threads(timeline, &snapshot.allocations);
-        let wanted = lives.wanted(snapshot, &stacks, &options.filter, &options.suppressions, &threads);
+        let lives = lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
+        let threads = lives.threads(&timeline.memory, &snapshot.allocations);
+        let (filter, suppressions) = (&options.filter, &options.suppressions);
+        let wanted = lives::wanted(&lives, snapshot, &stacks, filter, suppressions, &threads);
         Traces::of(snapshot, timeline, &lives, &wanted, &layout.rows())
     });
     let not_traced = traces.as_ref().map_or(0, |traces| traces.left_out);
@@ -258,7 +259,7 @@ impl<'a> Layout<'a> {
 
     fn leave_out(&mut self, allocation: &Allocation, level: Level) {
         let at_its_mappings = allocation.kind == Kind::Physical && allocation.mappings > 0;
-        if matches!(level, Level::Held | Level::Cached) && !at_its_mappings {
+        if level.is_counted() && !at_its_mappings {
             self.left_out.add(allocation.bytes);
         }
     }

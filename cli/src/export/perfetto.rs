@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::{self, Write};
 
 use culeak::analysis::diff::same_process;
-use culeak::analysis::over_time::lives::Logged;
+use culeak::analysis::lives::Logged;
 use culeak::analysis::report::device_name;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};

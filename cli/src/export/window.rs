@@ -19,15 +19,13 @@ pub fn of(snapshot: &Snapshot, timeline: &Timeline, [from, to]: [&Point; 2]) -> 
     let left = timeline.left_by(snapshot, from_ns, to_ns);
     let mut window = left.map_err(|unknown| unknown.to_string())?;
     let mut made: HashMap<u32, (u64, u64)> = HashMap::new();
-    let within = |time_ns: u64| from_ns < time_ns && time_ns <= to_ns;
-    for event in timeline.events() {
-        if event.op == Op::Allocated && within(event.time_ns) {
-            let (bytes, count) = made.entry(event.site).or_default();
-            (*bytes, *count) = (bytes.saturating_add(event.bytes), *count + 1);
-        }
+    let events = timeline.memory.between(from_ns, to_ns);
+    for event in events.filter(|event| event.op == Op::Allocated) {
+        let (bytes, count) = made.entry(event.site).or_default();
+        (*bytes, *count) = (bytes.saturating_add(event.bytes), *count + 1);
     }
     let total = |(site, (bytes, count)): (u32, (u64, u64))| {
-        let site = &timeline.sites[site as usize];
+        let site = &timeline.memory.sites[site as usize];
         Total {
             stack: site.stack,
             kind: site.kind,

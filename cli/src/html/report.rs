@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::estimate::sampled;
 use culeak::analysis::groups::Level;
-use culeak::analysis::over_time::lives::Logged;
+use culeak::analysis::lives::Logged;
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, FailedRow, Options, Report, Row, Tally, process_line};
 use culeak::kind::Kind;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use culeak::analysis::categories::{Request, Sorter};
-use culeak::analysis::over_time::lives::{Layer, Lives, Logged};
+use culeak::analysis::lives::{self, Logged};
 use culeak::analysis::over_time::{Classes, Detail, OverTime};
 use culeak::analysis::report::{Options, place_name};
 use culeak::analysis::site::{CallStack, CallStacks};
@@ -32,6 +32,11 @@ const DETAIL: Detail = Detail {
 const NAMED: usize = 1000;
 /// The most marks and phases that get a boundary.
 const EXACT: usize = 256;
+
+/// How memory counts: a framework's block, memory that such blocks lie in, and all other memory, which counts at both levels.
+const BLOCK: u64 = 0;
+const BEHIND: u64 = 1;
+const OTHER: u64 = 2;
 
 /// A property that memory can be stacked by.
 struct Grouping {
@@ -149,7 +154,7 @@ struct Class {
     kind: u64,
     owner: u64,
     place: u32,
-    layer: Layer,
+    layer: u64,
     /// By grouping, the number of a string.
     names: Vec<u64>,
 }
@@ -166,7 +171,7 @@ impl Prepared {
         let snapshot = item.snapshot;
         let call_stacks = CallStacks::of(snapshot);
         let timeline = &logged.timeline;
-        let lives = Lives::of(snapshot, &logged.last, timeline, &call_stacks);
+        let lives = lives::of(snapshot, &logged.last, timeline, &call_stacks);
         let mut classing = Classing {
             data,
             stacks,
@@ -178,24 +183,31 @@ impl Prepared {
             stacks: &call_stacks,
             sorter: Sorter::new(&item.options.categories, snapshot),
         };
-        let threads = lives.threads(timeline, &logged.last);
+        let threads = lives.threads(&timeline.memory, &logged.last);
         let Options {
             filter, suppressions, ..
         } = &item.options;
-        let wanted = lives.wanted(snapshot, &call_stacks, filter, suppressions, &threads);
+        let wanted = lives::wanted(&lives, snapshot, &call_stacks, filter, suppressions, &threads);
         let mut of_sites = Classes::default();
-        for (nth, (site, layers)) in lives.sites.iter().zip(lives.layers()).enumerate() {
+        for (nth, (site, levels)) in lives.sites.iter().zip(lives::levels(&lives)).enumerate() {
             let requested = Requested {
                 site,
                 thread: threads[nth],
             };
             let place = classing.place(place_name(snapshot, site.kind, site.device));
             let wanted = wanted[nth] && site.kind.place() != Place::Nowhere;
-            let mut class = |layer: Layer| {
-                let wanted = wanted && layers[layer as usize];
-                wanted.then(|| classing.class(&naming, &requested, layer, place))
-            };
-            of_sites.classes.push(Layer::ALL.map(&mut class));
+            let mut classes = [None; 2];
+            for behind in [true, false] {
+                if wanted && levels[usize::from(behind)] {
+                    let layer = match (site.kind.place(), behind) {
+                        (Place::Within, _) => BLOCK,
+                        (_, true) => BEHIND,
+                        (_, false) => OTHER,
+                    };
+                    classes[usize::from(behind)] = Some(classing.class(&naming, &requested, layer, place));
+                }
+            }
+            of_sites.classes.push(classes);
             of_sites.places.push(place);
         }
         let (marks, phases, failed) = (marks(snapshot), phases(snapshot, timeline), failed(snapshot));
@@ -250,7 +262,7 @@ impl Prepared {
         column("samples.kind", &|class| class.kind);
         column("samples.owner", &|class| class.owner);
         column("samples.place", &|class| class.place.into());
-        column("samples.layer", &|class| class.layer as u64);
+        column("samples.layer", &|class| class.layer);
         for (nth, _) in GROUPINGS.iter().enumerate() {
             column(&format!("group.{nth}"), &|class| class.names[nth]);
         }
@@ -315,7 +327,7 @@ impl<'a> Classing<'_, 'a> {
         }) as u32
     }
 
-    fn class(&mut self, naming: &Naming<'_, 'a>, requested: &Requested, layer: Layer, place: u32) -> u32 {
+    fn class(&mut self, naming: &Naming<'_, 'a>, requested: &Requested, layer: u64, place: u32) -> u32 {
         let stack = naming.stacks.get(requested.site.stack);
         let class = Class {
             stack: self.stacks.add_call_stack(self.data, stack, self.full),

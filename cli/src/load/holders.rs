@@ -269,7 +269,7 @@ impl Listed {
         let (mut not_addresses, mut unmapped) = (0, 0);
         for allocation in snapshot.allocations.iter().filter(|allocation| allocation.bytes > 0) {
             let level = groups.level(&allocation, &stacks);
-            if !matches!(level, Level::Held | Level::Cached) {
+            if !level.is_counted() {
                 continue;
             }
             let range = match allocation.kind {

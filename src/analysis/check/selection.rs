@@ -50,7 +50,7 @@ pub(super) fn sort<'c, 'a>(
             if is_compared && sorted.sieve.lets_through(group.stack, Tally::default(), stacks) {
                 earlier.push(*group);
             }
-            if matches!(group.level, Level::Held | Level::Cached) && since != NOTHING {
+            if group.level.is_counted() && since != NOTHING {
                 let reason = if group.oldest_ns < since {
                     &mut sorted.ignored.before_mark
                 } else if !limits.kinds.is_empty() && !named {

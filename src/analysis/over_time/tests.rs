@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use proptest::prelude::*;
 
 use super::*;
+use crate::analysis::lives;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
 use crate::sample::Sample;
 use crate::snapshot::{Allocation, Snapshot};
-use crate::timeline::{Event, Site};
+use crate::timeline::{Event, Op, Site};
 
 const SITES: u32 = 4;
 
@@ -121,11 +122,9 @@ impl Program {
 
 fn over_time(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], detail: Detail) -> (Lives, OverTime) {
     let stacks = CallStacks::of(snapshot);
-    let lives = Lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
+    let lives = lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
     let classes = Classes {
-        classes: (0..lives.sites.len() as u32)
-            .map(|site| [Some(site); Layer::COUNT])
-            .collect(),
+        classes: (0..lives.sites.len() as u32).map(|site| [Some(site); 2]).collect(),
         places: lives
             .sites
             .iter()
@@ -168,7 +167,7 @@ proptest! {
             let shown = sums(found.at(nth).map(|span| (span.class, span.bytes, span.count)));
             prop_assert_eq!(shown, known);
             let all_before = |event: &Event| event.time_ns <= boundary.time_ns;
-            prop_assert!(timeline.events().take(boundary.events).all(|event| all_before(&event)));
+            prop_assert!(timeline.memory.events().take(boundary.events).all(|event| all_before(&event)));
         }
         for (a, begin) in found.boundaries.iter().enumerate() {
             for (b, end) in found.boundaries.iter().enumerate().skip(a) {
@@ -207,7 +206,7 @@ proptest! {
                 let known = (ends[0].events..=ends[1].events).map(at).max();
                 prop_assert_eq!(Some(high), known);
             }
-            let peak = (0..=timeline.len()).map(at).max();
+            let peak = (0..=timeline.memory.len()).map(at).max();
             prop_assert_eq!(Some(curve.peak_bytes), peak);
             prop_assert_eq!(at(found.boundaries[curve.peak].events), curve.peak_bytes);
         }
@@ -217,7 +216,7 @@ proptest! {
 fn one(sites: Vec<Site>, events: Vec<Event>) -> Lives {
     let snapshot = Sample::new().finish(0, 0);
     let timeline = Timeline::new(0, 1000, sites, events);
-    Lives::of(&snapshot, &snapshot.allocations, &timeline, &CallStacks::of(&snapshot))
+    lives::of(&snapshot, &snapshot.allocations, &timeline, &CallStacks::of(&snapshot))
 }
 
 fn event(op: Op, address: u64, site: u32, time_ns: u64) -> Event {
@@ -278,7 +277,7 @@ fn a_free_that_failed_is_no_free() {
     ];
     let lives = one(plain_sites(), events);
     assert_eq!(lives.lives.len(), 1);
-    assert_eq!((lives.lives[0].from, lives.lives[0].to), (Some(0), Some(3)));
+    assert_eq!((lives.lives[0].from, lives.lives[0].to), (Some(0), Some(1)));
 }
 
 #[test]
@@ -291,8 +290,8 @@ fn memory_that_blocks_lie_in_is_behind_them() {
         event(Op::Allocated, 0x5000, 0, 32),
     ];
     let lives = one(plain_sites(), events);
-    let layers: Vec<Layer> = lives.lives.iter().map(|life| life.layer).collect();
-    assert_eq!(layers, [Layer::Behind, Layer::Block, Layer::Other]);
+    let behind: Vec<bool> = lives.lives.iter().map(|life| life.behind).collect();
+    assert_eq!(behind, [true, false, false]);
 }
 
 #[test]

@@ -3,23 +3,23 @@
 //! Memory of a caching allocator appears twice in a timeline: as the segment that the driver handed out, and as the blocks that
 //! the allocator hands out from it. *Held* counts each byte once, at the level that reports list (`groups`); *blocks* and
 //! *driver* are the two levels themselves. *Process* is what the kernel driver gave, in which all of it lies. Its sites follow
-//! those of memory ([`Timeline::all_events`]).
+//! those of memory.
 //!
 //! A level belongs to a site here and not, as in a snapshot, to a record: if blocks were ever allocated within memory of a
 //! site, all memory of this site counts as behind them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::Serialize;
 
 use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, Location};
-use crate::analysis::framework::{Watched, can_carry};
 use crate::analysis::groups::Level;
+use crate::analysis::lives::levels;
 use crate::analysis::site::CallStacks;
 use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
-use crate::timeline::{Op, Timeline};
+use crate::timeline::lives::Lives;
 
 /// What a series adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -58,9 +58,13 @@ pub struct SeriesOfSites {
 const END: u16 = u16::MAX;
 
 impl SeriesOfSites {
-    pub fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, filter: &Filter) -> SeriesOfSites {
-        let watched = Watched::of(snapshot);
-        let carries = carrying(timeline);
+    pub fn of(
+        snapshot: &Snapshot,
+        memory: &Lives,
+        segments: &Lives,
+        stacks: &CallStacks,
+        filter: &Filter,
+    ) -> SeriesOfSites {
         let mut filtering = Filtering::new(filter, snapshot);
         let everything = Series {
             layer: Layer::Held,
@@ -68,10 +72,10 @@ impl SeriesOfSites {
         };
         let mut series = SeriesOfSites {
             all: vec![everything],
-            of_site: Vec::with_capacity(timeline.sites.len()),
+            of_site: Vec::with_capacity(memory.sites.len() + segments.sites.len()),
         };
         let mut known: HashMap<(Layer, Option<usize>), u16> = HashMap::new();
-        for (number, site) in timeline.sites.iter().enumerate() {
+        for (site, [_, blocks_are_known]) in memory.sites.iter().zip(levels(memory)) {
             let mut wanted = [END; SERIES_OF_SITE];
             let mut used = 0;
             let mut count = |series: u16| {
@@ -79,7 +83,6 @@ impl SeriesOfSites {
                 used += 1;
             };
             let allocator = stacks.get(site.stack).allocator;
-            let blocks_are_known = carries[number] || allocator.is_some_and(|allocator| watched.contains(allocator));
             let level = Level::of(site.kind, allocator.is_some(), blocks_are_known);
             let place = site.kind.place();
             let device = place.counts_against(site.device);
@@ -100,7 +103,7 @@ impl SeriesOfSites {
                 thread: None,
             };
             if filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
-                if matches!(level, Level::Held | Level::Cached) {
+                if level.is_counted() {
                     count(0);
                     count(at(Layer::Held));
                 }
@@ -113,7 +116,7 @@ impl SeriesOfSites {
             series.of_site.push(wanted);
         }
         let only = snapshot.device_of_segments();
-        for site in &timeline.segments.sites {
+        for site in &segments.sites {
             let request = Request {
                 kind: site.kind,
                 domain: None,
@@ -155,34 +158,4 @@ impl SeriesOfSites {
     pub fn is_held(&self, site: u32) -> bool {
         self.of_site(site).next() == Some(0)
     }
-}
-
-/// Which sites allocated memory within which blocks were allocated later.
-fn carrying(timeline: &Timeline) -> Vec<bool> {
-    let sites = &timeline.sites;
-    let mut carries = vec![false; sites.len()];
-    if !sites.iter().any(|site| site.kind.place() == Place::Within) {
-        return carries;
-    }
-    let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
-    for event in timeline.events() {
-        let Some(site) = sites.get(event.site as usize) else {
-            continue;
-        };
-        let is_free = event.op == Op::Freed;
-        if site.kind.place() == Place::Within && !is_free {
-            let before = live.range(..=event.address).next_back();
-            if let Some((&start, &(bytes, carrier))) = before
-                && event.address - start < bytes
-            {
-                carries[carrier as usize] = true;
-            }
-        } else if can_carry(site.kind) && !carries[event.site as usize] {
-            match is_free {
-                true => live.remove(&event.address),
-                false => live.insert(event.address, (event.bytes, event.site)),
-            };
-        }
-    }
-    carries
 }

@@ -29,6 +29,22 @@ fn event(time: u64, op: Op, address: u64, bytes: u64, site: u32) -> Event {
     }
 }
 
+/// The same events; each free knows how long its memory was live.
+fn with_lifetimes(events: impl IntoIterator<Item = Event>) -> Vec<Event> {
+    let mut began = HashMap::default();
+    let events = events.into_iter().map(|mut event| {
+        let key = (event.address, event.site);
+        match event.op {
+            Op::Freed => event.lifetime_ns = began.get(&key).map_or(0, |began| event.time_ns - began),
+            _ => {
+                began.insert(key, event.time_ns);
+            }
+        }
+        event
+    });
+    events.collect()
+}
+
 fn phase(name: &str, begin: u64, end: Option<u64>, parent: Option<usize>) -> Phase {
     Phase {
         name: name.to_owned(),
@@ -84,7 +100,7 @@ fn a_phase_has_what_was_allocated_freed_and_left_in_it() {
         event(40, Op::Freed, 4, 7, 1),
         event(60, Op::Freed, 2, 100, 0),
     ];
-    let timeline = Timeline::new(0, 70 * UNIT, sites, events);
+    let timeline = Timeline::new(0, 70 * UNIT, sites, with_lifetimes(events));
     let found = Phases::of(&snapshot, Some(&timeline), &each("*"));
     let outer = Figures {
         held_at_begin: 1000,
@@ -323,7 +339,7 @@ proptest! {
         phases.sort_by_key(|phase| phase.begin_ns);
         let (mut snapshot, sites) = process(phases);
         snapshot.taken.at_ns = 1000 * UNIT;
-        let timeline = Timeline::new(0, 1000 * UNIT, sites.clone(), events.clone());
+        let timeline = Timeline::new(0, 1000 * UNIT, sites.clone(), with_lifetimes(events.clone()));
         let found = Phases::of(&snapshot, Some(&timeline), &each("p"));
         for (phase, chosen) in snapshot.phases.iter().zip(&found.chosen) {
             let end = end_of(phase, &snapshot, Some(&timeline));

@@ -18,7 +18,8 @@ use super::series::SeriesOfSites;
 use crate::analysis::tally::Tally;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Phase, Snapshot};
-use crate::timeline::{Event, Op, Timeline};
+use crate::timeline::lives::{Change, Life, Lives};
+use crate::timeline::{Log, Op, Timeline, UNIT};
 
 /// What happened to a series' memory during a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
@@ -62,9 +63,6 @@ pub fn end_of(phase: &Phase, snapshot: &Snapshot, timeline: Option<&Timeline>) -
         .end_ns
         .unwrap_or(last.max(snapshot.taken.at_ns).max(phase.begin_ns))
 }
-
-/// Times of events are multiples of this.
-const UNIT_NS: u64 = 8;
 
 /// Sums and peak of a series.
 #[derive(Default)]
@@ -151,38 +149,89 @@ struct Since {
 /// The most chosen phases whose sites are found.
 pub const CHOSEN_MAX: usize = if cfg!(test) { 500 } else { 10_000 };
 
-type Key = (u64, u32);
-
 struct Walk<'a> {
     series: &'a SeriesOfSites,
     sums: Vec<Sum>,
     by_phase: Vec<ByPhase>,
     begun: usize,
-    live: HashMap<Key, Since>,
-    /// Of memory with a free that failed: since when it had been live at its last free.
-    failing: HashMap<Key, Option<Since>>,
+    /// By life of memory, then of segments.
+    since: Vec<Option<Since>>,
+    /// Of segments that ended, by address and site: a duplicate that gets its original's bytes begins again.
+    ended: HashMap<(u64, u32), Option<Since>>,
     /// By the number of chosen phases begun: what is live at each site.
     chosen: Vec<HashMap<u32, Signed>>,
     figures: Vec<Option<Figures>>,
 }
 
-/// `chosen`: the phases whose sites are wanted, in order.
-pub fn walk(snapshot: &Snapshot, timeline: &Timeline, series: &SeriesOfSites, chosen: &[usize]) -> Walked {
+/// An event of memory, or of a segment, whose sites and lives follow those of memory.
+struct Step {
+    time_ns: u64,
+    op: Op,
+    life: usize,
+    site: u32,
+    address: u64,
+    bytes: i64,
+    is_segment: bool,
+}
+
+/// All events, in order of time. What memory lies in comes first.
+fn steps(timeline: &Timeline, [memory, segments]: [&Lives; 2]) -> impl Iterator<Item = Step> {
+    let of = |log: &Log, (nth, change, life): (usize, Change, &Life), before: Option<&Lives>| Step {
+        time_ns: log.time_ns(nth),
+        op: log.at(nth).op,
+        life: change.life().unwrap_or_default() + before.map_or(0, |before| before.lives.len()),
+        site: life.site + before.map_or(0, |before| before.sites.len() as u32),
+        address: life.address,
+        bytes: life.bytes as i64,
+        is_segment: before.is_some(),
+    };
+    let segments = segments.changes();
+    let mut segments = segments
+        .map(move |change| of(&timeline.segments, change, Some(memory)))
+        .peekable();
+    let mut memory = memory
+        .changes()
+        .map(move |change| of(&timeline.memory, change, None))
+        .peekable();
+    std::iter::from_fn(move || {
+        let next_ns = memory.peek().map_or(u64::MAX, |step| step.time_ns);
+        segments
+            .next_if(|step| step.time_ns <= next_ns)
+            .or_else(|| memory.next())
+    })
+}
+
+/// `lives`: of memory and of segments; `chosen`: the phases whose sites are wanted, in order.
+pub fn walk(
+    snapshot: &Snapshot,
+    timeline: &Timeline,
+    lives: [&Lives; 2],
+    series: &SeriesOfSites,
+    chosen: &[usize],
+) -> Walked {
     let phases = &snapshot.phases;
     let count = series.all.len();
-    let restored = timeline.all_events().filter(|event| event.op == Op::Restored);
+    let [memory, segments] = lives;
     let mut walk = Walk {
         series,
         sums: (0..count).map(|_| Sum::default()).collect(),
         by_phase: (0..count).map(|_| ByPhase::new(phases.len())).collect(),
         begun: 0,
-        live: HashMap::default(),
-        failing: restored.map(|event| ((event.address, event.site), None)).collect(),
+        since: vec![None; memory.lives.len() + segments.lives.len()],
+        ended: HashMap::default(),
         chosen: Vec::new(),
         figures: vec![None; phases.len() * count],
     };
-    walk.begin_of_log(snapshot, timeline);
-    let unit = |time_ns: u64| time_ns / UNIT_NS;
+    if timeline.since_ns > 0 {
+        for (lives, before) in [(memory, 0), (segments, memory.sites.len() as u32)] {
+            for (_, life) in lives.at_begin() {
+                let series = series.of_site(life.site + before);
+                series.for_each(|series| walk.sums[series].held += life.bytes as i64);
+            }
+        }
+    }
+    // All times of one unit are the same time.
+    let unit = |time_ns: u64| time_ns | UNIT;
     let mut ends: Vec<(u64, usize)> = (0..phases.len())
         .map(|phase| (unit(end_of(&phases[phase], snapshot, Some(timeline))), phase))
         .collect();
@@ -213,12 +262,12 @@ pub fn walk(snapshot: &Snapshot, timeline: &Timeline, series: &SeriesOfSites, ch
             }
         }
     };
-    let events = timeline.len() + timeline.segments.events.len();
+    let events = timeline.memory.len() + timeline.segments.len();
     let progress = Progress::over("following phases", events as u64, Unit::Of("events"));
-    for (nth, event) in timeline.all_events().enumerate() {
+    for (nth, step) in steps(timeline, lives).enumerate() {
         progress.tick(nth);
-        boundaries(&mut walk, Some(unit(event.time_ns)));
-        walk.event(&event);
+        boundaries(&mut walk, Some(unit(step.time_ns)));
+        walk.event(&step);
     }
     boundaries(&mut walk, None);
     Walked {
@@ -229,56 +278,6 @@ pub fn walk(snapshot: &Snapshot, timeline: &Timeline, series: &SeriesOfSites, ch
 }
 
 impl Walk<'_> {
-    /// What was held when the log begins: the final state without its events.
-    fn begin_of_log(&mut self, snapshot: &Snapshot, timeline: &Timeline) {
-        if timeline.since_ns == 0 {
-            return;
-        }
-        let sites = timeline.sites.iter().enumerate();
-        let numbers: HashMap<_, u32> = sites
-            .map(|(number, site)| {
-                let key = (site.stack, site.kind, site.device, site.domain.as_deref(), &*site.api);
-                (key, number as u32)
-            })
-            .collect();
-        // Memory that was freed after the end has its free in the log.
-        for allocation in &snapshot.allocations {
-            let key = (
-                allocation.stack,
-                allocation.kind,
-                allocation.device,
-                allocation.domain(),
-                allocation.api(),
-            );
-            if let Some(&site) = numbers.get(&key) {
-                self.series
-                    .of_site(site)
-                    .for_each(|series| self.sums[series].held += allocation.bytes as i64);
-            }
-        }
-        let of_memory = timeline.sites.len();
-        let segments = timeline.segments.sites.iter().enumerate();
-        let numbers: HashMap<_, usize> = segments
-            .map(|(number, site)| ((site.stack, site.kind, site.device, &*site.api), of_memory + number))
-            .collect();
-        for row in &snapshot.segments {
-            if let Some(&site) = numbers.get(&(row.stack, row.kind, row.device, row.api())) {
-                self.series
-                    .of_site(site as u32)
-                    .for_each(|series| self.sums[series].held += row.bytes as i64);
-            }
-        }
-        for event in timeline.all_events() {
-            let bytes = match event.op {
-                Op::Freed => event.bytes as i64,
-                Op::Allocated | Op::Restored => -(event.bytes as i64),
-            };
-            self.series
-                .of_site(event.site)
-                .for_each(|series| self.sums[series].held += bytes);
-        }
-    }
-
     /// The next phase begins.
     fn begin(&mut self, is_in_log: bool, is_chosen: bool) {
         let phase = self.begun;
@@ -322,66 +321,55 @@ impl Walk<'_> {
         }
     }
 
-    fn event(&mut self, event: &Event) {
-        let key = (event.address, event.site);
-        let bytes = event.bytes as i64;
-        let series = self.series.of_site(event.site);
-        match event.op {
-            Op::Allocated => {
-                let since = self.begun.checked_sub(1).map(|phase| Since {
-                    phase: phase as u32,
-                    chosen: self.chosen.len() as u32,
-                });
-                for series in series {
-                    let sum = &mut self.sums[series];
-                    sum.allocated.add(bytes, 1);
-                    sum.rises(bytes, self.begun);
-                }
-                self.appears(key, since, bytes);
+    fn event(&mut self, step: &Step) {
+        let bytes = step.bytes;
+        let series = self.series.of_site(step.site);
+        if step.op == Op::Freed {
+            let since = self.since[step.life];
+            for series in series {
+                let sum = &mut self.sums[series];
+                sum.freed.add(bytes, 1);
+                sum.held -= bytes;
             }
-            Op::Freed => {
-                let since = self.live.remove(&key);
-                self.failing.entry(key).and_modify(|last| *last = since);
-                for series in series {
-                    let sum = &mut self.sums[series];
-                    sum.freed.add(bytes, 1);
-                    sum.held -= bytes;
-                }
-                self.counts(key, since, -bytes, -1);
+            if step.is_segment {
+                self.ended.insert((step.address, step.site), since);
             }
-            Op::Restored => {
-                let since = self.failing.get(&key).copied().flatten();
-                for series in series {
-                    let sum = &mut self.sums[series];
-                    sum.freed.add(-bytes, -1);
-                    sum.rises(bytes, self.begun);
-                }
-                self.appears(key, since, bytes);
-            }
+            return self.counts(step.site, since, -bytes, -1);
         }
-    }
-
-    fn appears(&mut self, key: Key, since: Option<Since>, bytes: i64) {
-        if let Some(since) = since {
-            self.live.insert(key, since);
+        let is_new = step.op == Op::Allocated;
+        let since = match is_new {
+            true => self.begun.checked_sub(1).map(|phase| Since {
+                phase: phase as u32,
+                chosen: self.chosen.len() as u32,
+            }),
+            false => self.ended.get(&(step.address, step.site)).copied().flatten(),
+        };
+        for series in series {
+            let sum = &mut self.sums[series];
+            match is_new {
+                true => sum.allocated.add(bytes, 1),
+                false => sum.freed.add(-bytes, -1),
+            }
+            sum.rises(bytes, self.begun);
         }
-        self.counts(key, since, bytes, 1);
+        self.since[step.life] = since;
+        self.counts(step.site, since, bytes, 1);
     }
 
     /// Memory that was allocated then appears or disappears.
-    fn counts(&mut self, key: Key, since: Option<Since>, bytes: i64, count: i64) {
+    fn counts(&mut self, site: u32, since: Option<Since>, bytes: i64, count: i64) {
         let Some(since) = since else { return };
-        for series in self.series.of_site(key.1) {
+        for series in self.series.of_site(site) {
             self.by_phase[series].add(since.phase as usize, bytes, count);
         }
         let chosen = (since.chosen as usize).checked_sub(1);
         if let Some(sites) = chosen.and_then(|chosen| self.chosen.get_mut(chosen))
-            && self.series.is_held(key.1)
+            && self.series.is_held(site)
         {
-            let site = sites.entry(key.1).or_default();
-            site.add(bytes, count);
-            if site.count == 0 {
-                sites.remove(&key.1);
+            let live = sites.entry(site).or_default();
+            live.add(bytes, count);
+            if live.count == 0 {
+                sites.remove(&site);
             }
         }
     }

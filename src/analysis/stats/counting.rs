@@ -3,8 +3,10 @@
 use foldhash::HashMap;
 
 use super::{Bucket, LEFT_OUT, Rows, SECOND, Sums};
-use crate::timeline::live::Place as BlockPlace;
 use crate::timeline::{Event, Op};
+
+/// The class of a block's site ([`Rows::class_of`]), and its address.
+type BlockPlace = (u32, u64);
 
 /// Sums while events are counted.
 pub(super) struct Counts {
@@ -58,17 +60,6 @@ impl Counts {
         }
         self.lifetimes[bits(lifetime_ns)] += 1;
         self.sums.lifetimes.longest_ns = self.sums.lifetimes.longest_ns.max(lifetime_ns);
-    }
-
-    /// The free failed.
-    fn restored(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
-        let temporary = temporary.then_some(&mut self.sums.temporary);
-        for tally in std::iter::once(&mut self.sums.freed).chain(temporary) {
-            tally.bytes = tally.bytes.saturating_sub(bytes);
-            tally.count = tally.count.saturating_sub(1);
-        }
-        let bucket = &mut self.lifetimes[bits(lifetime_ns)];
-        *bucket = bucket.saturating_sub(1);
     }
 
     pub fn finish(mut self, from_ns: u64, lasted_ns: u64) -> Sums {
@@ -134,8 +125,6 @@ pub(super) struct Counting {
 struct LastFreed {
     row: u32,
     bytes: u64,
-    lifetime_ns: u64,
-    temporary: bool,
 }
 
 impl Counting {
@@ -160,10 +149,11 @@ impl Counting {
     }
 
     #[inline]
-    pub fn count(&mut self, event: &Event, place: BlockPlace, rows: &Rows) {
+    pub fn count(&mut self, event: &Event, rows: &Rows) {
         let row = rows.of_site[event.site as usize];
+        let place = (rows.class_of[event.site as usize], event.address);
         match event.op {
-            Op::Allocated => {
+            Op::Allocated | Op::Restored => {
                 // Also if the filter leaves it out: the thread did allocate.
                 if let Some(thread) = event.thread {
                     if let Some(before) = self.last_of_thread.insert(thread, place)
@@ -185,28 +175,10 @@ impl Counting {
             }
             Op::Freed => {
                 let temporary = self.last_blocks.remove(&place).is_some();
-                let (bytes, lifetime_ns) = (event.bytes, event.lifetime_ns);
-                let last = LastFreed {
-                    row,
-                    bytes,
-                    lifetime_ns,
-                    temporary,
-                };
-                self.freed.insert(place, last);
+                let bytes = event.bytes;
+                self.freed.insert(place, LastFreed { row, bytes });
                 for counts in self.counts(row, event.site, rows) {
-                    counts.freed(bytes, lifetime_ns, temporary);
-                }
-            }
-            Op::Restored => {
-                let Some(last) = self.freed.remove(&place) else { return };
-                if last.temporary
-                    && let Some(thread) = event.thread
-                    && self.last_of_thread.get(&thread) == Some(&place)
-                {
-                    self.last_blocks.insert(place, thread);
-                }
-                for counts in self.counts(row, event.site, rows) {
-                    counts.restored(last.bytes, last.lifetime_ns, last.temporary);
+                    counts.freed(bytes, event.lifetime_ns, temporary);
                 }
             }
         }

@@ -134,7 +134,7 @@ impl<'a> Gathered<'a> {
         };
         for (index, block) in snapshot.allocations.iter().enumerate() {
             let level = groups.level(&block, stacks);
-            if block.bytes == 0 || !matches!(level, Level::Held | Level::Cached) {
+            if block.bytes == 0 || !level.is_counted() {
                 continue;
             }
             let stack = stacks.get(block.stack);

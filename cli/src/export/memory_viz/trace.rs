@@ -9,10 +9,10 @@
 
 use std::collections::BTreeMap;
 
-use culeak::analysis::over_time::lives::{Layer, Life, Lives};
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::Snapshot;
-use culeak::timeline::{Op, Site, Timeline};
+use culeak::timeline::lives::{Life, Lives};
+use culeak::timeline::{Site, Timeline};
 use foldhash::HashMap;
 
 use super::DEVICES;
@@ -81,9 +81,9 @@ impl Traces {
             },
         };
         writer.begin();
-        for (nth, change) in lives.events.iter().enumerate() {
+        for (nth, change, _) in lives.changes() {
             if let Some(life) = change.life() {
-                writer.follow(life as u32, change.op(), timeline.at(nth).time_ns);
+                writer.follow(life as u32, change.is_free(), timeline.memory.time_ns(nth));
             }
         }
         let never = writer.waiting.values().filter(|waiting| !waiting.appeared);
@@ -158,7 +158,7 @@ impl Memories {
                 return Memory::No;
             }
             let known = life.row.and_then(|row| last.get(&row)).copied();
-            let carries = known.map_or(life.layer == Layer::Behind, |(_, carries)| carries);
+            let carries = known.map_or(life.behind, |(_, carries)| carries);
             let ordinal = own.or(known.and_then(|(ordinal, _)| ordinal));
             match site.kind {
                 kind if kind.place() == Place::Within => {
@@ -216,17 +216,14 @@ impl Writer<'_> {
     /// What is live at the begin of the log.
     fn begin(&mut self) {
         let lives = self.lives;
-        let before = || (0..lives.lives.len()).filter(|&life| lives.lives[life].from.is_none());
-        for life in before() {
+        for (life, &Life { address, .. }) in lives.at_begin() {
             if let Memory::Segment { size, .. } = self.memory.0[life] {
-                let address = lives.lives[life].address;
                 self.segments
                     .insert(address, (address.saturating_add(size), life as u32));
             }
         }
-        for life in before() {
+        for (life, of) in lives.at_begin() {
             if let Memory::Block { .. } = self.memory.0[life] {
-                let of = &lives.lives[life];
                 if self.covers(of) {
                     self.blocks.insert(of.address, life as u32);
                 } else {
@@ -236,11 +233,11 @@ impl Writer<'_> {
         }
     }
 
-    fn follow(&mut self, number: u32, op: Op, time_ns: u64) {
+    fn follow(&mut self, number: u32, is_free: bool, time_ns: u64) {
         let life = &self.lives.lives[number as usize];
-        match (self.memory.0[number as usize], op) {
+        match (self.memory.0[number as usize], is_free) {
             (Memory::No, _) => {}
-            (Memory::Block { .. }, Op::Freed) => {
+            (Memory::Block { .. }, true) => {
                 if self.blocks.get(&life.address) == Some(&number) {
                     self.end_block(number, time_ns);
                 } else if let Some(waiting) = self.waiting.get(&life.address).filter(|waiting| waiting.life == number) {
@@ -250,7 +247,7 @@ impl Writer<'_> {
             }
             (Memory::Block { .. }, _) if self.covers(life) => self.begin_block(number, time_ns),
             (Memory::Block { .. }, _) => self.wait(number, false),
-            (Memory::Segment { .. }, Op::Freed) => self.end_segment(number, time_ns),
+            (Memory::Segment { .. }, true) => self.end_segment(number, time_ns),
             (Memory::Segment { .. }, _) => self.begin_segment(number, time_ns),
         }
     }

@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use culeak::analysis::over_time::lives::{Life, Lives, Logged};
+use culeak::analysis::lives::{self, Logged};
 use culeak::analysis::site::CallStacks;
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
-use culeak::timeline::Op;
+use culeak::timeline::lives::{Life, Lives};
 
 use super::super::curve::POINTS;
 use super::{
@@ -42,7 +42,7 @@ impl Writer<'_> {
         wanted: &dyn Fn(Kind) -> bool,
     ) -> io::Result<()> {
         let stacks = CallStacks::of(snapshot);
-        let lives = Lives::of(snapshot, &logged.last, &logged.timeline, &stacks);
+        let lives = lives::of(snapshot, &logged.last, &logged.timeline, &stacks);
         let shown = |life: &Life| {
             let kind = lives.sites[life.site as usize].kind;
             wanted(kind) && has_bytes(kind)
@@ -165,16 +165,13 @@ fn counters(
     for counter in counters.values_mut() {
         counter.begin(logged.timeline.since_ns);
     }
-    for (nth, change) in lives.events.iter().enumerate() {
-        let Some(life) = change.life().map(|life| &lives.lives[life]) else {
-            continue;
-        };
+    for (nth, change, life) in lives.changes() {
         if let (true, Some(counter)) = (shown(life), counters.get_mut(&track_of(lives, life))) {
-            counter.bytes = match change.op() {
-                Op::Freed => counter.bytes.saturating_sub(life.bytes),
-                _ => counter.bytes.saturating_add(life.bytes),
+            counter.bytes = match change.is_free() {
+                true => counter.bytes.saturating_sub(life.bytes),
+                false => counter.bytes.saturating_add(life.bytes),
             };
-            counter.add(logged.timeline.at(nth).time_ns);
+            counter.add(logged.timeline.memory.time_ns(nth));
         }
     }
     let name = |(kind, device)| track_name(snapshot, device, kind);
@@ -233,7 +230,7 @@ fn blocks(
     shown: &dyn Fn(&Life) -> bool,
 ) -> Vec<(String, Vec<Slice>)> {
     let timeline = &logged.timeline;
-    let time = |event: u32| timeline.at(event as usize).time_ns;
+    let time = |event: u32| timeline.memory.time_ns(event as usize);
     let begin = |life: &Life| life.from.map_or(timeline.since_ns, time);
     let weight = |life: &Life| {
         let end = life.to.map_or(timeline.until_ns, time);

@@ -11,7 +11,7 @@ use super::super::window;
 use super::*;
 use crate::text::sample::MIB;
 use crate::text::timeline::{Running, SECOND, training_over_time};
-use culeak::analysis::over_time::lives::Logged;
+use culeak::analysis::lives::Logged;
 
 fn viz(snapshot: &Snapshot, logged: &Logged) -> Value {
     let timeline = Some(&logged.timeline);
