@@ -29,7 +29,8 @@
 //! nvml            the NVML functions that `usage` calls
 //! probe           queries in a child process, with a time limit
 //!
-//! text/           reports as text, for a terminal
+//! text/           the pages: each makes a document of what the analysis found
+//! document/       a document and its renderers: text, as wide as the terminal, and Markdown
 //! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
 //! pickle          Python's pickle format, for memory snapshots of PyTorch
 //! symbolize       names for code addresses
@@ -53,6 +54,7 @@ macro_rules! eprintln {
 
 mod args;
 mod commands;
+mod document;
 mod errors;
 mod escape;
 mod export;

@@ -1,11 +1,10 @@
-//! Reports, diffs, trends and verdicts as text: aligned, coloured, and with all recorded text escaped.
+//! The pages: reports, diffs, trends and verdicts as documents, and printing them.
 //!
-//! Renderers write styled text to any `Write`; `anstream` removes the styles where they are not wanted (a pipe,
-//! NO_COLOR). Deliberately absent: decisions on what to show, which the analysis makes.
+//! `anstream` removes the styles where they are not wanted (a pipe, NO_COLOR). Deliberately absent: decisions on what to
+//! show, which the analysis makes, and widths, which [`crate::document`] knows.
 
 pub mod categories;
 pub mod check;
-pub mod columns;
 pub mod diff;
 pub mod job;
 pub mod ledger;
@@ -21,11 +20,11 @@ pub mod tree;
 pub mod trend;
 pub mod units;
 pub mod why;
-pub mod wrap;
 
 use std::io::{self, Write};
 use std::{env, process};
 
+use crate::document::{columns, wrap};
 use crate::errors::Failure;
 use crate::{json, output};
 

@@ -6,7 +6,6 @@
 
 pub mod github;
 pub mod junit;
-pub mod markdown;
 pub mod sarif;
 
 use std::cell::RefCell;
@@ -19,11 +18,12 @@ use culeak::analysis::job::identity;
 use culeak::analysis::site::{CallStack, Fingerprint, Frame};
 use culeak::snapshot::Class;
 
+use crate::document::counted;
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::check::{allows_nothing, judges_only_classes, reason};
 use crate::text::parts;
-use crate::text::units::{self, plural};
+use crate::text::units;
 
 /// The folder that relative file names refer to.
 pub struct SourceRoot {
@@ -215,7 +215,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
 
 /// `40 graph-exec  Server::decode  server.cu:88`, and how it differs from the baseline.
 pub fn title_of_objects(of: &JudgedObjects) -> String {
-    let title = text::objects::title(&of.row).trim_start().to_owned();
+    let title = text::objects::title(&of.row);
     match (of.standing, of.known) {
         (Some(Standing::Grown), Some(known)) => format!("{title}, {} in the baseline", units::count(known)),
         (Some(Standing::New), _) => title + ", not in the baseline",
@@ -338,14 +338,14 @@ pub fn summary(verdict: &Verdict) -> String {
     let when: String = when.collect();
     let of_objects = (!verdict.limits.max_objects.is_empty()).then(|| {
         let prints: BTreeSet<Fingerprint> = verdict.objects.iter().map(|of| of.row.stack.site_fingerprint).collect();
-        let sites = plural(prints.len() as u64, "call site", "call sites");
+        let sites = counted(prints.len(), "call site");
         format!("{}{when} at {sites}", text::check::judged_objects(verdict))
     });
     let of_memory = (!verdict.judges_only_objects()).then(|| {
         format!(
             "{} {word}{when} at {}",
             parts::tally_about(verdict.judged, verdict.judged_estimated),
-            plural(verdict.rows.len() as u64, "call site", "call sites")
+            counted(verdict.rows.len(), "call site")
         )
     });
     let both: Vec<String> = of_memory.into_iter().chain(of_objects).collect();

@@ -228,7 +228,7 @@ fn write_to_destination(
 ) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, loaded, &mut out));
+        let code = crate::document::columns::fitting(io::stderr(), || write(args, rules, recordings, loaded, &mut out));
         let code = code.and_then(|code| out.flush().map(|()| code));
         return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
@@ -357,14 +357,12 @@ fn write(
                 ..Options::default()
             };
             let report = Report::of(&item.snapshot, &options);
-            text::wrap::lines(out, |out| {
-                text::report::write(&report, text::report::Extent::default(), out)
-            })?;
+            text::report::page(&report, text::report::Extent::default()).text(out)?;
         }
         if args.check {
             let verdict = process.judged().verdict(rules);
             if !one_document {
-                text::wrap::lines(out, |out| text::check::write(&verdict, &item.source, out))?;
+                text::check::page(&verdict, &item.source).text(out)?;
             }
             outcomes.push(verdict.outcome);
         }

@@ -14,6 +14,7 @@ use culeak::analysis::report::{By, Sort};
 use culeak::kind::Kind;
 use culeak::point::Point;
 
+use crate::document;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
@@ -147,7 +148,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     } else if args.json {
         text::print_json(&diff)?;
     } else {
-        text::print_lines(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
+        document::print(|| text::diff::page(&diff, args.stacks || args.full_stacks, args.full_stacks))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -194,9 +195,9 @@ fn print_tree(args: &DiffArgs, options: &Options, before: &Loaded, after: &Loade
         all: args.all,
     };
     let (tree, frames) = Tree::of_difference(&old, &new, |frame| names::frame(frame, detail), &limits);
-    text::print_lines(|out| {
-        text::diff::write_around(diff, RowStack::Callers, out, |out| {
-            text::tree::write_difference(&frames, &tree, detail, out)
+    document::print(|| {
+        text::diff::page_around(diff, RowStack::Callers, |page| {
+            text::tree::write_difference(&frames, &tree, detail, page);
         })
     })
 }

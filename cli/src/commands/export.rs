@@ -16,6 +16,7 @@ use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
+use crate::document::Document;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
 #[cfg(feature = "parquet")]
@@ -384,13 +385,9 @@ fn print_suppressed(items: &[Loaded], options: &profile::Options, of_objects: bo
                 rule.objects = std::mem::take(&mut rule.suppressed).count;
             }
         }
-        let _ = parts::suppressions(
-            memory,
-            objects,
-            &rules,
-            item.snapshot.sampling.is_some(),
-            &mut anstream::stderr(),
-        );
+        let mut page = Document::default();
+        parts::suppressions(memory, objects, &rules, item.snapshot.sampling.is_some(), &mut page);
+        let _ = page.text(&mut anstream::stderr());
     }
 }
 

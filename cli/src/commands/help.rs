@@ -8,10 +8,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::document::{columns, wrap};
 use crate::errors::Failure;
+use crate::text;
 use crate::text::markdown;
 use crate::text::parts::{BOLD, Styled};
-use crate::text::{self, columns};
 
 /// Show the options of a command, or a guide: `culeak help` lists the guides
 #[derive(Debug, Args)]
@@ -175,7 +176,7 @@ fn write_list(out: &mut dyn Write) -> io::Result<()> {
         writeln!(
             out,
             "{}",
-            text::wrap::wrapped(&line, columns::available().unwrap_or(usize::MAX))
+            wrap::wrapped(&line, columns::available().unwrap_or(usize::MAX))
         )?;
     }
     Ok(())

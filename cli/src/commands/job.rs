@@ -8,6 +8,7 @@ use culeak::analysis::job::{Job, JobReport, Options};
 use culeak::analysis::report;
 
 use super::report::{Inputs, ReportArgs, Rules};
+use crate::document;
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
 use crate::load::many::{self, How};
@@ -66,7 +67,7 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs) -> Result<ExitC
     match (&args.html, args.json) {
         (Some(path), _) => output::create(path, args.overwrite, |out| html::write_job(&job, &values, out))?,
         (None, true) => text::print_json(&job)?,
-        (None, false) => text::print_lines(|out| text::job::write(&job, options.top, out))?,
+        (None, false) => document::print(|| text::job::page(&job, options.top))?,
     }
     let all_read = inputs.unreadable == 0 && job.unreadable.is_empty();
     Ok(ExitCode::from(if all_read { 0 } else { USAGE }))

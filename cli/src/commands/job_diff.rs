@@ -9,6 +9,7 @@ use culeak::analysis::job::sites::Sites;
 use culeak::analysis::report;
 
 use super::diff::DiffArgs;
+use crate::document;
 use crate::errors::{Failure, USAGE};
 use crate::load::many::{self, How};
 use crate::load::{self, Found};
@@ -81,7 +82,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
     }
     match args.json {
         true => text::print_json(&diff)?,
-        false => text::print_lines(|out| text::job::diff::write(&diff, options.top, out))?,
+        false => document::print(|| text::job::diff::page(&diff, options.top))?,
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }

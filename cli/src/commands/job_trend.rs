@@ -6,6 +6,7 @@ use culeak::analysis::job::trend::{Job, Options};
 use culeak::analysis::trend::{self, Summary, Trend};
 
 use super::trend::{Judgement, TrendArgs};
+use crate::document;
 use crate::errors::Failure;
 use crate::progress::{Progress, Unit};
 use crate::text;
@@ -51,7 +52,7 @@ pub fn execute(
     });
     match args.json {
         true => text::print_json(&trend)?,
-        false => text::print_lines(|out| text::job::trend::write(&trend, out))?,
+        false => document::print(|| text::job::trend::page(&trend))?,
     }
     judgement.verdict(args, unreadable).map(ExitCode::from)
 }

@@ -8,6 +8,7 @@ use culeak::analysis::job::why::{Job, Options};
 use culeak::analysis::why::{self, Unanswered, Why};
 
 use super::why::{WhyArgs, failure, load_place};
+use crate::document;
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
 use crate::options::categories::CategoryArgs;
@@ -87,7 +88,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Resu
     );
     match args.json {
         true => text::print_json(&answer)?,
-        false => text::print_lines(|out| text::job::why::write(&answer, out))?,
+        false => document::print(|| text::job::why::page(&answer))?,
     }
     Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
 }

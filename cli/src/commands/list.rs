@@ -15,11 +15,12 @@ use culeak::snapshot::Snapshot;
 use nix::unistd::geteuid;
 use serde::Serialize;
 
+use crate::document::columns;
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::load;
 use crate::text::parts::{BOLD, DIM, Styled};
-use crate::text::{self, columns, units};
+use crate::text::{self, units};
 
 /// A process that maps the CUDA driver or a recording.
 struct Found {

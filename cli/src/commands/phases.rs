@@ -80,8 +80,8 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
                     writeln!(out, "{gap}== {} ==", Escaped(source))?;
                 }
                 match &options.name {
-                    None => text::phases::write(phases, top, out)?,
-                    Some(_) => text::phases::write_chosen(phases, top, out)?,
+                    None => text::phases::page(phases, top).text(out)?,
+                    Some(_) => text::phases::page_of_chosen(phases, top).text(out)?,
                 }
             }
             Ok(())

@@ -18,6 +18,7 @@ use culeak::kind::Kind;
 use culeak::point::Point;
 use serde::ser::{SerializeSeq, Serializer};
 
+use crate::document::Document;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::export::flamegraph;
@@ -455,7 +456,7 @@ fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
         all_losses: args.losses,
         objects: args.objects || only_objects(&args.filter.kind),
     };
-    text::report::write(&report, extent, out)
+    text::report::page(&report, extent).text(out)
 }
 
 /// How frames are named in trees, with lines, and in flame graphs.
@@ -474,14 +475,21 @@ fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
         min_bytes: options.min_bytes,
         all: true,
     };
-    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args, true), out)?;
+    let mut page = Document::default();
+    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args, true), &mut page);
     if let Some(filter) = &profile.filter {
-        writeln!(out, "filter: {}", text::parts::filter(filter, 0))?;
+        page.line(format!("filter: {}", text::parts::filter(filter, 0)));
     }
     let sampling = item.snapshot.sampling;
-    text::parts::suppressions(profile.suppressed, 0, &profile.suppressions, sampling.is_some(), out)?;
-    let warning = sampling.map(|sampling| estimate::sampled("of this recording", sampling));
-    text::parts::warnings(out, warning.as_slice())
+    text::parts::suppressions(
+        profile.suppressed,
+        0,
+        &profile.suppressions,
+        sampling.is_some(),
+        &mut page,
+    );
+    page.warnings(sampling.map(|sampling| estimate::sampled("of this recording", sampling)));
+    page.text(out)
 }
 
 fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<ExitCode, Failure> {

@@ -9,6 +9,7 @@ use culeak::analysis::stats::{Options, Sort, Stats};
 use culeak::point::Point;
 
 use crate::commands::report::FilterArgs;
+use crate::document;
 use crate::errors::Failure;
 use crate::load::timeline::{WithTimeline, one_with_timeline, time_of};
 use crate::options::categories::CategoryArgs;
@@ -88,7 +89,7 @@ pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
         .map_err(|unknown| Failure::new(format!("{}: {unknown}", item.source)))?;
     match args.json {
         true => text::print_json(&stats)?,
-        false => text::print_lines(|out| text::stats::write(&stats, args.full_stacks, out))?,
+        false => document::print(|| text::stats::page(&stats, args.full_stacks))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -129,7 +129,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
                 if nth > 0 {
                     writeln!(out)?;
                 }
-                text::trend::write(trend, out)?;
+                text::trend::page(trend).text(out)?;
             }
             Ok(())
         })?;

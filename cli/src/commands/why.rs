@@ -11,6 +11,7 @@ use culeak::analysis::why::{Options, Selector, Unanswered, Why};
 use culeak::snapshot::Class;
 
 use crate::commands::report::FilterArgs;
+use crate::document;
 use crate::errors::Failure;
 use crate::load::holders::{self, Wanted};
 use crate::load::{self, Loaded, Place};
@@ -137,7 +138,7 @@ fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
     match &args.html {
         Some(path) => output::create(path, args.overwrite, |out| html::write_why(&why, out))?,
         None if args.json => text::print_json(&why)?,
-        None => text::print_lines(|out| text::why::write(&why, out))?,
+        None => document::print(|| text::why::page(&why))?,
     }
     Ok(ExitCode::SUCCESS)
 }

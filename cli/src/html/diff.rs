@@ -16,6 +16,7 @@ use super::page::{self, Parts};
 use super::report::number_of;
 use super::rows::estimated;
 use super::stacks::Stacks;
+use crate::document::Document;
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::diff::RowStack;
@@ -59,7 +60,7 @@ pub fn write(
     let diff = Diff::of(before, after, options);
     let mut data = Data::new();
     data.full_stacks = full_stacks;
-    let shown = as_text(before, after, options, full_stacks)?;
+    let shown = as_text(before, after, options, full_stacks);
     let sites = graph(&mut data, before, after, options, full_stacks);
     rows(&mut data, &diff.rows, &sites, options.by);
     let content = Page {
@@ -73,7 +74,7 @@ pub fn write(
             .chain(diff.warnings.iter().map(|text| Escaped(text).to_string()))
             .collect(),
         totals: text::diff::totals(&diff),
-        objects: objects(&diff)?,
+        objects: objects(&diff),
         losses: [before, after].map(|snapshot| {
             let options = report::Options {
                 by: By::Kind,
@@ -87,34 +88,30 @@ pub fn write(
     page::write(Parts::Graph, &title, &shown, data, &content, out)
 }
 
-fn objects(diff: &Diff) -> io::Result<Vec<String>> {
-    let mut lines = Vec::new();
+fn objects(diff: &Diff) -> Vec<String> {
+    let mut page = Document::default();
     if let Some(changes) = &diff.objects {
-        let out = &mut anstream::StripStream::new(&mut lines);
-        text::objects::write_changes(changes, true, RowStack::Callers, out)?;
+        text::objects::write_changes(changes, true, RowStack::Callers, &mut page);
     }
     let mut joined: Vec<String> = Vec::new();
-    let lines = String::from_utf8_lossy(&lines);
-    for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    let lines = page.plain_lines();
+    for line in lines.iter().map(|line| line.trim()).filter(|line| !line.is_empty()) {
         match joined.last_mut() {
             // The callers of the row above.
             Some(row) if line.starts_with("from ") => *row += &format!(", {line}"),
             _ => joined.push(line.to_owned()),
         }
     }
-    Ok(joined)
+    joined
 }
 
 /// The text for browsers without scripts: the largest changes.
-fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: bool) -> io::Result<String> {
+fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: bool) -> String {
     let few = Options {
         top: Some(options.top.unwrap_or(usize::MAX).min(20)),
         ..options.clone()
     };
-    let mut shown = Vec::new();
-    let diff = Diff::of(before, after, &few);
-    text::diff::write(&diff, true, full_stacks, &mut anstream::StripStream::new(&mut shown))?;
-    Ok(String::from_utf8_lossy(&shown).into_owned())
+    text::diff::page(&Diff::of(before, after, &few), true, full_stacks).plain()
 }
 
 /// Finds the stacks of a row: one by its fingerprint, or all of a call site.

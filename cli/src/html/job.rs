@@ -74,9 +74,7 @@ struct Row {
 
 /// Writes the whole page. `values`: of each call site the bytes of each process, in the order of the report.
 pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::Result<()> {
-    let mut plain = Vec::new();
-    as_text(job, &mut plain)?;
-    let plain = String::from_utf8_lossy(&plain);
+    let plain = as_text(job);
     let with_values = values.len().min(VALUES / job.processes.len().max(1));
     let mut data = Data::new();
     columns(&mut data, job, &values[..with_values]);
@@ -127,13 +125,12 @@ pub fn write(job: &JobReport, values: &[Vec<u64>], out: &mut dyn Write) -> io::R
     page::write(Parts::Job, &title, &plain, data, &content, out)
 }
 
-fn as_text(job: &JobReport, out: &mut Vec<u8>) -> io::Result<()> {
+fn as_text(job: &JobReport) -> String {
     let shown = JobReport {
         sites: job.sites.iter().take(ROWS_IN_TEXT).cloned().collect(),
         ..job.clone()
     };
-    let mut out = anstream::StripStream::new(out);
-    text::job::write(&shown, Some(ROWS_IN_TEXT), &mut out)
+    text::job::page(&shown, Some(ROWS_IN_TEXT)).plain()
 }
 
 fn columns(data: &mut Data, job: &JobReport, values: &[Vec<u64>]) {

@@ -15,6 +15,7 @@ use super::data::Data;
 use super::page::{self, Parts};
 use super::stacks::{Stack, Stacks};
 use super::{ledger, rows, timeline, why};
+use crate::document::Document;
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
@@ -140,7 +141,7 @@ fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Res
         full_stacks,
         ..Extent::default()
     };
-    text::report::write(report, extent, &mut anstream::StripStream::new(&mut *out))?;
+    out.write_all(text::report::page(report, extent).plain().as_bytes())?;
     (report.hidden, report.hidden_rows, report.cut) = (hidden, hidden_rows, cut);
     report.rows.extend(rest);
     writeln!(out)
@@ -163,7 +164,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let objects: Vec<(String, usize)> = sites
         .map(|row| {
             let stack = stacks.add_call_stack(data, &row.stack, full);
-            (text::objects::title(row).trim_start().to_owned(), stack)
+            (text::objects::title(row), stack)
         })
         .collect();
     let hidden_objects = report.objects.hidden_rows + report.objects.rows.len() - objects.len();
@@ -185,18 +186,15 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         text,
         stack: places[stack],
     };
-    let mut headline = Vec::new();
-    text::report::headline(&report, &mut anstream::StripStream::new(&mut headline))?;
-    let mut suppressed = Vec::new();
-    let out = &mut anstream::StripStream::new(&mut suppressed);
+    let mut suppressed = Document::default();
+    let (objects_too, is_sampled) = (report.suppressed_objects, report.sampling.is_some());
     parts::suppressions(
         report.suppressed,
-        report.suppressed_objects,
+        objects_too,
         &report.suppressions,
-        report.sampling.is_some(),
-        out,
-    )?;
-    let suppressed = String::from_utf8_lossy(&suppressed);
+        is_sampled,
+        &mut suppressed,
+    );
     // The filter is shown among the warnings, at the top.
     let filter = report
         .filter
@@ -208,7 +206,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     Ok(Process {
         source: Escaped(&item.options.source).to_string(),
         process: parts::process(&report.process),
-        headline: String::from_utf8_lossy(&headline).trim().to_owned(),
+        headline: text::report::headline(&report).plain().trim().to_owned(),
         finished: report.finished,
         trigger: trigger.map(moved),
         warnings: filter.chain(warnings).collect(),
@@ -227,7 +225,11 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         is_code: matches!(report.by, By::Site | By::Stack),
         hidden_rows: report.hidden_rows,
         hidden: report.hidden,
-        suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
+        suppressed: suppressed
+            .plain_lines()
+            .iter()
+            .map(|line| line.trim().to_owned())
+            .collect(),
         totals: sums::totals(&report, true),
         failed: failed.into_iter().map(moved).collect(),
         object_kinds,

@@ -68,10 +68,9 @@ struct Site<'t> {
 pub fn write(trends: &[Trend], by: By, out: &mut dyn Write) -> io::Result<()> {
     let mut data = Data::new();
     let mut shown = Vec::new();
-    let mut plain = Vec::new();
+    let mut plain = String::new();
     for (number, trend) in trends.iter().enumerate() {
-        text::trend::write(trend, &mut anstream::StripStream::new(&mut plain))?;
-        writeln!(plain)?;
+        plain += &(text::trend::page(trend).plain() + "\n");
         columns(&mut data, number, trend);
         shown.push(of(trend, by)?);
     }
@@ -83,7 +82,6 @@ pub fn write(trends: &[Trend], by: By, out: &mut dyn Write) -> io::Result<()> {
         what: "trend",
         trends: shown,
     };
-    let plain = String::from_utf8_lossy(&plain);
     page::write(Parts::Charts, &title, &plain, data, &content, out)
 }
 
@@ -105,8 +103,6 @@ fn columns(data: &mut Data, number: usize, trend: &Trend) {
 }
 
 fn of(trend: &Trend, by: By) -> io::Result<Shown<'_>> {
-    let mut headline = Vec::new();
-    text::trend::headline(trend, &mut anstream::StripStream::new(&mut headline))?;
     let devices = trend.devices.iter();
     let points = trend.points.iter().map(|point| Point {
         x: point.x,
@@ -114,7 +110,7 @@ fn of(trend: &Trend, by: By) -> io::Result<Shown<'_>> {
     });
     Ok(Shown {
         program: Escaped(&trend.program.to_string()).to_string(),
-        headline: String::from_utf8_lossy(&headline).lines().map(str::to_owned).collect(),
+        headline: text::trend::headline(trend).plain_lines(),
         growing: trend.is_growing(),
         by: by.name(),
         against: trend.against,

@@ -80,9 +80,7 @@ fn escaped(text: &str) -> String {
 
 /// Writes the whole page.
 pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
-    let mut plain = Vec::new();
-    text::why::write(why, &mut anstream::StripStream::new(&mut plain))?;
-    let plain = String::from_utf8_lossy(&plain);
+    let plain = text::why::page(why).plain();
     let holders = why.origins.iter().map(|origin| Holder {
         text: escaped(&origin.text()) + &text::why::frees(origin),
         class: origin.class.name(),

@@ -32,7 +32,8 @@ use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 use super::rows::Row;
 use super::state::{Page, State};
-use crate::text::{columns, units};
+use crate::document::columns;
+use crate::text::units;
 
 /// The smallest terminal that has room for rows with numbers.
 const LEAST: (u16, u16) = (40, 10);
@@ -162,7 +163,7 @@ fn panel(
 
 /// The text in lines of at most this width, broken between words.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let lines = crate::text::wrap::wrapped(text, width.max(8));
+    let lines = crate::document::wrap::wrapped(text, width.max(8));
     lines.lines().map(str::to_owned).collect()
 }
 

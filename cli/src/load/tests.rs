@@ -285,12 +285,12 @@ proptest! {
         }
         if let Ok(snapshot) = load(json.to_string().as_bytes()) {
             let report = culeak::analysis::report::Report::of(&snapshot, &culeak::analysis::report::Options::default());
-            crate::text::report::write(&report, crate::text::report::Extent::ALL, &mut std::io::sink())?;
+            crate::text::report::page(&report, crate::text::report::Extent::ALL).text(&mut std::io::sink())?;
             let other = leaky();
             let diff = culeak::analysis::diff::Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default());
-            crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;
+            crate::text::diff::page(&diff, true, true).text(&mut std::io::sink())?;
             let verdict = culeak::analysis::check::verdict(&snapshot, &culeak::analysis::check::Rules::default());
-            crate::text::check::write(&verdict, "x", &mut std::io::sink())?;
+            crate::text::check::page(&verdict, "x").text(&mut std::io::sink())?;
         }
     }
 }

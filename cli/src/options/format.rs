@@ -33,16 +33,10 @@ pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, 
             [(_, one)] => text::write_json(one, out),
             several => text::write_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>(), out),
         },
-        Format::Text if verdicts.len() > 1 => text::check::write_many(verdicts, out),
-        Format::Text => {
-            for (source, verdict) in verdicts {
-                text::check::write(verdict, source, out)?;
-            }
-            Ok(())
-        }
+        Format::Text => text::check::page_of(verdicts).text(out),
         Format::Junit => verdict::junit::write(verdicts, out),
         Format::Sarif => text::write_json(&verdict::sarif::log(verdicts, &root()), out),
         Format::Github => verdict::github::write(verdicts, &root(), out),
-        Format::Markdown => verdict::markdown::write(verdicts, out),
+        Format::Markdown => text::check::page_of(verdicts).markdown(out),
     }
 }

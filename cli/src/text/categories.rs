@@ -1,17 +1,13 @@
 //! The rules that decided the categories of a report, with the memory of each.
 
-use std::io::{self, Write};
-
 use culeak::analysis::categories::{BUILT_IN_NAME, CategoryTotal, Decided};
 use culeak::analysis::tally::Tally;
 
-use super::parts::{self, DIM, Styled};
-use super::{columns, units};
-use crate::escape::Escaped;
+use crate::document::{Cell, Document, Rows, bold, dim};
 
-/// Writes one line per rule that decided memory, grouped by category, the memory that no rule matched, and the user's rules
-/// that matched nothing.
-pub fn write(totals: &[CategoryTotal], out: &mut dyn Write) -> io::Result<()> {
+/// One line per rule that decided memory, grouped by category, the memory that no rule matched, and the user's rules that
+/// matched nothing.
+pub fn write(totals: &[CategoryTotal], page: &mut Document) {
     let mut lines: Vec<(Tally, String)> = Vec::new();
     for total in totals {
         let mut used: Vec<&Decided> = total.rules.iter().filter(|rule| rule.memory.count > 0).collect();
@@ -27,26 +23,23 @@ pub fn write(totals: &[CategoryTotal], out: &mut dyn Write) -> io::Result<()> {
         }
     }
     if lines.is_empty() {
-        return Ok(());
+        return;
     }
-    writeln!(out, "{}", Styled(parts::BOLD, "by rule"))?;
-    let sizes: Vec<String> = lines.iter().map(|(memory, _)| units::bytes(memory.bytes)).collect();
-    let width = sizes.iter().map(|size| columns::width(size)).max().unwrap_or(0);
-    for ((_, rule), size) in lines.iter().zip(sizes) {
-        writeln!(out, "  {size:>width$}  {rule}")?;
+    page.line(bold("by rule"));
+    let rows = Rows::of(lines)
+        .bare()
+        .column("bytes", |(memory, _)| Cell::Size(memory.bytes));
+    page.table(rows.column("rule", |(_, rule)| rule.clone()));
+    let rules = totals.iter().flat_map(|total| &total.rules);
+    for rule in rules.filter(|rule| rule.memory.count == 0) {
+        page.item(dim(format!("never matched: {}", name(rule))));
     }
-    let unused = totals.iter().flat_map(|total| &total.rules);
-    for rule in unused.filter(|rule| rule.memory.count == 0) {
-        writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(rule))))?;
-    }
-    Ok(())
 }
 
 /// The rule, and where it is written.
 fn name(rule: &Decided) -> String {
-    let text = Escaped(&rule.rule);
     match rule.source.as_str() {
-        BUILT_IN_NAME => format!("{text} ({BUILT_IN_NAME})"),
-        source => format!("{text} ({}:{})", Escaped(source), rule.line),
+        BUILT_IN_NAME => format!("{} ({BUILT_IN_NAME})", rule.rule),
+        source => format!("{} ({source}:{})", rule.rule, rule.line),
     }
 }

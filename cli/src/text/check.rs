@@ -1,7 +1,6 @@
-//! A verdict as text: passed or failed, the reasons, the failing call sites, and the next command.
+//! A verdict: passed or failed, the reasons, the failing call sites, and the next command.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{self, Write};
 
 use culeak::analysis::boundaries::Boundary;
 use culeak::analysis::check::{Breach, FailOn, Ignored, Limits, Outcome, Tolerance, Verdict};
@@ -11,10 +10,9 @@ use culeak::analysis::report::{Tally, shell_word};
 use culeak::point::Point;
 use culeak::snapshot::Class;
 
-use super::objects;
-use super::parts::{self, BAD, DIM, GOOD, Styled, WARN};
-use super::report::{RankedLine, write_ranking};
-use super::units::{self, plural};
+use super::report::{judged, ranked};
+use super::{objects, parts, units};
+use crate::document::{BAD, Document, GOOD, Text, WARN, counted, estimate, styled};
 use crate::escape::Escaped;
 
 /// Call sites listed in a verdict; the report has all.
@@ -38,80 +36,77 @@ pub fn result(outcome: Outcome) -> &'static str {
     }
 }
 
-fn styled(outcome: Outcome) -> Styled<String> {
+/// `failed:`, in its style.
+fn outcome(outcome: Outcome) -> Text {
     let style = match outcome {
         Outcome::Passed => GOOD,
         Outcome::Failed => BAD,
         Outcome::NoVerdict => WARN,
     };
-    Styled(style, format!("{}:", result(outcome)))
+    styled(style, format!("{}:", result(outcome)))
 }
 
-/// Writes the verdicts of several processes: how many failed and which, how many have none, then the verdicts; of many, those of the
-/// first that did not pass.
-pub fn write_many(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+/// The verdict of one process, or of several: how many failed and which, how many have none, then the verdicts; of many, those of
+/// the first that did not pass. Each has the input as the user named it.
+pub fn page_of(verdicts: &[(&str, Verdict)]) -> Document {
+    if let [(source, verdict)] = verdicts {
+        return page(verdict, source);
+    }
+    let mut page = Document::default();
     let with = |outcome: Outcome| verdicts.iter().filter(move |(_, verdict)| verdict.outcome == outcome);
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
     let is_estimate = verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some());
-    let judged = format!("{}{judged}", if is_estimate { "≈ " } else { "" });
-    let processes = plural(verdicts.len() as u64, "process", "processes");
-    let few = verdicts.len() <= EACH;
+    let about = if is_estimate { "≈ " } else { "" };
+    let processes = counted(verdicts.len(), "process");
     let not_passed = [Outcome::Failed, Outcome::NoVerdict].map(|outcome| (outcome, with(outcome).collect::<Vec<_>>()));
     let not_passed: Vec<_> = not_passed.into_iter().filter(|(_, of)| !of.is_empty()).collect();
     if not_passed.is_empty() {
-        writeln!(out, "{} all of {processes}, with {judged}", styled(Outcome::Passed))?;
+        page.heading(outcome(Outcome::Passed) + format!(" all of {processes}, with {about}{judged}"));
     }
-    for (nth, (outcome, of)) in not_passed.iter().enumerate() {
+    for (nth, (result, of)) in not_passed.iter().enumerate() {
         let count = units::count(of.len() as u64);
         let sum = if nth == 0 {
-            format!(", with {judged} in all")
+            format!(", with {about}{judged} in all")
         } else {
             String::new()
         };
-        writeln!(out, "{} {count} of {processes}{sum}", styled(*outcome))?;
+        page.heading(outcome(*result) + format!(" {count} of {processes}{sum}"));
     }
+    let few = verdicts.len() <= EACH;
     if let (false, Some((_, verdict))) = (few, verdicts.first()) {
-        write_config(verdict, out)?;
-        warnings_of_passed(verdicts, out)?;
+        config(verdict, &mut page);
+        page.warnings(warnings_of_passed(verdicts));
     }
     for (outcome, of) in &not_passed {
-        writeln!(out, "  {}: {}", result(*outcome), Escaped(&names(of, verdicts)))?;
+        page.item(format!("{}: {}", result(*outcome), names(of, verdicts)));
     }
-    if few {
-        return each(verdicts.iter(), out);
+    let listed: Vec<_> = match few {
+        true => verdicts.iter().collect(),
+        false => not_passed.iter().flat_map(|(_, of)| of.iter().copied()).collect(),
+    };
+    let shown = if few {
+        listed.len()
+    } else {
+        listed.len().min(FAILED_SHOWN)
+    };
+    for (source, verdict) in &listed[..shown] {
+        page.heading(format!("== {source} =="));
+        page.append(self::page(verdict, source));
     }
-    let listed = not_passed.iter().flat_map(|(_, of)| of.iter().copied());
-    each(listed.clone().take(FAILED_SHOWN), out)?;
-    let hidden = listed.count().saturating_sub(FAILED_SHOWN);
-    if hidden > 0 {
-        let more = format!(
-            "… and {} more that did not pass; --json has all",
-            units::count(hidden as u64)
-        );
-        writeln!(out, "{}", Styled(DIM, more))?;
-    }
-    Ok(())
+    page.more_at(0, listed.len() - shown, "process", " that did not pass; --json has all");
+    page
 }
 
 /// The file that limits come from.
-fn write_config(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
-    match &verdict.config {
-        Some(file) => writeln!(out, "  limits from {}", Escaped(file)),
-        None => Ok(()),
-    }
-}
-
-/// Verdicts one after the other, each with its input and rank.
-fn each<'v, 'a: 'v>(verdicts: impl Iterator<Item = &'v (&'v str, Verdict<'a>)>, out: &mut dyn Write) -> io::Result<()> {
-    for (source, verdict) in verdicts {
-        writeln!(out, "== {} ==", Escaped(source))?;
-        write(verdict, source, out)?;
-    }
-    Ok(())
+fn config(verdict: &Verdict, page: &mut Document) {
+    verdict
+        .config
+        .iter()
+        .for_each(|file| page.item(format!("limits from {file}")));
 }
 
 /// The different warnings of verdicts that are not printed because they passed, those of most processes first.
-fn warnings_of_passed(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+fn warnings_of_passed(verdicts: &[(&str, Verdict)]) -> Vec<String> {
     let passed = verdicts.iter().filter(|(_, verdict)| verdict.passed());
     let mut different: BTreeMap<&str, u64> = BTreeMap::new();
     for warning in passed.flat_map(|(_, verdict)| &verdict.warnings) {
@@ -120,16 +115,18 @@ fn warnings_of_passed(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::
     let mut different: Vec<(&str, u64)> = different.into_iter().collect();
     different.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let shown = different.iter().take(WARNINGS_SHOWN).map(|(warning, count)| {
-        let processes = plural(*count, "process that passed", "processes that passed");
+        let processes = units::plural(*count, "process that passed", "processes that passed");
         format!("{warning} ({processes})")
     });
     let mut shown: Vec<String> = shown.collect();
-    let hidden = different.len().saturating_sub(WARNINGS_SHOWN) as u64;
+    let hidden = different.len().saturating_sub(WARNINGS_SHOWN);
     if hidden > 0 {
-        let more = plural(hidden, "other warning", "other warnings");
-        shown.push(format!("{more} of processes that passed; --json has all"));
+        shown.push(format!(
+            "{} of processes that passed; --json has all",
+            counted(hidden, "other warning")
+        ));
     }
-    parts::warnings(out, &shown)
+    shown
 }
 
 /// `ranks 3, 8-15`, or the inputs if not each process that was judged has its own rank.
@@ -150,12 +147,12 @@ fn names(failed: &[&(&str, Verdict)], all: &[(&str, Verdict)]) -> String {
     }
 }
 
-/// Writes the verdict. `source`: the input as the user named it.
-pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
+/// The verdict. `source`: the input as the user named it.
+pub fn page(verdict: &Verdict, source: &str) -> Document {
+    let mut page = Document::default();
     let word = if verdict.finished { "leaked" } else { "held" };
     let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
-    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
-    let when: String = when.collect();
+    let when = when(verdict);
     let sentence = match &verdict.boundary {
         _ if judges_only_classes(verdict) => by_class(verdict, word),
         Some(boundary) if boundary.previous_ns.is_some() => same_as_last(verdict, &boundary.mark),
@@ -166,70 +163,79 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         }
         _ => format!("{judged} {word}{when}, {}", limits(verdict)),
     };
-    writeln!(out, "{} {sentence}", styled(verdict.outcome))?;
-    write_config(verdict, out)?;
-    if let Some(boundary) = &verdict.boundary {
-        write_boundary(boundary, out)?;
-    }
-    for unseen in &verdict.unseen {
-        writeln!(out, "  {}", Escaped(&unseen.sentence()))?;
-    }
+    page.heading(outcome(verdict.outcome) + format!(" {sentence}"));
+    config(verdict, &mut page);
+    verdict.boundary.iter().for_each(|at| boundary(at, &mut page));
+    verdict.unseen.iter().for_each(|unseen| page.item(unseen.sentence()));
     if verdict.outcome == Outcome::Failed {
-        // If nothing is allowed, the first line contains this reason.
-        let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
-        for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
-            writeln!(out, "  {}", Escaped(&reason(verdict, breach, word)))?;
-            if let Breach::Objects { kind, .. } = breach {
-                let rows = verdict.objects.iter().map(|of| &of.row);
-                let of_kind: Vec<_> = rows.filter(|row| row.kind == *kind).collect();
-                objects::write_lines(of_kind.into_iter(), SITES_SHOWN, out)?;
-            }
-        }
-        // If only objects have limits, no memory is judged.
-        let rows = if verdict.judges_only_objects() {
-            &[]
-        } else {
-            verdict.rows.as_slice()
-        };
-        let lines = rows.iter().take(SITES_SHOWN).map(RankedLine::of_judged);
-        write_ranking(&lines.collect::<Vec<_>>(), out)?;
-        let hidden = rows.len().saturating_sub(SITES_SHOWN) as u64;
-        if hidden > 0 {
-            let more = plural(hidden, "more call site", "more call sites");
-            writeln!(out, "  {}", Styled(DIM, format!("… and {more}")))?;
+        reasons(verdict, word, &mut page);
+    }
+    not_judged(verdict, &mut page);
+    let (objects, sampled) = (verdict.suppressed_objects, verdict.sampling.is_some());
+    parts::suppressions(verdict.suppressed, objects, &verdict.suppressions, sampled, &mut page);
+    page.warnings(&verdict.warnings);
+    if verdict.outcome == Outcome::Failed {
+        let to_blame = verdict.objects.iter().any(|of| of.to_blame);
+        let objects = if to_blame { " --objects" } else { "" };
+        page.next(format!("culeak report {}{objects}{}", shell_word(source), at(verdict)));
+    }
+    page
+}
+
+/// ` when the script ended`, or nothing.
+fn when(verdict: &Verdict) -> String {
+    verdict.when.iter().map(|when| format!(" {when}")).collect()
+}
+
+/// Why the verdict failed, and the rows.
+fn reasons(verdict: &Verdict, word: &str, page: &mut Document) {
+    // If nothing is allowed, the first line contains this reason.
+    let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
+    for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
+        page.item(reason(verdict, breach, word));
+        if let Breach::Objects { kind, .. } = breach {
+            let rows = verdict.objects.iter().map(|of| &of.row).filter(|row| row.kind == *kind);
+            let rows: Vec<_> = rows.collect();
+            rows.iter()
+                .take(SITES_SHOWN)
+                .for_each(|row| page.item(objects::title(row)));
+            page.more(rows.len().saturating_sub(SITES_SHOWN), "call site", " of objects");
         }
     }
+    // If only objects have limits, no memory is judged.
+    let rows = if verdict.judges_only_objects() {
+        &[]
+    } else {
+        verdict.rows.as_slice()
+    };
+    if !rows.is_empty() {
+        let shown = rows.iter().take(SITES_SHOWN).map(|of| (&of.row, judged(of)));
+        page.table(ranked(shown.collect()));
+    }
+    page.more(rows.len().saturating_sub(SITES_SHOWN), "call site", "");
+}
+
+fn not_judged(verdict: &Verdict, page: &mut Document) {
     if verdict.ignored.count > 0 {
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
         let about = if verdict.sampling.is_some() { "≈ " } else { "" };
-        writeln!(out, "not judged: {about}{tally} ({reasons})")?;
+        page.line(format!("not judged: {about}{tally} ({reasons})"));
     }
     if verdict.objects_before_mark > 0 {
-        let objects = plural(verdict.objects_before_mark, "object", "objects");
-        let mark = verdict.limits.since.iter().map(|mark| format!(" {}", Escaped(mark)));
-        writeln!(
-            out,
-            "not judged: {objects} (created before the mark{})",
-            mark.collect::<String>()
-        )?;
+        let objects = counted(verdict.objects_before_mark, "object");
+        let mark: String = verdict.limits.since.iter().map(|mark| format!(" {mark}")).collect();
+        page.line(format!("not judged: {objects} (created before the mark{mark})"));
     }
     if verdict.freed_at_shutdown.count > 0 {
         let freed = parts::tally(verdict.freed_at_shutdown);
-        writeln!(
-            out,
-            "not judged: {freed} held when the script ended, which the interpreter's shutdown freed; --at end includes it"
-        )?;
+        let text = "held when the script ended, which the interpreter's shutdown freed; --at end includes it";
+        page.line(format!("not judged: {freed} {text}"));
     }
-    parts::suppressions(
-        verdict.suppressed,
-        verdict.suppressed_objects,
-        &verdict.suppressions,
-        verdict.sampling.is_some(),
-        out,
-    )?;
-    parts::warnings(out, &verdict.warnings)?;
-    // A report of a script shows its end by default.
-    let at = match &verdict.taken.point {
+}
+
+/// The option with which a report shows the point that was judged. A report of a script shows its end by default.
+fn at(verdict: &Verdict) -> String {
+    match &verdict.taken.point {
         Some(Point::End) => String::new(),
         // The name stands for the last mark, which need not be this one; an automatic snapshot shows its own mark.
         Some(Point::Mark(_)) if verdict.taken.automatic.is_none() && shows_highest(verdict) => {
@@ -238,17 +244,6 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         Some(point) => format!(" --at {}", shell_word(&point.to_string())),
         None if verdict.finished && verdict.reports_show_end => " --at exit".to_owned(),
         None => String::new(),
-    };
-    match verdict.outcome {
-        Outcome::Passed | Outcome::NoVerdict => Ok(()),
-        Outcome::Failed => {
-            let objects = if verdict.objects.iter().any(|of| of.to_blame) {
-                " --objects"
-            } else {
-                ""
-            };
-            parts::next(out, &format!("culeak report {}{objects}{at}", shell_word(source)))
-        }
     }
 }
 
@@ -283,12 +278,8 @@ pub fn judges_only_classes(verdict: &Verdict) -> bool {
 
 /// `2 MiB in 1 block is lost (of 3 MiB held)`, `nothing is lost or in a cycle (1 MiB held)`.
 pub fn by_class(verdict: &Verdict, word: &str) -> String {
-    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
-    let held = format!(
-        "{} {word}{}",
-        parts::bytes(verdict.judged.bytes, verdict.judged_estimated),
-        when.collect::<String>()
-    );
+    let judged = estimate(verdict.judged.bytes, verdict.judged_estimated);
+    let held = format!("{judged} {word}{}", when(verdict));
     let mut sums: BTreeMap<Class, Tally> = BTreeMap::new();
     for breach in &verdict.breaches {
         if let Breach::Class {
@@ -343,17 +334,16 @@ fn same_as_last(verdict: &Verdict, mark: &str) -> String {
 }
 
 /// At which mark the program was judged, and what it held at the others.
-fn write_boundary(boundary: &Boundary, out: &mut dyn Write) -> io::Result<()> {
+fn boundary(boundary: &Boundary, page: &mut Document) {
     const SHOWN: usize = 6;
-    writeln!(out, "  at {}", Escaped(&boundary.title()))?;
+    page.item(format!("at {}", boundary.title()));
     if boundary.held.len() > 1 {
         let hidden = boundary.held.len().saturating_sub(SHOWN);
         let bytes = boundary.held.iter().skip(hidden);
         let bytes: Vec<String> = bytes.map(|held| units::bytes(held.tally.bytes)).collect();
         let earlier = if hidden > 0 { "…, " } else { "" };
-        writeln!(out, "  held at these marks: {earlier}{}", bytes.join(", "))?;
+        page.item(format!("held at these marks: {earlier}{}", bytes.join(", ")));
     }
-    Ok(())
 }
 
 /// Why memory was not judged; with sizes if there are several reasons.
@@ -400,7 +390,7 @@ fn limits(verdict: &Verdict) -> String {
     let (bytes, count) = verdict.limits.effective(verdict.baseline);
     let mut parts = Vec::new();
     parts.extend(bytes.map(units::bytes));
-    parts.extend(count.map(|count| plural(count, "block", "blocks")));
+    parts.extend(count.map(|count| counted(count, "block")));
     parts.extend(
         verdict
             .limits
@@ -477,7 +467,7 @@ fn sentence(breach: &Breach, word: &str) -> String {
         Breach::Count { limit, found } => {
             format!(
                 "{} {word} is {} over the limit of {}",
-                plural(*found, "block", "blocks"),
+                counted(*found, "block"),
                 units::count(found - limit),
                 units::count(*limit)
             )
@@ -536,7 +526,7 @@ fn sentence(breach: &Breach, word: &str) -> String {
             "{}: {} in {} of {site}, {held_by}",
             class.name(),
             units::bytes(*found),
-            plural(*count, "block", "blocks")
+            counted(*count, "block")
         ),
         Breach::Outlier {
             site,

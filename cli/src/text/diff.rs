@@ -1,6 +1,4 @@
-//! A diff as text. A row: `function  file:line: size=… (+…), count=… (+…), average=…`.
-
-use std::io::{self, Write};
+//! A diff. A row: `function  file:line: size=… (+…), count=… (+…), average=…`.
 
 use anstyle::Style;
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
@@ -8,18 +6,27 @@ use culeak::analysis::estimate::Errors;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::Frame;
 
-use super::objects;
-use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
-use super::units;
+use super::{objects, parts, units};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Text, bold, short_name, styled};
 use crate::escape::Escaped;
 
-/// Writes the diff; `stacks` adds each row's whole stack.
-pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+/// The diff; `stacks` adds each row's whole stack.
+pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
     let detail = match (stacks, full_stacks) {
         (false, _) => RowStack::Callers,
         (true, full) => RowStack::Whole { full },
     };
-    write_around(diff, detail, out, |out| rows(diff, detail, out))
+    page_around(diff, detail, |page| {
+        for row in &diff.rows {
+            page.item(title(row));
+            write_stack(row, detail, false, page);
+        }
+        page.more(
+            diff.hidden_rows,
+            "row",
+            format!("; {} shows all", parts::all_rows(diff.cut)),
+        );
+    })
 }
 
 /// What is shown of a row's stack.
@@ -32,44 +39,30 @@ pub enum RowStack {
 }
 
 /// Writes a row's stack below it; `places`: also those of callers, if the stack is one line.
-pub fn write_stack(row: &DiffRow, stacks: RowStack, places: bool, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_stack(row: &DiffRow, stacks: RowStack, places: bool, page: &mut Document) {
     match stacks {
-        RowStack::Callers => callers(row, places, out),
-        RowStack::Whole { full } => parts::stack(out, &row.stack, full, "            "),
+        RowStack::Callers => callers(row, places, page),
+        RowStack::Whole { full } => page.stack(&row.stack, full, 12),
     }
 }
 
-/// Writes the headline, the body (rows or a tree), the objects, the totals and the warnings.
-pub fn write_around(
-    diff: &Diff,
-    stacks: RowStack,
-    out: &mut dyn Write,
-    body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> io::Result<()> {
-    headline(diff, out)?;
-    parts::opaque_pools(out, &diff.opaque_pools)?;
-    body(out)?;
+/// The headline, the body (rows or a tree), the objects, the totals and the warnings.
+pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Document)) -> Document {
+    let mut page = Document::default();
+    page.line(if diff.only_objects {
+        headline_of_objects(diff)
+    } else {
+        headline(diff)
+    });
+    parts::opaque_pools(&mut page, &diff.opaque_pools);
+    body(&mut page);
     if let Some(objects) = &diff.objects {
-        objects::write_changes(objects, !diff.only_objects, stacks, out)?;
+        objects::write_changes(objects, !diff.only_objects, stacks, &mut page);
     }
-    writeln!(out)?;
-    for (name, text) in totals(diff) {
-        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:8}")))?;
-    }
-    parts::warnings(out, &diff.warnings)
-}
-
-fn rows(diff: &Diff, stacks: RowStack, out: &mut dyn Write) -> io::Result<()> {
-    for row in &diff.rows {
-        write_row(row, out)?;
-        write_stack(row, stacks, false, out)?;
-    }
-    if diff.hidden_rows > 0 {
-        let rows = units::plural(diff.hidden_rows as u64, "more row", "more rows");
-        let text = format!("… and {rows}; {} shows all", parts::all_rows(diff.cut));
-        writeln!(out, "  {}", Styled(DIM, text))?;
-    }
-    Ok(())
+    page.blank();
+    page.fields(totals(diff));
+    page.warnings(&diff.warnings);
+    page
 }
 
 /// The totals, and the two processes.
@@ -100,57 +93,59 @@ pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
-    if diff.only_objects {
-        return headline_of_objects(diff, out);
-    }
-    let delta = diff.totals.bytes_delta;
-    let what = match (diff.same_process, delta) {
-        _ if delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => {
-            let objects = diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty());
-            (if objects { "no change of memory" } else { "no change" }).to_owned()
-        }
-        (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
-        (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
+/// `grew by 12 MiB`; `+12 MiB between two runs`.
+pub fn changed(same_process: bool, delta: i128) -> String {
+    let size = units::bytes(u64::try_from(delta.unsigned_abs()).unwrap_or(u64::MAX));
+    match (same_process, delta) {
+        (true, 0..) => format!("grew by {size}"),
+        (true, _) => format!("shrank by {size}"),
         (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
-    } + &error(diff.totals.estimated);
-    let style = match delta {
+    }
+}
+
+pub fn style_of(delta: i128) -> Style {
+    match delta {
         1.. => BAD,
         0 => PLAIN,
         _ => GOOD,
-    };
-    let time = time(diff);
+    }
+}
+
+fn headline(diff: &Diff) -> Text {
+    let (totals, delta) = (&diff.totals, diff.totals.bytes_delta);
+    let is_same = delta == 0 && totals.count_delta == 0 && only_unchanged(totals);
+    let has_objects = diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty());
+    let what = match (is_same, has_objects) {
+        (true, true) => "no change of memory".to_owned(),
+        (true, false) => "no change".to_owned(),
+        _ => changed(diff.same_process, delta),
+    } + &error(totals.estimated);
     let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
         (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
         (false, kinds) => format!("held {kinds} memory"),
     };
-    writeln!(out, "{subject}: {}{time}", Styled(style, what))
+    Text::from(subject + ": ") + styled(style_of(delta), what) + time(diff)
 }
 
 /// `graph-exec objects of process 4711: 40 (+28) in 28 s`.
-fn headline_of_objects(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
+fn headline_of_objects(diff: &Diff) -> Text {
     let kinds = diff.kinds.join(" and ");
     let subject = match diff.same_process {
-        true => format!("{kinds} objects of process {}", diff.after.process.pid),
-        false => format!("{kinds} objects"),
+        true => format!("{kinds} objects of process {}: ", diff.after.process.pid),
+        false => format!("{kinds} objects: "),
     };
-    let (what, style) = match &diff.objects {
-        None => ("not compared".to_owned(), PLAIN),
+    let what = match &diff.objects {
+        None => Text::from("not compared"),
         Some(objects) => {
             let delta = i128::from(objects.after) - i128::from(objects.before);
-            let style = match delta {
-                1.. => BAD,
-                0 => PLAIN,
-                _ => GOOD,
-            };
-            let what = format!("{} ({})", units::count(objects.after), units::signed_count(delta));
-            (what, style)
+            let (after, change) = (units::count(objects.after), units::signed_count(delta));
+            styled(style_of(delta), format!("{after} ({change})"))
         }
     };
     let runs = if diff.same_process { "" } else { " between two runs" };
-    writeln!(out, "{subject}: {}{runs}{}", Styled(style, what), time(diff))
+    Text::from(subject) + what + runs + time(diff)
 }
 
 /// ` in 28 s, from mark:start to end`: the time between the two, and the points in time if they differ.
@@ -183,17 +178,11 @@ pub fn state(state: State) -> (&'static str, Style) {
     }
 }
 
-fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
+fn title(row: &DiffRow) -> Text {
     let (word, style) = state(row.state);
-    writeln!(
-        out,
-        "  {}  {}{}: {}{}",
-        Styled(style, format!("{word:8}")),
-        Styled(BOLD, parts::short_name(&row.label)),
-        parts::place(row.stack.site()),
-        sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated),
-        if row.pool { parts::POOL } else { "" },
-    )
+    let sizes = sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated);
+    let (place, pool) = (parts::place(row.stack.site()), if row.pool { parts::POOL } else { "" });
+    styled(style, format!("{word:8}")) + "  " + bold(short_name(&row.label)) + format!("{place}: {sizes}{pool}")
 }
 
 /// ` ≈ ± 12 MiB` for an estimate from sampled stacks.
@@ -215,15 +204,14 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 }
 
 /// The callers of the call site in one line: rows of one call site differ in them.
-fn callers(row: &DiffRow, places: bool, out: &mut dyn Write) -> io::Result<()> {
-    let Some(site) = row.stack.site() else { return Ok(()) };
+fn callers(row: &DiffRow, places: bool, page: &mut Document) {
+    let Some(site) = row.stack.site() else { return };
     let outer = row.stack.shown().skip_while(|frame| *frame != site).skip(1);
     let place = |frame: &Frame| match frame.short_place().filter(|_| places) {
-        Some(place) => format!(" {}", Escaped(&place)),
+        Some(place) => format!(" {place}"),
         None => String::new(),
     };
-    let named = outer.map(|frame| (frame.name(), place(frame)));
-    parts::callers(out, "            ", named)
+    parts::callers(page, 12, outer.map(|frame| (frame.name(), place(frame))));
 }
 
 fn counts(totals: &Totals) -> String {

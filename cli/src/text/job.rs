@@ -1,10 +1,9 @@
-//! A job as text: what stands out, the processes, and the call sites over all of them.
+//! A job: what stands out, the processes, and the call sites over all of them.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write};
 
-use culeak::analysis::job::sites::Site;
-use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
+use culeak::analysis::job::sites::{self, ProcessRow};
+use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity};
 use culeak::analysis::report::shell_word;
 use culeak::snapshot::ProcessState;
 
@@ -13,102 +12,101 @@ pub mod shared;
 pub mod trend;
 pub mod why;
 
-use super::columns;
-use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
-use super::units::{self, plural};
-use crate::escape::Escaped;
+use super::{parts, units};
+use crate::document::{BAD, BOLD, Cell, Document, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim, styled};
 
 /// Call sites in the summary at the top.
 const SUMMARY: usize = 5;
 /// Unreadable inputs that are listed.
 const UNREADABLE: usize = 10;
 
-/// Writes at most `top` processes; the call sites were cut before.
-pub fn write(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    headline(job, out)?;
-    summary(job, out)?;
-    writeln!(out)?;
-    processes(job, top, out)?;
-    writeln!(out)?;
-    sites(job, out)?;
-    shared::write(job, out)?;
+/// At most `top` processes; the call sites were cut before.
+pub fn page(job: &JobReport, top: Option<usize>) -> Document {
+    let mut page = Document::default();
+    headline(job, &mut page);
+    summary(job, &mut page);
+    page.blank();
+    processes(job, top, &mut page);
+    page.blank();
+    sites(job, &mut page);
+    shared::write(job, &mut page);
     if !job.unreadable.is_empty() {
-        writeln!(out)?;
-        let count = plural(job.unreadable.len() as u64, "input", "inputs");
-        writeln!(out, "{}", Styled(WARN, format!("not read: {count}")))?;
-        for input in job.unreadable.iter().take(UNREADABLE) {
-            writeln!(out, "  {}: {}", Escaped(&input.source), Escaped(&input.reason))?;
-        }
-        if job.unreadable.len() > UNREADABLE {
-            writeln!(
-                out,
-                "  {}",
-                Styled(
-                    DIM,
-                    format!("… and {} more; --json lists all", job.unreadable.len() - UNREADABLE)
-                )
-            )?;
-        }
+        page.blank();
+        unreadable(
+            "not read",
+            job.unreadable.iter().map(|input| (&*input.source, &*input.reason)),
+            &mut page,
+        );
     }
-    let lost: u64 = job
+    parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, &mut page);
+    failed_requests(job, &mut page);
+    page.warnings(&job.warnings);
+    page.warnings(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));
+    let lost = job.processes.iter().map(|process| process.row.lost_allocations);
+    let lost: u64 = lost.fold(0, u64::saturating_add);
+    if lost > 0 {
+        let lost = units::plural(lost, "allocation was", "allocations were");
+        let warning = format!("{lost} not recorded, so these sums are too low; --per-process shows in which processes");
+        page.warnings([warning]);
+    }
+    let mut at_sites = job
+        .sites
+        .iter()
+        .filter_map(|row| row.stands_out.as_ref()?.processes.first());
+    let mut in_sum = job.stands_out.iter().filter_map(|out| out.out.processes.first());
+    let source = at_sites
+        .next()
+        .or_else(|| in_sum.next())
+        .map(|outlier| outlier.source.as_str());
+    // Where all are alike, the first is as good as any.
+    let held = |process: &&JobProcess| process.row.held.bytes;
+    let largest = job
         .processes
         .iter()
-        .map(|process| process.row.lost_allocations)
-        .fold(0, u64::saturating_add);
-    parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, out)?;
-    failed_requests(job, out)?;
-    let mut warnings = job.warnings.clone();
-    warnings.extend(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));
-    if lost > 0 {
-        let lost = plural(lost, "allocation was", "allocations were");
-        warnings.push(format!(
-            "{lost} not recorded, so these sums are too low; --per-process shows in which processes"
-        ));
+        .rev()
+        .max_by_key(held)
+        .map(|process| process.row.source.as_str());
+    if let Some(source) = source.or(largest) {
+        page.next(format!("culeak report {}", shell_word(source)));
     }
-    parts::warnings(out, &warnings)?;
-    let first_out = || {
-        job.sites
-            .iter()
-            .find_map(|row| row.stands_out.as_ref()?.processes.first())
-    };
-    let outlier = first_out().or_else(|| job.stands_out.iter().find_map(|out| out.out.processes.first()));
-    let source = outlier.map(|outlier| outlier.source.as_str());
-    // Where all are alike, the first is as good as any.
-    let most = job.processes.iter().map(|process| process.row.held.bytes).max();
-    let largest = || {
-        job.processes
-            .iter()
-            .find(|process| Some(process.row.held.bytes) == most)
-    };
-    match source.or_else(|| largest().map(|process| process.row.source.as_str())) {
-        Some(source) => parts::next(out, &format!("culeak report {}", shell_word(source))),
-        None => Ok(()),
-    }
+    page
+}
+
+/// Inputs, and why they could not be read.
+fn unreadable<'j>(title: &str, inputs: impl ExactSizeIterator<Item = (&'j str, &'j str)>, page: &mut Document) {
+    let all = inputs.len();
+    page.line(styled(WARN, format!("{title}: {}", counted(all, "input"))));
+    inputs
+        .take(UNREADABLE)
+        .for_each(|(source, reason)| page.item(format!("{source}: {reason}")));
+    page.more(all.saturating_sub(UNREADABLE), "input", "; --json lists all");
 }
 
 /// Requests that CUDA refused, and in which processes.
-fn failed_requests(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
-    let failed = job.processes.iter().filter(|process| process.row.failed.count > 0);
-    let failed: Vec<&JobProcess> = failed.collect();
-    if failed.is_empty() {
-        return Ok(());
-    }
+fn failed_requests(job: &JobReport, page: &mut Document) {
     const SHOWN: usize = 3;
+    let failed: Vec<&JobProcess> = job
+        .processes
+        .iter()
+        .filter(|process| process.row.failed.count > 0)
+        .collect();
     let name = |process: &&JobProcess| match process.row.member.rank {
         Some(rank) => format!("rank {rank}"),
         None => format!("process {}", process.row.member.pid),
     };
-    let names = match failed.len() <= SHOWN {
-        true => failed.iter().map(name).collect::<Vec<_>>().join(", "),
-        false => plural(failed.len() as u64, "process", "processes"),
+    let names = match failed.len() {
+        0 => return,
+        1..=SHOWN => failed.iter().map(name).collect::<Vec<_>>().join(", "),
+        all => counted(all, "process"),
     };
-    let requests = plural(job.failed.count, "failed request", "failed requests");
-    let line = format!(
-        "{requests} for {} in {}; --per-process shows them",
+    let (requests, bytes) = (
+        counted(job.failed.count, "failed request"),
         units::bytes(job.failed.bytes),
-        names
     );
-    writeln!(out, "{}", Styled(WARN, line))
+    page.line(styled(
+        WARN,
+        format!("{requests} for {bytes} in {names}; --per-process shows them"),
+    ));
 }
 
 /// Processes whose memory all passes, since they set no mark of the name that `--since` gives; and whether these are all.
@@ -116,7 +114,7 @@ fn missing_mark(job: &JobReport) -> Option<(String, bool)> {
     let name = job.filter.as_ref()?.filter.since.as_deref()?;
     let lacking = job.processes.iter().filter(|process| process.row.lacks_mark).count();
     let all = job.processes.len();
-    let processes = plural(all as u64, "process", "processes");
+    let processes = counted(all, "process");
     let lists = "--per-process --json lists the marks";
     let text = match lacking {
         0 => return None,
@@ -131,16 +129,22 @@ fn missing_mark(job: &JobReport) -> Option<(String, bool)> {
     Some((text, lacking == all))
 }
 
-/// `64 processes of python train.py on 8 hosts leak 2.1 TiB in 1,234 blocks`
-fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
-    let count = job.processes.len() as u64;
-    let processes = plural(count, "process", "processes");
-    let of = match job.programs.as_slice() {
+/// `64 processes of train on 8 hosts`.
+fn subject<P: ToString>(processes: usize, programs: &[P], hosts: usize) -> Text {
+    let of = match programs {
         [program] => program.to_string(),
-        programs => plural(programs.len() as u64, "program", "programs"),
+        programs => counted(programs.len(), "program"),
     };
-    let hosts = plural(job.hosts as u64, "host", "hosts");
-    let (verb, when) = match (job.leaked, job.finished, count) {
+    bold(format!(
+        "{} of {of} on {}",
+        counted(processes, "process"),
+        counted(hosts, "host")
+    ))
+}
+
+/// `64 processes of python train.py on 8 hosts leak 2.1 TiB in 1,234 blocks`
+fn headline(job: &JobReport, page: &mut Document) {
+    let (verb, when) = match (job.leaked, job.finished, job.processes.len()) {
         (true, _, 1) => ("leaks", ""),
         (true, ..) => ("leak", ""),
         (false, true, 1) => ("held", " when it ended"),
@@ -148,58 +152,46 @@ fn headline(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
         (false, false, 1) => ("holds", ""),
         (false, false, _) => ("hold", ""),
     };
-    let held = format!("{}{when}", parts::tally(job.held));
     let style = if job.leaked && job.held.bytes > 0 { BAD } else { BOLD };
-    write!(
-        out,
-        "{} {verb} {}",
-        Styled(BOLD, format!("{processes} of {} on {hosts}", Escaped(&of))),
-        Styled(style, held)
-    )?;
     let opaque = job.opaque_pools.iter().map(|pool| pool.bytes);
-    let known = opaque.fold(job.pools.bytes, u64::saturating_sub);
-    if known > 0 {
-        let verb = if when.is_empty() { "hold" } else { "held" };
-        write!(out, "; pools {verb} {}", units::bytes(known))?;
-    }
-    writeln!(out)?;
-    parts::opaque_pools(out, &job.opaque_pools)?;
+    let pools = match opaque.fold(job.pools.bytes, u64::saturating_sub) {
+        0 => String::new(),
+        known => format!(
+            "; pools {} {}",
+            if when.is_empty() { "hold" } else { "held" },
+            units::bytes(known)
+        ),
+    };
+    let subject = subject(job.processes.len(), &job.programs, job.hosts) + format!(" {verb} ");
+    page.line(subject + styled(style, format!("{}{when}", parts::tally(job.held))) + pools);
+    parts::opaque_pools(page, &job.opaque_pools);
     if job.earlier_snapshots > 0 {
-        let earlier = plural(job.earlier_snapshots as u64, "earlier snapshot", "earlier snapshots");
-        let line = format!("{earlier} of the same processes left out; culeak trend compares them");
-        writeln!(out, "{}", Styled(DIM, line))?;
+        let earlier = counted(job.earlier_snapshots, "earlier snapshot");
+        page.line(dim(format!(
+            "{earlier} of the same processes left out; culeak trend compares them"
+        )));
     }
     if let Some(filtered) = &job.filter {
-        writeln!(out, "filter: {}", parts::filter(filtered, 0))?;
+        page.line(format!("filter: {}", parts::filter(filtered, 0)));
     }
     if let Some((text, true)) = missing_mark(job) {
-        writeln!(out, "{}", Styled(WARN, text))?;
+        page.line(styled(WARN, text));
     }
     if job.elsewhere > 0 {
-        let others = plural(job.elsewhere as u64, "more process uses", "more processes use");
-        writeln!(out, "{}", Styled(DIM, format!("{others} none of these devices")))?;
+        let others = units::plural(job.elsewhere as u64, "more process uses", "more processes use");
+        page.line(dim(format!("{others} none of these devices")));
     }
-    Ok(())
 }
 
 /// What stands out, in the first lines of the report.
-fn summary(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
-    let outlying: Vec<_> = job
-        .sites
-        .iter()
-        .filter_map(|row| Some((row, row.stands_out.as_ref()?)))
-        .collect();
+fn summary(job: &JobReport, page: &mut Document) {
+    let outlying = job.sites.iter().filter_map(|row| Some((row, row.stands_out.as_ref()?)));
+    let outlying: Vec<_> = outlying.collect();
     for (row, found) in outlying.iter().take(SUMMARY) {
-        let sentence = Escaped(&found.sentence).to_string();
-        writeln!(out, "  {}  {}", name(&row.site), Styled(BAD, sentence))?;
+        page.item(Text::from(name(&row.site) + "  ") + styled(BAD, &found.sentence));
     }
-    if outlying.len() > SUMMARY {
-        let more = format!(
-            "… and {} more call sites at which processes differ, below",
-            outlying.len() - SUMMARY
-        );
-        writeln!(out, "  {}", Styled(DIM, more))?;
-    }
+    let hidden = outlying.len().saturating_sub(SUMMARY);
+    page.more(hidden, "call site", " at which processes differ, below");
     // Call sites explain the sums of their processes.
     let named = outlying.iter().flat_map(|(_, found)| &found.processes);
     let named: BTreeSet<&str> = named.map(|process| process.source.as_str()).collect();
@@ -209,65 +201,54 @@ fn summary(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
     };
     for found in job.stands_out.iter().filter(is_unexplained) {
         let what = match found.what {
-            Quantity::Held => "all that is held",
-            Quantity::Peak => "peak",
+            Quantity::Held => "all that is held: ",
+            Quantity::Peak => "peak: ",
         };
-        writeln!(
-            out,
-            "  {what}: {}",
-            Styled(WARN, Escaped(&found.out.sentence).to_string())
-        )?;
+        page.item(Text::from(what) + styled(WARN, &found.out.sentence));
     }
     if outlying.is_empty() && job.stands_out.is_empty() && job.processes.len() > 1 {
-        writeln!(out, "{}", Styled(GOOD, "no process stands out"))?;
+        page.line(styled(GOOD, "no process stands out"));
     }
-    Ok(())
 }
 
-fn name(site: &Site) -> String {
-    let place = site
-        .place
-        .as_ref()
-        .map_or_else(String::new, |place| format!("  {}", Escaped(place)));
+/// A call site in a sentence.
+fn name(site: &sites::Site) -> String {
+    let Site { place, mark, .. } = cell(site);
+    let gap = if place.is_empty() { "" } else { "  " };
+    format!("{}{gap}{place}{mark}", parts::short_name(&site.label))
+}
+
+/// A call site in a table.
+fn cell(site: &sites::Site) -> Site {
     let mark = parts::mark_of(site.pool, site.allocator, site.library);
-    format!("{}{place}{mark}", parts::short_name(&site.label))
+    Site::at(&site.label, site.place.as_deref(), mark)
 }
 
-/// Cells, aligned in columns: the last one is left as it is.
-struct Table {
-    header: Vec<&'static str>,
-    /// Whether each column is of numbers.
-    right: Vec<bool>,
-    rows: Vec<(anstyle::Style, Vec<String>)>,
+fn stands_out(stands_out: bool) -> &'static str {
+    if stands_out { "<- stands out" } else { "" }
 }
 
-impl Table {
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().map(|(_, cells)| columns::width(&cells[column]));
-            cells.chain([columns::width(self.header[column])]).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
-        let line = |cells: &[&str]| {
-            let padded = cells.iter().enumerate().map(|(column, cell)| {
-                let room = widths[column].saturating_sub(columns::width(cell));
-                match self.right[column] {
-                    true => format!("{}{cell}", " ".repeat(room)),
-                    false => columns::padded(cell, widths[column]),
-                }
-            });
-            padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        writeln!(out, "  {}", Styled(DIM, line(&self.header)))?;
-        for (style, cells) in &self.rows {
-            let cells: Vec<&str> = cells.iter().map(String::as_str).collect();
-            writeln!(out, "  {}", Styled(*style, line(&cells)))?;
-        }
-        Ok(())
-    }
+/// The style of a row that stands out.
+fn bad_if(stands_out: bool) -> anstyle::Style {
+    if stands_out { BAD } else { PLAIN }
 }
 
-fn processes(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+/// The columns that say which process it is.
+fn members<T>(processes: Vec<T>, row: impl Fn(&T) -> &ProcessRow) -> Rows<T> {
+    let has_ranks = processes.iter().any(|process| row(process).member.rank.is_some());
+    let rank = |process: &T| {
+        row(process)
+            .member
+            .rank
+            .map_or_else(String::new, |rank| rank.to_string())
+    };
+    Rows::of(processes)
+        .column_if(has_ranks, "rank", |process| Cell::Number(rank(process)))
+        .column("host", |process| row(process).member.host.clone())
+        .column("pid", |process| Cell::Number(row(process).member.pid.to_string()))
+}
+
+fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
     let most = top.unwrap_or(job.processes.len());
     // Those that stand out come first if there is no room for all.
     let (out_of_line, usual): (Vec<_>, Vec<_>) = job.processes.iter().partition(|process| process.stands_out);
@@ -275,57 +256,31 @@ fn processes(job: &JobReport, top: Option<usize>, out: &mut dyn Write) -> io::Re
         true => job.processes.iter().collect(),
         false => out_of_line.into_iter().chain(usual).take(most).collect(),
     };
-    let any = |has: fn(&JobProcess) -> bool| shown.iter().any(|process| has(process));
-    let has_ranks = any(|process| process.row.member.rank.is_some());
-    let has_programs = job.programs.len() > 1;
-    let has_unexplained = any(|process| process.row.unexplained_bytes.is_some());
-    let held = if job.leaked { "leaked" } else { "held" };
-    let all: [(&'static str, bool, bool); 10] = [
-        ("rank", true, has_ranks),
-        ("host", false, true),
-        ("pid", true, true),
-        ("device", false, true),
-        ("state", false, true),
-        (held, true, true),
-        ("peak", true, true),
-        ("unexplained", true, has_unexplained),
-        ("program", false, has_programs),
-        ("", false, true),
-    ];
-    let wanted: Vec<usize> = (0..all.len()).filter(|&column| all[column].2).collect();
-    let row = |process: &&JobProcess| {
-        let row = &process.row;
-        let devices: Vec<String> = row.devices.iter().map(i32::to_string).collect();
-        let cells = [
-            row.member.rank.map_or_else(String::new, |rank| rank.to_string()),
-            Escaped(&row.member.host).to_string(),
-            row.member.pid.to_string(),
-            devices.join(","),
-            state(row.state).to_owned(),
-            units::bytes(row.held.bytes),
-            units::bytes(row.peak_bytes),
-            row.unexplained_bytes.map_or_else(String::new, units::signed_bytes),
-            Escaped(&row.member.program.to_string()).to_string(),
-            if process.stands_out { "<- stands out" } else { "" }.to_owned(),
-        ];
-        let style = if process.stands_out { BAD } else { PLAIN };
-        (style, wanted.iter().map(|&column| cells[column].clone()).collect())
-    };
-    let table = Table {
-        header: wanted.iter().map(|&column| all[column].0).collect(),
-        right: wanted.iter().map(|&column| all[column].1).collect(),
-        rows: shown.iter().map(row).collect(),
-    };
-    table.write(out)?;
     let hidden = job.processes.len() - shown.len();
-    if hidden > 0 {
-        let more = format!(
-            "… and {}; --top 0 shows all",
-            plural(hidden as u64, "more process", "more processes")
-        );
-        writeln!(out, "  {}", Styled(DIM, more))?;
-    }
-    Ok(())
+    let has_unexplained = shown.iter().any(|process| process.row.unexplained_bytes.is_some());
+    let devices = |process: &&JobProcess| {
+        let devices: Vec<String> = process.row.devices.iter().map(i32::to_string).collect();
+        devices.join(",")
+    };
+    let unexplained = |process: &&JobProcess| match process.row.unexplained_bytes {
+        Some(bytes) => Cell::Delta(bytes),
+        None => Cell::Number(String::new()),
+    };
+    let rows = members(shown, |process| &process.row)
+        .column("device", devices)
+        .column("state", |process| state(process.row.state))
+        .column(if job.leaked { "leaked" } else { "held" }, |process| {
+            Cell::Size(process.row.held.bytes)
+        })
+        .column("peak", |process| Cell::Size(process.row.peak_bytes))
+        .column_if(has_unexplained, "unexplained", unexplained)
+        .column_if(job.programs.len() > 1, "program", |process| {
+            process.row.member.program.to_string()
+        })
+        .column("", |process| stands_out(process.stands_out))
+        .style(|process| bad_if(process.stands_out));
+    page.table(rows);
+    page.more(hidden, "process", "; --top 0 shows all");
 }
 
 /// The word for a state.
@@ -338,45 +293,43 @@ pub fn state(state: ProcessState) -> &'static str {
     }
 }
 
-fn sites(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
+/// `7/8`.
+fn part(of: u64, all: u64) -> Cell {
+    Cell::Number(format!("{}/{}", units::count(of), units::count(all)))
+}
+
+fn sites(job: &JobReport, page: &mut Document) {
     if job.sites.is_empty() {
-        let nothing = match (job.hidden_sites, &job.filter) {
+        return page.line(match (job.hidden_sites, &job.filter) {
             (1.., _) => "no call site is as large as --min-bytes",
             (0, Some(_)) => "no memory that the filter selects is held",
             (0, None) => "no memory is held",
-        };
-        return writeln!(out, "{nothing}");
+        });
     }
-    let row = |row: &SiteRow| {
-        let about = if row.median_is_exact { "" } else { "~" };
-        let style = if row.stands_out.is_some() { BAD } else { PLAIN };
-        let cells = vec![
-            units::bytes(row.sum_bytes),
-            format!("{about}{}", units::bytes(row.median_bytes)),
-            units::bytes(row.min_bytes),
-            units::bytes(row.max_bytes),
-            format!("{}/{}", units::count(row.processes), units::count(row.of_processes)),
-            name(&row.site),
-        ];
-        (style, cells)
-    };
-    let table = Table {
-        header: vec!["sum", "median", "min", "max", "processes", "call site"],
-        right: vec![true, true, true, true, true, false],
-        rows: job.sites.iter().map(row).collect(),
-    };
-    table.write(out)?;
-    if job.hidden_sites > 0 {
-        let rows = plural(job.hidden_sites as u64, "more call site", "more call sites");
-        let more = format!("… and {rows} with {}; --top 0 shows all", parts::tally(job.hidden));
-        writeln!(out, "  {}", Styled(DIM, more))?;
-    }
+    let about = |exact| if exact { "" } else { "~" };
+    let rows = Rows::of(&job.sites)
+        .column("sum", |row| Cell::Size(row.sum_bytes))
+        .column("median", |row| {
+            Cell::Number(format!(
+                "{}{}",
+                about(row.median_is_exact),
+                units::bytes(row.median_bytes)
+            ))
+        })
+        .column("min", |row| Cell::Size(row.min_bytes))
+        .column("max", |row| Cell::Size(row.max_bytes))
+        .column("processes", |row| part(row.processes, row.of_processes))
+        .column("call site", |row| cell(&row.site))
+        .style(|row| bad_if(row.stands_out.is_some()));
+    page.table(rows);
+    let hidden = parts::tally(job.hidden);
+    page.more(
+        job.hidden_sites,
+        "call site",
+        format!(" with {hidden}; --top 0 shows all"),
+    );
     if job.beyond.count > 0 {
-        let beyond = format!(
-            "… and {} at more call sites than a report keeps",
-            parts::tally(job.beyond)
-        );
-        writeln!(out, "  {}", Styled(DIM, beyond))?;
+        let beyond = parts::tally(job.beyond);
+        page.item(dim(format!("… and {beyond} at more call sites than a report keeps")));
     }
-    Ok(())
 }

@@ -1,13 +1,11 @@
-//! The ledger as text: one block per device, one line per owner, the remainder last, then the usage of segments.
-
-use std::io::{self, Write};
+//! The ledger: one block per device, one line per owner, the remainder last, then the usage of segments.
 
 use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, What};
 
 mod words;
 
-use super::parts::{BOLD, DIM, Styled, WARN};
-use super::units::{self, plural};
+use super::units;
+use crate::document::{BOLD, Cell, Document, Rows, WARN, bold, counted, dim, styled};
 use crate::escape::Escaped;
 
 /// Segments with a separate bar, per allocator.
@@ -41,27 +39,27 @@ pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l
     ledger.devices.iter().filter(is_known)
 }
 
-/// Writes the ledger, without devices that have no entry.
-pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
+/// The ledger, without devices that have no entry.
+pub fn write(ledger: &Ledger, page: &mut Document) {
     let devices: Vec<_> = known_devices(ledger).collect();
     for device in &devices {
-        title(device, ledger, out)?;
-        lines(device, ledger, out)?;
-        for cache in &device.caches {
-            segments(cache, out)?;
-        }
+        let name = if device.name.is_empty() {
+            String::new()
+        } else {
+            format!("  {}", device.name)
+        };
+        let title = title_of(device, ledger);
+        page.line(bold(format!("GPU {}", device.ordinal)) + format!("{name}: {title}"));
+        lines(device, ledger, page);
+        device.caches.iter().for_each(|cache| segments(cache, page));
     }
-    for (name, text) in beside_devices(ledger) {
-        writeln!(out, "{}  {text}", Styled(BOLD, name))?;
-    }
+    page.fields(beside_devices(ledger));
     if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
-        let text = format!("without the driver's figures: {}", Escaped(why));
-        writeln!(out, "{}", Styled(DIM, text))?;
+        page.line(dim(format!("without the driver's figures: {why}")));
     }
-    if devices.is_empty() && ledger.host.is_empty() {
-        return Ok(());
+    if !devices.is_empty() || !ledger.host.is_empty() {
+        page.blank();
     }
-    writeln!(out)
 }
 
 /// `140 MiB of 140 GiB used (NVML 580)`, or what was recorded.
@@ -76,16 +74,6 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
         None if device.process.is_some() => format!("{} taken by this process", large(device.known)),
         None => format!("{} recorded", large(device.known)),
     }
-}
-
-fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let name = if device.name.is_empty() {
-        String::new()
-    } else {
-        format!("  {}", Escaped(device.name))
-    };
-    let text = title_of(device, ledger);
-    writeln!(out, "{}{name}: {text}", Styled(BOLD, format!("GPU {}", device.ordinal)))
 }
 
 /// One line of a device's ledger.
@@ -150,75 +138,59 @@ pub fn entries(device: &DeviceLedger, ledger: &Ledger) -> Vec<Entry> {
         entries.push(plain(device.managed.bytes.into(), EntryOf::Beside, text.to_owned()));
     }
     if device.outside.count > 0 {
-        let blocks = plural(device.outside.count, "block", "blocks");
+        let blocks = counted(device.outside.count, "block");
         let text = format!("in {blocks} outside all recorded memory; in no sum above");
         entries.push(plain(device.outside.bytes.into(), EntryOf::Beside, text));
     }
     entries
 }
 
-fn lines(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let rows: Vec<_> = entries(device, ledger)
-        .into_iter()
-        .map(|entry| (large(entry.bytes), entry))
-        .collect();
-    let width = rows.iter().map(|(size, _)| size.chars().count()).max().unwrap_or(0);
-    for (size, entry) in rows {
-        let style = if entry.of == EntryOf::Rest { WARN } else { BOLD };
-        let sign = if entry.of == EntryOf::Process { "= " } else { "  " };
-        let size = Styled(style, format!("{size:>width$}"));
-        writeln!(out, "{sign}{size}  {}", entry.text)?;
-        let (shown, more) = entry.details.split_at(entry.details.len().min(DETAILS_SHOWN));
-        for (bytes, text) in shown {
-            let text = format!("{}  {text}", units::bytes(*bytes));
-            writeln!(out, "  {:width$}    {}", "", Styled(DIM, text))?;
-        }
-        if !more.is_empty() {
-            let bytes = more.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
-            let text = format!("{}  in {} more", units::bytes(bytes), more.len());
-            writeln!(out, "  {:width$}    {}", "", Styled(DIM, text))?;
-        }
-    }
-    Ok(())
+fn lines(device: &DeviceLedger, ledger: &Ledger, page: &mut Document) {
+    let style = |entry: &Entry| if entry.of == EntryOf::Rest { WARN } else { BOLD };
+    let rows = Rows::of(entries(device, ledger))
+        .bare()
+        .column("bytes", |entry| styled(style(entry), large(entry.bytes)))
+        .right()
+        .column("owner", |entry| entry.text.clone())
+        .sign(|entry| if entry.of == EntryOf::Process { "= " } else { "" })
+        .below(|entry, page| details(&entry.details, page));
+    page.table(rows);
 }
 
-fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
+/// The parts of an entry, under its text.
+fn details(details: &[(u64, String)], page: &mut Document) {
+    const INDENT: usize = 13;
+    let (shown, more) = details.split_at(details.len().min(DETAILS_SHOWN));
+    for (bytes, text) in shown {
+        page.indented(INDENT, dim(format!("{}  {text}", units::bytes(*bytes))));
+    }
+    let bytes = more.iter().map(|(bytes, _)| *bytes).fold(0, u64::saturating_add);
+    page.more_at(INDENT, more.len(), "part", format!(" with {}", units::bytes(bytes)));
+}
+
+fn segments(cache: &Cache, page: &mut Document) {
     if cache.segments.is_empty() {
-        return Ok(());
+        return;
     }
-    let count = plural(cache.segments.len() as u64, "segment", "segments");
-    writeln!(
-        out,
-        "  {count} of {}, {} in all",
-        cache.owner,
-        units::bytes(cache.bytes)
-    )?;
-    let size = |segment: &CacheSegment| units::bytes(segment.bytes);
+    let (count, bytes) = (counted(cache.segments.len(), "segment"), units::bytes(cache.bytes));
+    page.item(format!("{count} of {}, {bytes} in all", cache.owner));
     let (shown, rest) = cache.segments.split_at(cache.segments.len().min(SEGMENTS_SHOWN));
-    let width = shown.iter().map(|segment| size(segment).len()).max().unwrap_or(0);
-    for segment in shown {
-        writeln!(
-            out,
-            "    {:>width$}  {}  {} in {}, largest free run {}{}",
-            size(segment),
-            Styled(DIM, bar(segment.live_bytes, segment.bytes)),
-            units::bytes(segment.live_bytes),
-            plural(segment.blocks, "block", "blocks"),
-            units::bytes(segment.largest_free_run),
-            if segment.expandable { ", expandable" } else { "" }
-        )?;
-    }
-    if !rest.is_empty() {
-        let sum = |part: fn(&CacheSegment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
-        let text = format!(
-            "… and {} with {} of {} in use",
-            plural(rest.len() as u64, "more segment", "more segments"),
-            units::bytes(sum(|segment| segment.live_bytes)),
-            units::bytes(sum(|segment| segment.bytes))
-        );
-        writeln!(out, "    {}", Styled(DIM, text))?;
-    }
-    Ok(())
+    let use_of = |segment: &&CacheSegment| {
+        let (live, blocks) = (units::bytes(segment.live_bytes), counted(segment.blocks, "block"));
+        let free = units::bytes(segment.largest_free_run);
+        let expandable = if segment.expandable { ", expandable" } else { "" };
+        format!("{live} in {blocks}, largest free run {free}{expandable}")
+    };
+    let rows = Rows::of(shown)
+        .bare()
+        .indent(4)
+        .column("bytes", |segment| Cell::Size(segment.bytes))
+        .column("", |segment| dim(bar(segment.live_bytes, segment.bytes)))
+        .column("in use", use_of);
+    page.table(rows);
+    let sum = |part: fn(&CacheSegment) -> u64| units::bytes(rest.iter().map(part).fold(0, u64::saturating_add));
+    let (live, bytes) = (sum(|segment| segment.live_bytes), sum(|segment| segment.bytes));
+    page.more_at(4, rest.len(), "segment", format!(" with {live} of {bytes} in use"));
 }
 
 /// A bar of the bytes in use. It is empty or full only if the segment is.

@@ -1,8 +1,5 @@
-//! Objects without an address as text: a line of totals, the kinds, and the rows.
+//! Objects without an address: a line of totals, the kinds, and the rows.
 
-use std::io::{self, Write};
-
-use anstyle::Style;
 use culeak::analysis::diff::{DiffRow, ObjectChanges, State};
 use culeak::analysis::filter::only_objects;
 use culeak::analysis::objects::{KindOfObject, ObjectRow, Objects};
@@ -10,10 +7,9 @@ use culeak::analysis::report::Report;
 use culeak::analysis::words::of_kind;
 use culeak::kind::{Kind, Place};
 
-use super::columns;
 use super::diff::{self, RowStack, state};
-use super::parts::{self, BOLD, DIM, GOOD, Styled};
-use super::units::{self, plural};
+use super::{parts, units};
+use crate::document::{Cell, Document, GOOD, Rows, Text, bold, counted, dim, short_name, styled};
 use crate::escape::Escaped;
 
 /// `128 streams, 40 executable graphs at 3 call sites; 5 suppressed`; `None` if there are none.
@@ -28,7 +24,7 @@ pub fn line(objects: &Objects) -> Option<String> {
         .collect();
     let mut parts = Vec::new();
     if !kinds.is_empty() {
-        let sites = plural(objects.call_sites as u64, "call site", "call sites");
+        let sites = counted(objects.call_sites, "call site");
         parts.push(format!("{} at {sites}", kinds.join(", ")));
     }
     let suppressed = plain().fold(0, |sum: u64, of| sum.saturating_add(of.suppressed));
@@ -52,204 +48,146 @@ pub fn kind(of: &KindOfObject) -> String {
     text
 }
 
-/// `21 stream objects left at 1 call site`, and its style, if the report shows only kinds of objects.
-pub fn headline(report: &Report) -> Option<(Style, String)> {
+/// `21 stream objects left at 1 call site`, if the report shows only kinds of objects.
+pub fn headline(report: &Report) -> Option<Text> {
     let kinds = &report.filter.as_ref()?.filter.kinds;
     if !only_objects(kinds) || !report.objects.known {
         return None;
     }
     let word = if report.finished { "left" } else { "held" };
-    let live = report.objects.kinds.iter().filter(|of| of.live > 0);
-    let counts: Vec<String> = live
+    let live = || report.objects.kinds.iter().filter(|of| of.live > 0);
+    let counts: Vec<String> = live()
         .map(|of| format!("{} {}", units::count(of.live), of.kind))
         .collect();
     if counts.is_empty() {
         let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
-        return Some((GOOD, format!("no {} object {word}", names.join(" or "))));
+        return Some(styled(GOOD, format!("no {} object {word}", names.join(" or "))));
     }
-    let total = report
-        .objects
-        .kinds
-        .iter()
-        .fold(0, |sum: u64, of| sum.saturating_add(of.live));
+    let total = live().fold(0, |sum: u64, of| sum.saturating_add(of.live));
     let noun = if total == 1 { "object" } else { "objects" };
-    let sites = match report.objects.call_sites as u64 {
+    let sites = match report.objects.call_sites {
         0 => String::new(),
-        sites => format!(" at {}", plural(sites, "call site", "call sites")),
+        sites => format!(" at {}", counted(sites, "call site")),
     };
-    Some((BOLD, format!("{} {noun} {word}{sites}", counts.join(" and "))))
+    Some(bold(format!("{} {noun} {word}{sites}", counts.join(" and "))))
 }
 
 /// The kinds, one per line.
-pub fn write_kinds(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_kinds(report: &Report, page: &mut Document) {
     let objects = &report.objects;
-    writeln!(out, "{}", Styled(BOLD, "objects without an address"))?;
-    if !objects.known {
-        let why = match report.when.is_some() {
-            true => "not known at this point",
-            false => "not recorded",
-        };
-        return writeln!(out, "  {why}");
-    }
-    if objects.is_empty() {
-        let none = match report.filter.is_some() {
-            true => "none passes the filter",
-            false => "none was created",
-        };
-        return writeln!(out, "  {none}");
+    page.line(bold("objects without an address"));
+    let nothing = match (objects.known, objects.is_empty()) {
+        (false, _) if report.when.is_some() => "not known at this point",
+        (false, _) => "not recorded",
+        (true, true) if report.filter.is_some() => "none passes the filter",
+        (true, true) => "none was created",
+        (true, false) => "",
+    };
+    if !nothing.is_empty() {
+        return page.item(nothing);
     }
     // Counters have no stacks and times, so a filter by these leaves the live numbers alone.
     let has_counters = objects.kinds.iter().any(|of| of.created.is_some());
-    let known = |count: Option<u64>| count.map_or_else(|| "?".to_owned(), units::count);
-    let numbers = |of: &KindOfObject| [units::count(of.live), known(of.created), known(of.destroyed)];
-    let mut widths = [0; 3];
-    for numbers in objects.kinds.iter().map(numbers) {
-        for (width, number) in widths.iter_mut().zip(&numbers) {
-            *width = (*width).max(number.len());
-        }
-    }
-    let names = objects.kinds.iter().map(|of| of.kind.len()).max().unwrap_or(0);
-    for of in &objects.kinds {
-        let [live, created, destroyed] = numbers(of);
-        let [w0, w1, w2] = widths;
-        let mut line = format!("  {:names$}  {live:>w0$} live", of.kind);
-        if has_counters {
-            line += &format!("  {created:>w1$} created  {destroyed:>w2$} destroyed");
-        }
-        if of.suppressed > 0 {
-            line += &format!("  {} suppressed", units::count(of.suppressed));
-        }
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
+    let number = |count: Option<u64>, word: &str| {
+        let count = count.map_or_else(|| "?".to_owned(), units::count);
+        Cell::Number(format!("{count} {word}"))
+    };
+    let suppressed = |of: &&KindOfObject| match of.suppressed {
+        0 => String::new(),
+        suppressed => format!("{} suppressed", units::count(suppressed)),
+    };
+    let rows = Rows::of(&objects.kinds)
+        .bare()
+        .column("kind", |of| of.kind)
+        .column("live", |of| number(Some(of.live), "live"))
+        .column_if(has_counters, "created", |of| number(of.created, "created"))
+        .column_if(has_counters, "destroyed", |of| number(of.destroyed, "destroyed"))
+        .column("suppressed", suppressed);
+    page.table(rows);
 }
 
 /// The kinds, and the rows with their stacks.
-pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    write_kinds(report, out)?;
-    writeln!(out)?;
+pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
+    write_kinds(report, page);
+    page.blank();
     for row in &report.objects.rows {
-        writeln!(out, "{}", cut(&title(row)))?;
-        parts::stack(out, &row.stack, full_stacks, "     ")?;
+        page.item(title(row));
+        page.stack(&row.stack, full_stacks, 5);
         if row.stacks_in_all > 1 {
-            let more = plural(row.stacks_in_all as u64 - 1, "more stack", "more stacks");
-            writeln!(out, "     {}", Styled(DIM, format!("and {more}")))?;
+            page.indented(5, dim(format!("and {}", counted(row.stacks_in_all - 1, "more stack"))));
         }
-        writeln!(out)?;
+        page.blank();
     }
     if report.objects.hidden_rows > 0 {
-        let rows = plural(report.objects.hidden_rows as u64, "more row", "more rows");
-        let objects = plural(report.objects.hidden, "object", "objects");
-        let text = format!("  … and {rows} with {objects}; --top 0 shows all");
-        writeln!(out, "{}\n", Styled(DIM, text))?;
+        let objects = counted(report.objects.hidden, "object");
+        page.more(
+            report.objects.hidden_rows,
+            "row",
+            format!(" with {objects}; --top 0 shows all"),
+        );
+        page.blank();
     }
-    Ok(())
-}
-
-/// Rows without their stacks, as in a verdict.
-pub fn write_lines<'r, 'a: 'r>(
-    rows: impl ExactSizeIterator<Item = &'r ObjectRow<'a>>,
-    most: usize,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    let hidden = rows.len().saturating_sub(most) as u64;
-    for row in rows.take(most) {
-        writeln!(out, "{}", cut(&title(row)))?;
-    }
-    if hidden > 0 {
-        let more = plural(hidden, "more call site of objects", "more call sites of objects");
-        writeln!(out, "  {}", Styled(DIM, format!("… and {more}")))?;
-    }
-    Ok(())
 }
 
 /// `40 graph-exec  serve  server.cpp:88  (cudaGraphInstantiateWithFlags; 50 nodes each; 40 s to 2.1 s old)`
 pub fn title(row: &ObjectRow) -> String {
+    let oldest = units::duration(row.oldest_age_ns);
     let ages = match row.count {
-        1 => format!("{} old", units::duration(row.oldest_age_ns)),
-        _ => format!(
-            "{} to {} old",
-            units::duration(row.newest_age_ns),
-            units::duration(row.oldest_age_ns)
-        ),
+        1 => format!("{oldest} old"),
+        _ => format!("{} to {oldest} old", units::duration(row.newest_age_ns)),
     };
     let nodes = match row.nodes {
         None => String::new(),
-        Some((least, most)) if least == most => format!("; {} each", plural(most, "node", "nodes")),
+        Some((least, most)) if least == most => format!("; {} each", counted(most, "node")),
         Some((least, most)) => format!("; {} to {} nodes", units::count(least), units::count(most)),
     };
-    let kernels: Vec<String> = (row.kernels.iter())
-        .map(|name| parts::short_name(name))
-        .map(|name| Escaped(&name).to_string())
-        .collect();
+    let kernels: Vec<String> = row.kernels.iter().map(|name| short_name(name)).collect();
     let kernels = match &kernels[..] {
         [] => String::new(),
         [only] => format!("; kernel {only}"),
         some => format!("; kernels {} …", some.join(", ")),
     };
-    let library = parts::mark_of(false, None, row.library);
+    let (count, name) = (units::count(row.count), short_name(&row.label));
+    let (place, library) = (parts::place(row.stack.site()), parts::mark_of(false, None, row.library));
+    let api = Escaped(row.api);
     format!(
-        "  {} {}  {}{}{library}  ({}{nodes}{kernels}; {ages})",
-        units::count(row.count),
-        row.kind,
-        parts::short_name(&row.label),
-        parts::place(row.stack.site()),
-        Escaped(row.api)
+        "{count} {}  {name}{place}{library}  ({api}{nodes}{kernels}; {ages})",
+        row.kind
     )
-}
-
-/// On a terminal, a line as wide as it.
-fn cut(text: &str) -> String {
-    match columns::available() {
-        Some(width) => columns::shortened(text, width),
-        None => text.to_owned(),
-    }
 }
 
 /// The changes between two snapshots. `with_title`: after a line with the totals.
-pub fn write_changes(
-    changes: &ObjectChanges,
-    with_title: bool,
-    stacks: RowStack,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+pub fn write_changes(changes: &ObjectChanges, with_title: bool, stacks: RowStack, page: &mut Document) {
     if changes.rows.is_empty() {
-        return Ok(());
+        return;
     }
-    let delta = i128::from(changes.after) - i128::from(changes.before);
-    let counts = format!(
-        "objects without an address: {} ({})",
-        units::count(changes.after),
-        units::signed_count(delta)
-    );
     if with_title {
-        writeln!(out, "\n{}", Styled(BOLD, counts))?;
+        let delta = i128::from(changes.after) - i128::from(changes.before);
+        let (after, delta) = (units::count(changes.after), units::signed_count(delta));
+        page.blank();
+        page.line(bold(format!("objects without an address: {after} ({delta})")));
     }
     for row in &changes.rows {
-        writeln!(out, "  {}", change(row))?;
-        diff::write_stack(row, stacks, true, out)?;
+        page.item(change(row));
+        diff::write_stack(row, stacks, true, page);
     }
-    if changes.hidden_rows > 0 {
-        let rows = plural(changes.hidden_rows as u64, "more row", "more rows");
-        let text = format!("… and {rows}; {} shows all", parts::all_rows(changes.cut));
-        writeln!(out, "  {}", Styled(DIM, text))?;
-    }
-    Ok(())
+    page.more(
+        changes.hidden_rows,
+        "row",
+        format!("; {} shows all", parts::all_rows(changes.cut)),
+    );
 }
 
 /// `grown     graph-exec  serve  server.cpp:88: count=40 (+28)`
-fn change(row: &DiffRow) -> String {
+fn change(row: &DiffRow) -> Text {
     let (word, style) = state(row.state);
     let kind = row.kinds.first().copied().unwrap_or_default();
-    let now = match row.state {
-        State::Gone => "count=0".to_owned(),
-        _ => format!("count={}", units::count(row.after.count)),
-    };
-    format!(
-        "{}  {kind}  {}{}: {now} ({})",
-        Styled(style, format!("{word:8}")),
-        Styled(BOLD, parts::short_name(&row.label)),
+    let now = if row.state == State::Gone { 0 } else { row.after.count };
+    let (place, now, delta) = (
         parts::place(row.stack.site()),
-        units::signed_count(row.count_delta)
-    )
+        units::count(now),
+        units::signed_count(row.count_delta),
+    );
+    let name = styled(style, format!("{word:8}")) + format!("  {kind}  ") + bold(short_name(&row.label));
+    name + format!("{place}: count={now} ({delta})")
 }

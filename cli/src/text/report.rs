@@ -1,16 +1,12 @@
-//! A report as text: the failed request that caused it, the ledger, the headline, the ranked rows, their details, the
+//! A report: the failed request that caused it, the ledger, the headline, the ranked rows, their details, the
 //! totals, the losses, the warnings, and the next command.
-
-use std::io::{self, Write};
 
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, shell_word};
 use culeak::point::Point;
 use culeak::snapshot::{Automatic, Reason};
 
-use super::parts::{self, BAD, BOLD, DIM, Styled};
-use super::units::{self, plural};
-use super::{categories, ledger, objects, why};
-use crate::escape::Escaped;
+use super::{categories, ledger, objects, parts, units, why};
+use crate::document::{self, BAD, Document, bold, dim, estimate, short_name, styled};
 
 mod headline;
 mod ranking;
@@ -18,8 +14,8 @@ pub mod sums;
 
 pub use headline::headline;
 use headline::{call_sites, has_no_stack};
-pub use ranking::{RankedLine, write_ranking};
 use ranking::{counted, ranking};
+pub use ranking::{judged, ranked};
 
 /// What a report shows beyond the default.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,12 +37,13 @@ impl Extent {
     };
 }
 
-/// Writes the report.
-pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result<()> {
+/// The report.
+pub fn page(report: &Report, extent: Extent) -> Document {
     let full_stacks = extent.full_stacks;
+    let mut page = Document::default();
     match (&report.trigger, &report.taken.automatic) {
-        (Some(failed), _) => request(failed, full_stacks, out)?,
-        (None, Some(automatic)) => reason(automatic, out)?,
+        (Some(failed), _) => request(failed, full_stacks, &mut page),
+        (None, Some(automatic)) => reason(automatic, &mut page),
         (None, None) => {}
     }
     // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
@@ -54,44 +51,34 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
     let has_ledger = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
     let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
     if has_entries && report.filter.is_none() && has_ledger {
-        ledger::write(&report.ledger, out)?;
+        ledger::write(&report.ledger, &mut page);
     }
-    headline(report, out)?;
+    page.append(headline(report));
     match report.by {
         By::ObjectKind if extent.objects => {}
-        By::ObjectKind => objects::write_kinds(report, out)?,
-        _ => ranking(report, out)?,
+        By::ObjectKind => objects::write_kinds(report, &mut page),
+        _ => ranking(report, &mut page),
     }
-    parts::suppressions(
-        report.suppressed,
-        report.suppressed_objects,
-        &report.suppressions,
-        report.sampling.is_some(),
-        out,
-    )?;
+    let (objects, sampled) = (report.suppressed_objects, report.sampling.is_some());
+    parts::suppressions(report.suppressed, objects, &report.suppressions, sampled, &mut page);
     if report.by == By::Category {
-        categories::write(&report.categories, out)?;
+        categories::write(&report.categories, &mut page);
     }
-    writeln!(out)?;
+    page.blank();
     let detailed = matches!(report.by, By::Site | By::Stack);
     if detailed {
-        for (index, row) in report.rows.iter().enumerate() {
-            details(index + 1, row, full_stacks, out)?;
-        }
+        let rows = report.rows.iter().enumerate();
+        rows.for_each(|(index, row)| details(index + 1, row, full_stacks, &mut page));
     }
     if !report.held_by.is_empty() {
-        why::write_sites(&report.held_by, report.rows.len(), &report.source, out)?;
+        why::write_sites(&report.held_by, report.rows.len(), &report.source, &mut page);
     }
     if extent.objects {
-        objects::write(report, full_stacks, out)?;
+        objects::write(report, full_stacks, &mut page);
     }
-    for (name, text) in sums::totals(report, extent.objects)
-        .into_iter()
-        .chain(sums::losses(report, extent.all_losses))
-    {
-        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:12}")))?;
-    }
-    parts::warnings(out, &report.warnings)?;
+    page.fields(sums::totals(report, extent.objects));
+    page.fields(sums::losses(report, extent.all_losses));
+    page.warnings(&report.warnings);
     let fit = if detailed {
         DETAILS_ON_A_SCREEN
     } else {
@@ -100,16 +87,13 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
     let held = report.totals.held.total();
     if report.rows.len() > fit && held.count > 0 && !has_no_stack(report) {
         let (style, sites) = call_sites(report);
-        writeln!(
-            out,
-            "{}",
-            Styled(style, format!("{sites} {}", parts::tally_of(report, held)))
-        )?;
+        page.line(styled(style, format!("{sites} {}", parts::tally_of(report, held))));
     }
     match extent.objects && report.next.ends_with(" --objects") {
-        true => parts::next(out, &format!("culeak check {}", shell_word(&report.source))),
-        false => parts::next(out, &report.next),
+        true => page.next(format!("culeak check {}", shell_word(&report.source))),
+        false => page.next(&report.next),
     }
+    page
 }
 
 /// A longer report repeats the sum at its end, since the headline has scrolled away.
@@ -117,23 +101,21 @@ const ROWS_ON_A_SCREEN: usize = 15;
 const DETAILS_ON_A_SCREEN: usize = 2;
 
 /// Out of memory: the size, the device and the call site of the failed request.
-fn request(failed: &FailedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+fn request(failed: &FailedRow, full_stacks: bool, page: &mut Document) {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
-    let name = line.map_or_else(|| "(no stack)".to_owned(), |line| parts::short_name(&line.name()));
+    let name = line.map_or_else(|| "(no stack)".to_owned(), |line| short_name(&line.name()));
+    let (api, bytes, place) = (failed.api, units::bytes(failed.bytes), parts::place(line));
     let title = format!(
-        "out of memory: {} of {} on {} failed in {name}{}",
-        Escaped(failed.api),
-        units::bytes(failed.bytes),
-        failed.device,
-        parts::place(line)
+        "out of memory: {api} of {bytes} on {} failed in {name}{place}",
+        failed.device
     );
-    writeln!(out, "{}", Styled(BAD, title))?;
-    parts::stack(out, &failed.stack, full_stacks, "  ")?;
-    writeln!(out)
+    page.line(styled(BAD, title));
+    page.stack(&failed.stack, full_stacks, 2);
+    page.blank();
 }
 
 /// Why the recorder took this snapshot.
-fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
+fn reason(automatic: &Automatic, page: &mut Document) {
     let why = match automatic.reason {
         Reason::OutOfMemory => "after a request failed for lack of memory",
         Reason::Peak => "at a new peak",
@@ -141,18 +123,14 @@ fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
         Reason::Requested => "at the program's request",
         Reason::Every => "at a regular interval",
     };
-    let name = automatic.name.iter().map(|name| format!(": {}", Escaped(name)));
-    let text = format!("automatic snapshot, taken {why}{}", name.collect::<String>());
-    writeln!(out, "{}\n", Styled(BOLD, text))
+    let name: String = automatic.name.iter().map(|name| format!(": {name}")).collect();
+    page.line(bold(format!("automatic snapshot, taken {why}{name}")));
+    page.blank();
 }
 
-fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    let (name, place, mark) = (
-        parts::short_name(&row.label),
-        parts::place(row.site()),
-        parts::mark(row),
-    );
-    writeln!(out, "{}", Styled(BOLD, format!("#{number}  {name}{place}{mark}")))?;
+fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
+    let (place, mark) = (parts::place(row.site()), parts::mark(row));
+    page.line(bold(format!("#{number}  {}{place}{mark}", short_name(&row.label))));
     let is_sum = row.largest == 0 && row.bytes > 0;
     let each = match (row.count, row.smallest == row.largest) {
         (1, _) => String::new(),
@@ -161,48 +139,35 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
     };
     let kinds = parts::listed(row.kinds.iter().map(|(name, tally)| (*name, *tally)));
-    write!(
-        out,
-        "    {} in {}{each}, {kinds}",
-        parts::bytes(row.bytes, row.estimated),
-        counted(row)
-    )?;
+    let mut what = vec![
+        format!("{} in {}{each}", estimate(row.bytes, row.estimated), counted(row)),
+        kinds,
+    ];
     // Host memory is recognized by its kind.
     let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
     for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {
         if names.len() != 1 || !none.iter().any(|none| names.contains_key(*none)) {
-            write!(
-                out,
-                ", {}",
-                parts::listed(names.iter().map(|(name, tally)| (name.as_str(), *tally)))
-            )?;
+            what.push(parts::listed(names.iter().map(|(name, tally)| (name.as_str(), *tally))));
         }
     }
-    writeln!(out)?;
+    page.indented(4, what.join(", "));
     let apis = parts::listed(row.apis.iter().map(|(name, tally)| (*name, *tally)));
+    let (oldest, newest) = (units::duration(row.oldest_age_ns), units::duration(row.newest_age_ns));
     let age = match row.count {
-        1 => format!("{} old", units::duration(row.oldest_age_ns)),
-        _ => format!(
-            "oldest {}, newest {}",
-            units::duration(row.oldest_age_ns),
-            units::duration(row.newest_age_ns)
-        ),
+        1 => format!("{oldest} old"),
+        _ => format!("oldest {oldest}, newest {newest}"),
     };
     let threads = parts::listed(row.threads.iter().map(|(name, tally)| (name.as_str(), *tally)));
     match is_sum {
-        true => writeln!(out, "    by {apis}")?,
-        false => writeln!(out, "    by {apis}, {threads}, {age}")?,
+        true => page.indented(4, format!("by {apis}")),
+        false => page.indented(4, format!("by {apis}, {threads}, {age}")),
     }
     if let Some(first) = row.stacks.first() {
-        parts::stack(out, &first.stack, full_stacks, "      ")?;
+        page.stack(&first.stack, full_stacks, 6);
     }
     if row.stacks_in_all > 1 {
-        let others = row.stacks_in_all as u64 - 1;
-        let text = format!(
-            "and {}; --by stack shows each",
-            plural(others, "other stack", "other stacks")
-        );
-        writeln!(out, "      {}", Styled(DIM, text))?;
+        let others = document::counted(row.stacks_in_all - 1, "other stack");
+        page.indented(6, dim(format!("and {others}; --by stack shows each")));
     }
-    writeln!(out)
+    page.blank();
 }

@@ -1,110 +1,94 @@
-//! Statistics of events as text: sums, a table of call sites, and details of the first ones.
-
-use std::io::{self, Write};
+//! Statistics of events: sums, a table of call sites, and details of the first ones.
 
 use culeak::analysis::stats::{Lifetimes, Row, Sort, Stats, Sums};
 use culeak::point::Point;
 
-use super::columns;
-use super::parts::{self, BOLD, DIM, GOOD, Styled};
-use super::units::{self, plural};
-use crate::escape::Escaped;
+use super::parts;
+use super::units;
+use crate::document::{Cell, Document, GOOD, Rows, Site, bold, counted, dim, short_name, styled};
 
 /// Rows with details.
 const DETAILED: usize = 5;
 
-pub fn write(stats: &Stats, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    headline(stats, out)?;
+pub fn page(stats: &Stats, full_stacks: bool) -> Document {
+    let mut page = Document::default();
+    headline(stats, &mut page);
     if !stats.is_empty() {
-        writeln!(out)?;
-        table(stats, out)?;
-        writeln!(out)?;
+        page.blank();
+        table(stats, &mut page);
+        page.blank();
     }
     for (number, row) in stats.rows.iter().take(DETAILED).enumerate() {
-        details(number + 1, row, full_stacks, out)?;
+        details(number + 1, row, full_stacks, &mut page);
     }
-    writeln!(
-        out,
-        "{}  {}",
-        Styled(BOLD, "process     "),
-        parts::process(&stats.process)
-    )?;
-    let events = match (stats.since_ns, stats.lost_events) {
-        (0, 0) => "all since the recording began".to_owned(),
-        (since, 0) => format!("all from {} on", units::duration(since)),
-        (since, lost) => format!(
-            "from {} on, without {} lost ones",
-            units::duration(since),
-            units::count(lost)
-        ),
-    };
-    writeln!(out, "{}  {events}", Styled(BOLD, "events      "))?;
+    page.field("process", parts::process(&stats.process));
+    let since = units::duration(stats.since_ns);
+    page.field(
+        "events",
+        match (stats.since_ns, stats.lost_events) {
+            (0, 0) => "all since the recording began".to_owned(),
+            (_, 0) => format!("all from {since} on"),
+            (_, lost) => format!("from {since} on, without {} lost ones", units::count(lost)),
+        },
+    );
     if let Some(end_ns) = stats.end_ns {
-        writeln!(
-            out,
-            "{}  counted too, from {} on; without it: --between {} end",
-            Styled(BOLD, "shutdown    "),
-            units::duration(end_ns),
-            match stats.from_ns {
-                0 => "start".to_owned(),
-                from_ns => Point::Time(from_ns).to_string(),
-            }
-        )?;
+        let from = match stats.from_ns {
+            0 => "start".to_owned(),
+            from_ns => Point::Time(from_ns).to_string(),
+        };
+        let end = units::duration(end_ns);
+        let text = format!("counted too, from {end} on; without it: --between {from} end");
+        page.field("shutdown", text);
     }
-    parts::warnings(out, &stats.warnings)?;
-    match &stats.next {
-        Some(command) => parts::next(out, command),
-        None => Ok(()),
-    }
+    page.warnings(&stats.warnings);
+    stats.next.iter().for_each(|command| page.next(command));
+    page
 }
 
-fn headline(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
+fn headline(stats: &Stats, page: &mut Document) {
     let lasted = match stats.from_ns {
         0 => format!("in {}", units::duration(stats.lasted_ns())),
         from => format!("from {} to {}", units::duration(from), units::duration(stats.to_ns)),
     };
     let filtered = if stats.filter.is_some() { " (filtered)" } else { "" };
     if stats.is_empty() {
-        let nothing = format!("no allocation and no free {lasted}{filtered}");
-        return writeln!(out, "{}", Styled(GOOD, nothing));
+        return page.line(styled(GOOD, format!("no allocation and no free {lasted}{filtered}")));
     }
     for (sums, what) in [(&stats.blocks, "framework blocks"), (&stats.driver, "driver memory")] {
         if sums.allocated.count + sums.freed.count == 0 {
             continue;
         }
-        let text = format!(
-            "{} and {} of {what} {lasted}; {} allocated{filtered}",
-            plural(sums.allocated.count, "allocation", "allocations"),
-            plural(sums.freed.count, "free", "frees"),
-            units::bytes(sums.allocated.bytes)
-        );
-        writeln!(out, "{}", Styled(BOLD, text))?;
-        writeln!(
-            out,
-            "  {}; {} temporary, {} reused{}",
-            rate(sums),
-            percent(sums.temporary_fraction()),
-            percent(sums.reused_fraction()),
-            match sums.lifetimes.count {
-                0 => String::new(),
-                _ => format!("; median lifetime {}", units::duration(sums.lifetimes.median_ns)),
-            }
-        )?;
+        let bytes = units::bytes(sums.allocated.bytes);
+        page.line(bold(format!(
+            "{} of {what} {lasted}; {bytes} allocated{filtered}",
+            calls(sums)
+        )));
+        let lifetime = match sums.lifetimes.count {
+            0 => String::new(),
+            _ => format!("; median lifetime {}", units::duration(sums.lifetimes.median_ns)),
+        };
+        let (temporary, reused) = (percent(sums.temporary_fraction()), percent(sums.reused_fraction()));
+        page.item(format!(
+            "{}; {temporary} temporary, {reused} reused{lifetime}",
+            rate(sums)
+        ));
     }
-    Ok(())
+}
+
+/// `1,020 allocations and 1,000 frees`.
+fn calls(sums: &Sums) -> String {
+    let allocations = counted(sums.allocated.count, "allocation");
+    format!("{allocations} and {}", counted(sums.freed.count, "free"))
 }
 
 /// `32,115 a second, at most 40,000 in the second from 3 s`.
 fn rate(sums: &Sums) -> String {
     let average = format!("{} a second", per_second(sums));
-    match (sums.most_per_second, sums.most_at_ns) {
-        (Some(most), Some(at_ns)) => format!(
-            "{average}, at most {} in the second from {}",
-            units::count(most),
-            units::duration(at_ns)
-        ),
-        _ => average,
-    }
+    let (Some(most), Some(at_ns)) = (sums.most_per_second, sums.most_at_ns) else {
+        return average;
+    };
+    let (most, at) = (units::count(most), units::duration(at_ns));
+    format!("{average}, at most {most} in the second from {at}")
 }
 
 fn per_second(sums: &Sums) -> String {
@@ -123,175 +107,82 @@ fn percent(fraction: f64) -> String {
     }
 }
 
-/// A terminal leaves at least this room for call sites, or columns are left out.
-const SITE_NEEDED: usize = 24;
-/// The least room of a function's name before its place.
-const NAME_NEEDED: usize = 8;
-const NUMBERS: usize = 6;
-const HEADINGS: [&str; NUMBERS] = ["allocations", "a second", "temporary", "reused", "lifetime", "bytes"];
-/// On a narrow terminal.
-const SHORT_HEADINGS: [&str; NUMBERS] = ["allocs", "a sec", "temp", "reused", "life", "bytes"];
-/// The columns that a narrow terminal leaves out, first the least important one; never the one that sorts the rows.
-const LEFT_OUT: [(usize, Option<Sort>); 4] = [
-    (3, None),
-    (1, None),
-    (4, Some(Sort::Lifetime)),
-    (2, Some(Sort::Temporary)),
-];
-
-fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
-    let numbers: Vec<[String; NUMBERS]> = stats.rows.iter().map(numbers).collect();
-    let width = |headings: &[&str; NUMBERS], column: usize| {
-        let widths = numbers.iter().map(|row| columns::width(&row[column]));
-        widths.max().unwrap_or(0).max(columns::width(headings[column]))
+fn table(stats: &Stats, page: &mut Document) {
+    // The column that sorts the rows always stays.
+    let unless = |sort, rank| if stats.sort == sort { 0 } else { rank };
+    let lifetime = |row: &&Row| match row.sums.lifetimes.count {
+        0 => Cell::Number("-".to_owned()),
+        _ => Cell::Time(row.sums.lifetimes.median_ns),
     };
-    let (mut headings, mut shown) = (&HEADINGS, Vec::from_iter(0..NUMBERS));
-    let room = |headings, shown: &[usize]| {
-        let taken: usize = shown.iter().map(|&column| width(headings, column) + "  ".len()).sum();
-        columns::available().map(|available| available.saturating_sub(taken + "  ".len()))
-    };
-    let is_narrow = |room: Option<usize>| room.is_some_and(|room| room < SITE_NEEDED);
-    if is_narrow(room(headings, &shown)) {
-        headings = &SHORT_HEADINGS;
-    }
-    for (column, sort) in LEFT_OUT {
-        if is_narrow(room(headings, &shown)) && sort != Some(stats.sort) {
-            shown.retain(|&other| other != column);
-        }
-    }
-    let room = room(headings, &shown);
-    let line = |cell: &dyn Fn(usize) -> String| -> String {
-        let cells = shown.iter().map(|&column| {
-            let width = width(headings, column);
-            format!("  {:>width$}", cell(column))
-        });
-        cells.collect()
-    };
-    let heading = line(&|column| headings[column].to_owned());
-    writeln!(out, "{}", Styled(DIM, format!("{heading}  call site")))?;
-    for (row, numbers) in stats.rows.iter().zip(&numbers) {
-        writeln!(
-            out,
-            "{}  {}",
-            line(&|column| numbers[column].clone()),
-            call_site(row, room)
-        )?;
-    }
-    if stats.hidden_rows > 0 {
-        let rows = plural(stats.hidden_rows as u64, "more row", "more rows");
-        let allocations = plural(stats.hidden.count, "allocation", "allocations");
-        writeln!(
-            out,
-            "  {}",
-            Styled(DIM, format!("… and {rows} with {allocations}; --top 0 shows all"))
-        )?;
-    }
-    Ok(())
-}
-
-fn numbers(row: &Row) -> [String; NUMBERS] {
-    let sums = &row.sums;
-    [
-        units::count(sums.allocated.count),
-        per_second(sums),
-        percent(sums.temporary_fraction()),
-        percent(sums.reused_fraction()),
-        match sums.lifetimes.count {
-            0 => "-".to_owned(),
-            _ => units::duration(sums.lifetimes.median_ns),
-        },
-        units::bytes(sums.allocated.bytes),
-    ]
-}
-
-/// `workspace  gemm.cu:40  [device]`. If this does not fit, the name is shortened, then the kind is left out: file and line
-/// stay.
-fn call_site(row: &Row, room: Option<usize>) -> String {
-    let (name, place) = (parts::name(&row.label), parts::place(row.site()));
-    let kind = format!("  [{}]", kind(row));
-    let Some(room) = room else {
-        return format!("{name}{place}{kind}");
-    };
-    let left = |taken: usize| {
-        room.checked_sub(taken)
-            .filter(|&left| left >= NAME_NEEDED.min(columns::width(&name)))
-    };
-    let place_width = columns::width(&place);
-    if let Some(left) = left(place_width + columns::width(&kind)) {
-        return format!("{}{place}{kind}", columns::shortened(&name, left));
-    }
-    match left(place_width) {
-        Some(left) => format!("{}{place}", columns::shortened(&name, left)),
-        None => columns::end_of(place.trim_start(), room),
-    }
+    let rows = Rows::of(&stats.rows)
+        .column("allocations", |row| Cell::Count(row.sums.allocated.count))
+        .short("allocs")
+        .column("a second", |row| Cell::Number(per_second(&row.sums)))
+        .short("a sec")
+        .expendable(3)
+        .column("temporary", |row| Cell::Number(percent(row.sums.temporary_fraction())))
+        .short("temp")
+        .expendable(unless(Sort::Temporary, 1))
+        .column("reused", |row| Cell::Number(percent(row.sums.reused_fraction())))
+        .expendable(4)
+        .column("lifetime", lifetime)
+        .short("life")
+        .expendable(unless(Sort::Lifetime, 2))
+        .column("bytes", |row| Cell::Size(row.sums.allocated.bytes))
+        .column("kind", |row| kind(row))
+        .expendable(5)
+        .column("call site", |row| Site::of(&row.label, row.site(), ""));
+    page.table(rows);
+    let allocations = counted(stats.hidden.count, "allocation");
+    page.more(
+        stats.hidden_rows,
+        "row",
+        format!(" with {allocations}; --top 0 shows all"),
+    );
 }
 
 /// `tensor`, `block of arena`, with the library that requested it.
 fn kind(row: &Row) -> String {
     let domain = row.domain.filter(|_| row.kind == "block");
-    let of = domain.map(|domain| format!(" of {}", Escaped(domain)));
-    let by = row
-        .stack
-        .library
-        .or(row.stack.allocator.filter(|_| row.kind != "tensor"));
-    let by = by.map(|by| format!(", {by}"));
-    format!("{}{}{}", row.kind, of.unwrap_or_default(), by.unwrap_or_default())
+    let of = domain.map_or_else(String::new, |domain| format!(" of {domain}"));
+    let allocator = row.stack.allocator.filter(|_| row.kind != "tensor");
+    let by = row.stack.library.or(allocator);
+    format!(
+        "{}{of}{}",
+        row.kind,
+        by.map_or_else(String::new, |by| format!(", {by}"))
+    )
 }
 
-fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    let name = format!(
-        "#{number}  {}{}",
-        parts::short_name(&row.label),
-        parts::place(row.site())
-    );
-    writeln!(out, "{}", Styled(BOLD, name))?;
+fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
+    let name = short_name(&row.label);
+    page.line(bold(format!("#{number}  {name}{}", parts::place(row.site()))));
     let sums = &row.sums;
-    writeln!(
-        out,
-        "    {} and {}, {} allocated; {}, {}",
-        plural(sums.allocated.count, "allocation", "allocations"),
-        plural(sums.freed.count, "free", "frees"),
-        units::bytes(sums.allocated.bytes),
-        kind(row),
-        Escaped(&row.place)
-    )?;
-    writeln!(
-        out,
-        "    {}; {} temporary, {} reused",
-        rate(sums),
-        units::count(sums.temporary.count),
-        units::count(sums.reused)
-    )?;
+    let (calls, bytes) = (calls(sums), units::bytes(sums.allocated.bytes));
+    page.indented(4, format!("{calls}, {bytes} allocated; {}, {}", kind(row), row.place));
+    let (temporary, reused) = (units::count(sums.temporary.count), units::count(sums.reused));
+    page.indented(4, format!("{}; {temporary} temporary, {reused} reused", rate(sums)));
     if sums.lifetimes.count > 0 {
-        writeln!(out, "    {}", lifetimes(&sums.lifetimes))?;
+        page.indented(4, lifetimes(&sums.lifetimes));
     }
-    parts::stack(out, &row.stack, full_stacks, "      ")?;
+    page.stack(&row.stack, full_stacks, 6);
     if row.stacks_in_all > 1 {
-        let others = plural(row.stacks_in_all as u64 - 1, "other stack", "other stacks");
-        writeln!(
-            out,
-            "      {}",
-            Styled(DIM, format!("and {others}; --by stack shows each"))
-        )?;
+        let others = counted(row.stacks_in_all - 1, "other stack");
+        page.indented(6, dim(format!("and {others}; --by stack shows each")));
     }
-    writeln!(out)
+    page.blank();
 }
 
 /// `lifetimes 1 us ▁▂▅█▃▁ 33 ms, median 4 us, longest 30 ms`: one character for each doubling.
 fn lifetimes(lifetimes: &Lifetimes) -> String {
-    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let histogram = &lifetimes.histogram;
-    let most = histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0).max(1);
-    let bar = |count: u64| match count {
-        0 => ' ',
-        count => BLOCKS[(u128::from(count) * 7 / u128::from(most)) as usize],
-    };
+    let most = histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0);
+    let bar = |count: u64| if count == 0 { ' ' } else { parts::bar(count, most) };
     let bars: String = histogram.iter().map(|bucket| bar(bucket.count)).collect();
-    let (first, last) = (histogram.first(), histogram.last());
     format!(
         "lifetimes {} {bars} {}, median {}, longest {}",
-        units::duration(first.map_or(0, |bucket| bucket.from_ns)),
-        units::duration(last.map_or(0, |bucket| bucket.to_ns)),
+        units::duration(histogram.first().map_or(0, |bucket| bucket.from_ns)),
+        units::duration(histogram.last().map_or(0, |bucket| bucket.to_ns)),
         units::duration(lifetimes.median_ns),
         units::duration(lifetimes.longest_ns)
     )

@@ -37,7 +37,7 @@ fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> Str
         full_stacks,
         ..Extent::default()
     };
-    plain(|out| super::report::write(&Report::of(snapshot, options), extent, out))
+    plain(|out| super::report::page(&Report::of(snapshot, options), extent).text(out))
 }
 
 fn from_file(name: &str) -> Options {
@@ -180,7 +180,7 @@ fn golden_reports_of_a_script_at_its_points() {
 
 /// The first lines of a report.
 fn headline(snapshot: &Snapshot, options: &Options) -> String {
-    plain(|out| super::report::headline(&Report::of(snapshot, options), out))
+    super::report::headline(&Report::of(snapshot, options)).plain()
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
 
     let unknown = "\n8 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy";
     let options = culeak::analysis::diff::Options::default();
-    let diff = plain(|out| super::diff::write(&Diff::of(&full, &beside, &options), false, false, out));
+    let diff = plain(|out| super::diff::page(&Diff::of(&full, &beside, &options), false, false).text(out));
     assert!(diff.contains(unknown), "{diff}");
 }
 
@@ -374,7 +374,10 @@ fn golden_diff() {
         ..Default::default()
     };
     let diff = Diff::of(&before, &after, &options);
-    expect_golden("diff.txt", &plain(|out| super::diff::write(&diff, false, false, out)));
+    expect_golden(
+        "diff.txt",
+        &plain(|out| super::diff::page(&diff, false, false).text(out)),
+    );
     let other = Snapshot {
         process: culeak::snapshot::Process {
             pid: 12,
@@ -385,14 +388,14 @@ fn golden_diff() {
     let diff = Diff::of(&before, &other, &options);
     expect_golden(
         "diff-two-runs.txt",
-        &plain(|out| super::diff::write(&diff, true, false, out)),
+        &plain(|out| super::diff::page(&diff, true, false).text(out)),
     );
 }
 
 #[test]
 fn every_count_of_losses_is_printed_with_all_losses() {
     let printed = |snapshot: &Snapshot, extent| {
-        plain(|out| super::report::write(&Report::of(snapshot, &Options::default()), extent, out))
+        plain(|out| super::report::page(&Report::of(snapshot, &Options::default()), extent).text(out))
     };
     let mut snapshot = leaky();
     let zeros = printed(&snapshot, Extent::ALL);
@@ -488,13 +491,13 @@ proptest! {
         let snapshot = with_every_text(&text);
         let mut out = Vec::new();
         for &by in By::ALL {
-            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL, &mut out)?;
+            super::report::page(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL).text(&mut out)?;
         }
         let other = leaky();
-        super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
-        super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
+        super::diff::page(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true).text(&mut out)?;
+        super::check::page(&verdict(&snapshot, &Rules::default()), &text).text(&mut out)?;
         let limits = Limits { max_objects: [(Kind::Stream, 1)].into(), ..Limits::default() };
-        super::check::write(&verdict(&snapshot, &limits.into()), &text, &mut out)?;
+        super::check::page(&verdict(&snapshot, &limits.into()), &text).text(&mut out)?;
         // Styles are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
         let ours = String::from_utf8(out)?.matches('\x1b').count();
@@ -600,10 +603,10 @@ fn a_diff_of_one_kind_names_the_kind() {
         ..culeak::analysis::diff::Options::default()
     };
     let diff = Diff::of(&before, &after, &options);
-    let text = plain(|out| super::diff::write(&diff, false, false, out));
+    let text = plain(|out| super::diff::page(&diff, false, false).text(out));
     assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
     assert!(
-        text.contains("filter    kind pinned; other memory is not compared"),
+        text.contains("filter  kind pinned; other memory is not compared"),
         "{text}"
     );
 }
@@ -623,7 +626,7 @@ fn one_row_left_out_is_one_row() {
         ..culeak::analysis::diff::Options::default()
     };
     let diff = Diff::of(&before, &after, &options);
-    let text = plain(|out| super::diff::write(&diff, false, false, out));
+    let text = plain(|out| super::diff::page(&diff, false, false).text(out));
     assert!(text.contains("… and 1 more row;"), "{text}");
 }
 
@@ -636,5 +639,5 @@ fn golden_statistics_of_a_busy_program() {
         ..Options::default()
     };
     let stats = Stats::of(&snapshot, &timeline, &options).expect("the log is complete");
-    expect_golden("stats.txt", &plain(|out| super::stats::write(&stats, false, out)));
+    expect_golden("stats.txt", &plain(|out| super::stats::page(&stats, false).text(out)));
 }

@@ -1,122 +1,95 @@
-//! A trend as text: per call site its class, a small curve, the evidence, and one sentence.
-
-use std::io::{self, Write};
+//! A trend: per call site its class, a small curve, the evidence, and one sentence.
 
 use anstyle::Style;
+use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
-
 use culeak::analysis::words::of_kind;
 
-use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
-use super::units::{self, plural};
+use super::{parts, units};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Text, WARN, bold, counted, dim, short_name, styled};
 use crate::escape::Escaped;
 
 /// The width of a curve in columns.
 const CURVE: usize = 24;
 
-pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
-    headline(trend, out)?;
+pub fn page(trend: &Trend) -> Document {
+    let mut page = headline(trend);
     for device in trend.devices.iter().filter_map(|device| growth(device, trend.against)) {
-        writeln!(out, "{device}")?;
+        page.line(device);
     }
     if !trend.rows.is_empty() {
-        writeln!(out)?;
+        page.blank();
     }
-    for row in &trend.rows {
-        write_row(row, trend, out)?;
-    }
-    if trend.hidden_rows > 0 {
-        let rows = plural(trend.hidden_rows as u64, "call site", "call sites");
-        let hidden = format!("… and {rows} that did not change or are beyond --top; --all --top 0 shows all");
-        writeln!(out, "  {}", Styled(DIM, hidden))?;
-    }
-    writeln!(out)?;
-    for span in &trend.processes {
-        writeln!(out, "{}  {}", Styled(BOLD, "process "), process(span))?;
-    }
-    parts::warnings(out, &trend.warnings)?;
-    match next(trend) {
-        Some(command) => parts::next(out, &command),
-        None => Ok(()),
-    }
+    trend.rows.iter().for_each(|row| write_row(row, trend, &mut page));
+    page.more(
+        trend.hidden_rows,
+        "call site",
+        " that did not change or are beyond --top; --all --top 0 shows all",
+    );
+    page.blank();
+    page.fields(trend.processes.iter().map(|span| ("process", process(span))));
+    page.warnings(&trend.warnings);
+    next(trend).into_iter().for_each(|command| page.next(command));
+    page
 }
 
 /// A process, and its number of snapshots.
 pub fn process(span: &ProcessSpan) -> String {
     let process = &span.process;
-    let words: Vec<_> = process.command_line.iter().map(String::as_str).collect();
-    let ranks: String = process
-        .ranks
-        .iter()
-        .map(|(name, value)| format!(", {name} {value}"))
-        .collect();
+    let ranks = process.ranks.iter().map(|(name, value)| format!(", {name} {value}"));
     let end = if span.finished { ", the last one at exit" } else { "" };
+    let (words, snapshots) = (process.command_line.join(" "), counted(span.points, "snapshot"));
     let text = format!(
-        "{} {} on {}{ranks}: {}{end}",
+        "{} {words} on {}{}: {snapshots}{end}",
         process.pid,
-        words.join(" "),
         process.host,
-        plural(span.points as u64, "snapshot", "snapshots")
+        ranks.collect::<String>()
     );
     Escaped(&text).to_string()
 }
 
-pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+pub fn headline(trend: &Trend) -> Document {
+    let mut page = Document::default();
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
     let (running, at_exit) = trend.end().unwrap_or((last, None));
-    let sums = match (first.held == running.held, at_exit.map(|left| left.held)) {
-        (true, None) => format!("{} at the first and the last", parts::tally(first.held)),
-        (true, Some(left)) if left == running.held => {
-            format!("{} at the first, the last and at exit", parts::tally(left))
-        }
-        (true, Some(left)) => format!(
-            "{} at the first and the last, {} at exit",
-            parts::tally(first.held),
-            parts::tally(left)
-        ),
+    let (held, at_exit) = (parts::tally(first.held), at_exit.map(|left| left.held));
+    let sums = match (first.held == running.held, at_exit) {
+        (true, None) => format!("{held} at the first and the last"),
+        (true, Some(left)) if left == running.held => format!("{held} at the first, the last and at exit"),
+        (true, Some(left)) => format!("{held} at the first and the last, {} at exit", parts::tally(left)),
         (false, left) => {
             let left = match left {
                 None => String::new(),
                 Some(left) if left == running.held => ", and the same at exit".to_owned(),
                 Some(left) => format!(", {} at exit", parts::tally(left)),
             };
-            format!(
-                "from {} to {}{left}",
-                parts::tally(first.held),
-                parts::tally(running.held)
-            )
+            format!("from {held} to {}{left}", parts::tally(running.held))
         }
     };
-    let snapshots = plural(trend.points.len() as u64, "snapshot", "snapshots");
+    let snapshots = counted(trend.points.len(), "snapshot");
     let over = match trend.against {
         Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
-        Against::Marks => plural(last.marks.saturating_sub(first.marks), "mark", "marks"),
-        Against::Runs => plural(trend.processes.len() as u64, "run", "runs"),
+        Against::Marks => counted(last.marks.saturating_sub(first.marks), "mark"),
+        Against::Runs => counted(trend.processes.len(), "run"),
     };
-    writeln!(
-        out,
-        "{}: {snapshots} over {over}, {sums}",
-        Styled(BOLD, Escaped(&trend.program.to_string()))
-    )?;
-    parts::opaque_pools(out, &trend.opaque_pools)?;
-    if trend.too_few {
-        let needed = trend.points_needed;
-        let few = format!("too few snapshots to judge: {needed} of one process are needed");
-        return writeln!(out, "{}", Styled(WARN, few));
-    }
-    if trend.no_marks {
-        let none = "nothing to judge: the program set no marks between the snapshots";
-        return writeln!(out, "{}", Styled(WARN, none));
-    }
-    if trend.too_few_marks {
-        let needed = trend.points_needed;
-        let few = format!("too few marks to judge: snapshots after {needed} different marks of one process are needed");
-        return writeln!(out, "{}", Styled(WARN, few));
-    }
-    let style = if trend.is_growing() { BAD } else { GOOD };
-    writeln!(out, "{}", Styled(style, classes(&trend.classes)))
+    page.line(bold(&trend.program) + format!(": {snapshots} over {over}, {sums}"));
+    parts::opaque_pools(&mut page, &trend.opaque_pools);
+    let needed = trend.points_needed;
+    page.line(match (trend.too_few, trend.no_marks, trend.too_few_marks) {
+        (true, ..) => styled(
+            WARN,
+            format!("too few snapshots to judge: {needed} of one process are needed"),
+        ),
+        (_, true, _) => styled(WARN, "nothing to judge: the program set no marks between the snapshots"),
+        (_, _, true) => {
+            let what = format!("snapshots after {needed} different marks of one process are needed");
+            styled(WARN, format!("too few marks to judge: {what}"))
+        }
+        _ => styled(if trend.is_growing() { BAD } else { GOOD }, classes(&trend.classes)),
+    });
+    page
 }
 
 pub fn classes(classes: &Classes) -> String {
@@ -132,15 +105,13 @@ pub fn classes(classes: &Classes) -> String {
         (classes.too_few, Class::TooFew),
     ];
     let all: usize = counts.iter().map(|(count, _)| count).sum();
-    let each = counts
+    let shown = counts
         .iter()
-        .filter(|(count, class)| *count > 0 || *class == Class::Growing)
-        .map(|(count, class)| format!("{count} {}", word(*class).0));
-    format!(
-        "{}: {}",
-        plural(all as u64, "call site", "call sites"),
-        each.collect::<Vec<_>>().join(", ")
-    )
+        .filter(|(count, class)| *count > 0 || *class == Class::Growing);
+    let each: Vec<String> = shown
+        .map(|(count, class)| format!("{count} {}", word(*class).0))
+        .collect();
+    format!("{}: {}", counted(all, "call site"), each.join(", "))
 }
 
 /// The name of a class, and its style.
@@ -167,80 +138,72 @@ pub fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
         (Some(used), Some(total)) => format!(", {} of {} used", units::bytes(used), units::bytes(total)),
         _ => String::new(),
     };
-    let full = match device.full_after {
-        Some(after) => format!(", full in {}", against.span(after)),
-        None => String::new(),
-    };
+    let full = device
+        .full_after
+        .map(|after| format!(", full in {}", against.span(after)));
     let pace = format!("{} per {}", units::bytes(device.pace as u64), against.unit());
-    let name = Escaped(&device.name);
+    let (name, full) = (Escaped(&device.name), full.unwrap_or_default());
     Some(format!("{}  {name}{used}: growing by {pace}{full}", device.label))
 }
 
-fn pace(bytes: f64, against: Against) -> String {
-    format!("{} per {}", units::signed_bytes(bytes as i128), against.unit())
+/// `1 GiB → 2 GiB`; `12 → 40 executable graphs` of objects. `about`: in front of each size.
+pub fn sizes(object: Option<&str>, first: Tally, last: Tally, about: &str) -> String {
+    match object {
+        Some(kind) => format!("{} → {}", units::count(first.count), of_kind(last.count, kind)),
+        None => format!(
+            "{about}{} → {about}{}",
+            units::bytes(first.bytes),
+            units::bytes(last.bytes)
+        ),
+    }
 }
 
-fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+fn write_row(row: &Row, trend: &Trend, page: &mut Document) {
     let (class, style) = word(row.class);
     let (evidence, values) = match row.judged_by {
         Measure::Bytes => (&row.bytes, &row.series.bytes),
         Measure::Count => (&row.count, &row.series.counts),
     };
-    let curve = sparkline(values, trend);
-    let sizes = match row.site.object {
-        Some(kind) => format!("{} → {}", units::count(row.count.first), of_kind(row.count.last, kind)),
-        None => {
-            let about = if row.is_estimate { "≈ " } else { "" };
-            let (first, last) = (units::bytes(row.bytes.first), units::bytes(row.bytes.last));
-            format!("{about}{first} → {about}{last}")
-        }
-    };
+    let of = |bytes, count| Tally { bytes, count };
+    let (first, last) = (of(row.bytes.first, row.count.first), of(row.bytes.last, row.count.last));
+    let sizes = sizes(row.site.object, first, last, if row.is_estimate { "≈ " } else { "" });
     // Too few points have no meaningful evidence.
     let numbers = match row.class {
-        Class::TooFew => String::new(),
-        _ => format!("  {}", Styled(DIM, numbers(row, evidence, trend.against))),
+        Class::TooFew => Text::default(),
+        _ => Text::from("  ") + dim(numbers(row, evidence, trend.against)),
     };
-    writeln!(
-        out,
-        "  {}  {curve}  {sizes}{numbers}",
-        Styled(style, format!("{class:18}"))
-    )?;
+    let curve = sparkline(values, trend);
+    page.item(styled(style, format!("{class:18}")) + format!("  {curve}  {sizes}") + numbers);
     let pool = if row.site.pool { parts::POOL } else { "" };
-    writeln!(out, "      {}{pool}", Escaped(&with_short_name(row)))?;
+    page.indented(6, format!("{}{pool}", with_short_name(row)));
     let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
-    parts::callers(out, "      ", outer.map(|frame| (&frame.function, String::new())))
+    parts::callers(page, 6, outer.map(|frame| (&frame.function, String::new())));
 }
 
 /// The sentence. It begins with the call site, whose name is shortened on a terminal.
 fn with_short_name(row: &Row) -> String {
     let label = &row.site.label;
     match row.sentence.strip_prefix(label.as_str()) {
-        Some(rest) => parts::short_name(label) + rest,
+        Some(rest) => short_name(label) + rest,
         None => row.sentence.clone(),
     }
 }
 
 /// The evidence in numbers.
 pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
-    let steps = evidence.steps;
-    format!(
-        "{}, R² {:.2}, steps: {} up, {} down, {} same, confidence {:.0} %",
-        match row.site.object {
-            Some(_) => format!("{:+.1} per {}", row.count.pace, against.unit()),
-            None => pace(row.bytes.pace, against),
-        },
-        evidence.r_squared,
-        steps.up,
-        steps.down,
-        steps.same,
-        evidence.confidence * 100.0
-    )
+    let (steps, unit) = (evidence.steps, against.unit());
+    let pace = match row.site.object {
+        Some(_) => format!("{:+.1} per {unit}", row.count.pace),
+        None => format!("{} per {unit}", units::signed_bytes(row.bytes.pace as i128)),
+    };
+    let steps = format!("{} up, {} down, {} same", steps.up, steps.down, steps.same);
+    let (fit, confidence) = (evidence.r_squared, evidence.confidence * 100.0);
+    format!("{pace}, R² {fit:.2}, steps: {steps}, confidence {confidence:.0} %")
 }
 
 /// A series as block characters, from 0 to its maximum, with a gap between processes.
 fn sparkline(values: &[u64], trend: &Trend) -> String {
-    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let most = values.iter().copied().max().unwrap_or(0);
     let columns = values.len().min(CURVE);
     let mut line = String::new();
     let mut process = trend.points.first().map(|point| point.process);
@@ -251,8 +214,7 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
             line.push(' ');
         }
         process = of;
-        let highest = values[start..end].iter().copied().max().unwrap_or(0);
-        line.push(BLOCKS[(u128::from(highest) * 7 / u128::from(most)) as usize]);
+        line.push(parts::bar(values[start..end].iter().copied().max().unwrap_or(0), most));
     }
     line
 }

@@ -1,70 +1,62 @@
-//! Why memory is still there, as text: what holds it by the beginning of the path, what would be freed with what, and what
-//! was not searched.
-
-use std::io::{self, Write};
+//! Why memory is still there: what holds it by the beginning of the path, what would be freed with what, and what was not
+//! searched.
 
 use culeak::analysis::report::{Tally, shell_word};
 use culeak::analysis::why::words::{class_and_origin, meaning};
 use culeak::analysis::why::{Also, HolderRow, Matched, One, Origin, Retained, SiteHolder, SiteHolders, Why};
 use culeak::snapshot::{Class, Step};
 
-use super::columns;
-use super::parts::{self, BOLD, DIM, NAME_WIDTH, Styled, WARN};
 use super::report::sums::{Sum, losses_in_words, titled};
-use super::units::{self, plural};
+use super::{parts, units};
+use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, short_name, styled, things};
 use crate::escape::Escaped;
 
 /// Rows of one origin that text lists.
 pub const ROWS_SHOWN: usize = 5;
 /// Deeper retainers are not indented further.
 const INDENTED: usize = 8;
-/// The least room for a label.
-const LABEL_NEEDED: usize = 12;
 
-/// Writes the answer.
-pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
-    if let Some(block) = &why.block {
-        one(block, out)?;
-    } else {
-        headline(why, out)?;
-        origins(why, out)?;
-        retainers(why, out)?;
+/// The answer.
+pub fn page(why: &Why) -> Document {
+    let mut page = Document::default();
+    match &why.block {
+        Some(block) => one(block, &mut page),
+        None => {
+            page.line(headline(why));
+            origins(why, &mut page);
+            retainers(why, &mut page);
+        }
     }
-    writeln!(out)?;
-    for (name, text) in sums(why) {
-        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:12}")))?;
-    }
-    parts::next(out, &why.next)
+    page.blank();
+    page.fields(sums(why));
+    page.next(&why.next);
+    page
 }
 
 /// `41.9 MiB at 3 call sites; 1 root retains 41.9 MiB`.
-fn headline(why: &Why, out: &mut dyn Write) -> io::Result<()> {
-    let when = why.when.iter().map(|when| format!(" {}", Escaped(when)));
-    let when: String = when.collect();
+fn headline(why: &Why) -> Text {
+    let when: String = why.when.iter().map(|when| format!(" {when}")).collect();
     let filtered = if why.filter.is_some() { " (filtered)" } else { "" };
     if why.total.count == 0 {
-        let of = why.selector.iter().map(|selector| format!(" of {}", Escaped(selector)));
-        let of: String = of.collect();
+        let of: String = why.selector.iter().map(|selector| format!(" of {selector}")).collect();
         let is = nothing_is(why.class.unwrap_or_default());
-        return writeln!(out, "{}", Styled(BOLD, format!("nothing{of} is {is}{when}{filtered}")));
+        return bold(format!("nothing{of} is {is}{when}{filtered}"));
     }
-    let sites = plural(why.call_sites as u64, "call site", "call sites");
+    let sites = counted(why.call_sites, "call site");
+    let retained = units::bytes(why.roots.bytes);
     let roots = match why.roots.count {
         0 => "no root retains any of it".to_owned(),
-        n => format!(
-            "{} {}",
-            plural(n, "root retains", "roots retain"),
-            units::bytes(why.roots.bytes)
-        ),
+        n => format!("{} {retained}", units::plural(n, "root retains", "roots retain")),
     };
-    let selector = why.selector.as_deref().map(Escaped);
-    let matched = match (why.matched, selector) {
+    let matched = match (why.matched, &why.selector) {
         (Some(Matched::Holder), Some(selector)) => format!(", held by what matches {selector}"),
         (Some(Matched::Caller), Some(selector)) => format!(", below callers that match {selector}"),
         _ => String::new(),
     };
-    let text = format!("{} at {sites}{when}{matched}; {roots}", units::bytes(why.total.bytes));
-    writeln!(out, "{}{filtered}", Styled(BOLD, text))
+    bold(format!(
+        "{} at {sites}{when}{matched}; {roots}",
+        units::bytes(why.total.bytes)
+    )) + filtered
 }
 
 /// What no memory is, after `nothing is`.
@@ -78,61 +70,6 @@ fn nothing_is(class: Class) -> &'static str {
     }
 }
 
-/// The widths of the columns of rows.
-struct Widths {
-    size: usize,
-    blocks: usize,
-    label: usize,
-    place: usize,
-    /// Paths have lines of their own, for lack of room.
-    apart: bool,
-}
-
-/// Spaces before a row.
-const INDENT: &str = "    ";
-
-impl Widths {
-    fn of(why: &Why) -> Widths {
-        let rows = || why.origins.iter().flat_map(|origin| &origin.holders);
-        let paths = why.origins.iter();
-        let paths = paths.flat_map(|origin| origin.holders.iter().map(|row| path(row, origin)));
-        let tallies = why.origins.iter().map(|origin| origin.tally);
-        let tallies = || tallies.clone().chain(rows().map(|row| row.tally));
-        let labels = rows().map(|row| columns::width(&parts::short_name(&row.label)));
-        let mut widths = Widths {
-            size: tallies()
-                .map(|tally| units::bytes(tally.bytes).len())
-                .max()
-                .unwrap_or(0),
-            blocks: rows().map(|row| blocks(row.tally).len()).max().unwrap_or(0),
-            label: labels.filter(|&width| width <= NAME_WIDTH).max().unwrap_or(0),
-            place: rows().map(|row| columns::width(&place(row))).max().unwrap_or(0),
-            apart: false,
-        };
-        if let Some(available) = columns::available() {
-            let path = paths.map(|path| columns::width(&path)).max().unwrap_or(0);
-            let fixed = INDENT.len() + widths.size + " in ".len() + widths.blocks + "  ".len();
-            widths.apart = fixed + widths.label + "  ".len() + widths.place + "  ".len() + path > available;
-            let room = available.saturating_sub(fixed + "  ".len() + widths.place);
-            widths.label = widths.label.min(room.max(LABEL_NEEDED));
-        }
-        widths
-    }
-}
-
-/// `20 blocks`; the singular is as wide as the plural.
-fn blocks(tally: Tally) -> String {
-    let space = if tally.count == 1 { " " } else { "" };
-    plural(tally.count, "block", "blocks") + space
-}
-
-fn place(row: &HolderRow) -> String {
-    row.place
-        .as_deref()
-        .map(|place| Escaped(place).to_string())
-        .unwrap_or_default()
-}
-
 /// The path, and whether it is certain, unless the origin says so for all of its paths.
 pub fn path(row: &HolderRow, origin: &Origin) -> String {
     let possibly = if row.possibly && !origin.possibly { POSSIBLY } else { "" };
@@ -142,37 +79,47 @@ pub fn path(row: &HolderRow, origin: &Origin) -> String {
 /// Precedes a path that may be stale.
 const POSSIBLY: &str = "possibly ";
 
-fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
-    let widths = Widths::of(why);
-    for origin in &why.origins {
-        let style = if origin.class == Class::Held { BOLD } else { WARN };
-        let size = format!("{:>width$}", units::bytes(origin.tally.bytes), width = widths.size);
-        let text = Escaped(&origin.text()).to_string();
-        writeln!(
-            out,
-            "  {}  {}{}",
-            Styled(BOLD, size),
-            Styled(style, text),
-            frees(origin)
-        )?;
-        for row in &origin.holders {
-            write_row(row, path(row, origin), &widths, out)?;
-        }
-        if origin.hidden_rows > 0 {
-            let rows = plural(origin.hidden_rows as u64, "more row", "more rows");
-            let text = format!("… and {rows} with {}; --top 0 shows all", parts::tally(origin.hidden));
-            writeln!(out, "{INDENT}{}", Styled(DIM, text))?;
-        }
-    }
-    if why.hidden_origins > 0 {
-        let holders = plural(why.hidden_origins as u64, "more holder", "more holders");
-        let text = format!(
-            "… and {holders} with {}; --top 0 --min-bytes 0 shows all",
-            parts::tally(why.hidden)
-        );
-        writeln!(out, "  {}", Styled(DIM, text))?;
-    }
-    Ok(())
+fn origins(why: &Why, page: &mut Document) {
+    let style = |origin: &Origin| if origin.class == Class::Held { BOLD } else { WARN };
+    let rows = Rows::of(&why.origins)
+        .bare()
+        .column("bytes", |origin| bold(units::bytes(origin.tally.bytes)))
+        .right()
+        .column("holder", |origin| styled(style(origin), origin.text()) + frees(origin))
+        .below(|origin, page| holders(origin, page));
+    page.table(rows);
+    let hidden = parts::tally(why.hidden);
+    page.more(
+        why.hidden_origins,
+        "holder",
+        format!(" with {hidden}; --top 0 --min-bytes 0 shows all"),
+    );
+}
+
+/// The rows of a holder.
+fn holders(origin: &Origin, page: &mut Document) {
+    let rows = Rows::of(&origin.holders)
+        .bare()
+        .indent(4)
+        .tally(
+            |row| Cell::Size(row.tally.bytes),
+            |row| things(row.tally.count, "block"),
+        )
+        .column("call site", |row| Site::at(&row.label, row.place.as_deref(), ""))
+        .column("path", |row| dim(path(row, origin)))
+        .below(|row, page| {
+            also_text(&row.also, row.tally)
+                .into_iter()
+                .for_each(|also| page.indented(6, also));
+        });
+    page.table(rows);
+    let hidden = parts::tally(origin.hidden);
+    page.more_at(
+        4,
+        origin.hidden_rows,
+        "row",
+        format!(" with {hidden}; --top 0 shows all"),
+    );
 }
 
 /// What would be freed with the origin, if others hold a part of its memory.
@@ -215,64 +162,25 @@ fn listed(names: &[String]) -> String {
     names.join(separator)
 }
 
-fn write_row(row: &HolderRow, path: String, widths: &Widths, out: &mut dyn Write) -> io::Result<()> {
-    let label = parts::short_name(&row.label);
-    let label = match columns::available() {
-        Some(_) => columns::shortened(&label, widths.label),
-        None => label,
-    };
-    let head = format!(
-        "{INDENT}{:>size$} in {:<blocks$}  {}  {}",
-        units::bytes(row.tally.bytes),
-        blocks(row.tally),
-        columns::padded(&label, widths.label),
-        columns::padded(&place(row), widths.place),
-        size = widths.size,
-        blocks = widths.blocks,
-    );
-    match path.is_empty() {
-        true => writeln!(out, "{}", head.trim_end()),
-        false if widths.apart => {
-            writeln!(out, "{}", head.trim_end())?;
-            writeln!(out, "{INDENT}  {}", Styled(DIM, path))
-        }
-        false => writeln!(out, "{head}  {}", Styled(DIM, path)),
-    }?;
-    match also_text(&row.also, row.tally) {
-        Some(also) => writeln!(out, "{INDENT}  {also}"),
-        None => Ok(()),
+fn retainers(why: &Why, page: &mut Document) {
+    if why.retainers.is_empty() {
+        return;
     }
-}
-
-fn retainers(why: &Why, out: &mut dyn Write) -> io::Result<()> {
-    let retainers = &why.retainers;
-    if retainers.is_empty() {
-        return Ok(());
-    }
-    let unknown = (why.unretained.count > 0).then_some(why.unretained);
-    let tallies = || retainers.iter().map(|retainer| retainer.tally).chain(unknown);
-    writeln!(out, "\n{}", Styled(BOLD, "dropping a holder frees"))?;
-    let size = tallies()
-        .map(|tally| units::bytes(tally.bytes).len())
-        .max()
-        .unwrap_or(0);
-    let counts = tallies().map(|tally| blocks(tally).len()).max().unwrap_or(0);
-    let mut row = |tally: Tally, text: String| {
-        let bytes = format!("{:>size$}", units::bytes(tally.bytes));
-        writeln!(out, "  {} in {:<counts$}  {text}", Styled(BOLD, bytes), blocks(tally))
-    };
-    for retainer in retainers {
-        let indent = "  ".repeat(retainer.depth.min(INDENTED));
-        row(retainer.tally, format!("{indent}{}", retainer_text(retainer)))?;
-    }
-    if let Some(unknown) = unknown {
-        row(unknown, NOT_KNOWN.to_owned())?;
-    }
-    if why.hidden_retainers > 0 {
-        let rows = plural(why.hidden_retainers as u64, "more row", "more rows");
-        writeln!(out, "  {}", Styled(DIM, format!("… and {rows}; --top 0 shows all")))?;
-    }
-    Ok(())
+    let indent = |retainer: &Retained| "  ".repeat(retainer.depth.min(INDENTED));
+    let text = |retainer: &Retained| format!("{}{}", indent(retainer), retainer_text(retainer));
+    let known = why.retainers.iter().map(|retainer| (retainer.tally, text(retainer)));
+    let unknown = (why.unretained.count > 0).then(|| (why.unretained, NOT_KNOWN.to_owned()));
+    page.blank();
+    page.line(bold("dropping a holder frees"));
+    let rows = Rows::of(known.chain(unknown))
+        .bare()
+        .tally(
+            |(tally, _)| Cell::Size(tally.bytes),
+            |(tally, _)| things(tally.count, "block"),
+        )
+        .column("holder", |(_, text)| text.clone());
+    page.table(rows);
+    page.more(why.hidden_retainers, "row", "; --top 0 shows all");
 }
 
 /// In place of a holder.
@@ -306,45 +214,34 @@ pub fn retainer_text(retainer: &Retained) -> String {
 }
 
 /// One block: where it was allocated, and its whole path, one step per line.
-fn one(block: &One, out: &mut dyn Write) -> io::Result<()> {
-    let title = format!(
-        "{:#x}: {}, {}, {} old",
-        block.address,
-        units::bytes(block.bytes),
-        block.kind,
-        units::duration(block.age_ns)
-    );
-    writeln!(out, "{}", Styled(BOLD, title))?;
-    parts::stack(out, &block.stack, false, "  ")?;
+fn one(block: &One, page: &mut Document) {
+    let (bytes, age) = (units::bytes(block.bytes), units::duration(block.age_ns));
+    page.line(bold(format!(
+        "{:#x}: {bytes}, {}, {age} old",
+        block.address, block.kind
+    )));
+    page.stack(&block.stack, false, 2);
     let Some(path) = block.held else {
-        return writeln!(out, "{}", Styled(WARN, "its holder was not searched for"));
+        return page.line(styled(WARN, "its holder was not searched for"));
     };
-    let origin = class_and_origin(
-        path.class,
-        path.root,
-        &path.origin,
-        &path.origin_type,
-        path.note.as_deref(),
-    );
+    let note = path.note.as_deref();
+    let origin = class_and_origin(path.class, path.root, &path.origin, &path.origin_type, note);
     let possibly = if path.possibly { POSSIBLY } else { "" };
-    let by = match path.class {
-        Class::Held => "held by ",
-        _ => "",
+    let by = if path.class == Class::Held { "held by " } else { "" };
+    page.blank();
+    page.line(bold(format!("{possibly}{by}{origin}")));
+    let holder = |&(nth, step): &(usize, &Step)| match (step.holder.as_str(), path.interior) {
+        ("", true) if nth + 1 == path.steps.len() => "→ into the block".to_owned(),
+        ("", _) if nth + 1 == path.steps.len() => "→ the block".to_owned(),
+        (holder, _) => format!("→ {holder}"),
     };
-    writeln!(out, "\n{}", Styled(BOLD, format!("{possibly}{by}{}", Escaped(&origin))))?;
-    let via = |step: &Step| Escaped(step.via.trim()).to_string();
-    let widest = path.steps.iter().map(|step| columns::width(&via(step)));
-    let width = widest.max().unwrap_or(0).min(NAME_WIDTH);
-    for (nth, step) in path.steps.iter().enumerate() {
-        let is_last = nth + 1 == path.steps.len();
-        let holder = match (step.holder.as_str(), path.interior) {
-            ("", true) if is_last => "into the block".to_owned(),
-            ("", _) if is_last => "the block".to_owned(),
-            (holder, _) => Escaped(holder).to_string(),
-        };
-        writeln!(out, "  {}  → {holder}", columns::padded(&via(step), width))?;
-    }
-    Ok(())
+    let steps = Rows::of(path.steps.iter().enumerate()).bare();
+    page.table(
+        steps
+            .column("via", |(_, step)| step.via.trim())
+            .flexible()
+            .column("holder", holder),
+    );
 }
 
 /// The rows below the holders.
@@ -423,7 +320,7 @@ fn search(why: &Why) -> String {
     };
     let torn = match search.torn {
         0 => String::new(),
-        n => format!("; {} led to no live object", plural(n, "reference", "references")),
+        n => format!("; {} led to no live object", counted(n, "reference")),
     };
     let objects = format!(
         "{} objects and pieces of memory in {}{python}, in {}",
@@ -440,7 +337,7 @@ fn search(why: &Why) -> String {
     };
     format!(
         "{objects}; {}, the first in {}; {stopped}{torn}",
-        plural(search.copies.into(), "copy", "copies"),
+        units::plural(search.copies.into(), "copy", "copies"),
         units::duration(search.copy_ns)
     )
 }
@@ -450,54 +347,36 @@ const HOLDERS_SHOWN: usize = 3;
 
 /// The section of a report: for each of the largest call sites, what holds most of its memory. `source`: the input as the
 /// user named it.
-pub fn write_sites(sites: &[SiteHolders], most: usize, source: &str, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "{}", Styled(BOLD, "held by"))?;
+pub fn write_sites(sites: &[SiteHolders], most: usize, source: &str, page: &mut Document) {
+    page.line(bold("held by"));
     for site in sites.iter().take(most) {
-        let place = site.place.iter().map(|place| format!("  {}", Escaped(place)));
-        let (name, place) = (parts::short_name(&site.label), place.collect::<String>());
-        writeln!(out, "  {}  {name}{place}", Styled(BOLD, units::bytes(site.tally.bytes)))?;
-        write_holders(site, HOLDERS_SHOWN, INDENT, out)?;
+        let place: String = site.place.iter().map(|place| format!("  {place}")).collect();
+        let name = format!("  {}{place}", short_name(&site.label));
+        page.item(bold(units::bytes(site.tally.bytes)) + name);
+        write_holders(site, HOLDERS_SHOWN, 4, page);
     }
-    if sites.len() > most {
-        let more = plural((sites.len() - most) as u64, "more call site", "more call sites");
-        writeln!(out, "  {}", Styled(DIM, format!("… and {more}; --top 0 shows all")))?;
-    }
+    page.more(sites.len().saturating_sub(most), "call site", "; --top 0 shows all");
     let command = format!("culeak why {}", shell_word(source));
-    writeln!(
-        out,
-        "  {}",
-        Styled(
-            DIM,
-            format!("all holders, and what each of them frees: {}", Escaped(&command))
-        )
-    )?;
-    writeln!(out)
+    page.item(dim(format!("all holders, and what each of them frees: {command}")));
+    page.blank();
 }
 
 /// The holders of one call site, one per line.
-pub fn write_holders(site: &SiteHolders, most: usize, indent: &str, out: &mut dyn Write) -> io::Result<()> {
-    let shown = &site.holders[..site.holders.len().min(most)];
-    let sizes = shown.iter().map(|holder| units::bytes(holder.tally.bytes).len());
-    let size = sizes.max().unwrap_or(0);
-    for holder in shown {
-        let bytes = units::bytes(holder.tally.bytes);
-        writeln!(out, "{indent}{bytes:>size$}  {}", holder_text(holder))?;
-    }
-    let more = site.holders.len() - shown.len();
-    if more > 0 {
-        let rest = Tally::total(site.holders[shown.len()..].iter().map(|holder| holder.tally));
-        let text = format!(
-            "… and {} with {}",
-            plural(more as u64, "more holder", "more holders"),
-            parts::tally(rest)
-        );
-        writeln!(out, "{indent}{}", Styled(DIM, text))?;
-    }
+pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut Document) {
+    let (shown, rest) = site.holders.split_at(site.holders.len().min(most));
+    let rows = Rows::of(shown)
+        .bare()
+        .indent(indent)
+        .column("bytes", |holder| Cell::Size(holder.tally.bytes));
+    page.table(rows.column("holder", |holder| holder_text(holder)));
+    let others = parts::tally(Tally::total(rest.iter().map(|holder| holder.tally)));
+    page.more_at(indent, rest.len(), "holder", format!(" with {others}"));
     if site.not_searched.count > 0 {
-        let text = format!("{} without an answer", parts::tally(site.not_searched));
-        writeln!(out, "{indent}{}", Styled(DIM, text))?;
+        page.indented(
+            indent,
+            dim(format!("{} without an answer", parts::tally(site.not_searched))),
+        );
     }
-    Ok(())
 }
 
 /// `__main__.keep (list of 60): keep[*] → Tensor → storage`.

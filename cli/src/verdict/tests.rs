@@ -36,7 +36,7 @@ fn an_overlong_path_is_not_searched() {
     assert_eq!(root.relative(&"/a".repeat(400_000)), None);
 }
 
-fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
+fn written(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut out = Vec::new();
     write(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out).expect("text")
@@ -63,12 +63,12 @@ fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() 
     let expected = "failed: 8 MiB in 2 blocks are in a cycle, 1 MiB in 1 block is lost (of 53.9 MiB held)";
     assert_eq!(summary(&verdict), expected);
     let verdicts = [("train.culeak", verdict)];
-    let markdown = text(|out| markdown::write(&verdicts, out));
+    let markdown = written(|out| crate::text::check::page_of(&verdicts).markdown(out));
     assert!(
         markdown.contains("\n- lost: 1 MiB in 1 block of fill\\_pool"),
         "{markdown}"
     );
-    let xml = text(|out| junit::write(&verdicts, out));
+    let xml = written(|out| junit::write(&verdicts, out));
     assert!(
         xml.contains("type=\"gpu-memory-cycle\"") && xml.contains("Node.o → Node.o"),
         "{xml}"
@@ -76,7 +76,7 @@ fn memory_that_fails_by_its_class_is_a_finding_with_its_path_at_its_call_site() 
     let (_folder, root) = sources();
     let results = log(&verdicts, &root)["runs"][0]["results"].clone();
     assert_eq!(results[1]["ruleId"], "gpu-memory-lost");
-    let github = text(|out| github::write(&verdicts, &root, out));
+    let github = written(|out| github::write(&verdicts, &root, out));
     assert!(github.contains("::error file=train.py,line=29"), "{github}");
 }
 
@@ -105,13 +105,13 @@ fn objects_over_their_limit_are_findings_with_their_line_and_no_bytes() {
     let (_folder, root) = sources();
     std::fs::write(root.folder.join("src/server.cu"), b"").expect("written");
     let verdicts = [("app.culeak", verdict)];
-    let github = text(|out| github::write(&verdicts, &root, out));
+    let github = written(|out| github::write(&verdicts, &root, out));
     assert!(
         github.contains("::error file=src/server.cu,line=88,title=CUDA objects::40 graph-exec  Server::decode"),
         "{github}"
     );
-    let xml = text(|out| junit::write(&verdicts, out));
-    let markdown = text(|out| markdown::write(&verdicts, out));
+    let xml = written(|out| junit::write(&verdicts, out));
+    let markdown = written(|out| crate::text::check::page_of(&verdicts).markdown(out));
     let sarif = log(&verdicts, &root).to_string();
     assert!(sarif.contains(r#"{"text":"created by"}"#), "{sarif}");
     for written in [&github, &xml, &markdown, &sarif] {
@@ -221,7 +221,7 @@ fn junit_is_read_back_with_a_test_for_each_site() {
         ("app.culeak", verdict(&snapshot, &rules)),
         ("clean.culeak", verdict(&clean, &Rules::default())),
     ];
-    let xml = text(|out| junit::write(&verdicts, out));
+    let xml = written(|out| junit::write(&verdicts, out));
     let report = quick_junit::Report::deserialize_from_str(&xml).expect("JUnit");
     assert_eq!(report.test_suites.len(), 2);
     assert_eq!((report.tests, report.failures), (1 + 3 + 1, 1 + 3));
@@ -242,7 +242,7 @@ fn github_annotations_are_at_the_first_line_within_the_repository() {
     let (_folder, root) = sources();
     let snapshot = leaky();
     let verdicts = [("app.culeak", verdict(&snapshot, &Rules::default()))];
-    let lines = text(|out| github::write(&verdicts, &root, out));
+    let lines = written(|out| github::write(&verdicts, &root, out));
     assert!(
         lines.contains(
             "::error file=src/train.cu,line=212,title=GPU memory::1.1 GiB in 128 blocks leaked by Trainer::step%0A"
@@ -259,7 +259,7 @@ fn github_annotations_are_at_the_first_line_within_the_repository() {
     );
     assert!(lines.ends_with("\nculeak check: app.culeak: failed: 1.2 GiB in 132 blocks leaked at 3 call sites\n"));
     let python = training().finish(GIB, 0);
-    let lines = text(|out| github::write(&[("a", verdict(&python, &Rules::default()))], &root, out));
+    let lines = written(|out| github::write(&[("a", verdict(&python, &Rules::default()))], &root, out));
     assert!(lines.contains("file=train.py,line=212"), "{lines}");
 }
 
@@ -267,13 +267,13 @@ fn github_annotations_are_at_the_first_line_within_the_repository() {
 fn markdown_is_a_verdict_and_a_table() {
     let snapshot = leaky();
     let rules = Rules::default();
-    let page = text(|out| markdown::write(&[("app.culeak", verdict(&snapshot, &rules))], out));
+    let page = written(|out| crate::text::check::page_of(&[("app.culeak", verdict(&snapshot, &rules))]).markdown(out));
     assert!(
-        page.starts_with("### ❌ GPU memory: failed: 1.2 GiB in 132 blocks leaked at 3 call sites\n"),
+        page.starts_with("### ❌ failed: 1.2 GiB in 132 blocks leaked, allowed none\n"),
         "{page}"
     );
     assert!(
-        page.contains("| ❌ | 1.1 GiB | 128 | Trainer::step | train.cu:212 |\n"),
+        page.contains("| 1.1 GiB | 128 blocks | Trainer::step | train.cu:212 |\n"),
         "{page}"
     );
 }
@@ -315,14 +315,14 @@ proptest! {
         let rules = Rules::default();
         let verdicts = [(name.as_str(), verdict(&snapshot, &rules))];
         let (_folder, root) = sources();
-        let lines = text(|out| github::write(&verdicts, &root, out));
+        let lines = written(|out| github::write(&verdicts, &root, out));
         prop_assert_eq!(lines.lines().count(), findings(&verdicts[0].1).len() + 1);
         let (log, commands): (Vec<_>, Vec<_>) = lines.lines().partition(|line| line.starts_with("culeak check: "));
         prop_assert_eq!(log.len(), 1);
         prop_assert!(commands.iter().all(|line| line.starts_with("::error ")) && !log[0].contains("##["));
-        let xml = text(|out| junit::write(&verdicts, out));
+        let xml = written(|out| junit::write(&verdicts, out));
         prop_assert!(quick_junit::Report::deserialize_from_str(&xml).is_ok(), "{}", xml);
-        let page = text(|out| markdown::write(&verdicts, out));
+        let page = written(|out| crate::text::check::page_of(&verdicts).markdown(out));
         prop_assert!(!page.contains('<'), "{}", page);
         prop_assert_eq!(page.lines().filter(|line| line.starts_with("###")).count(), 1);
     }

@@ -8,7 +8,7 @@ use ratatui::text::{Line, Span};
 use super::super::rows::Row;
 use super::super::state::State;
 use super::{Palette, line, rows};
-use crate::text::columns::shortened;
+use crate::document::columns::shortened;
 use crate::text::units;
 
 /// Labels are not cut below this width.

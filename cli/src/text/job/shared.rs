@@ -1,34 +1,25 @@
 //! Memory that several processes of a job have open.
 
-use std::io::{self, Write};
-
 use culeak::analysis::job::JobReport;
 use culeak::analysis::job::names::{self, Named};
 use culeak::analysis::job::shared::{SharedRow, SharedWith};
 
-use super::super::parts::{DIM, Styled};
-use super::super::units::{self, plural};
+use super::super::units;
 use super::name;
+use crate::document::{Document, counted};
 use crate::escape::Escaped;
 
 /// Lines of the text.
 const SHOWN: usize = 10;
 
-pub fn write(job: &JobReport, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(job: &JobReport, page: &mut Document) {
     if job.shared.is_empty() {
-        return Ok(());
+        return;
     }
-    writeln!(
-        out,
-        "\nshared between processes, and counted once, for the process that allocated it:"
-    )?;
-    for line in lines(job).take(SHOWN) {
-        writeln!(out, "  {line}")?;
-    }
-    match job.shared.len().saturating_sub(SHOWN) {
-        0 => Ok(()),
-        more => writeln!(out, "  {}", Styled(DIM, format!("… and {more} more; --json lists all"))),
-    }
+    page.blank();
+    page.line("shared between processes, and counted once, for the process that allocated it:");
+    lines(job).take(SHOWN).for_each(|line| page.item(line));
+    page.more(job.shared.len().saturating_sub(SHOWN), "line", "; --json lists all");
 }
 
 /// `64 MiB in 2 blocks of rank 0, weights  train.py:12; open in ranks 1-7, attach  train.py:40`
@@ -59,13 +50,8 @@ pub fn lines(job: &JobReport) -> impl Iterator<Item = String> {
             0 => String::new(),
             more => format!(" and {} more", units::count(more)),
         };
-        format!(
-            "{} in {} of {owner}; open in {}{more}{}, {}",
-            units::bytes(row.bytes),
-            plural(row.blocks, "block", "blocks"),
-            list(&row.users),
-            host(row),
-            name(&row.opened_at)
-        )
+        let (bytes, blocks) = (units::bytes(row.bytes), counted(row.blocks, "block"));
+        let (users, host, opened_at) = (list(&row.users), host(row), name(&row.opened_at));
+        format!("{bytes} in {blocks} of {owner}; open in {users}{more}{host}, {opened_at}")
     })
 }

@@ -1,106 +1,66 @@
-//! What holds the memory of a job, as text: one line for each shape of path, with the processes that hold it.
-
-use std::io::{self, Write};
+//! What holds the memory of a job: one line for each shape of path, with the processes that hold it.
 
 use culeak::analysis::job::why::{HolderRow, JobWhy};
 use culeak::analysis::report::shell_word;
 use culeak::snapshot::Class;
 
-use super::Table;
-use crate::escape::Escaped;
-use crate::text::parts::{self, BAD, BOLD, DIM, PLAIN, Styled, WARN};
-use crate::text::units::{self, plural};
+use super::part;
+use crate::document::{BAD, Cell, Document, PLAIN, Rows, Site, WARN, bold, counted, dim, styled};
+use crate::text::parts;
 
-pub fn write(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
-    let processes = plural(why.processes.len() as u64, "process", "processes");
-    let hosts = plural(why.hosts as u64, "host", "hosts");
-    let held = parts::tally(why.total);
-    writeln!(
-        out,
-        "{}",
-        Styled(BOLD, format!("what holds {held} of {processes} on {hosts}"))
-    )?;
-    if why.holders.is_empty() {
-        writeln!(out, "no holder is listed")?;
-    } else {
-        holders(why, out)?;
+pub fn page(why: &JobWhy) -> Document {
+    let mut page = Document::default();
+    let (processes, hosts) = (counted(why.processes.len(), "process"), counted(why.hosts, "host"));
+    page.line(bold(format!(
+        "what holds {} of {processes} on {hosts}",
+        parts::tally(why.total)
+    )));
+    match why.holders.is_empty() {
+        true => page.line("no holder is listed"),
+        false => holders(why, &mut page),
     }
-    if why.hidden_holders > 0 {
-        let more = plural(why.hidden_holders as u64, "more row", "more rows");
-        let more = format!(
-            "… and {more} with {}; --top 0 --min-bytes 0 shows all",
-            parts::tally(why.hidden)
-        );
-        writeln!(out, "  {}", Styled(DIM, more))?;
-    }
-    for (tally, what) in [
+    let hidden = parts::tally(why.hidden);
+    page.more(
+        why.hidden_holders,
+        "row",
+        format!(" with {hidden}; --top 0 --min-bytes 0 shows all"),
+    );
+    let others = [
         (why.changed, "changed during the search"),
         (why.not_searched, "was not searched"),
-    ] {
-        if tally.count > 0 {
-            writeln!(out, "{}", Styled(DIM, format!("{} {what}", parts::tally(tally))))?;
-        }
+    ];
+    for (tally, what) in others.into_iter().filter(|(tally, _)| tally.count > 0) {
+        page.line(dim(format!("{} {what}", parts::tally(tally))));
     }
     if !why.unreadable.is_empty() {
-        let count = plural(why.unreadable.len() as u64, "input", "inputs");
-        writeln!(out, "{}", Styled(WARN, format!("without an answer: {count}")))?;
+        page.line(styled(
+            WARN,
+            format!("without an answer: {}", counted(why.unreadable.len(), "input")),
+        ));
     }
-    match why.holders.first() {
-        Some(first) => parts::next(out, &format!("culeak why {}", shell_word(&first.largest))),
-        None => Ok(()),
+    if let Some(first) = why.holders.first() {
+        page.next(format!("culeak why {}", shell_word(&first.largest)));
     }
+    page
 }
 
-fn holders(why: &JobWhy, out: &mut dyn Write) -> io::Result<()> {
-    let has_programs = why.programs.len() > 1;
-    let row = |row: &HolderRow| {
-        let style = match (row.stands_out, row.class) {
-            (true, _) => BAD,
-            (false, Class::Held) => PLAIN,
-            (false, _) => WARN,
-        };
-        let place = row
-            .place
-            .iter()
-            .map(|place| format!(" {}", Escaped(place)))
-            .collect::<String>();
-        let mut cells = vec![
-            units::bytes(row.tally.bytes),
-            units::bytes(row.median_bytes),
-            format!("{}/{}", units::count(row.processes), units::count(row.of_processes)),
-            format!("{}{place}", parts::short_name(&row.label)),
-            format!(
-                "{}{}  {}",
-                Escaped(&row.origin),
-                joined(&row.path),
-                Escaped(&row.sentence)
-            ),
-        ];
-        if has_programs {
-            cells.insert(3, Escaped(&row.program.to_string()).to_string());
-        }
-        (style, cells)
+fn holders(why: &JobWhy, page: &mut Document) {
+    let style = |row: &&HolderRow| match (row.stands_out, row.class) {
+        (true, _) => BAD,
+        (false, Class::Held) => PLAIN,
+        (false, _) => WARN,
     };
-    let (mut header, mut right) = (
-        vec!["sum", "median", "processes", "call site", "held by"],
-        vec![true, true, true, false, false],
-    );
-    if has_programs {
-        header.insert(3, "program");
-        right.insert(3, false);
-    }
-    let table = Table {
-        header,
-        right,
-        rows: why.holders.iter().map(row).collect(),
+    let held_by = |row: &&HolderRow| {
+        let gap = if row.path.is_empty() { "" } else { " " };
+        format!("{}{gap}{}  {}", row.origin, row.path, row.sentence)
     };
-    table.write(out)
-}
-
-/// The path behind its origin.
-fn joined(path: &str) -> String {
-    match path.is_empty() {
-        true => String::new(),
-        false => format!(" {}", Escaped(path)),
-    }
+    let rows = Rows::of(&why.holders)
+        .column("sum", |row| Cell::Size(row.tally.bytes))
+        .column("median", |row| Cell::Size(row.median_bytes))
+        .column("processes", |row| part(row.processes, row.of_processes))
+        .column_if(why.programs.len() > 1, "program", |row| row.program.to_string())
+        .column("call site", |row| Site::at(&row.label, row.place.as_deref(), ""))
+        .column("held by", held_by)
+        .style(style);
+    page.table(rows);
 }

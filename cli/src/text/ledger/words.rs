@@ -4,9 +4,10 @@ use culeak::analysis::ledger::{
     DeviceLedger, HostLine, Ledger, Line, MemoryPool, Mode, Part, PoolOf, ProcessSum, Purpose, What, WhatOnHost,
 };
 
-use super::{large, plural, units};
+use super::{counted, large, units};
+use crate::document::short_name;
 use crate::escape::Escaped;
-use crate::text::parts::short_name;
+use crate::text::units::plural;
 
 /// Parts of a peak.
 const PURPOSES_SHOWN: usize = 4;
@@ -14,13 +15,13 @@ const PURPOSES_SHOWN: usize = 4;
 /// A line of a device.
 pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
     let of = Escaped(line.of.unwrap_or_default());
-    let blocks = plural(line.count, "block", "blocks");
-    let pieces = plural(line.count, "piece", "pieces");
+    let blocks = counted(line.count, "block");
+    let pieces = counted(line.count, "piece");
     let text = match line.what {
         What::Blocks => match line.of {
             Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
             Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
-            _ => format!("{} of {of}", plural(line.count, "live block", "live blocks")),
+            _ => format!("{} of {of}", counted(line.count, "live block")),
         },
         What::Cached => {
             let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
@@ -39,19 +40,16 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::Library => format!("{of}, in {blocks}"),
         What::Program => format!("allocated by the program itself, in {blocks}"),
         What::ForBlocks => match line.of {
-            Some("pools") => format!("CUDA's pools, in {}", plural(line.count, "chunk", "chunks")),
+            Some("pools") => format!("CUDA's pools, in {}", counted(line.count, "chunk")),
             Some("arrays") => format!("arrays, in {pieces}"),
             _ => format!("blocks of {of}, in {pieces}"),
         },
-        What::Rounding => format!(
-            "free in {} of 2 MiB that blocks keep",
-            plural(line.count, "page", "pages")
-        ),
+        What::Rounding => format!("free in {} of 2 MiB that blocks keep", counted(line.count, "page")),
         What::CudaPools => format!(
             "held by CUDA's pools beyond live blocks, in {}",
-            plural(line.count, "chunk", "chunks")
+            counted(line.count, "chunk")
         ),
-        What::Arrays => format!("rounding of {}", plural(line.count, "array", "arrays")),
+        What::Arrays => format!("rounding of {}", counted(line.count, "array")),
         What::LocalMemory => "local memory and stacks of kernels".to_owned(),
         What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
         What::DynamicParallelism => {
@@ -78,7 +76,7 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         }
         What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
         What::OtherProcesses => plural(line.count, "other process", "other processes"),
-        What::DriverContexts => format!("the driver's own, for {}", plural(line.count, "context", "contexts")),
+        What::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
         What::DriverDevice => "the driver's own, for the device".to_owned(),
         What::PageTables => "page tables of pinned host memory".to_owned(),
     };
@@ -157,16 +155,12 @@ fn pool(pool: &MemoryPool) -> String {
     };
     let live = match pool.blocks {
         0 => "no live blocks".to_owned(),
-        blocks => format!(
-            "{} in {}",
-            units::bytes(pool.live_bytes),
-            plural(blocks, "live block", "live blocks")
-        ),
+        blocks => format!("{} in {}", units::bytes(pool.live_bytes), counted(blocks, "live block")),
     };
     format!(
         "{of}: {} in {}, {live}",
         units::bytes(pool.bytes),
-        plural(pool.chunks, "chunk", "chunks")
+        counted(pool.chunks, "chunk")
     )
 }
 
@@ -285,7 +279,7 @@ pub fn on_host(line: &HostLine) -> String {
     match line.what {
         WhatOnHost::PinnedCache => format!(
             "{size} of it in PyTorch's pinned cache, in {}, rounded up to powers of two; the part in use is not recorded",
-            plural(line.count, "block", "blocks")
+            counted(line.count, "block")
         ),
         WhatOnHost::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
         WhatOnHost::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),

@@ -1,74 +1,79 @@
 //! A report in one sentence: what is left, where, and of how many call sites.
 
-use std::io::{self, Write};
-
 use anstyle::Style;
 use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Report, Tally};
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState};
 
-use crate::escape::Escaped;
-use crate::text::parts::{BAD, BOLD, GOOD, Styled, WARN};
-use crate::text::units::{self, plural};
-use crate::text::{objects, parts};
+use crate::document::{BAD, BOLD, Document, GOOD, Text, WARN, bold, counted, styled};
+use crate::text::{objects, parts, units};
 
 /// The report in one sentence; a second one compares the end of the program with its exit.
-pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub fn headline(report: &Report) -> Document {
+    let mut page = Document::default();
+    end_and_exit(report)
+        .or_else(|| window(report))
+        .into_iter()
+        .for_each(|text| page.line(bold(text)));
+    let text = match objects::headline(report) {
+        Some(text) => text + when(report),
+        None if report.totals.held.total().count > 0 => return opaque_pools(report, holds(report, page)),
+        None => match nothing_held(report) {
+            Some(text) => text,
+            None => return opaque_pools(report, page),
+        },
+    };
+    page.line(text);
+    page
+}
+
+/// That nothing is held. `None` if pools may hold memory: without a word on them, nothing would seem to be held.
+fn nothing_held(report: &Report) -> Option<Text> {
     let totals = &report.totals;
-    let held = totals.held.total();
-    if let Some(text) = end_and_exit(report).or_else(|| window(report)) {
-        writeln!(out, "{}", Styled(BOLD, text))?;
-    }
-    if let Some((style, text)) = objects::headline(report) {
-        return writeln!(out, "{}{}", Styled(style, text), when(report));
-    }
     if report.is_empty() {
-        let text = if report.finished {
-            "no CUDA memory was ever allocated"
-        } else {
-            "no CUDA memory allocated so far"
-        };
-        return writeln!(out, "{}", Styled(GOOD, text));
+        return Some(styled(
+            GOOD,
+            match report.finished {
+                true => "no CUDA memory was ever allocated",
+                false => "no CUDA memory allocated so far",
+            },
+        ));
     }
-    let filtered = report.filter.is_some();
-    let has_peaks = !filtered && report.taken.point != Some(Point::Peak);
-    let peak = if has_peaks { peaks(report) } else { String::new() };
-    // Without a word on them, nothing would seem to be held.
-    if held.count == 0 && !report.opaque_pools.is_empty() {
-        return opaque_pools(report, out);
+    if !report.opaque_pools.is_empty() {
+        return None;
     }
-    if filtered && held.count == 0 {
+    let (pools, when) = (pools(report), when(report));
+    if report.filter.is_some() {
         let word = if report.finished { "leaked" } else { "held" };
-        let nothing = format!("no {word} memory passes the filter{}", when(report));
-        return writeln!(out, "{}{}", Styled(BOLD, nothing), pools(report));
+        return Some(bold(format!("no {word} memory passes the filter{when}")) + pools);
     }
-    if held.count == 0 {
-        let nothing = match report.finished {
-            true => "nothing leaked".to_owned(),
-            false => format!("nothing held{}", when(report)),
-        };
-        let allocated = plural(totals.allocated, "allocation", "allocations");
-        let (freed, pools) = (units::count(totals.freed), pools(report));
-        return writeln!(
-            out,
-            "{}: {allocated}, {freed} freed{peak}{pools}",
-            Styled(GOOD, nothing)
-        );
-    }
-    let on_device = totals.held.on_devices();
+    let nothing = match report.finished {
+        true => "nothing leaked".to_owned(),
+        false => format!("nothing held{when}"),
+    };
+    let (allocated, freed) = (counted(totals.allocated, "allocation"), units::count(totals.freed));
+    Some(styled(GOOD, nothing) + format!(": {allocated}, {freed} freed{}{pools}", peaks(report)))
+}
+
+fn holds(report: &Report, mut page: Document) -> Document {
+    let held = &report.totals.held;
+    let on_device = held.on_devices();
     let mut what = Vec::new();
     let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
     if on_device.count > 0 {
-        let size = format!("{}{}", parts::about(report), units::bytes(on_device.bytes));
+        let (size, peak) = (
+            format!("{}{}", parts::about(report), units::bytes(on_device.bytes)),
+            peaks(report),
+        );
         what.push(match live.as_slice() {
             [] => format!("{size} of GPU memory{peak}"),
             [one] => format!("{size} on GPU {}{peak}", one.ordinal),
             several => format!("{size} on {} GPUs{peak}", several.len()),
         });
     }
-    if totals.held.host.count > 0 {
-        what.push(format!("{} of host memory", units::bytes(totals.held.host.bytes)));
+    if held.host.count > 0 {
+        what.push(format!("{} of host memory", units::bytes(held.host.bytes)));
     }
     let (style, sites) = call_sites(report);
     let (what, when) = (what.join(" and "), when(report));
@@ -76,25 +81,19 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         true => format!("{what} {}{when}; no stack of it was taken", verb(report)),
         false => format!("{sites} {what}{when}"),
     };
-    writeln!(
-        out,
-        "{}{}{}",
-        Styled(style, sentence),
-        pools(report),
-        if filtered { " (filtered)" } else { "" }
-    )?;
-    opaque_pools(report, out)
+    let filtered = if report.filter.is_some() { " (filtered)" } else { "" };
+    page.line(styled(style, sentence) + pools(report) + filtered);
+    page
 }
 
 /// One line for each pool of which an unknown part is in use. Beside other memory, those are left out whose blocks cannot be
 /// recorded.
-fn opaque_pools(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let when = report.when.as_ref().map(|when| Escaped(when).to_string());
-    let when = when.or(report.finished.then(|| "at exit".to_owned()));
+fn opaque_pools(report: &Report, mut page: Document) -> Document {
+    let when = report.when.clone().or(report.finished.then(|| "at exit".to_owned()));
     for pool in shown_pools(report) {
-        writeln!(out, "{}", Styled(WARN, pool.sentence(when.as_deref())))?;
+        page.line(styled(WARN, pool.sentence(when.as_deref())));
     }
-    Ok(())
+    page
 }
 
 fn shown_pools<'r>(report: &'r Report) -> impl Iterator<Item = &'r OpaquePool> {
@@ -152,7 +151,7 @@ fn window(report: &Report) -> Option<String> {
     };
     let to = units::duration(report.taken.at_ns);
     let mark = match &report.taken.point {
-        Some(Point::Mark(name)) => format!(" (the mark {})", Escaped(name)),
+        Some(Point::Mark(name)) => format!(" (the mark {})", name),
         _ => String::new(),
     };
     Some(format!(
@@ -162,8 +161,7 @@ fn window(report: &Report) -> Option<String> {
 
 /// ` when the script ended`, if the report shows a point in time that no other line names.
 fn when(report: &Report) -> String {
-    let when = report.when.iter().map(|when| format!(" {}", Escaped(when)));
-    when.collect()
+    report.when.iter().map(|when| format!(" {when}")).collect()
 }
 
 /// Whether sampling chose no block of what is held, so that nothing is known of its call sites.
@@ -186,7 +184,7 @@ pub(super) fn call_sites(report: &Report) -> (Style, String) {
         (false, None) => (BOLD, "call site holds", "call sites hold"),
         (false, Some(_)) => (BOLD, "call site held", "call sites held"),
     };
-    let sites = plural(report.totals.call_sites as u64, one, many);
+    let sites = units::plural(report.totals.call_sites as u64, one, many);
     // A site may have no block with a stack.
     let sites = match report.sampling {
         Some(_) => format!("at least {sites}"),
@@ -207,18 +205,18 @@ fn pools(report: &Report) -> String {
     }
 }
 
-/// ` (peak 6.4 GiB)`; with several devices, the peak of each.
+/// ` (peak 6.4 GiB)`; with several devices, the peak of each. Empty with a filter and at the peak.
 fn peaks(report: &Report) -> String {
+    if report.filter.is_some() || report.taken.point == Some(Point::Peak) {
+        return String::new();
+    }
     let peaks: Vec<_> = report.devices.iter().filter(|device| device.peak_bytes > 0).collect();
+    let each = peaks
+        .iter()
+        .map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal));
     match peaks.as_slice() {
         [] => String::new(),
         [one] => format!(" (peak {})", units::bytes(one.peak_bytes)),
-        several => {
-            let each: Vec<_> = several
-                .iter()
-                .map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal))
-                .collect();
-            format!(" (peak {})", each.join(", "))
-        }
+        _ => format!(" (peak {})", each.collect::<Vec<_>>().join(", ")),
     }
 }

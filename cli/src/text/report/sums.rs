@@ -9,9 +9,9 @@ use culeak::analysis::words::of_kind;
 use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Sampling, Taken};
 
+use crate::document::{self, Cell, Rows, Site, counted, things};
 use crate::escape::Escaped;
-use crate::text::units::{self, plural};
-use crate::text::{columns, objects, parts};
+use crate::text::{objects, parts, units};
 
 /// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
@@ -90,11 +90,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         "failed",
         match totals.failed.count {
             0 => "0 calls".to_owned(),
-            n => format!(
-                "{} for {}",
-                plural(n, "call", "calls"),
-                units::bytes(totals.failed.bytes)
-            ),
+            n => format!("{} for {}", counted(n, "call"), units::bytes(totals.failed.bytes)),
         },
     );
     let failed = failed_lines(report);
@@ -215,38 +211,25 @@ const PEAK_SITES_SHOWN: usize = 3;
 
 /// The largest call sites of a peak, one per line.
 fn peak_sites(peak: &Peak) -> Vec<String> {
-    let shown = &peak.sites[..peak.sites.len().min(PEAK_SITES_SHOWN)];
-    let tallies: Vec<(String, String)> = shown
-        .iter()
-        .map(|site| {
-            let about = if site.estimated.is_some() { "≈ " } else { "" };
-            let blocks = plural(site.count, "block", "blocks");
-            (parts::bytes(site.bytes, site.estimated), format!("{about}{blocks}"))
-        })
-        .collect();
-    let widest = |width: fn(&(String, String)) -> usize| tallies.iter().map(width).max().unwrap_or(0);
-    let (sizes, blocks) = (
-        widest(|(size, _)| columns::width(size)),
-        widest(|(_, blocks)| columns::width(blocks)),
-    );
-    let line = |(site, (size, count)): (&PeakSite, &(String, String))| {
-        let place = site.place.iter().map(|place| format!("  {}", Escaped(place)));
-        let (name, place) = (parts::short_name(&site.label), place.collect::<String>());
-        let mark = parts::mark_of(site.pool, site.allocator, site.library);
-        format!("{size:>sizes$} in {count:<blocks$}  {name}{place}{mark}")
+    let (shown, listed) = peak.sites.split_at(peak.sites.len().min(PEAK_SITES_SHOWN));
+    let count = |site: &&PeakSite| match (site.estimated, things(site.count, "block")) {
+        (Some(_), Cell::Number(blocks)) => Cell::Number(format!("≈ {blocks}")),
+        (_, blocks) => blocks,
     };
-    let mut lines: Vec<String> = shown.iter().zip(&tallies).map(line).collect();
-    let listed = &peak.sites[shown.len()..];
+    let mark = |site: &PeakSite| parts::mark_of(site.pool, site.allocator, site.library);
+    let rows = Rows::of(shown)
+        .tally(|site| Cell::Estimate(site.bytes, site.estimated), count)
+        .column("call site", |site| {
+            Site::at(&site.label, site.place.as_deref(), mark(site))
+        });
+    let mut lines = rows.lines();
     let more = (listed.len() + peak.other_sites) as u64;
     if more > 0 {
         let bytes = listed
             .iter()
             .fold(peak.others.bytes, |sum, site| sum.saturating_add(site.bytes));
-        let sites = plural(more, "more call site", "more call sites");
-        lines.push(format!(
-            "… and {sites} with {}; --at peak shows all",
-            units::bytes(bytes)
-        ));
+        let rest = format!(" with {}; --at peak shows all", units::bytes(bytes));
+        lines.push(document::more(more, "call site", rest));
     }
     if peak.difference != 0 {
         let size = units::bytes(u64::try_from(peak.difference.unsigned_abs()).unwrap_or(u64::MAX));
@@ -265,7 +248,7 @@ fn is_from_pytorch(report: &Report) -> bool {
 
 fn marks(report: &Report) -> Option<Sum> {
     let last = report.marks.last()?;
-    let count = plural(report.marks.len() as u64, "mark", "marks");
+    let count = counted(report.marks.len(), "mark");
     let time = units::duration(last.time_ns);
     let text = format!(
         "{count} set by the program, the last after {time}: {}",
@@ -338,7 +321,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         let complete = report.allocators.iter().filter(|allocator| !lacks_events(allocator));
         rows.extend(titled("compared", complete.map(of_allocator).collect()));
         let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
-        let events = plural(events, "event", "events");
+        let events = counted(events, "event");
         rows.push(("recorder", format!("about {time} for {events}")));
     }
     rows
@@ -430,7 +413,7 @@ fn of_allocator(allocator: &Allocator) -> String {
     format!(
         "{}: {}, {} with a different total than recorded, {} allocated before the recording began",
         Escaped(owner_of_domain(&allocator.domain)),
-        plural(allocator.events, "event", "events"),
+        counted(allocator.events, "event"),
         units::count(allocator.mismatches),
         units::bytes(allocator.unseen_bytes)
     )

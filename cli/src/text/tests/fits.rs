@@ -11,11 +11,12 @@ use culeak::snapshot::Snapshot;
 use culeak::timeline::{Event, Op, Site, Timeline};
 
 use super::{from_file, plain};
-use crate::text::columns::{width, with_available};
+use crate::document::columns::{width, with_available};
+use crate::document::{Document, wrap};
+use crate::text;
 use crate::text::names::Detail;
 use crate::text::report::Extent;
 use crate::text::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample};
-use crate::text::{self, wrap};
 
 const LONG: &str = "at_native_detail::DistributedFusedLayerNormalizationBackwardKernelLauncher::\
                     launch_with_workspace_and_persistent_buffers_for_every_stream_of_the_device";
@@ -87,7 +88,7 @@ fn statistics(sort: Sort) -> String {
         ..stats::Options::default()
     };
     let stats = Stats::of(&snapshot, &timeline, &options).expect("the log is complete");
-    plain(|out| wrap::lines(out, |out| text::stats::write(&stats, false, out)))
+    plain(|out| wrap::lines(out, |out| text::stats::page(&stats, false).text(out)))
 }
 
 #[test]
@@ -122,20 +123,20 @@ fn texts() -> Vec<(&'static str, String)> {
     let report = |by_what| {
         plain(|out| {
             wrap::lines(out, |out| {
-                text::report::write(
+                text::report::page(
                     &Report::of(&after, &by(by_what)),
                     Extent {
                         all_losses: true,
                         ..Extent::default()
                     },
-                    out,
                 )
+                .text(out)
             })
         })
     };
     let options = culeak::analysis::diff::Options::default();
     let diff = Diff::of(&before, &after, &options);
-    let diff = |stacks| plain(|out| wrap::lines(out, |out| text::diff::write(&diff, stacks, false, out)));
+    let diff = |stacks| plain(|out| wrap::lines(out, |out| text::diff::page(&diff, stacks, false).text(out)));
     let profile = Profile::of(&after, &profile::Options::default());
     let old = Profile::of(&before, &profile::Options::default());
     let limits = Limits {
@@ -143,13 +144,13 @@ fn texts() -> Vec<(&'static str, String)> {
         min_bytes: 0,
         all: true,
     };
-    let tree = plain(|out| {
-        wrap::lines(out, |out| {
-            text::tree::write(&profile, &Tree::of(&profile, &limits), NAMES, out)
-        })
-    });
+    let mut tree = Document::default();
+    text::tree::write(&profile, &Tree::of(&profile, &limits), NAMES, &mut tree);
+    let tree = plain(|out| tree.text(out));
     let (both, frames) = Tree::of_difference(&old, &profile, |frame| text::names::frame(frame, NAMES), &limits);
-    let changes = plain(|out| wrap::lines(out, |out| text::tree::write_difference(&frames, &both, NAMES, out)));
+    let mut changes = Document::default();
+    text::tree::write_difference(&frames, &both, NAMES, &mut changes);
+    let changes = plain(|out| changes.text(out));
     let of_trend = trend::Options {
         all: true,
         ..trend::Options::default()
@@ -161,7 +162,11 @@ fn texts() -> Vec<(&'static str, String)> {
             Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
         })
         .collect();
-    let trend = plain(|out| wrap::lines(out, |out| text::trend::write(&Trend::of(&summaries, &of_trend), out)));
+    let trend = plain(|out| {
+        wrap::lines(out, |out| {
+            text::trend::page(&Trend::of(&summaries, &of_trend)).text(out)
+        })
+    });
     vec![
         ("stats", statistics(Sort::Churn)),
         ("stats by lifetime", statistics(Sort::Lifetime)),
@@ -202,7 +207,7 @@ fn names_in_full_stacks_are_whole_on_a_terminal() {
     let text = with_available(60, || {
         plain(|out| {
             wrap::lines(out, |out| {
-                text::report::write(&Report::of(&snapshot, &from_file("app.culeak")), Extent::ALL, out)
+                text::report::page(&Report::of(&snapshot, &from_file("app.culeak")), Extent::ALL).text(out)
             })
         })
     });
@@ -215,7 +220,7 @@ fn a_diff_in_reverse_has_no_duration() {
     let options = culeak::analysis::diff::Options::default();
     let headline = |before, after| {
         let diff = Diff::of(before, after, &options);
-        let text = plain(|out| text::diff::write(&diff, false, false, out));
+        let text = plain(|out| text::diff::page(&diff, false, false).text(out));
         text.lines().next().unwrap_or_default().to_owned()
     };
     assert!(headline(&earlier, &later).ends_with(" in 4 s"));

@@ -31,7 +31,7 @@ fn report(ranks: u32, options: &Options, change: impl Fn(u32, &mut Snapshot)) ->
 }
 
 fn shown(report: &JobReport, top: Option<usize>) -> String {
-    plain(|out| job::write(report, top, out))
+    plain(|out| job::page(report, top).text(out))
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn verdicts_of_many_name_ranks_only_if_they_differ_and_show_warnings_of_those_th
             ("runs/x.culeak", verdict)
         });
         let verdicts: Vec<_> = verdicts.collect();
-        plain(|out| check::write_many(&verdicts, out))
+        plain(|out| check::page_of(&verdicts).text(out))
     };
     let own = shown(12);
     let mut lines = own.lines();

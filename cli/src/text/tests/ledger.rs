@@ -5,6 +5,7 @@ use culeak::kind::Kind;
 use culeak::snapshot::{OtherProcesses, Snapshot};
 
 use super::{expect_golden, plain};
+use crate::document::Document;
 use crate::text::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 
 const KIB: u64 = 1 << 10;
@@ -14,7 +15,9 @@ const ALONE: Option<OtherProcesses> = Some(OtherProcesses { bytes: 0, count: 0 }
 
 fn ledger_text(snapshot: &Snapshot) -> String {
     let report = Report::of(snapshot, &Options::default());
-    plain(|out| super::super::ledger::write(&report.ledger, out))
+    let mut page = Document::default();
+    super::super::ledger::write(&report.ledger, &mut page);
+    page.plain()
 }
 
 /// The first kernel of PyTorch, with tensors, streams, graphs and a neighbour.
@@ -76,7 +79,7 @@ fn golden_ledger_of_a_process_that_allocated_nothing() {
     sample.takes_context(MAIN, Some(414 * MIB));
     sample.uses(518 * MIB + OWN, Some(518 * MIB), ALONE);
     let report = Report::of(&sample.0, &Options::default());
-    let text = plain(|out| crate::text::report::write(&report, Default::default(), out));
+    let text = plain(|out| crate::text::report::page(&report, Default::default()).text(out));
     expect_golden("ledger-idle.txt", &text);
 }
 

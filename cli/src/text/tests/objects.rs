@@ -13,7 +13,7 @@ fn with_objects(snapshot: &Snapshot, options: &Options) -> String {
         objects: true,
         ..Extent::default()
     };
-    plain(|out| crate::text::report::write(&Report::of(snapshot, options), extent, out))
+    plain(|out| crate::text::report::page(&Report::of(snapshot, options), extent).text(out))
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn golden_diff_of_objects() {
     let (before, mut later) = (serving(), after(28));
     later.objects.retain(|object| object.kind != Kind::Event);
     let options = diff::Options::default();
-    let mut text = plain(|out| crate::text::diff::write(&Diff::of(&before, &later, &options), false, false, out));
+    let mut text = plain(|out| crate::text::diff::page(&Diff::of(&before, &later, &options), false, false).text(out));
     let few = diff::Options {
         top: Some(1),
         kinds: vec![Kind::GraphExec, Kind::Event],
         ..diff::Options::default()
     };
     text += "\n==== --top 1\n";
-    text += &plain(|out| crate::text::diff::write(&Diff::of(&before, &later, &few), false, false, out));
+    text += &plain(|out| crate::text::diff::page(&Diff::of(&before, &later, &few), false, false).text(out));
     expect_golden("diff-objects.txt", &text);
 }
 
@@ -143,7 +143,7 @@ fn a_side_without_objects_is_not_compared() {
         };
         let diff = Diff::of(before, after, &options);
         assert_eq!(diff.objects, None);
-        plain(|out| crate::text::diff::write(&diff, false, false, out))
+        plain(|out| crate::text::diff::page(&diff, false, false).text(out))
     };
     let sentence = |which: &str| format!("objects without an address are not compared, because {which} contain");
     for (text, which) in [
@@ -175,7 +175,7 @@ fn stacks_of_one_call_site_are_told_apart_in_a_diff() {
         by: By::Stack,
         ..diff::Options::default()
     };
-    let text = plain(|out| crate::text::diff::write(&Diff::of(&before, &after, &options), false, false, out));
+    let text = plain(|out| crate::text::diff::page(&Diff::of(&before, &after, &options), false, false).text(out));
     for line in [
         "count=9 (+6)\n            from serve server.cu:155 < main main.cu:12\n",
         "count=5 (+3)\n            from serve server.cu:140 < main main.cu:12\n",
@@ -194,7 +194,7 @@ fn golden_check_of_objects() {
             ..Limits::default()
         });
         rules.suppressions.add_built_in();
-        text += &plain(|out| crate::text::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
+        text += &plain(|out| crate::text::check::page(&verdict(&snapshot, &rules), "app.culeak").text(out));
         text.push('\n');
     }
     expect_golden("check-objects.txt", &text);
@@ -208,6 +208,6 @@ fn golden_trend_of_objects() {
         .collect();
     let trend = Trend::of(&summaries, &options);
     assert!(trend.is_growing());
-    let text = plain(|out| crate::text::trend::write(&trend, out));
+    let text = plain(|out| crate::text::trend::page(&trend).text(out));
     expect_golden("trend-objects.txt", &text);
 }

@@ -6,9 +6,10 @@ use culeak::snapshot::{Phase, Snapshot};
 use culeak::timeline::{Event, Op, Site, Timeline};
 
 use super::{expect_golden, plain};
-use crate::text::columns::{width, with_available};
+use crate::document::columns::{width, with_available};
+use crate::document::wrap;
+use crate::text;
 use crate::text::sample::{MAIN, MIB, RUNTIME, Sample};
-use crate::text::{self, wrap};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -68,9 +69,9 @@ fn tables(timeline: Option<&Timeline>, snapshot: &Snapshot) -> String {
     };
     plain(|out| {
         wrap::lines(out, |out| {
-            text::phases::write(&Phases::of(snapshot, timeline, &of(None)), Some(20), out)?;
+            text::phases::page(&Phases::of(snapshot, timeline, &of(None)), Some(20)).text(out)?;
             writeln!(out)?;
-            text::phases::write_chosen(&Phases::of(snapshot, timeline, &of(Some("step"))), Some(4), out)
+            text::phases::page_of_chosen(&Phases::of(snapshot, timeline, &of(Some("step"))), Some(4)).text(out)
         })
     })
 }

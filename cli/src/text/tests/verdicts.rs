@@ -12,7 +12,7 @@ fn a_verdict_names_the_point_that_it_judges() {
     });
     let text = |rules: &Rules| {
         let view = snapshot.at(&point_of(&snapshot, rules)).expect("a point");
-        plain(|out| check::write(&verdict(&view, rules), "train.culeak", out))
+        plain(|out| check::page(&verdict(&view, rules), "train.culeak").text(out))
     };
     let failed = text(&limited);
     assert!(
@@ -50,14 +50,14 @@ fn golden_check() {
         },
     ] {
         text.push_str(&plain(|out| {
-            check::write(&verdict(&snapshot, &limits.into()), "app.culeak", out)
+            check::page(&verdict(&snapshot, &limits.into()), "app.culeak").text(out)
         }));
         text.push('\n');
     }
     let mut lossy = Sample::new().finish(0, 3);
     lossy.losses.lost_allocations = 2;
     text.push_str(&plain(|out| {
-        check::write(&verdict(&lossy, &Rules::default()), "lossy.culeak", out)
+        check::page(&verdict(&lossy, &Rules::default()), "lossy.culeak").text(out)
     }));
     expect_golden("check.txt", &text);
 }
@@ -71,7 +71,7 @@ fn golden_check_with_suppressions_and_a_baseline() {
     before.allocations.truncate(100);
     rules.baseline = Some(baseline_of(&before, &rules));
     let snapshot = leaky();
-    let text = plain(|out| check::write(&verdict(&snapshot, &rules), "app.culeak", out));
+    let text = plain(|out| check::page(&verdict(&snapshot, &rules), "app.culeak").text(out));
     expect_golden("check-baseline.txt", &text);
 }
 
@@ -81,7 +81,7 @@ fn a_verdict_names_the_tolerance() {
     rules.limits.tolerance = culeak::analysis::check::Tolerance::Bytes(MIB);
     rules.baseline = Some(baseline_of(&leaky(), &rules));
     let snapshot = leaky();
-    let text = plain(|out| check::write(&verdict(&snapshot, &rules), "app.culeak", out));
+    let text = plain(|out| check::page(&verdict(&snapshot, &rules), "app.culeak").text(out));
     assert!(
         text.contains("allowed what the baseline has with growth up to 1 MiB per call site"),
         "{text}"

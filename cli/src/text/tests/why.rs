@@ -4,7 +4,7 @@ use culeak::analysis::why::{Options, Why};
 use culeak::snapshot::{Class, Snapshot};
 
 use super::*;
-use crate::text::columns::with_available;
+use crate::document::columns::with_available;
 use crate::text::sample::held;
 use crate::text::why::ROWS_SHOWN;
 
@@ -18,7 +18,7 @@ fn options() -> Options {
 
 fn text(snapshot: &Snapshot, options: &Options) -> String {
     let why = Why::of(snapshot, options).expect("an answer");
-    plain(|out| crate::text::why::write(&why, out))
+    plain(|out| crate::text::why::page(&why).text(out))
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn golden_why_on_a_terminal() {
     let shown = with_available(80, || {
         let snapshot = held();
         let why = Why::of(&snapshot, &options()).expect("an answer");
-        plain(|out| crate::text::wrap::lines(out, |out| crate::text::why::write(&why, out)))
+        plain(|out| crate::document::wrap::lines(out, |out| crate::text::why::page(&why).text(out)))
     });
     assert_ne!(shown, why());
     expect_golden("why-80.txt", &shown);

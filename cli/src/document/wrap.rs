@@ -169,7 +169,7 @@ fn shell_words(command: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::columns::with_available;
+    use crate::document::columns::with_available;
     use crate::text::parts::{BOLD, Styled};
     use proptest::prelude::*;
 

@@ -1,0 +1,648 @@
+//! A document: what a page says, as lines, tables, stacks, labelled fields, warnings and the next command.
+//!
+//! Pages build a [`Document`] and know nothing of columns, colours or formats. It has two renderers, `text` and
+//! `markdown`. Text is escaped when it enters a document, so that no page can forget it. Deliberately absent: decisions
+//! on what to show, which the analysis makes.
+
+use std::fmt;
+use std::ops::Add;
+
+use anstyle::{AnsiColor, Style};
+use culeak::analysis::estimate::Errors;
+use culeak::analysis::function_name::plain;
+use culeak::analysis::site::{CallStack, Frame, Line, Role};
+use culeak::analysis::words::{self, bytes};
+
+use crate::escape::Escaped;
+
+pub mod columns;
+mod markdown;
+mod text;
+pub mod wrap;
+
+pub use text::{print, short_name};
+
+pub const PLAIN: Style = Style::new();
+pub const BOLD: Style = Style::new().bold();
+pub const DIM: Style = Style::new().dimmed();
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const GOOD: Style = AnsiColor::Green.on_default().bold();
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+
+/// Pieces of text with styles. Safe to print: everything is escaped on the way in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Text(Vec<(Style, String)>);
+
+impl Text {
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|(_, text)| text.is_empty())
+    }
+}
+
+/// Text in a style.
+pub fn styled(style: Style, text: impl fmt::Display) -> Text {
+    Text(vec![(style, Escaped(&text.to_string()).to_string())])
+}
+
+pub fn bold(text: impl fmt::Display) -> Text {
+    styled(BOLD, text)
+}
+
+pub fn dim(text: impl fmt::Display) -> Text {
+    styled(DIM, text)
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Text {
+        styled(PLAIN, text)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Text {
+        styled(PLAIN, text)
+    }
+}
+
+impl<T: Into<Text>> Add<T> for Text {
+    type Output = Text;
+
+    fn add(mut self, other: T) -> Text {
+        self.0.extend(other.into().0);
+        self
+    }
+}
+
+/// The text without styles.
+impl fmt::Display for Text {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(_, text)| out.write_str(text))
+    }
+}
+
+/// A call site in a table: names are aligned, places and marks follow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Site {
+    pub name: String,
+    pub place: String,
+    /// Two spaces and text, or nothing: `  [pool]`.
+    pub mark: String,
+}
+
+impl Site {
+    /// A label and the place of its frame.
+    pub fn of(label: &str, frame: Option<&Frame>, mark: impl Into<String>) -> Site {
+        Site::at(label, frame.and_then(Frame::short_place).as_deref(), mark)
+    }
+
+    pub fn at(label: &str, place: Option<&str>, mark: impl Into<String>) -> Site {
+        Site {
+            name: Escaped(&plain(label)).to_string(),
+            place: Escaped(place.unwrap_or_default()).to_string(),
+            mark: mark.into(),
+        }
+    }
+}
+
+/// The value of a cell. Numbers are aligned at the right.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    Size(u64),
+    Count(u64),
+    /// A change of bytes.
+    Delta(i128),
+    /// Nanoseconds.
+    Time(u64),
+    /// Bytes; with errors if they are an estimate.
+    Estimate(u64, Option<Errors>),
+    /// A number as text: `98 %`, `8/8`, `12 blocks`.
+    Number(String),
+    Text(Text),
+    Site(Site),
+}
+
+impl Cell {
+    fn is_number(&self) -> bool {
+        !matches!(self, Cell::Text(_) | Cell::Site(_))
+    }
+
+    fn text(&self) -> Text {
+        match self {
+            Cell::Size(size) => bytes(*size).into(),
+            Cell::Count(count) => words::count(*count).into(),
+            Cell::Delta(delta) => words::signed_bytes(*delta).into(),
+            Cell::Time(ns) => words::duration(*ns).into(),
+            Cell::Estimate(size, errors) => estimate(*size, *errors).into(),
+            Cell::Number(number) => number.as_str().into(),
+            Cell::Text(text) => text.clone(),
+            Cell::Site(site) => format!("{}  {}{}", site.name, site.place, site.mark).into(),
+        }
+    }
+}
+
+impl<T: Into<Text>> From<T> for Cell {
+    fn from(text: T) -> Cell {
+        Cell::Text(text.into())
+    }
+}
+
+impl From<Site> for Cell {
+    fn from(site: Site) -> Cell {
+        Cell::Site(site)
+    }
+}
+
+/// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks, `at most 20 MiB` if no block was chosen.
+pub fn estimate(size: u64, errors: Option<Errors>) -> String {
+    match errors {
+        None => bytes(size),
+        Some(errors) if size == 0 => format!("at most {}", bytes(errors.bytes_error)),
+        Some(errors) => format!("≈ {} ± {}", bytes(size), bytes(errors.bytes_error)),
+    }
+}
+
+/// `3 blocks`, `1 process`.
+pub fn counted(n: impl TryInto<u64>, noun: &str) -> String {
+    let many = match noun.ends_with("ss") || noun.ends_with("ch") {
+        true => format!("{noun}es"),
+        false => format!("{noun}s"),
+    };
+    words::plural(n.try_into().unwrap_or(u64::MAX), noun, &many)
+}
+
+/// A number of things in a table; the singular is as wide as the plural.
+pub fn things(n: u64, noun: &str) -> Cell {
+    Cell::Number(counted(n, noun) + if n == 1 { " " } else { "" })
+}
+
+#[derive(Debug, Clone, Default)]
+struct Column {
+    heading: &'static str,
+    /// The heading on a narrow terminal.
+    short: &'static str,
+    /// A word in front of each cell.
+    prefix: &'static str,
+    /// Columns of a higher number are left out first if there is no room; 0: never.
+    expendable: u8,
+    /// Its cells are shortened if there is no room.
+    flexible: bool,
+    /// Its cells are aligned at the right, also if they are text.
+    right: bool,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Row {
+    /// The style of the whole row, unless plain.
+    style: Style,
+    /// In the indent: `= `.
+    sign: &'static str,
+    cells: Vec<Cell>,
+    below: Document,
+}
+
+/// Rows and columns.
+#[derive(Debug, Clone, Default)]
+struct Table {
+    indent: usize,
+    /// As text it has no headings.
+    is_bare: bool,
+    columns: Vec<Column>,
+    rows: Vec<Row>,
+}
+
+/// Builds a table from values, column by column.
+pub struct Rows<T> {
+    values: Vec<T>,
+    table: Table,
+}
+
+impl<T> Rows<T> {
+    pub fn of(values: impl IntoIterator<Item = T>) -> Rows<T> {
+        let values: Vec<T> = values.into_iter().collect();
+        let rows = values.iter().map(|_| Row::default()).collect();
+        let table = Table {
+            indent: 2,
+            rows,
+            ..Table::default()
+        };
+        Rows { values, table }
+    }
+
+    pub fn column<C: Into<Cell>>(mut self, heading: &'static str, cell: impl Fn(&T) -> C) -> Rows<T> {
+        for (row, value) in self.table.rows.iter_mut().zip(&self.values) {
+            row.cells.push(cell(value).into());
+        }
+        self.table.columns.push(Column {
+            heading,
+            short: heading,
+            ..Column::default()
+        });
+        self
+    }
+
+    pub fn column_if<C: Into<Cell>>(self, is_shown: bool, heading: &'static str, cell: impl Fn(&T) -> C) -> Rows<T> {
+        if is_shown { self.column(heading, cell) } else { self }
+    }
+
+    /// `1.1 GiB  in 128 blocks`.
+    pub fn tally(self, size: impl Fn(&T) -> Cell, count: impl Fn(&T) -> Cell) -> Rows<T> {
+        self.column("bytes", |value| bold(size(value).text()))
+            .right()
+            .column("count", count)
+            .last(|column| column.prefix = "in ")
+    }
+
+    fn last(mut self, change: impl Fn(&mut Column)) -> Rows<T> {
+        self.table.columns.last_mut().into_iter().for_each(change);
+        self
+    }
+
+    /// Aligns the cells of the last column at the right.
+    pub fn right(self) -> Rows<T> {
+        self.last(|column| column.right = true)
+    }
+
+    /// Without headings, as text.
+    pub fn bare(mut self) -> Rows<T> {
+        self.table.is_bare = true;
+        self
+    }
+
+    pub fn indent(mut self, indent: usize) -> Rows<T> {
+        self.table.indent = indent;
+        self
+    }
+
+    /// What stands in the indent of a row.
+    pub fn sign(mut self, sign: impl Fn(&T) -> &'static str) -> Rows<T> {
+        for (row, value) in self.table.rows.iter_mut().zip(&self.values) {
+            row.sign = sign(value);
+        }
+        self
+    }
+
+    /// The last column's heading on a narrow terminal.
+    pub fn short(self, short: &'static str) -> Rows<T> {
+        self.last(|column| column.short = short)
+    }
+
+    /// The last column is left out before those of lower numbers.
+    pub fn expendable(self, rank: u8) -> Rows<T> {
+        self.last(|column| column.expendable = rank)
+    }
+
+    /// As [`Rows::expendable`], of the column with this heading, if there is one.
+    pub fn rank(mut self, heading: &str, rank: u8) -> Rows<T> {
+        let columns = self.table.columns.iter_mut();
+        columns
+            .filter(|column| column.heading == heading)
+            .for_each(|column| column.expendable = rank);
+        self
+    }
+
+    /// The texts of the last column are shortened if there is no room.
+    pub fn flexible(self) -> Rows<T> {
+        self.last(|column| column.flexible = true)
+    }
+
+    pub fn style(mut self, style: impl Fn(&T) -> Style) -> Rows<T> {
+        for (row, value) in self.table.rows.iter_mut().zip(&self.values) {
+            row.style = style(value);
+        }
+        self
+    }
+
+    /// Adds what stands below each row.
+    pub fn below(mut self, write: impl Fn(&T, &mut Document)) -> Rows<T> {
+        for (row, value) in self.table.rows.iter_mut().zip(&self.values) {
+            write(value, &mut row.below);
+        }
+        self
+    }
+}
+
+/// A line of a stack.
+#[derive(Debug, Clone)]
+enum StackLine {
+    Frame {
+        style: Style,
+        name: String,
+        place: String,
+        inlined: bool,
+    },
+    Note(String),
+}
+
+#[derive(Debug, Clone)]
+enum Block {
+    /// `indent`: columns in front of it. An indented line is an item of a list.
+    Line {
+        indent: usize,
+        text: Text,
+    },
+    Heading(Text),
+    Table(Table),
+    /// `is_full`: nothing is cut.
+    Stack {
+        indent: usize,
+        lines: Vec<StackLine>,
+        is_full: bool,
+    },
+    /// A label and its text. Fields that follow each other are aligned.
+    Field(&'static str, Text),
+    Tree(Tree),
+    Warning(Text),
+    Next(Text),
+}
+
+/// A branch of a tree: its numbers, and its frames.
+#[derive(Debug, Clone)]
+pub struct Branch {
+    pub cells: Vec<Cell>,
+    /// The lines of the tree in front of the first frame and of the others.
+    pub lead: [String; 2],
+    frames: Vec<StackLine>,
+}
+
+impl Branch {
+    pub fn new(cells: Vec<Cell>, lead: [String; 2]) -> Branch {
+        Branch {
+            cells,
+            lead,
+            frames: Vec::new(),
+        }
+    }
+
+    pub fn note(mut self, style: Style, text: impl fmt::Display) -> Branch {
+        let (name, place) = (Escaped(&text.to_string()).to_string(), String::new());
+        self.frames.push(StackLine::Frame {
+            style,
+            name,
+            place,
+            inlined: false,
+        });
+        self
+    }
+
+    pub fn frame(&mut self, role: Role, name: String, place: Option<String>) {
+        let (style, place) = (style_of(role), Escaped(&place.unwrap_or_default()).to_string());
+        self.frames.push(StackLine::Frame {
+            style,
+            name,
+            place,
+            inlined: false,
+        });
+    }
+}
+
+/// An indented tree with columns of numbers at its left.
+#[derive(Debug, Clone)]
+pub struct Tree {
+    pub headings: Vec<&'static str>,
+    pub branches: Vec<Branch>,
+    /// Nothing is cut.
+    pub is_full: bool,
+}
+
+/// The user's frames stand out.
+fn style_of(role: Role) -> Style {
+    if role == Role::User { PLAIN } else { DIM }
+}
+
+/// What a page says.
+#[derive(Debug, Clone, Default)]
+pub struct Document(Vec<Block>);
+
+impl Document {
+    pub fn line(&mut self, text: impl Into<Text>) {
+        self.indented(0, text);
+    }
+
+    /// A line of a list.
+    pub fn item(&mut self, text: impl Into<Text>) {
+        self.indented(2, text);
+    }
+
+    pub fn indented(&mut self, indent: usize, text: impl Into<Text>) {
+        let text = text.into();
+        self.0.push(Block::Line { indent, text });
+    }
+
+    pub fn blank(&mut self) {
+        self.line("");
+    }
+
+    pub fn heading(&mut self, text: impl Into<Text>) {
+        self.0.push(Block::Heading(text.into()));
+    }
+
+    pub fn table<T>(&mut self, rows: Rows<T>) {
+        self.0.push(Block::Table(rows.table));
+    }
+
+    /// `… and 3 more rows with 12 MiB; --top 0 shows all`, unless nothing is hidden. `rest` follows the noun.
+    pub fn more(&mut self, hidden: impl TryInto<u64>, noun: &str, rest: impl fmt::Display) {
+        self.more_at(2, hidden, noun, rest);
+    }
+
+    pub fn more_at(&mut self, indent: usize, hidden: impl TryInto<u64>, noun: &str, rest: impl fmt::Display) {
+        let hidden = hidden.try_into().unwrap_or(u64::MAX);
+        if hidden > 0 {
+            self.indented(indent, dim(more(hidden, noun, rest)));
+        }
+    }
+
+    pub fn field(&mut self, label: &'static str, text: impl Into<Text>) {
+        self.0.push(Block::Field(label, text.into()));
+    }
+
+    pub fn fields<T: Into<Text>>(&mut self, fields: impl IntoIterator<Item = (&'static str, T)>) {
+        fields.into_iter().for_each(|(label, text)| self.field(label, text));
+    }
+
+    pub fn warnings(&mut self, warnings: impl IntoIterator<Item = impl AsRef<str>>) {
+        let warnings = warnings
+            .into_iter()
+            .map(|warning| Block::Warning(warning.as_ref().into()));
+        self.0.extend(warnings);
+    }
+
+    pub fn next(&mut self, command: impl AsRef<str>) {
+        self.0.push(Block::Next(command.as_ref().into()));
+    }
+
+    pub fn tree(&mut self, tree: Tree) {
+        self.0.push(Block::Tree(tree));
+    }
+
+    pub fn append(&mut self, other: Document) {
+        self.0.extend(other.0);
+    }
+
+    /// The frames of a stack, one per line: functions, then their places, aligned. Unless `full`, runs of a library's frames
+    /// are one line.
+    pub fn stack(&mut self, stack: &CallStack, is_full: bool, indent: usize) {
+        let frame = |frame: &Frame| {
+            let name = frame.name();
+            StackLine::Frame {
+                style: style_of(frame.role),
+                name: Escaped(&if is_full { name } else { plain(&name).into_owned() }).to_string(),
+                place: long_place(frame),
+                inlined: frame.inlined,
+            }
+        };
+        let mut lines: Vec<StackLine> = match is_full {
+            true => stack.frames.iter().map(frame).collect(),
+            false => stack
+                .folded()
+                .into_iter()
+                .map(|line| match line {
+                    Line::Frame(of) => frame(of),
+                    Line::Folded { library, frames } => StackLine::Note(folded(library, frames)),
+                })
+                .collect(),
+        };
+        if lines.is_empty() {
+            lines.push(StackLine::Note("(recorded without a stack)".to_owned()));
+        } else if stack.truncated {
+            lines.push(StackLine::Note("… (the stack was cut here)".to_owned()));
+        }
+        self.0.push(Block::Stack { indent, lines, is_full });
+    }
+}
+
+/// `… and 3 more rows`, and what follows.
+pub fn more(hidden: u64, noun: &str, rest: impl fmt::Display) -> String {
+    format!("… and {}{rest}", counted(hidden, &format!("more {noun}")))
+}
+
+/// `torch: 21 frames`.
+pub fn folded(library: &str, frames: usize) -> String {
+    format!("{}: {} frames", Escaped(library), words::count(frames as u64))
+}
+
+/// The path and line of a frame; without a line, the module of a named function.
+pub fn long_place(frame: &Frame) -> String {
+    let module = || frame.function.map(|_| frame.module_name().to_owned());
+    Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::columns::{width, with_available};
+    use super::*;
+
+    fn site(name: &str, place: &str, mark: &str) -> Site {
+        Site {
+            name: name.to_owned(),
+            place: place.to_owned(),
+            mark: mark.to_owned(),
+        }
+    }
+
+    fn lines(sites: &[Site]) -> Vec<String> {
+        let mut page = Document::default();
+        let rows = Rows::of(sites)
+            .bare()
+            .tally(|_| Cell::Size(1_300_000_000), |_| things(128, "block"));
+        page.table(rows.column("call site", |&site| site.clone()));
+        page.plain_lines()
+    }
+
+    #[test]
+    fn rows_fit_the_terminal_and_are_whole_in_a_file() {
+        let long = "a_function_with_a_name_that_is_forty_columns";
+        let file = "a_file_with_a_long_name_of_its_own.cu:1234";
+        let sites = [site(long, file, "  [cuBLAS]"), site("short", "train.cu:7", "")];
+        for columns in [60, 80, 100, 200] {
+            for line in with_available(columns, || lines(&sites)) {
+                assert!(width(&line) <= columns, "{columns}: {line}");
+            }
+        }
+        let whole = lines(&sites);
+        assert!(
+            whole[0].contains(long) && whole[0].ends_with("own.cu:1234  [cuBLAS]"),
+            "{whole:?}"
+        );
+        assert!(
+            with_available(80, || lines(&sites))[1].ends_with("train.cu:7"),
+            "places stay readable"
+        );
+    }
+
+    #[test]
+    fn wide_characters_leave_the_columns_aligned() {
+        let rows = lines(&[site("訓練する", "a.py:1", ""), site("step", "b.py:2", "")]);
+        let place = |row: &str, name: &str| row.find(name).map(|at| width(&row[..at]));
+        assert_eq!(place(&rows[0], "a.py"), place(&rows[1], "b.py"), "{rows:?}");
+    }
+
+    #[test]
+    fn a_narrow_terminal_loses_the_least_important_columns_and_no_names() {
+        let table = || {
+            let mut page = Document::default();
+            let rows = Rows::of(["a_phase_with_a_long_name"])
+                .column("phase", |name| *name)
+                .flexible();
+            let rows = rows
+                .column("allocated", |_| Cell::Size(1 << 30))
+                .short("alloc")
+                .expendable(1);
+            page.table(
+                rows.column("left behind", |_| Cell::Count(7))
+                    .short("left")
+                    .expendable(2),
+            );
+            page.plain_lines().join("\n")
+        };
+        assert_eq!(
+            table(),
+            "  phase                     allocated  left behind\n  a_phase_with_a_long_name      1 GiB            7"
+        );
+        assert_eq!(
+            with_available(40, table),
+            "  phase                     alloc  left\n  a_phase_with_a_long_name  1 GiB     7"
+        );
+        assert_eq!(
+            with_available(36, table),
+            "  phase                     alloc\n  a_phase_with_a_long_name  1 GiB"
+        );
+    }
+
+    #[test]
+    fn one_document_has_a_text_and_a_page_of_markdown() {
+        let mut page = Document::default();
+        page.heading(styled(BAD, "failed:") + " 2 blocks");
+        page.item("a_reason");
+        page.table(Rows::of([site("step<int>", "a.cu:7", "")]).column("call site", Site::clone));
+        page.more(3usize, "call site", "");
+        page.warnings(["lost"]);
+        page.next("culeak report x");
+        assert_eq!(
+            page.plain(),
+            "failed: 2 blocks\n  a_reason\n  call site\n  step<int>  a.cu:7\n  … and 3 more call sites\nwarning: lost\nnext: culeak report x\n"
+        );
+        let mut out = Vec::new();
+        page.markdown(&mut out).expect("memory is writable");
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            "### ❌ failed: 2 blocks\n\n- a\\_reason\n\n| call site | place |\n|---|---|\n| step&lt;int&gt; | a.cu:7 |\n\n\
+             - … and 3 more call sites\n\n> lost\n\nnext: culeak report x\n\n"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_enters_a_document_is_escaped(name in "\\PC*|[\\x00-\\x1f\u{202e}a]{0,20}") {
+            let mut page = Document::default();
+            page.line(name.as_str());
+            page.field("label", bold(&name));
+            page.table(Rows::of([&name]).column("name", |name| name.as_str()));
+            page.warnings([&name]);
+            page.next(&name);
+            prop_assert!(page.plain_lines().iter().all(|line| !line.contains(crate::escape::is_active)));
+        }
+    }
+}
