@@ -154,14 +154,16 @@ fn texts() -> Vec<(&'static str, String)> {
         all: true,
         ..trend::Options::default()
     };
-    let summaries: Vec<Summary> = (0..20)
-        .map(|nth| {
-            let mut snapshot = long_names(1 + nth);
-            snapshot.process.state = culeak::snapshot::ProcessState::Running;
-            Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
+    let summaries = (0..20).map(|nth| {
+        let mut snapshot = long_names(1 + nth);
+        snapshot.process.state = culeak::snapshot::ProcessState::Running;
+        Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
+    });
+    let trend = plain(|out| {
+        wrap::lines(out, |out| {
+            text::trend::write(&Trend::of(&Summary::folded(summaries), &of_trend), out)
         })
-        .collect();
-    let trend = plain(|out| wrap::lines(out, |out| text::trend::write(&Trend::of(&summaries, &of_trend), out)));
+    });
     vec![
         ("stats", statistics(Sort::Churn)),
         ("stats by lifetime", statistics(Sort::Lifetime)),
