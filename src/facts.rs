@@ -23,6 +23,7 @@
 //! rows, and a view is a loop over them.
 
 use std::cmp::Ordering;
+use std::collections::hash_map::Entry;
 
 use foldhash::HashMap;
 
@@ -58,6 +59,29 @@ pub struct Row {
     pub tally: Tally,
     /// The variance for each byte if it is an estimate from sampled stacks; 0 if it is exact.
     pub scatter: f64,
+}
+
+impl Row {
+    /// What a process holds at a call site, through one stack.
+    pub fn at(site: SiteId, stack: Option<StackId>, tally: Tally, scatter: f64) -> Row {
+        Row {
+            site,
+            stack,
+            tally,
+            scatter,
+            ..Row::default()
+        }
+    }
+
+    /// All dimensions in two words, which are quick to hash; `None` is less than all numbers.
+    fn dimensions(&self) -> (u64, u64) {
+        let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
+        let number = |number: Option<u32>| number.map_or(0, |number| number.wrapping_add(1));
+        (
+            pair(self.site, number(self.stack)),
+            pair(self.point, number(self.device)),
+        )
+    }
 }
 
 /// The call sites of rows, by number.
@@ -282,23 +306,19 @@ impl Facts {
 
 /// One row for each set of dimensions: tallies are added, and the largest scatter stays. By site, stack, point and device.
 pub fn group(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
-    type Dimensions = (SiteId, Option<StackId>, u32, Option<u32>);
-    let mut sums: HashMap<Dimensions, (Tally, f64)> = HashMap::default();
+    let mut sums: HashMap<(u64, u64), Row> = HashMap::default();
     for row in rows {
-        let (tally, scatter) = sums.entry((row.site, row.stack, row.point, row.device)).or_default();
-        tally.join(row.tally);
-        *scatter = scatter.max(row.scatter);
+        match sums.entry(row.dimensions()) {
+            Entry::Vacant(entry) => _ = entry.insert(row),
+            Entry::Occupied(mut entry) => {
+                let sum = entry.get_mut();
+                sum.tally.join(row.tally);
+                sum.scatter = sum.scatter.max(row.scatter);
+            }
+        }
     }
-    let row = |((site, stack, point, device), (tally, scatter))| Row {
-        site,
-        stack,
-        point,
-        device,
-        tally,
-        scatter,
-    };
-    let mut rows: Vec<Row> = sums.into_iter().map(row).collect();
-    rows.sort_unstable_by_key(|row| (row.site, row.stack, row.point, row.device));
+    let mut rows: Vec<Row> = sums.into_values().collect();
+    rows.sort_unstable_by_key(Row::dimensions);
     rows
 }
 
@@ -387,4 +407,68 @@ pub fn rank<T>(
     rows.sort_by(order);
     rows.truncate(top.unwrap_or(usize::MAX));
     all - rows.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::leaky;
+
+    fn facts(pid: u32, bytes: u64) -> Facts {
+        let mut snapshot = leaky();
+        snapshot.process.pid = pid;
+        snapshot.allocations.rows[0].bytes += bytes;
+        Facts::by(&snapshot, String::new(), By::Site, &[])
+    }
+
+    fn row(site: SiteId, bytes: u64) -> Row {
+        Row::at(site, None, Tally { bytes, count: 1 }, 0.0)
+    }
+
+    #[test]
+    fn folded_facts_have_each_site_once_and_the_rows_of_all_points() {
+        let (first, second) = (facts(1, 0), facts(2, 4096));
+        let held = [first.held()[0], second.held()[0]];
+        let sites = first.sites.len();
+        let all = Facts::folded([first, second]);
+        assert_eq!(all.sites.len(), sites);
+        assert_eq!(all.rows.len(), 2 * sites);
+        assert_eq!(all.held(), held);
+        assert_eq!(held[1].bytes - held[0].bytes, 4096);
+    }
+
+    #[test]
+    fn a_dropped_point_takes_its_rows_along() {
+        let mut all = Facts::folded([facts(1, 0), facts(1, 4096), facts(1, 8192)]);
+        let held = all.held();
+        all.keep_points(|nth| nth != 1);
+        assert_eq!(all.held(), [held[0], held[2]]);
+        all.repeat_last(all.instants[1].clone());
+        assert_eq!(all.held(), [held[0], held[2], held[2]]);
+    }
+
+    #[test]
+    fn sites_beyond_the_most_are_left_out() {
+        let mut all = Facts::default();
+        all.fold_at_most(facts(1, 0), 1);
+        assert_eq!((all.sites.len(), all.rows.len()), (1, 1));
+    }
+
+    #[test]
+    fn grouped_rows_are_by_site_and_stack_and_add_up() {
+        let of = |stack| Row::at(1, stack, Tally { bytes: 8, count: 1 }, 2.0);
+        let rows = group([of(Some(7)), row(0, 4), of(None), of(Some(7))]);
+        let found: Vec<_> = rows.iter().map(|row| (row.site, row.stack, row.tally.bytes)).collect();
+        assert_eq!(found, [(0, None, 4), (1, None, 8), (1, Some(7), 16)]);
+        let sites: Vec<u64> = by_site(&rows).map(|row| row.tally.bytes).collect();
+        assert_eq!(sites, [4, 24]);
+    }
+
+    #[test]
+    fn a_site_whose_line_moved_is_one_site_when_sides_are_subtracted() {
+        let moved = HashMap::from_iter([(1, 2)]);
+        let changes = subtract([row(1, 10), row(3, 5)], [row(2, 30)], &moved);
+        let bytes = |site| changes.get(&site).map(Change::bytes);
+        assert_eq!((bytes(1), bytes(2), bytes(3)), (None, Some(20), Some(-5)));
+    }
 }

@@ -200,8 +200,8 @@ fn collect(facts: &Facts) -> Vec<Collected> {
                 (&mut collected.series.bytes, row.tally.bytes),
                 (&mut collected.series.counts, row.tally.count),
             ] {
-                series.resize(at, 0);
-                series.push(value);
+                series.resize(at + 1, 0);
+                series[at] += value;
             }
         }
     }

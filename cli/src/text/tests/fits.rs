@@ -159,11 +159,8 @@ fn texts() -> Vec<(&'static str, String)> {
         snapshot.process.state = culeak::snapshot::ProcessState::Running;
         Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
     });
-    let trend = plain(|out| {
-        wrap::lines(out, |out| {
-            text::trend::write(&Trend::of(&Summary::folded(summaries), &of_trend), out)
-        })
-    });
+    let facts = Summary::folded(summaries);
+    let trend = plain(|out| wrap::lines(out, |out| text::trend::write(&Trend::of(&facts, &of_trend), out)));
     vec![
         ("stats", statistics(Sort::Churn)),
         ("stats by lifetime", statistics(Sort::Lifetime)),
