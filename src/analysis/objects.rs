@@ -184,7 +184,7 @@ pub(crate) fn groups<'a>(
 }
 
 /// Rows of each kind apart, most objects first, for comparisons. Kinds that are in the tables of memory as claims are left out.
-pub(super) fn rows<'a>(
+pub(crate) fn rows<'a>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
     kinds: &[Kind],

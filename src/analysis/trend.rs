@@ -1,8 +1,8 @@
 //! Trends over many snapshots: which call sites grow, how fast, how certain that is, and which have stopped.
 //!
 //! ```text
-//! snapshots ─► summaries ──► lineages ──────────► points and series ─► classes, per process ────► rows, a sentence each
-//!              summary.rs    lineage.rs           series.rs            judge.rs (statistics.rs)   sentence.rs
+//! snapshots ─► facts ──────► lineages ──────────► points and series ─► classes, per process ────► rows, a sentence each
+//!              src/facts.rs  lineage.rs           series.rs            judge.rs (statistics.rs)   sentence.rs
 //!              bytes, blocks processes of one     bytes and blocks
 //!              per site      program, in order    of each site
 //! ```
@@ -21,6 +21,7 @@ use crate::analysis::program::Program;
 use crate::analysis::report::By;
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
+use crate::snapshot::Snapshot;
 
 mod history;
 mod judge;
@@ -28,12 +29,14 @@ mod lineage;
 mod sentence;
 mod series;
 mod statistics;
-mod summary;
 
+pub use crate::analysis::site::text::{Site, SiteFrame};
+/// The facts of a snapshot, or of the snapshots of a lineage.
+pub use crate::facts::Facts as Summary;
+pub use crate::facts::Process;
 pub use history::History;
 pub use judge::{Class, POINTS_NEEDED, Steps};
 pub use lineage::{lineages, programs};
-pub use summary::{Process, Site, SiteFrame, Summary};
 
 /// The value of [`Trend::format`].
 pub const FORMAT: &str = "culeak-trend";
@@ -235,10 +238,17 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
+impl Summary {
+    /// The facts of a snapshot that a trend needs.
+    pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
+        Summary::by(snapshot, source, options.by, &options.kinds)
+    }
+}
+
 impl Trend {
     /// Judges one lineage.
-    pub fn of(summaries: &[Summary], options: &Options) -> Trend {
-        series::trend(summaries, options)
+    pub fn of(facts: &Summary, options: &Options) -> Trend {
+        series::trend(facts, options)
     }
 
     pub fn is_growing(&self) -> bool {

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::process::ExitCode;
 
-use culeak::analysis::job::sites::{SiteSum, Sites};
+use culeak::analysis::job::sites::Sites;
 use culeak::analysis::job::{Job, JobReport, Options};
 use culeak::analysis::report;
+use culeak::facts::{Row, by_site};
 
 use super::report::{Inputs, ReportArgs, Rules};
 use crate::document;
@@ -98,7 +99,7 @@ fn with_values(places: &[Place], how: &How, options: &Options) -> (JobReport, Ve
         let Some(&process) = number_of.get(sums.row.source.as_str()) else {
             continue;
         };
-        for SiteSum { site, tally, .. } in sums.by_site() {
+        for Row { site, tally, .. } in by_site(&sums.sites) {
             let key = sites.key(site);
             if let Some(&row) = row_of.get(&(&sums.row.member.program, key.exact, key.pool)) {
                 values[row][process] += tally.bytes;

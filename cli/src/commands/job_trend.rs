@@ -17,7 +17,7 @@ use crate::text;
 /// `--fail-on` is given, and no process can be judged.
 pub fn execute(
     args: &TrendArgs,
-    lineages: Vec<Vec<Summary>>,
+    lineages: Vec<Summary>,
     options: &trend::Options,
     unreadable: usize,
 ) -> Result<ExitCode, Failure> {

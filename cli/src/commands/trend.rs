@@ -156,9 +156,10 @@ impl TrendArgs {
 /// Refuses snapshots of different programs, whose growth has no meaning; with `force`, treats them as one program.
 fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     if force {
-        let program = summaries.first().map(|first| first.program.clone()).unwrap_or_default();
-        for summary in summaries {
-            summary.program = program.clone();
+        let mut instants: Vec<_> = summaries.iter_mut().flat_map(|summary| &mut summary.instants).collect();
+        let program = instants.first().map(|first| first.program.clone()).unwrap_or_default();
+        for instant in &mut instants {
+            instant.program = program.clone();
         }
         return Ok(());
     }

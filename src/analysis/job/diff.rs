@@ -13,23 +13,24 @@
 //! Deliberately absent: a verdict on whether a change is bad.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use foldhash::HashMap as FastMap;
 use serde::Serialize;
 
 use super::change::{self, Apart, Range, Verdict};
 use super::parallel::{Compared, Finding, groups, look_at};
-use super::sites::{ProcessRow, ProcessSums, Site, SiteId, SiteSum, Sites};
+use super::sites::{ProcessRow, ProcessSums, Site, Sites};
 use super::{Options, Unreadable};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
+use crate::facts::{Change, SiteId, by_site, pair, rank, subtract};
 
 mod partners;
 mod words;
 
-use partners::{moved_sites, partners};
+use partners::partners;
 use words::Words;
 
 /// The value of [`JobDiff::format`].
@@ -174,12 +175,32 @@ pub struct Changed {
 /// What is known of a site while processes are compared.
 #[derive(Default)]
 struct Sums {
-    before: Tally,
-    after: Tally,
+    all: Change,
     /// By pair, ascending; without those that did not change.
     changes: Vec<(u32, i64)>,
     /// The largest variance of a change, if sums are estimates from sampled stacks.
     variance: f64,
+}
+
+impl Sums {
+    /// Adds the change in a pair.
+    fn add(&mut self, number: u32, change: &Change) {
+        self.all.join(change);
+        self.variance = self.variance.max(change.variance);
+        match clamped(change.bytes()) {
+            0 => {}
+            bytes => self.changes.push((number, bytes)),
+        }
+    }
+}
+
+impl Side {
+    /// All call sites, ascending.
+    fn sites(&self) -> Vec<SiteId> {
+        let rows = self.processes.iter().flat_map(|sums| &sums.sites);
+        let sites: BTreeSet<SiteId> = rows.map(|row| row.site).collect();
+        sites.into_iter().collect()
+    }
 }
 
 /// Compares two sides, whose sites have their names in `sites`.
@@ -188,7 +209,8 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
     let partners = partners(&before.processes, &after.processes, &mut warnings);
     let lines = [side_line(&before), side_line(&after)];
     let same_processes = !partners.is_empty() && partners.iter().all(|partner| partner.2 == By::Process);
-    let moved = moved_sites(&before.processes, &after.processes, sites, same_processes);
+    // Lines of code cannot move within one process.
+    let moved = pair(&before.sites(), &after.sites(), !same_processes, |site| sites.key(site));
     let mut olds: Vec<Option<ProcessSums>> = before.processes.into_iter().map(Some).collect();
     let mut news: Vec<Option<ProcessSums>> = after.processes.into_iter().map(Some).collect();
     let mut matched: Vec<(ProcessSums, ProcessSums, By)> = partners
@@ -205,11 +227,13 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         .map(|(_, new, _)| new.row.member.program.clone())
         .collect();
     let programs: Vec<Program> = programs.into_iter().collect();
-    let mut by_site: FastMap<(usize, SiteId), Sums> = FastMap::default();
+    let mut of_sites: FastMap<(usize, SiteId), Sums> = FastMap::default();
     let mut pairs: Vec<Pair> = Vec::with_capacity(matched.len());
     for (number, (old, new, by)) in (0..).zip(matched) {
         let program = programs.binary_search(&new.row.member.program).unwrap_or(0);
-        add(&mut by_site, program, number, &moved, &old.by_site(), &new.by_site());
+        for (site, change) in subtract(by_site(&old.sites), by_site(&new.sites), &moved) {
+            of_sites.entry((program, site)).or_default().add(number, &change);
+        }
         pairs.push(Pair {
             by,
             stands_out: false,
@@ -236,8 +260,8 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         stands_out.extend(words.stands_out(&judged));
     }
     let (mut rows, mut unchanged) = (Vec::new(), 0);
-    for ((program, id), sums) in by_site {
-        if sums.changes.is_empty() && sums.before == sums.after {
+    for ((program, id), sums) in of_sites {
+        if sums.changes.is_empty() && sums.all.before == sums.all.after {
             unchanged += 1;
             continue;
         }
@@ -250,10 +274,8 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
     for member in out {
         pairs[member as usize].stands_out = true;
     }
-    rows.sort_by(compare);
-    let all = rows.len();
-    rows.retain(|row| weight(row) >= u128::from(options.min_bytes));
-    rows.truncate(options.top.unwrap_or(usize::MAX));
+    let enough = |row: &SiteChange| weight(row) >= u128::from(options.min_bytes);
+    let hidden_sites = rank(&mut rows, compare, enough, options.top);
     let [before, after] = lines;
     JobDiff {
         format: FORMAT,
@@ -274,7 +296,7 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         only_before,
         only_after,
         stands_out,
-        hidden_sites: all - rows.len(),
+        hidden_sites,
         sites: rows,
         unchanged_sites: unchanged,
         warnings,
@@ -374,39 +396,6 @@ impl Population {
 fn within(changes: &[(u32, i64)], members: &[u32]) -> Vec<(u32, i64)> {
     let change = |member: &u32| changes.binary_search_by_key(member, |change| change.0).ok();
     members.iter().filter_map(change).map(|at| changes[at]).collect()
-}
-
-fn add(
-    by_site: &mut FastMap<(usize, SiteId), Sums>,
-    program: usize,
-    number: u32,
-    moved: &HashMap<SiteId, SiteId>,
-    old: &[SiteSum],
-    new: &[SiteSum],
-) {
-    let mut both: FastMap<SiteId, (Tally, Tally, f64)> = FastMap::default();
-    both.reserve(new.len());
-    for sum in old {
-        let id = moved.get(&sum.site).copied().unwrap_or(sum.site);
-        let (before, _, variance) = both.entry(id).or_default();
-        before.join(sum.tally);
-        *variance += sum.tally.bytes as f64 * sum.scatter;
-    }
-    for sum in new {
-        let (_, after, variance) = both.entry(sum.site).or_default();
-        after.join(sum.tally);
-        *variance += sum.tally.bytes as f64 * sum.scatter;
-    }
-    for (id, (before, after, variance)) in both {
-        let sums = by_site.entry((program, id)).or_default();
-        sums.variance = sums.variance.max(variance);
-        sums.before.join(before);
-        sums.after.join(after);
-        let change = clamped(i128::from(after.bytes) - i128::from(before.bytes));
-        if change != 0 {
-            sums.changes.push((number, change));
-        }
-    }
 }
 
 fn clamped(change: i128) -> i64 {

@@ -13,11 +13,12 @@ use foldhash::HashSet;
 use super::member::Member;
 use super::outliers::{Group, Naming, Outliers, Verdict, judge, judge_each, sentence};
 use super::parallel::{self, Compared, Coordinates, Grain, coordinates, look_at};
-use super::sites::{PathId, ProcessRow, ProcessSums, SiteId, SiteSum, Sites};
+use super::sites::{ProcessRow, ProcessSums, Sites};
 use super::spread::Spread;
 use super::{ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
+use crate::facts::{Row, SiteId, StackId};
 
 /// The most call sites of a program. Those of later processes are added up without a name.
 pub const SITES_MAX: usize = 1 << 18;
@@ -38,15 +39,15 @@ enum Paths {
     #[default]
     None,
     /// Its values are those of the site.
-    One(PathId),
-    Several(Vec<(PathId, Spread)>),
+    One(StackId),
+    Several(Vec<(StackId, Spread)>),
     /// More than [`PATHS_MAX`], or some that are not known.
     Many,
 }
 
 impl Paths {
     /// All stacks with their values, of which `bytes` is the sum.
-    fn several(self, bytes: &Spread) -> Option<Vec<(PathId, Spread)>> {
+    fn several(self, bytes: &Spread) -> Option<Vec<(StackId, Spread)>> {
         match self {
             Paths::None => Some(Vec::new()),
             Paths::One(path) => Some(vec![(path, bytes.clone())]),
@@ -58,12 +59,12 @@ impl Paths {
 
 impl Sums {
     /// Adds what a process holds at this call site, one row for each stack.
-    fn add(&mut self, number: u32, rows: &[SiteSum]) {
+    fn add(&mut self, number: u32, rows: &[Row]) {
         let total = Tally::total(rows.iter().map(|row| row.tally));
         let paths = std::mem::take(&mut self.paths);
         self.paths = match (paths, rows) {
-            (Paths::None, [SiteSum { path: Some(path), .. }]) => Paths::One(*path),
-            (Paths::One(one), [SiteSum { path: Some(path), .. }]) if one == *path => Paths::One(one),
+            (Paths::None, [Row { stack: Some(path), .. }]) => Paths::One(*path),
+            (Paths::One(one), [Row { stack: Some(path), .. }]) if one == *path => Paths::One(one),
             (Paths::Many, _) => Paths::Many,
             (paths, rows) => self.with_paths(paths, number, rows),
         };
@@ -73,12 +74,12 @@ impl Sums {
     }
 
     #[cold]
-    fn with_paths(&self, paths: Paths, number: u32, rows: &[SiteSum]) -> Paths {
+    fn with_paths(&self, paths: Paths, number: u32, rows: &[Row]) -> Paths {
         let Some(mut all) = paths.several(&self.bytes) else {
             return Paths::Many;
         };
         for row in rows {
-            let Some(path) = row.path else {
+            let Some(path) = row.stack else {
                 return Paths::Many;
             };
             let spread = at_path(&mut all, path);
@@ -108,7 +109,7 @@ impl Sums {
     }
 }
 
-fn at_path(all: &mut Vec<(PathId, Spread)>, path: PathId) -> &mut Spread {
+fn at_path(all: &mut Vec<(StackId, Spread)>, path: StackId) -> &mut Spread {
     let at = all.iter().position(|(of, _)| *of == path).unwrap_or_else(|| {
         all.push((path, Spread::default()));
         all.len() - 1
@@ -116,7 +117,7 @@ fn at_path(all: &mut Vec<(PathId, Spread)>, path: PathId) -> &mut Spread {
     &mut all[at].1
 }
 
-fn limited(all: Vec<(PathId, Spread)>) -> Paths {
+fn limited(all: Vec<(StackId, Spread)>) -> Paths {
     if all.len() > PATHS_MAX {
         Paths::Many
     } else {
@@ -292,7 +293,7 @@ impl Population {
 }
 
 /// An outlier in a group, with the stack if only that stands out.
-type Finding<'g, 'a> = parallel::Finding<'g, &'a Cell, (Outliers, Option<PathId>)>;
+type Finding<'g, 'a> = parallel::Finding<'g, &'a Cell, (Outliers, Option<StackId>)>;
 
 struct Judging<'a> {
     sites: &'a Sites,
@@ -333,7 +334,7 @@ impl Judging<'_> {
 
     /// Processes that have unusually much through one of the site's stacks. If the sums of the site are alike, a process counts
     /// only if its sum shows at least half of the difference: otherwise another stack has less, so the memory went another way.
-    fn behind(&self, sums: &Sums, members: &[u32], is_alike: bool) -> Option<(Outliers, Option<PathId>)> {
+    fn behind(&self, sums: &Sums, members: &[u32], is_alike: bool) -> Option<(Outliers, Option<StackId>)> {
         let Paths::Several(paths) = &sums.paths else {
             return None;
         };
@@ -379,11 +380,11 @@ impl Judging<'_> {
     }
 
     /// The caller that tells a stack from the others of its site.
-    fn via(&self, path: PathId, sums: &Sums) -> Option<String> {
+    fn via(&self, path: StackId, sums: &Sums) -> Option<String> {
         let Paths::Several(all) = &sums.paths else {
             return None;
         };
-        let others: Vec<PathId> = all
+        let others: Vec<StackId> = all
             .iter()
             .map(|(other, _)| *other)
             .filter(|other| *other != path)

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 use serde::Serialize;
 
-use super::sites::{ProcessRow, Site, SiteId, Sites};
+use super::sites::{ProcessRow, Site, Sites};
+use crate::facts::SiteId;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 

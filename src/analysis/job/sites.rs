@@ -22,15 +22,11 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
+use crate::facts::{Row, SiteId, StackId, group};
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 use crate::snapshot::{ProcessState, Sampling, Snapshot, Stack};
 
-/// The number of a site; held and cached memory of one line have two numbers.
-pub type SiteId = u32;
-
-/// The number of a stack.
-pub type PathId = u32;
 /// The most stacks whose callers are kept.
 const PATHS_MAX: usize = 1 << 18;
 /// The most callers of a call site that are kept for each stack.
@@ -54,7 +50,7 @@ pub struct Known {
     text: u32,
     allocator: Option<&'static str>,
     pool: bool,
-    path: Option<PathId>,
+    path: Option<StackId>,
 }
 
 impl Known {
@@ -72,7 +68,7 @@ pub struct Sites {
     texts: Vec<(Fingerprint, Site)>,
     /// By number of a text: `loose_site_fingerprint` of its stacks.
     loose: Vec<Fingerprint>,
-    path_numbers: HashMap<Fingerprint, PathId>,
+    path_numbers: HashMap<Fingerprint, StackId>,
     paths: Vec<Path>,
     caller_numbers: HashMap<Caller, u32>,
     callers: Vec<Caller>,
@@ -200,7 +196,7 @@ impl Sites {
     }
 
     /// The number of a stack; `None` if there are too many.
-    fn path(&mut self, stack: &CallStack) -> Option<PathId> {
+    fn path(&mut self, stack: &CallStack) -> Option<StackId> {
         if let Some(path) = self.path_numbers.get(&stack.fingerprint) {
             return Some(*path);
         }
@@ -216,7 +212,7 @@ impl Sites {
             .map(|frame| (plain(&frame.name()).into_owned(), frame.short_place()))
             .collect();
         let callers = callers.into_iter().map(|caller| self.caller(caller)).collect();
-        let path = self.paths.len() as PathId;
+        let path = self.paths.len() as StackId;
         self.path_numbers.insert(stack.fingerprint, path);
         self.paths.push(Path {
             fingerprint: stack.fingerprint,
@@ -237,16 +233,16 @@ impl Sites {
     }
 
     /// The fingerprint of a stack, the same whichever process was read first.
-    pub fn fingerprint(&self, path: PathId) -> Fingerprint {
+    pub fn fingerprint(&self, path: StackId) -> Fingerprint {
         self.paths[path as usize].fingerprint
     }
 
     /// `load_batch (data.py:12)`: the innermost caller by which a stack differs from all the others; its outermost one if they
     /// have all of its callers. `None` if it has none.
-    pub fn via(&self, path: PathId, others: &[PathId]) -> Option<String> {
+    pub fn via(&self, path: StackId, others: &[StackId]) -> Option<String> {
         let own = &self.paths[path as usize].callers;
         let is_shared = |length: usize| {
-            let of = |other: &PathId| self.paths[*other as usize].callers.get(..length) == Some(&own[..length]);
+            let of = |other: &StackId| self.paths[*other as usize].callers.get(..length) == Some(&own[..length]);
             others.iter().any(of)
         };
         let length = (1..=own.len()).find(|&length| !is_shared(length)).unwrap_or(own.len());
@@ -369,17 +365,6 @@ impl ProcessRow {
     }
 }
 
-/// What a process holds at a call site, through one stack.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct SiteSum {
-    pub site: SiteId,
-    /// `None`: through stacks that are not told apart.
-    pub path: Option<PathId>,
-    pub tally: Tally,
-    /// The variance for each byte if it is an estimate from sampled stacks; 0 if it is exact.
-    pub scatter: f64,
-}
-
 /// The failed requests of a process.
 fn failed(snapshot: &Snapshot) -> Tally {
     Tally::total(snapshot.failed.iter().map(|failed| Tally {
@@ -393,86 +378,51 @@ fn failed(snapshot: &Snapshot) -> Tally {
 pub struct ProcessSums {
     pub row: ProcessRow,
     /// By site; each site and stack once.
-    pub sites: Vec<SiteSum>,
+    pub sites: Vec<Row>,
     /// What each suppression rule removed, in the order of the rules; no rules unless requested.
     pub suppressions: Vec<Used>,
     /// Memory that it shares with other processes.
     pub shared: Vec<SharedPart>,
 }
 
-/// The sums of a process: what it holds, and the largest scatter of the parts.
-type Sums = HashMap<(SiteId, Option<PathId>), (Tally, f64)>;
-
-fn add(sums: &mut Sums, key: (SiteId, Option<PathId>), tally: Tally, scatter: f64) {
-    let (sum, scatters) = sums.entry(key).or_default();
-    sum.join(tally);
-    *scatters = scatters.max(scatter);
-}
-
-fn by_site(sums: Sums) -> Vec<SiteSum> {
-    let mut sites: Vec<SiteSum> = (sums.into_iter())
-        .map(|((site, path), (tally, scatter))| SiteSum {
-            site,
-            path,
-            tally,
-            scatter,
-        })
-        .collect();
-    sites.sort_unstable_by_key(|sum| (sum.site, sum.path));
-    sites
-}
-
 impl ProcessSums {
-    /// Each call site once, with the memory of all its stacks.
-    pub fn by_site(&self) -> Vec<SiteSum> {
-        let sites = self.sites.chunk_by(|a, b| a.site == b.site);
-        sites
-            .map(|sums| SiteSum {
-                path: None,
-                tally: Tally::total(sums.iter().map(|sum| sum.tally)),
-                scatter: sums.iter().map(|sum| sum.scatter).fold(0.0, f64::max),
-                ..sums[0]
-            })
-            .collect()
-    }
-
     /// Stacks that have no name are left out.
     pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = ProcessRow::of(snapshot, source);
-        let mut sums = Sums::default();
+        let mut rows = Vec::new();
         let mut opaque_pools = Vec::new();
-        for group in &groups.all {
-            let known = named.get(group.stack);
-            if known.is_none() && !group.is_left_out {
+        for of_stack in &groups.all {
+            let known = named.get(of_stack.stack);
+            if known.is_none() && !of_stack.is_left_out {
                 continue;
             }
             let allocator = known.and_then(|known| known.allocator);
-            let kind = group.call.kind;
+            let kind = of_stack.call.kind;
             let watches = |allocator| groups.watched.contains(allocator);
-            let blocks_are_known = group.owner.is_some() || allocator.is_some_and(watches);
+            let blocks_are_known = of_stack.owner.is_some() || allocator.is_some_and(watches);
             let level = Level::of(kind, allocator.is_some(), blocks_are_known);
             match kind.place() {
                 Place::Nowhere | Place::Segment | Place::Object => {}
-                _ if level == Level::Held => row.held.join(group.tally()),
-                _ => row.pools.join(group.tally()),
+                _ if level == Level::Held => row.held.join(of_stack.tally()),
+                _ => row.pools.join(of_stack.tally()),
             }
             if let Some(owner) = allocator.filter(|_| level == Level::Cached) {
-                opaque_pools.push(OpaquePool::new(owner, kind.place() == Place::Host, group.tally()));
+                opaque_pools.push(OpaquePool::new(owner, kind.place() == Place::Host, of_stack.tally()));
             }
             if let Some(known) = known
                 && level.is_listed()
-                && !group.is_left_out
+                && !of_stack.is_left_out
             {
                 let site = known.id(is_pool(kind, known.pool));
-                let scatter = group.estimate.map_or(0.0, |estimate| estimate.scatter());
-                add(&mut sums, (site, known.path), group.at_stack(), scatter);
+                let scatter = of_stack.estimate.map_or(0.0, |estimate| estimate.scatter());
+                rows.push(Row::at(site, known.path, of_stack.at_stack(), scatter));
             }
         }
         row.opaque_pools = OpaquePool::merged(opaque_pools);
         ProcessSums {
             row,
-            sites: by_site(sums),
+            sites: group(rows),
             suppressions: Vec::new(),
             shared: shared::parts(snapshot, |stack| Some(named.get(stack)?.id(false))),
         }
@@ -496,7 +446,7 @@ impl ProcessSums {
             .as_ref()
             .and_then(|filtered| filtered.filter.since.as_deref());
         row.lacks_mark = since.is_some_and(|name| mark_time(snapshot, name).is_none());
-        let mut sums = Sums::default();
+        let mut rows = Vec::new();
         for row in &report.rows {
             let Some(first) = row.stacks.first() else { continue };
             let site = sites.text(&first.stack) * 2 + u32::from(row.pool);
@@ -504,19 +454,19 @@ impl ProcessSums {
             let listed = Tally::total(row.stacks.iter().map(|stack| stack.tally()));
             for stack in &row.stacks {
                 let path = sites.path(&stack.stack);
-                add(&mut sums, (site, path), stack.tally(), scatter);
+                rows.push(Row::at(site, path, stack.tally(), scatter));
             }
             let rest = Tally {
                 bytes: row.bytes.saturating_sub(listed.bytes),
                 count: row.count.saturating_sub(listed.count),
             };
             if rest != Tally::default() {
-                add(&mut sums, (site, None), rest, scatter);
+                rows.push(Row::at(site, None, rest, scatter));
             }
         }
         ProcessSums {
             row,
-            sites: by_site(sums),
+            sites: group(rows),
             suppressions: report.suppressions.clone(),
             shared: {
                 let stacks = CallStacks::of(snapshot);

@@ -4,7 +4,8 @@ use super::identity::Identity;
 use super::member::Member;
 use super::spread::scattered;
 use super::*;
-use crate::analysis::job::sites::{Keys, ProcessRow, SiteId, SiteSum};
+use crate::analysis::job::sites::{Keys, ProcessRow};
+use crate::facts::{Row, SiteId};
 use crate::sample::leaky;
 use crate::snapshot::ProcessState;
 
@@ -30,13 +31,8 @@ pub fn member(rank: u32) -> Member {
     }
 }
 
-fn sum(site: SiteId, path: Option<u32>, bytes: u64) -> SiteSum {
-    SiteSum {
-        site,
-        path,
-        tally: Tally { bytes, count: 1 },
-        scatter: 0.0,
-    }
+fn sum(site: SiteId, path: Option<u32>, bytes: u64) -> Row {
+    Row::at(site, path, Tally { bytes, count: 1 }, 0.0)
 }
 
 /// A process that holds these bytes at sites 0, 2, 4 …

@@ -19,6 +19,7 @@ use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::trend::{Against, Class, Classes, Evidence, Measure, POINTS_NEEDED, Row, Trend};
 use crate::analysis::words;
+use crate::facts::rank;
 
 /// The value of [`JobTrend::format`].
 pub const FORMAT: &str = "culeak-job-trend";
@@ -171,7 +172,11 @@ impl Job {
         if number == 0 {
             (self.program, self.against) = (trend.program.clone(), trend.against);
         }
-        let growing: Vec<&Row> = trend.rows.iter().filter(|row| judged && is_growth(row.class)).collect();
+        let growing: Vec<&Row> = trend
+            .rows
+            .iter()
+            .filter(|row| judged && row.class.is_growth())
+            .collect();
         let first = trend
             .points
             .iter()
@@ -278,15 +283,14 @@ impl Job {
                 false => hidden += 1,
             }
         }
-        rows.sort_by(|a, b| {
+        let order = |a: &SiteTrend, b: &SiteTrend| {
             let text = |row: &SiteTrend| (row.site.label.clone(), row.site.place.clone(), row.site.fingerprint);
             (a.class.cmp(&b.class))
                 .then_with(|| b.pace.total_cmp(&a.pace))
                 .then_with(|| b.last.bytes.cmp(&a.last.bytes))
                 .then_with(|| text(a).cmp(&text(b)))
-        });
-        let all = rows.len();
-        rows.truncate(options.top.unwrap_or(all));
+        };
+        let hidden_sites = hidden + rank(&mut rows, order, |_| true, options.top);
         let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
         let hosts = hosts.len();
         let judged = processes.iter().filter(|process| process.judged).count();
@@ -304,7 +308,7 @@ impl Job {
             points_needed: POINTS_NEEDED,
             judged,
             classes,
-            hidden_sites: hidden + all - rows.len(),
+            hidden_sites,
             sites: rows,
             processes,
             opaque_pools: OpaquePool::merged(opaque_pools),
@@ -322,10 +326,6 @@ impl JobTrend {
 /// The sum of paces; 0.0 of none, where `sum` returns -0.0.
 fn total(paces: impl Iterator<Item = f64>) -> f64 {
     paces.fold(0.0, |sum, pace| sum + pace)
-}
-
-fn is_growth(class: Class) -> bool {
-    matches!(class, Class::Growing | Class::FreedOnlyAtExit)
 }
 
 /// What sentences need of the processes.

@@ -1,16 +1,13 @@
-//! The past of one running process, in little memory: a summary every now and then, for an agent that judges growth while the
+//! The past of one running process, in little memory: its facts every now and then, for an agent that judges growth while the
 //! process runs.
 //!
 //! A call site's text is kept once, and a point has numbers only. If there are too many points, every second one is dropped and
 //! the distance between points doubles, so a history covers the whole life of the process with 60 to 120 points. The judgement is
 //! that of [`Trend::of`].
 
-use super::summary::{Process, Site, Summary, SummaryRow};
 use super::{Options, Trend};
-use crate::analysis::pairing::Key;
-use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use foldhash::HashMap;
+use crate::facts::{Facts, Instant, Row};
 
 /// The most points, an even number.
 pub const POINTS_MAX: usize = 120;
@@ -20,22 +17,11 @@ const SITES_MAX: usize = 1 << 14;
 /// Points of one process, in order of time.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    process: Option<(Program, Process)>,
-    sites: Vec<(Key, Site)>,
-    numbers: HashMap<(u64, bool), u32>,
-    points: Vec<Point>,
+    facts: Facts,
     /// The least time between two points.
     spacing_ns: u64,
-    last: Option<Summary>,
-}
-
-#[derive(Debug, Clone)]
-struct Point {
-    at_ns: u64,
-    marks: u64,
-    objects_known: bool,
-    /// By number of the site.
-    rows: Vec<(u32, Tally, Option<Box<str>>)>,
+    /// The latest, which need not be a point.
+    last: Option<Instant>,
 }
 
 impl History {
@@ -48,139 +34,95 @@ impl History {
     }
 
     pub fn points(&self) -> usize {
-        self.points.len()
+        self.facts.instants.len()
     }
 
     /// Whether the next point may have this time.
     pub fn wants(&self, at_ns: u64) -> bool {
-        let last = self.points.last().map(|point| point.at_ns);
+        let last = self.facts.instants.last().map(|instant| instant.at_ns);
         last.is_none_or(|last| at_ns >= last.saturating_add(self.spacing_ns.max(1)))
     }
 
-    /// Adds a point if it is late enough, and keeps what is known of the process. Summaries of another process and of the end
-    /// of the process are left out.
-    pub fn add(&mut self, mut summary: Summary) {
-        let process = (&summary.program, &summary.process);
-        let known = self
-            .process
-            .get_or_insert_with(|| (process.0.clone(), process.1.clone()));
-        if summary.at_end || (&known.0, &known.1) != process {
+    /// Adds the facts of a snapshot as a point if they are late enough, and keeps what is known of the process. Those of another
+    /// process and of the end of the process are left out.
+    pub fn add(&mut self, facts: Facts) {
+        let instant = facts.instants[0].clone();
+        let of = |instant: &Instant| (instant.program.clone(), instant.process.clone());
+        if instant.at_end || self.last.as_ref().is_some_and(|last| of(last) != of(&instant)) {
             return;
         }
-        if self.wants(summary.at_ns) {
-            let rows = std::mem::take(&mut summary.rows);
-            let rows = rows.into_iter().filter_map(|row| self.row(row)).collect();
-            self.push(Point {
-                at_ns: summary.at_ns,
-                marks: summary.marks,
-                objects_known: summary.objects_known,
-                rows,
-            });
+        if self.wants(instant.at_ns) {
+            self.facts.fold_at_most(facts.without_stacks(), SITES_MAX);
+            self.limit();
         }
-        summary.rows = Vec::new();
-        self.last = Some(summary);
+        self.last = Some(instant);
     }
 
     /// Adds a point at which all call sites hold what they held before.
     pub fn repeat(&mut self, at_ns: u64) {
-        if let Some(last) = self.points.last()
+        if let Some(last) = self.facts.instants.last()
             && self.wants(at_ns)
         {
-            let point = Point { at_ns, ..last.clone() };
-            self.push(point);
+            self.facts.repeat_last(Instant { at_ns, ..last.clone() });
+            self.limit();
         }
     }
 
     /// Judges the process. `None` before the first point.
     pub fn trend(&self, options: &Options) -> Option<Trend> {
-        let last = self.last.as_ref()?;
-        let changing = self.changing();
-        let summary = |point: &Point| Summary {
-            at_ns: point.at_ns,
-            marks: point.marks,
-            objects_known: point.objects_known,
-            exact: None,
-            rows: point
-                .rows
-                .iter()
-                .filter(|(number, ..)| changing[*number as usize])
-                .map(|(number, tally, device)| {
-                    let (key, site) = &self.sites[*number as usize];
-                    SummaryRow {
-                        key: *key,
-                        site: site.clone(),
-                        tally: *tally,
-                        is_estimate: last.sampling.is_some(),
-                        device: device.as_deref().map(str::to_owned),
-                    }
-                })
-                .collect(),
-            ..last.clone()
-        };
-        let summaries: Vec<Summary> = self.points.iter().map(summary).collect();
-        (!summaries.is_empty()).then(|| Trend::of(&summaries, options))
+        let last = self.last.as_ref().filter(|_| self.points() > 0)?;
+        let mut facts = self.facts.clone();
+        for instant in &mut facts.instants {
+            *instant = Instant {
+                at_ns: instant.at_ns,
+                marks: instant.marks,
+                objects_known: instant.objects_known,
+                exact: None,
+                ..last.clone()
+            };
+        }
+        let changes = self.changing();
+        facts.rows.retain(|row| changes[row.site as usize]);
+        Some(Trend::of(&facts, options))
     }
 
     /// By number of the site: whether it differs between two points. The others are steady.
     fn changing(&self) -> Vec<bool> {
-        let mut seen: Vec<Option<(Tally, usize)>> = vec![None; self.sites.len()];
-        let mut changing = vec![false; self.sites.len()];
-        for (number, tally, _) in self.points.iter().flat_map(|point| &point.rows) {
-            let number = *number as usize;
-            match &mut seen[number] {
+        let mut seen: Vec<Option<(Tally, usize)>> = vec![None; self.facts.sites.len()];
+        let mut changing = vec![false; self.facts.sites.len()];
+        for Row { site, tally, .. } in &self.facts.rows {
+            let site = *site as usize;
+            match &mut seen[site] {
                 Some((first, count)) => {
-                    changing[number] |= first != tally;
+                    changing[site] |= first != tally;
                     *count += 1;
                 }
                 first => *first = Some((*tally, 1)),
             }
         }
-        let everywhere = self.points.len();
+        let everywhere = self.points();
         for (changes, seen) in changing.iter_mut().zip(seen) {
             *changes |= seen.is_none_or(|(_, count)| count != everywhere);
         }
         changing
     }
 
-    fn row(&mut self, row: SummaryRow) -> Option<(u32, Tally, Option<Box<str>>)> {
-        let print = (row.key.exact.0, row.key.pool);
-        let number = match self.numbers.get(&print) {
-            Some(&number) => number,
-            None if self.sites.len() == SITES_MAX => return None,
-            None => {
-                let number = self.sites.len() as u32;
-                let site = Site {
-                    stack: Vec::new(),
-                    ..row.site
-                };
-                self.sites.push((row.key, site));
-                self.numbers.insert(print, number);
-                number
-            }
-        };
-        Some((number, row.tally, row.device.map(String::into_boxed_str)))
-    }
-
-    fn push(&mut self, point: Point) {
-        self.points.push(point);
-        if self.points.len() < POINTS_MAX {
+    fn limit(&mut self) {
+        if self.points() < POINTS_MAX {
             return;
         }
-        let span = |points: &[Point]| points.last().map_or(0, |last| last.at_ns) - points[0].at_ns;
-        let mut nth = 0;
         // The last point stays.
-        self.points.retain(|_| {
-            nth += 1;
-            nth % 2 == 0
-        });
-        self.spacing_ns = self.spacing_ns.max(span(&self.points) / self.points.len() as u64);
+        self.facts.keep_points(|nth| nth % 2 == 1);
+        let instants = &self.facts.instants;
+        let span = instants[instants.len() - 1].at_ns - instants[0].at_ns;
+        self.spacing_ns = self.spacing_ns.max(span / instants.len() as u64);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::trend::Class;
+    use crate::analysis::trend::{Class, Summary};
     use crate::sample::leaky;
     use crate::snapshot::{ProcessState, Snapshot};
 
@@ -209,7 +151,7 @@ mod tests {
     #[test]
     fn the_judgement_is_that_of_a_trend_of_all_snapshots() {
         let bytes = |second| second << 20;
-        let summaries: Vec<Summary> = (1..=20).map(|second| summary(second, bytes(second))).collect();
+        let summaries = Summary::folded((1..=20).map(|second| summary(second, bytes(second))));
         let expected = Trend::of(&summaries, &Options::default());
         let trend = history(20, bytes).trend(&Options::default()).expect("points");
         assert_eq!(trend.classes.growing, 1);

@@ -3,57 +3,64 @@
 //! A restarted program begins after its predecessor's last snapshot. Ranks of a job run at the same time, so each is a
 //! separate lineage, although all run one program.
 
-use super::Summary;
 use crate::analysis::program::Program;
+use crate::facts::{Facts, Instant};
 
-/// One list for each lineage, in order of time, without duplicates.
-pub fn lineages(mut summaries: Vec<Summary>) -> Vec<Vec<Summary>> {
+/// The facts of each lineage, in order of time, without duplicates.
+pub fn lineages(mut all: Vec<Facts>) -> Vec<Facts> {
     // The end of a killed process is not recorded: the known time may precede its last automatic snapshot.
-    summaries.sort_by(|a, b| (&a.process, a.at_end, a.at_ns).cmp(&(&b.process, b.at_end, b.at_ns)));
-    for nth in 1..summaries.len() {
-        let (before, summary) = (&summaries[nth - 1], &summaries[nth]);
-        if summary.at_end && summary.process == before.process {
-            let (at_ns, marks, mark) = (before.at_ns, before.marks, before.mark.clone());
-            let summary = &mut summaries[nth];
-            summary.at_ns = summary.at_ns.max(at_ns);
-            if summary.marks < marks {
-                (summary.marks, summary.mark) = (marks, mark);
+    all.sort_by(|a, b| {
+        let (a, b) = (instant(a), instant(b));
+        (&a.process, a.at_end, a.at_ns).cmp(&(&b.process, b.at_end, b.at_ns))
+    });
+    for nth in 1..all.len() {
+        let (before, of) = all.split_at_mut(nth);
+        let (before, of) = (instant(&before[nth - 1]), &mut of[0].instants[0]);
+        if of.at_end && of.process == before.process {
+            of.at_ns = of.at_ns.max(before.at_ns);
+            if of.marks < before.marks {
+                (of.marks, of.mark) = (before.marks, before.mark.clone());
             }
         }
     }
-    summaries.dedup_by(|later, earlier| {
+    all.dedup_by(|later, earlier| {
+        let (later, earlier) = (instant(later), instant(earlier));
         later.process == earlier.process && later.at_ns == earlier.at_ns && later.at_end == earlier.at_end
     });
-    let mut lineages: Vec<Vec<Summary>> = Vec::new();
-    let mut rest = summaries.into_iter().peekable();
-    while let Some(first) = rest.next() {
-        let mut process = vec![first];
-        while let Some(next) = rest.next_if(|next| next.process == process[0].process) {
-            process.push(next);
+    let mut lineages: Vec<Facts> = Vec::new();
+    let mut rest = all.into_iter().peekable();
+    while let Some(mut process) = rest.next() {
+        while let Some(next) = rest.next_if(|next| instant(next).process == instant(&process).process) {
+            process.fold(next);
         }
         let predecessor = lineages.iter_mut().find(|lineage| follows(&process, lineage));
         match predecessor {
-            Some(lineage) => lineage.extend(process),
+            Some(lineage) => lineage.fold(process),
             None => lineages.push(process),
         }
     }
     lineages
 }
 
-fn follows(process: &[Summary], lineage: &[Summary]) -> bool {
-    let (first, last) = (&process[0], &lineage[lineage.len() - 1]);
+/// The first of the facts' instants.
+fn instant(facts: &Facts) -> &Instant {
+    &facts.instants[0]
+}
+
+fn follows(process: &Facts, lineage: &Facts) -> bool {
+    let (first, last) = (instant(process), &lineage.instants[lineage.instants.len() - 1]);
     first.process.ranks == last.process.ranks
         && first.program.is_like(&last.program)
         && first.process.started_unix_ns >= last.at_unix_ns()
 }
 
 /// The different programs among the snapshots.
-pub fn programs(summaries: &[Summary]) -> Vec<&Program> {
-    let mut found: Vec<&Program> = Vec::new();
-    for summary in summaries {
-        if !found.iter().any(|known| known.is_like(&summary.program)) {
-            found.push(&summary.program);
+pub fn programs(all: &[Facts]) -> Vec<&Program> {
+    let mut programs: Vec<&Program> = Vec::new();
+    for instant in all.iter().flat_map(|facts| &facts.instants) {
+        if !programs.iter().any(|known| known.is_like(&instant.program)) {
+            programs.push(&instant.program);
         }
     }
-    found
+    programs
 }

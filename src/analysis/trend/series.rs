@@ -5,21 +5,19 @@ use std::ops::Range;
 
 use super::judge::{Class, Judgement, POINTS_NEEDED, judge};
 use super::sentence::sentence;
-use super::summary::{Site, Summary, SummaryRow};
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::analysis::estimate::sampled;
-use crate::analysis::pairing::{Key, pair};
 use crate::analysis::words::plural;
+use crate::facts::{self, Facts, Instant, SiteId};
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
 /// A call site and its values so far.
 struct Collected {
-    key: Key,
-    site: Site,
-    device: Option<String>,
+    site: SiteId,
+    device: Option<u32>,
     series: Series,
     is_estimate: bool,
 }
@@ -30,57 +28,57 @@ struct Segment {
     at_end: Option<usize>,
 }
 
-pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
-    let processes = processes(summaries);
+pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
+    let instants = &facts.instants;
+    let processes = processes(instants);
     let against = if processes.len() > 1 && processes.iter().all(|process| process.points == 1) {
         Against::Runs
     } else {
         options.against
     };
-    let points = points(summaries, against);
+    let points = points(facts, against);
     let segments = segments(&points, against);
     let xs: Vec<f64> = points.iter().map(|point| point.x).collect();
-    let devices = devices(summaries);
-    let mut rows: Vec<Row> = collect(summaries)
+    let devices = devices(instants);
+    let mut rows: Vec<Row> = collect(facts)
         .into_iter()
-        .map(|collected| row(collected, &segments, &points, &xs, against, &devices))
+        .map(|collected| row(facts, collected, &segments, &points, &xs, against, &devices))
         .collect();
     let mut classes = Classes::default();
     for row in &rows {
         classes.add(row.class);
     }
     let devices = devices.into_iter().map(|device| device.with_pace_of(&rows)).collect();
-    rows.sort_by(|a, b| {
+    let order = |a: &Row, b: &Row| {
         (a.class.cmp(&b.class))
             .then_with(|| b.score.total_cmp(&a.score))
             .then_with(|| b.bytes.most.cmp(&a.bytes.most))
             .then_with(|| a.site.label.cmp(&b.site.label))
             .then_with(|| a.site.fingerprint.cmp(&b.site.fingerprint))
-    });
-    let all = rows.len();
+    };
     let moves = |series: &[u64]| series.windows(2).any(|pair| pair[0] != pair[1]);
-    rows.retain(|row| {
+    let wanted = |row: &Row| {
         row.bytes.most >= options.min_bytes && (options.all || moves(&row.series.bytes) || moves(&row.series.counts))
-    });
-    rows.truncate(options.top.unwrap_or(usize::MAX));
+    };
+    let hidden_rows = facts::rank(&mut rows, order, wanted, options.top);
     Trend {
         format: FORMAT,
         version: VERSION,
-        program: summaries
+        program: instants
             .last()
-            .map_or_else(Default::default, |summary| summary.program.clone()),
+            .map_or_else(Default::default, |instant| instant.program.clone()),
         against,
         points_needed: POINTS_NEEDED,
         too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
         no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
         too_few_marks: against == Against::Marks
             && (segments.iter()).all(|segment| compared(segment, &points, against).len() < POINTS_NEEDED),
-        hidden_rows: all - rows.len(),
-        warnings: warnings(summaries, &points, against),
-        opaque_pools: (summaries.iter().rev())
-            .find(|summary| !summary.at_end)
-            .or(summaries.last())
-            .map_or_else(Vec::new, |summary| summary.opaque_pools.clone()),
+        hidden_rows,
+        warnings: warnings(instants, &points, against),
+        opaque_pools: (instants.iter().rev())
+            .find(|instant| !instant.at_end)
+            .or(instants.last())
+            .map_or_else(Vec::new, |instant| instant.opaque_pools.clone()),
         processes,
         points,
         rows,
@@ -105,9 +103,9 @@ fn compared(segment: &Segment, points: &[Point], against: Against) -> Vec<usize>
     segment.running.clone().filter(is_first).collect()
 }
 
-fn processes(summaries: &[Summary]) -> Vec<ProcessSpan> {
-    let groups = summaries.chunk_by(|a, b| a.process == b.process);
-    let span = |group: &[Summary]| ProcessSpan {
+fn processes(instants: &[Instant]) -> Vec<ProcessSpan> {
+    let groups = instants.chunk_by(|a, b| a.process == b.process);
+    let span = |group: &[Instant]| ProcessSpan {
         process: group[0].process.clone(),
         finished: group.iter().any(|summary| summary.at_end),
         points: group.len(),
@@ -115,26 +113,27 @@ fn processes(summaries: &[Summary]) -> Vec<ProcessSpan> {
     groups.map(span).collect()
 }
 
-fn points(summaries: &[Summary], against: Against) -> Vec<Point> {
+fn points(facts: &Facts, against: Against) -> Vec<Point> {
+    let (instants, held) = (&facts.instants, facts.held());
     let mut process = 0;
-    let mut points: Vec<Point> = Vec::with_capacity(summaries.len());
-    for (nth, summary) in summaries.iter().enumerate() {
-        process += usize::from(nth > 0 && summary.process != summaries[nth - 1].process);
-        let since_first = summary.at_unix_ns().saturating_sub(summaries[0].at_unix_ns());
+    let mut points: Vec<Point> = Vec::with_capacity(instants.len());
+    for (nth, instant) in instants.iter().enumerate() {
+        process += usize::from(nth > 0 && instant.process != instants[nth - 1].process);
+        let since_first = instant.at_unix_ns().saturating_sub(instants[0].at_unix_ns());
         points.push(Point {
-            source: summary.source.clone(),
+            source: instant.source.clone(),
             process,
-            at_unix_ns: summary.at_unix_ns(),
-            at_ns: summary.at_ns,
+            at_unix_ns: instant.at_unix_ns(),
+            at_ns: instant.at_ns,
             x: match against {
                 Against::Time => since_first as f64 / NS_PER_HOUR,
-                Against::Marks => summary.marks as f64,
+                Against::Marks => instant.marks as f64,
                 Against::Runs => nth as f64,
             },
-            marks: summary.marks,
-            mark: summary.mark.clone(),
-            at_end: summary.at_end,
-            held: summary.total(),
+            marks: instant.marks,
+            mark: instant.mark.clone(),
+            at_end: instant.at_end,
+            held: held[nth],
         });
     }
     points
@@ -162,23 +161,32 @@ fn segments(points: &[Point], against: Against) -> Vec<Segment> {
     segments
 }
 
-/// All sites in order of appearance, with a value for each snapshot.
-fn collect(summaries: &[Summary]) -> Vec<Collected> {
+/// All sites in order of appearance, with a value for each point.
+fn collect(facts: &Facts) -> Vec<Collected> {
     let mut all: Vec<Collected> = Vec::new();
+    let mut known: HashMap<SiteId, usize> = HashMap::new();
     // A snapshot without objects would show that all of them were destroyed.
-    let objects_known = summaries.iter().all(|summary| summary.objects_known);
-    for (at, summary) in summaries.iter().enumerate() {
-        let same_process = at == 0 || summary.process == summaries[at - 1].process;
-        let rows = summary.rows.iter();
-        let rows: Vec<&SummaryRow> = rows.filter(|row| objects_known || row.site.object.is_none()).collect();
-        let keys: Vec<Key> = rows.iter().map(|row| row.key).collect();
-        let known: Vec<Key> = all.iter().map(|collected| collected.key).collect();
-        let partners = pair(&known, &keys, !same_process);
-        for (row, partner) in rows.into_iter().zip(partners) {
-            let index = partner.unwrap_or_else(|| {
+    let objects_known = facts.instants.iter().all(|instant| instant.objects_known);
+    for (at, rows) in facts.by_point() {
+        let rows = rows.iter();
+        let rows: Vec<&facts::Row> = rows.filter(|row| objects_known || !facts.is_of_objects(row)).collect();
+        if at > 0 && facts.instants[at].process != facts.instants[at - 1].process {
+            // Lines may have moved between two runs; later snapshots of this run have these lines.
+            let before: Vec<SiteId> = all.iter().map(|collected| collected.site).collect();
+            let after: Vec<SiteId> = rows.iter().map(|row| row.site).collect();
+            let moved = facts::pair(&before, &after, true, |site| facts.sites.key(site));
+            let moved: Vec<(SiteId, usize)> = (moved.into_iter())
+                .filter_map(|(before, after)| Some((after, known.remove(&before)?)))
+                .collect();
+            for (after, index) in moved {
+                all[index].site = after;
+                known.insert(after, index);
+            }
+        }
+        for row in rows {
+            let index = *known.entry(row.site).or_insert_with(|| {
                 all.push(Collected {
-                    key: row.key,
-                    site: row.site.clone(),
+                    site: row.site,
                     device: None,
                     series: Series::default(),
                     is_estimate: false,
@@ -186,29 +194,26 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
                 all.len() - 1
             });
             let collected = &mut all[index];
-            if !same_process {
-                // Lines may have moved between two runs; later snapshots of this run have these lines.
-                (collected.key, collected.site) = (row.key, row.site.clone());
-            }
-            collected.is_estimate |= row.is_estimate;
-            collected.device = row.device.clone().or(collected.device.take());
+            collected.is_estimate |= row.scatter > 0.0;
+            collected.device = row.device.or(collected.device);
             for (series, value) in [
                 (&mut collected.series.bytes, row.tally.bytes),
                 (&mut collected.series.counts, row.tally.count),
             ] {
-                series.resize(at, 0);
-                series.push(value);
+                series.resize(at + 1, 0);
+                series[at] += value;
             }
         }
     }
     for collected in &mut all {
-        collected.series.bytes.resize(summaries.len(), 0);
-        collected.series.counts.resize(summaries.len(), 0);
+        collected.series.bytes.resize(facts.instants.len(), 0);
+        collected.series.counts.resize(facts.instants.len(), 0);
     }
     all
 }
 
 fn row(
+    facts: &Facts,
     collected: Collected,
     segments: &[Segment],
     points: &[Point],
@@ -223,6 +228,8 @@ fn row(
         is_estimate,
         ..
     } = collected;
+    let site = facts.sites.text(site).clone();
+    let device = device.map(|device| facts.devices[device as usize].clone());
     let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
     let count = of_all_processes(&series.counts, segments, points, xs, against);
     // If blocks have many sizes, their number may show growth that the bytes hide.
@@ -356,10 +363,10 @@ impl Class {
 }
 
 /// All devices, each with the last figures of the driver.
-fn devices(summaries: &[Summary]) -> Vec<DeviceTrend> {
+fn devices(instants: &[Instant]) -> Vec<DeviceTrend> {
     let mut devices: Vec<DeviceTrend> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
-    for device in summaries.iter().flat_map(|summary| &summary.devices) {
+    for device in instants.iter().flat_map(|instant| &instant.devices) {
         let index = *known.entry(&device.label).or_insert_with(|| {
             devices.push(DeviceTrend {
                 label: device.label.clone(),
@@ -399,18 +406,18 @@ impl DeviceTrend {
     }
 }
 
-fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<String> {
+fn warnings(instants: &[Instant], points: &[Point], against: Against) -> Vec<String> {
     let mut warnings = Vec::new();
-    let sampling = summaries.iter().filter_map(|summary| summary.sampling);
+    let sampling = instants.iter().filter_map(|instant| instant.sampling);
     if let Some(sampling) = sampling.max_by_key(|sampling| sampling.most()) {
         warnings.push(sampled("of some or all snapshots", sampling));
     }
     if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
         warnings.push("the program set no marks (culeak_mark), so growth cannot be measured against them; leave out --against marks".to_owned());
     }
-    let lost: u64 = summaries
+    let lost: u64 = instants
         .iter()
-        .map(|summary| summary.lost_allocations)
+        .map(|instant| instant.lost_allocations)
         .max()
         .unwrap_or_default();
     if lost > 0 {
@@ -419,7 +426,7 @@ fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<St
             plural(lost, "allocation", "allocations")
         ));
     }
-    if summaries.iter().any(|summary| summary.bare) && summaries.iter().any(|summary| !summary.bare) {
+    if instants.iter().any(|instant| instant.bare) && instants.iter().any(|instant| !instant.bare) {
         warnings.push("some snapshots have no function names, so their call sites do not match those of the others; take them again on the machine that has the binaries".to_owned());
     }
     warnings

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use super::summary::{DeviceSummary, SummaryRow};
 use super::*;
 use crate::analysis::pairing::Key;
 use crate::analysis::site::Fingerprint;
+use crate::facts::{DeviceUse, Facts, Instant, Sites};
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
 
@@ -18,32 +18,32 @@ const MINUTE: u64 = 60 * SECOND;
 /// A process with one site, `step` in train.py, that holds these bytes and blocks at these times.
 fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
     let summary = |(&(bytes, count), &at_ns): (&(u64, u64), &u64)| {
-        let row = SummaryRow {
-            key: Key {
-                exact: Fingerprint(7),
-                loose: Fingerprint(8),
-                line: Some(212),
-                pool: false,
-            },
-            site: Site {
-                label: "step".to_owned(),
-                place: Some("train.py:212".to_owned()),
-                file: None,
-                line: Some(212),
-                module: String::new(),
-                pool: false,
-                allocator: None,
-                library: None,
-                kinds: vec!["device"],
-                object: None,
-                fingerprint: Fingerprint(7),
-                stack: Vec::new(),
-            },
-            tally: Tally { bytes, count },
-            is_estimate: false,
-            device: Some("GPU 0".to_owned()),
+        let key = Key {
+            exact: Fingerprint(7),
+            loose: Fingerprint(8),
+            line: Some(212),
+            pool: false,
         };
-        Summary {
+        let site = Site {
+            label: "step".to_owned(),
+            place: Some("train.py:212".to_owned()),
+            file: None,
+            line: Some(212),
+            module: String::new(),
+            pool: false,
+            allocator: None,
+            library: None,
+            kinds: vec!["device"],
+            object: None,
+            fingerprint: Fingerprint(7),
+            stack: Vec::new(),
+        };
+        let row = crate::facts::Row {
+            tally: Tally { bytes, count },
+            device: Some(0),
+            ..Default::default()
+        };
+        let instant = Instant {
             source: String::new(),
             program: Program::default(),
             process: Process {
@@ -57,12 +57,10 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             at_end: false,
             marks: 0,
             mark: None,
-            // A snapshot contains no site that holds nothing.
-            rows: if count > 0 { vec![row] } else { Vec::new() },
             exact: None,
             opaque_pools: Vec::new(),
             objects_known: true,
-            devices: vec![DeviceSummary {
+            devices: vec![DeviceUse {
                 label: "GPU 0".to_owned(),
                 name: "NVIDIA H200".to_owned(),
                 total_and_used: None,
@@ -70,6 +68,13 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             lost_allocations: 0,
             sampling: None,
             bare: false,
+        };
+        Facts {
+            instants: vec![instant],
+            sites: Sites::from_iter([(key, site)]),
+            devices: vec!["GPU 0".to_owned()],
+            // A snapshot contains no site that holds nothing.
+            rows: if count > 0 { vec![row] } else { Vec::new() },
         }
     };
     values.iter().zip(times).map(summary).collect()
@@ -90,7 +95,7 @@ fn all() -> Options {
 }
 
 fn only_row(summaries: &[Summary]) -> Row {
-    let mut trend = Trend::of(summaries, &all());
+    let mut trend = Trend::of(&Facts::folded(summaries.to_vec()), &all());
     assert_eq!(trend.rows.len(), 1, "{trend:?}");
     trend.rows.remove(0)
 }
@@ -239,7 +244,7 @@ fn blocks_show_growth_that_bytes_of_many_sizes_hide() {
 /// As `minutes`, and the process has ended and left this much.
 fn ended_with(values: &[u64], left: u64) -> Vec<Summary> {
     let mut summaries = minutes(&[values, &[left]].concat());
-    summaries.last_mut().expect("a summary").at_end = true;
+    summaries.last_mut().expect("a summary").instants[0].at_end = true;
     summaries
 }
 
@@ -267,21 +272,24 @@ fn the_last_mark_may_be_the_end() {
     let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
     let mut summaries = minutes(&[line, vec![3]].concat());
     for (nth, summary) in summaries.iter_mut().enumerate() {
-        summary.marks = nth as u64 + 1;
-        summary.mark = Some(format!("epoch {nth}"));
+        summary.instants[0].marks = nth as u64 + 1;
+        summary.instants[0].mark = Some(format!("epoch {nth}"));
     }
     let options = Options {
         against: Against::Marks,
         ..all()
     };
-    let trend = Trend::of(&summaries, &options);
+    let trend = Trend::of(&Facts::folded(summaries.clone()), &options);
     assert_eq!(trend.rows[0].class, Class::FreedOnlyAtExit);
     assert!(
         (trend.rows[0].bytes.pace / MIB as f64 - 8.0).abs() < 0.01,
         "a mark each"
     );
     // Against time, it is not known that the program is at its end.
-    assert_ne!(Trend::of(&summaries, &all()).rows[0].class, Class::FreedOnlyAtExit);
+    assert_ne!(
+        Trend::of(&Facts::folded(summaries), &all()).rows[0].class,
+        Class::FreedOnlyAtExit
+    );
 }
 
 #[test]
@@ -291,10 +299,10 @@ fn snapshots_after_the_last_mark_are_no_end_of_growth() {
     let with_marks = |marks: &dyn Fn(u64) -> u64| {
         let mut summaries = minutes(&line);
         for (summary, nth) in summaries.iter_mut().zip(0..) {
-            summary.marks = marks(nth);
+            summary.instants[0].marks = marks(nth);
         }
         Trend::of(
-            &summaries,
+            &Facts::folded(summaries),
             &Options {
                 against: Against::Marks,
                 ..all()
@@ -339,8 +347,8 @@ fn a_restart_is_no_step_and_each_process_is_judged_by_itself() {
     let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
     let (first, mut second) = (minutes(&line), minutes(&line));
     for summary in &mut second {
-        summary.process.started_unix_ns += 3600 * SECOND;
-        summary.process.pid = 5000;
+        summary.instants[0].process.started_unix_ns += 3600 * SECOND;
+        summary.instants[0].process.pid = 5000;
     }
     let together: Vec<Summary> = second.into_iter().chain(first).collect();
     let lineages = lineages(together);
@@ -362,8 +370,11 @@ fn a_restart_is_no_step_and_each_process_is_judged_by_itself() {
 fn concurrent_processes_are_lineages_and_successive_runs_are_points() {
     let one = |started: u64, rank: &str, mib: u64| {
         let mut summary = ended_with(&[], mib).remove(0);
-        summary.process.started_unix_ns += started * SECOND;
-        summary.process.ranks.insert("RANK".to_owned(), rank.to_owned());
+        summary.instants[0].process.started_unix_ns += started * SECOND;
+        summary.instants[0]
+            .process
+            .ranks
+            .insert("RANK".to_owned(), rank.to_owned());
         summary
     };
     assert_eq!(lineages(vec![one(0, "0", 1), one(0, "1", 1), one(30, "0", 1)]).len(), 3);
@@ -381,7 +392,7 @@ fn concurrent_processes_are_lineages_and_successive_runs_are_points() {
 fn a_duplicate_snapshot_counts_once() {
     let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
     let twice: Vec<Summary> = minutes(&line).into_iter().chain(minutes(&line)).collect();
-    assert_eq!(lineages(twice)[0].len(), 10);
+    assert_eq!(lineages(twice)[0].instants.len(), 10);
 }
 
 #[test]
@@ -389,9 +400,9 @@ fn a_device_is_full_when_its_growing_sites_have_filled_it() {
     let line: Vec<u64> = (0..12).map(|nth| 100 + 2 * nth).collect();
     let mut summaries = minutes(&line);
     for summary in &mut summaries {
-        summary.devices[0].total_and_used = Some((1000 * MIB, 640 * MIB));
+        summary.instants[0].devices[0].total_and_used = Some((1000 * MIB, 640 * MIB));
     }
-    let trend = Trend::of(&summaries, &all());
+    let trend = Trend::of(&Facts::folded(summaries), &all());
     let after = trend.devices[0].full_after.expect("an estimate");
     assert!((after - 3.0).abs() < 0.01, "{after} hours");
     assert_eq!(
@@ -482,17 +493,14 @@ fn a_site_that_rises_with_each_snapshot_has_not_stopped_despite_a_long_interval(
 #[test]
 fn the_end_of_a_killed_process_is_last_although_its_time_is_not_known() {
     let mut summaries = minutes(&[1, 2, 3]);
-    summaries[2].marks = 3;
+    summaries[2].instants[0].marks = 3;
     let mut end = minutes(&[0, 9]).remove(1);
-    end.at_end = true;
+    end.instants[0].at_end = true;
     summaries.push(end);
     let lineage = lineages(summaries).remove(0);
-    let bytes: Vec<u64> = lineage
-        .iter()
-        .map(|summary| summary.rows[0].tally.bytes / MIB)
-        .collect();
+    let bytes: Vec<u64> = lineage.rows.iter().map(|row| row.tally.bytes / MIB).collect();
     assert_eq!(bytes, [1, 2, 3, 9]);
-    assert_eq!((lineage[3].at_ns, lineage[3].marks), (3 * MINUTE, 3));
+    assert_eq!((lineage.instants[3].at_ns, lineage.instants[3].marks), (3 * MINUTE, 3));
 }
 
 #[test]
@@ -508,14 +516,17 @@ fn marks_are_those_passed_when_the_snapshot_was_taken() {
         })
         .collect();
     let summary = Summary::of(&snapshot, String::new(), &Options::default());
-    assert_eq!((summary.marks, summary.mark.as_deref()), (2, Some("epoch 1")));
+    assert_eq!(
+        (summary.instants[0].marks, summary.instants[0].mark.as_deref()),
+        (2, Some("epoch 1"))
+    );
     snapshot.taken.automatic = Some(Automatic {
         reason: Reason::Mark,
         name: Some("just now".to_owned()),
         failed: None,
     });
     let summary = Summary::of(&snapshot, String::new(), &Options::default());
-    assert_eq!(summary.mark.as_deref(), Some("just now"));
+    assert_eq!(summary.instants[0].mark.as_deref(), Some("just now"));
 }
 
 #[test]
@@ -530,7 +541,7 @@ fn no_series_panics() {
     ] {
         let summaries = minutes(values);
         if !summaries.is_empty() {
-            Trend::of(&summaries, &all());
+            Trend::of(&Facts::folded(summaries), &all());
         }
     }
     // All at the same time, as in a damaged file.

@@ -155,16 +155,15 @@ fn texts() -> Vec<(&'static str, String)> {
         all: true,
         ..trend::Options::default()
     };
-    let summaries: Vec<Summary> = (0..20)
-        .map(|nth| {
-            let mut snapshot = long_names(1 + nth);
-            snapshot.process.state = culeak::snapshot::ProcessState::Running;
-            Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
-        })
-        .collect();
+    let summaries = (0..20).map(|nth| {
+        let mut snapshot = long_names(1 + nth);
+        snapshot.process.state = culeak::snapshot::ProcessState::Running;
+        Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
+    });
+    let facts = Summary::folded(summaries);
     let trend = plain(|out| {
         wrap::lines(out, |out| {
-            text::trend::page(&Trend::of(&summaries, &of_trend)).text(out)
+            text::trend::page(&Trend::of(&facts, &of_trend)).text(out)
         })
     });
     vec![

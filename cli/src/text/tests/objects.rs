@@ -203,10 +203,8 @@ fn golden_check_of_objects() {
 #[test]
 fn golden_trend_of_objects() {
     let options = trend::Options::default();
-    let summaries: Vec<Summary> = (0..12)
-        .map(|nth| Summary::of(&after(nth * 5), format!("{nth}.json"), &options))
-        .collect();
-    let trend = Trend::of(&summaries, &options);
+    let summaries = (0..12).map(|nth| Summary::of(&after(nth * 5), format!("{nth}.json"), &options));
+    let trend = Trend::of(&Summary::folded(summaries), &options);
     assert!(trend.is_growing());
     let text = plain(|out| crate::text::trend::page(&trend).text(out));
     expect_golden("trend-objects.txt", &text);

@@ -1,10 +1,9 @@
-//! What is compared: processes of both sides, and call sites whose line moved.
+//! What is compared: processes of both sides.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 use super::By;
-use crate::analysis::job::sites::{ProcessRow, ProcessSums, SiteId, Sites};
-use crate::analysis::pairing::{Key, pair};
+use crate::analysis::job::sites::{ProcessRow, ProcessSums};
 use crate::analysis::site::file_name;
 
 /// The indices of processes before and after that are compared, and why.
@@ -76,29 +75,4 @@ pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Ve
     );
     pass(By::Program, &|_| Some(String::new()), false, warnings);
     found
-}
-
-/// Sites before whose line moved, by their site after.
-pub fn moved_sites(
-    before: &[ProcessSums],
-    after: &[ProcessSums],
-    sites: &Sites,
-    same: bool,
-) -> HashMap<SiteId, SiteId> {
-    let ids = |side: &[ProcessSums]| -> Vec<SiteId> {
-        let all: BTreeSet<SiteId> = side
-            .iter()
-            .flat_map(|sums| sums.sites.iter().map(|sum| sum.site))
-            .collect();
-        all.into_iter().collect()
-    };
-    let (old, new) = (ids(before), ids(after));
-    let keys = |ids: &[SiteId]| -> Vec<Key> { ids.iter().map(|&id| sites.key(id)).collect() };
-    // Lines of code cannot move within one process.
-    let partners = pair(&keys(&old), &keys(&new), !same);
-    let moved = new
-        .into_iter()
-        .zip(partners)
-        .filter_map(|(new, partner)| Some((old[partner?], new)));
-    moved.filter(|(old, new)| old != new).collect()
 }

@@ -43,10 +43,10 @@ impl<'p> Words<'p> {
         SiteChange {
             program: program.clone(),
             site,
-            before: sums.before,
-            after: sums.after,
+            before: sums.all.before,
+            after: sums.all.after,
             bytes_delta: range.sum,
-            count_delta: i128::from(sums.after.count) - i128::from(sums.before.count),
+            count_delta: sums.all.count(),
             median_delta: range.median,
             min_delta: range.min,
             max_delta: range.max,

@@ -116,7 +116,7 @@ fn very_many_groups_are_joined_and_the_order_does_not_matter() {
 }
 
 /// All memory goes through one helper, called from two lines.
-fn through_a_helper(bytes: impl Fn(u32) -> Vec<SiteSum>) -> JobReport {
+fn through_a_helper(bytes: impl Fn(u32) -> Vec<Row>) -> JobReport {
     let mut job = Job::default();
     for rank in 0..8 {
         let mut sums = process(member(rank), &[]);

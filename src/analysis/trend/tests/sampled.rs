@@ -112,7 +112,7 @@ fn a_leak_of_one_per_cent_in_an_hour_is_found_at_its_line_in_each_of_25_runs() {
                 Summary::of(&snapshot, String::new(), &all())
             })
             .collect();
-        let trend = Trend::of(&summaries, &all());
+        let trend = Trend::of(&Summary::folded(summaries), &all());
         let growing = trend.rows.iter().filter(|row| row.class == Class::Growing);
         let places: Vec<&str> = growing.filter_map(|row| row.site.place.as_deref()).collect();
         let line = format!("app.cu:{}", 10 + LEAKING);
