@@ -564,6 +564,7 @@ fn segments_are_no_events_of_the_programs_memory() {
     assert_eq!(snapshot.losses.lost_events, 0);
     assert!(
         timeline
+            .memory
             .sites
             .iter()
             .all(|site| site.kind.place() != culeak::kind::Place::Segment)
