@@ -41,7 +41,7 @@ fn training() -> (Snapshot, Timeline) {
                 address,
                 bytes,
                 site: 0,
-                lifetime_ns: 0,
+                lifetime_ns: if op == Op::Freed { 2000 } else { 0 },
                 thread: Some(0),
             };
             events.push(event(1000, Op::Allocated, address, 64 * MIB));
