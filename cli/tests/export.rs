@@ -133,9 +133,9 @@ fn graphs_have_a_frame_for_each_function_and_one_for_each_line_on_request() {
 fn a_tree_reads_from_the_device_inwards() {
     let tree = stdout(&["report", "leaky.json", "--tree"]);
     let expected = "
-    bytes           blocks
-  1.2 GiB 100.0%       135  all
-  1.2 GiB  94.9%       133  ├─ GPU 0
+    bytes        blocks
+  1.2 GiB 100.0%    135  all
+  1.2 GiB  94.9%    133  ├─ GPU 0
 ";
     assert!(tree.starts_with(&expected[1..]), "{tree}");
 }
@@ -143,9 +143,9 @@ fn a_tree_reads_from_the_device_inwards() {
 #[test]
 fn a_limited_tree_shows_how_much_is_missing() {
     let tree = stdout(&["report", "leaky.json", "--tree", "--top", "1"]);
-    assert!(tree.contains("… 2 more branches"), "{tree}");
+    assert!(tree.contains("… and 2 more branches"), "{tree}");
     let tree = stdout(&["report", "leaky.json", "--tree", "--min-bytes", "1GiB"]);
-    assert!(tree.contains("… 2 more branches"), "{tree}");
+    assert!(tree.contains("… and 2 more branches"), "{tree}");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use super::{Breach, Limits, Rules, Unseen};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::{Group, Level};
-use crate::analysis::site::CallStacks;
+use crate::analysis::site::{CallStacks, Role};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
@@ -97,6 +97,8 @@ impl Whole<'_, '_> {
 
     /// The judged memory whose stacks are not known.
     pub fn hidden(&self, snapshot: &Snapshot) -> Hidden {
+        let python = snapshot.process.python.as_ref();
+        let has_no_python_frames = python.is_some_and(|python| python.no_frames.is_some());
         let has_lost = snapshot.losses.lost_stacks > 0;
         let lost = total(self.judged.iter().filter(|group| has_lost && group.stack.is_none()));
         let Some(sampling) = self.sampling else {
@@ -104,6 +106,7 @@ impl Whole<'_, '_> {
                 tally: lost,
                 unseen: u64::MAX,
                 sampling: None,
+                has_no_python_frames,
             };
         };
         let mut tally = match &self.known {
@@ -124,6 +127,7 @@ impl Whole<'_, '_> {
                 _ => u64::MAX,
             },
             sampling: Some(sampling),
+            has_no_python_frames,
         }
     }
 
@@ -154,6 +158,8 @@ pub(super) struct Hidden {
     /// Of more bytes than this at one call site, at least one block has a stack: almost certainly.
     unseen: u64,
     sampling: Option<Sampling>,
+    /// Stacks lack the frames of an interpreter.
+    has_no_python_frames: bool,
 }
 
 impl Hidden {
@@ -478,14 +484,26 @@ pub(super) fn of_budgets(
         let mut sum = whole.of_pattern(matching.into_iter(), |group| {
             budget.pattern.matches_stack(stacks.get(group.stack))
         });
-        // A part of a stack that was cut off may match, and so may a stack that is missing.
-        let cut = total(others.into_iter().filter(|group| stacks.get(group.stack).truncated));
-        sum.bytes.most = sum.bytes.most.saturating_add(cut.bytes);
+        // A part of a stack that was cut off or has no name may match, and so may a stack that is missing.
+        let is_unnamed = |group: &Group| {
+            let site = stacks.get(group.stack).site();
+            site.is_some_and(|site| site.role == Role::User && site.function.is_none())
+                || sum.tally.count == 0 && hidden.has_no_python_frames
+        };
+        let (cut, unnamed): (Vec<&Group>, Vec<&Group>) =
+            (others.into_iter()).partition(|group| stacks.get(group.stack).truncated);
+        let unnamed = total(unnamed.into_iter().filter(|group| is_unnamed(group))).bytes;
+        let cut = total(cut.into_iter()).bytes.saturating_add(unnamed);
+        sum.bytes.most = sum.bytes.most.saturating_add(cut);
         let above = sum.bytes.above(budget.bytes, |range| {
-            let (why, next) = match range.most - cut.bytes > budget.bytes {
+            let (why, next) = match range.most - cut > budget.bytes {
                 true => (hidden.why(), hidden.next()),
+                false if unnamed > 0 => (
+                    format!("{} have stacks without names", words::bytes(unnamed)),
+                    "check with the programs that ran (--debug-dir names their folder), and record Python frames too",
+                ),
                 false => (
-                    format!("{} have stacks that were cut off", words::bytes(cut.bytes)),
+                    format!("{} have stacks that were cut off", words::bytes(cut)),
                     "record with a larger --depth",
                 ),
             };

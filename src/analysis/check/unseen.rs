@@ -15,6 +15,7 @@ use serde::{Serialize, Serializer};
 
 use super::{Breach, Rules, Verdict};
 use crate::analysis::filter::{mark_time, no_mark};
+use crate::analysis::report::is_finished;
 use crate::analysis::words::plural;
 use crate::point::Point;
 use crate::snapshot::{ProcessState, Snapshot};
@@ -129,6 +130,14 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
             "free disk space for the recording",
         ));
     }
+    unseen.extend(without_rows(snapshot));
+    if rules.at == Some(Point::Peak) && rules.limits.since.is_some() {
+        unseen.push(Unseen::all(
+            "--since",
+            "the peak is known by call site and not by block, so what of it was allocated after the mark is unknown",
+            "judge another point (--at), or the whole peak",
+        ));
+    }
     let ended = match rules.at {
         Some(Point::Exit) => true,
         _ => snapshot.taken.point == Some(Point::End) && snapshot.end.is_some(),
@@ -160,6 +169,33 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
             .and_then(|name| without_mark(snapshot, name)),
     );
     unseen
+}
+
+/// Memory that the counters have and the rows of a process that has ended lack.
+fn without_rows(snapshot: &Snapshot) -> Option<Unseen> {
+    if !is_finished(snapshot) {
+        return None;
+    }
+    let counted = snapshot.counters.iter().map(|counter| {
+        let left = counter.total_count.saturating_sub(counter.freed_count);
+        left.max(counter.live_count)
+    });
+    let counted = counted.fold(0u64, u64::saturating_add);
+    let missing = counted.saturating_sub(snapshot.allocations.iter().count() as u64);
+    let blocks = plural(missing, "block", "blocks");
+    match missing {
+        0 => None,
+        _ if missing <= snapshot.taken.in_flight => Some(Unseen::part(
+            "",
+            format!("the process ended while it freed {blocks}, and whether the driver did so is unknown"),
+            "let the program end by itself",
+        )),
+        _ => Some(Unseen::part(
+            "",
+            format!("the recording counts {blocks} more than it has, so it is damaged or was cut"),
+            "record again, or check an undamaged copy",
+        )),
+    }
 }
 
 /// Whether the rows follow from the event log.

@@ -108,8 +108,17 @@ fn whole() -> Snapshot {
 type Way = fn(&mut Snapshot);
 
 /// The rules that have no verdict then; all others are kept.
-const WAYS: [(&str, Way, &[&str]); 11] = [
+const WAYS: [(&str, Way, &[&str]); 13] = [
     ("lost allocations", |of| of.losses.lost_allocations = 1, &ALL),
+    ("a row that is missing", |of| of.counters[0].total_count += 1, LAST),
+    (
+        "a free in flight",
+        |of| {
+            of.counters[0].total_count += 1;
+            of.taken.in_flight = 1;
+        },
+        LAST,
+    ),
     ("another host", |of| of.process.state = ProcessState::Unknown, &ALL),
     (
         "lost marks",
@@ -164,6 +173,9 @@ const ALL: [&str; 12] = [
     "--not-above",
     "--same-as-last",
 ];
+
+/// The rules that judge the last state.
+const LAST: &[&str] = ALL.split_at(9).0;
 
 /// The last block has this stack: its call site is allowed what it holds, but the other one is not.
 fn replace_a_stack(snapshot: &mut Snapshot, stack: Option<usize>) {
