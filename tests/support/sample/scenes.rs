@@ -88,6 +88,7 @@ pub fn leaky() -> Snapshot {
 pub fn leaky_without_pool() -> Snapshot {
     let mut snapshot = leaky();
     snapshot.allocations.retain(|row| row.kind != Kind::Async);
+    snapshot.counters.retain(|counter| counter.kind != Kind::Async);
     snapshot
 }
 
