@@ -365,7 +365,7 @@ def test_objects_that_outlive_their_test_fail_it_with_the_line_that_created_them
             "*test_connects[[]3[]]*",
             "CUDA objects left behind: 3 stream objects, allowed 2",
             "",
-            "3 stream (cuStreamCreate)",
+            "3 stream objects (cuStreamCreate)",
             "    test_it.py:12: in test_connects",
             "        connect(count)",
             "    test_it.py:5: in connect",
