@@ -181,7 +181,7 @@ fn without_rows(snapshot: &Snapshot) -> Option<Unseen> {
         left.max(counter.live_count)
     });
     let counted = counted.fold(0u64, u64::saturating_add);
-    let missing = counted.saturating_sub(snapshot.allocations.iter().count() as u64);
+    let missing = counted.saturating_sub(snapshot.allocations.len() as u64);
     let blocks = plural(missing, "block", "blocks");
     match missing {
         0 => None,
