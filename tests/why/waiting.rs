@@ -176,6 +176,12 @@ fn a_program_that_dies_while_it_waits_does_not_stop_culeak() {
     waiting.end_input();
     waiting.until_it_waits();
     kill(waiting.program, Signal::SIGKILL).expect("it runs");
+    // A process is dead some time after the signal was sent; until then its memory can be copied.
+    let stat = format!("/proc/{}/stat", waiting.program);
+    until("the program is dead", || {
+        let stat = fs::read_to_string(&stat).expect("culeak, which is stopped, has not waited for it");
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+    });
     waiting.signal(Signal::SIGCONT);
     let (code, stderr, _folder) = waiting.finish();
     assert_eq!(code, Some(137), "{stderr}");
