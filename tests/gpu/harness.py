@@ -81,7 +81,7 @@ def site(label):
 def _sites(cache={}):
     if not cache:
         for path in sorted(HERE.rglob("*")):
-            if path.suffix in (".cu", ".c", ".cpp", ".rs", ".py") and "target" not in path.parts and path.parent != HERE:
+            if path.suffix in (".cu", ".c", ".cpp", ".rs", ".py") and "target" not in path.relative_to(HERE).parts and path.parent != HERE:
                 for number, line in enumerate(path.read_text().splitlines(), 1):
                     if mark := re.search(r"(?://|#) site: (\w+)", line):
                         cache[mark.group(1)] = (path.name, number)
