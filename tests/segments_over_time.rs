@@ -112,6 +112,44 @@ fn the_ledger_of_every_mark_adds_up_to_what_the_kernel_driver_counted_then() {
 }
 
 #[test]
+fn what_the_lines_gained_between_two_marks_is_what_the_kernel_driver_gave() {
+    let outcome = logged("marks");
+    let file = recording(&outcome);
+    let marks: Vec<_> = of_kernel(&outcome).into_iter().collect();
+    for [(a, (before, _)), (b, (after, _))] in marks.array_windows() {
+        let points = [format!("mark:{a}"), format!("mark:{b}")];
+        let change = json(&["diff", "--at", &points[0], "--at", &points[1], "--ledger"], &file);
+        let device = &change["devices"][0];
+        assert_eq!(
+            device["process"],
+            serde_json::json!([before, after]),
+            "{a} to {b}: {change:#}"
+        );
+        let lines = device["lines"].as_array().expect("lines").iter();
+        let gained: i64 = lines.map(|line| line["bytes_delta"].as_i64().expect("bytes")).sum();
+        assert_eq!(gained, *after as i64 - *before as i64, "{a} to {b}");
+        for (side, point) in ["before", "after"].into_iter().zip(&points) {
+            let report = json(&["report", "--at", point], &file);
+            for line in report["ledger"]["devices"][0]["lines"].as_array().expect("lines") {
+                let mut changes = device["lines"].as_array().expect("lines").iter();
+                assert!(changes.any(|change| change[side] == *line), "{a} to {b}: {line}");
+            }
+        }
+    }
+    let page = text(
+        &["diff", "--at", "mark:context", "--at", "mark:most", "--ledger"],
+        &file,
+    );
+    assert!(
+        page.starts_with("ledger of process ") && page.contains(": grew by "),
+        "{page}"
+    );
+    for line in ["executable graphs", "contexts", "this process"] {
+        assert!(page.lines().any(|found| found.ends_with(line)), "{line}: {page}");
+    }
+}
+
+#[test]
 fn lines_objects_and_peaks_are_those_of_the_time() {
     let outcome = logged("marks");
     let file = recording(&outcome);

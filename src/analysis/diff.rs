@@ -293,12 +293,12 @@ fn has_time(snapshot: &Snapshot) -> bool {
     snapshot.taken.point != Some(Point::Peak)
 }
 
-fn elapsed(before: &Snapshot, after: &Snapshot) -> Option<u64> {
+pub(crate) fn elapsed(before: &Snapshot, after: &Snapshot) -> Option<u64> {
     let elapsed = after.taken.at_ns.checked_sub(before.taken.at_ns);
     elapsed.filter(|_| has_time(before) && has_time(after))
 }
 
-fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
+pub(crate) fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
     Side {
         process: process_line(snapshot),
         taken_unix_ns: snapshot.taken.at_unix_ns,
@@ -315,7 +315,7 @@ pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     a.process.pid != 0 && identity(a) == identity(b)
 }
 
-fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
+pub(crate) fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     let [(before, _), (after, _)] = sides;
     if same_process && [before, after].iter().all(|side| has_time(side)) && before.taken.at_ns > after.taken.at_ns {

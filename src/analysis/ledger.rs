@@ -37,6 +37,7 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{BY_PYTORCH, ProcessState, Snapshot, Usage};
 
 mod caches;
+mod change;
 mod driver;
 mod driver_calls;
 mod host;
@@ -46,6 +47,7 @@ mod process;
 
 pub use caches::{Cache, CacheSegment};
 use caches::{Holder, Spread};
+pub use change::{DeviceChange, LedgerDiff, LineChange};
 pub use driver_calls::{Purpose, name_segments};
 pub use host::{HostLine, WhatOnHost};
 pub use modes::Mode;

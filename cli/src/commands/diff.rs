@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use culeak::analysis::categories::Categories;
 use culeak::analysis::diff::{Diff, Options, same_process};
 use culeak::analysis::filter::{Filter, only_objects};
+use culeak::analysis::ledger::LedgerDiff;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
@@ -35,7 +37,8 @@ Examples:
   culeak snapshot 4711 -o before.json     … some time later …
   culeak diff before.json 4711            changes since then
   culeak diff main.culeak branch.culeak   the effect of a code change
-  culeak diff a.culeak a.culeak --at mark:start --at end    what a program gained between two points
+  culeak diff a.culeak --at mark:start --at end    what a program gained between two points
+  culeak diff a.culeak --at mark:loaded --at mark:captured --ledger    … by what took it: weights, KV cache, graphs, code
   culeak diff runs/monday/ runs/tuesday/  what grew, at which line, on which rank of a job
   culeak diff before.json 4711 --tree     the changes as a tree of call stacks
   culeak diff before.json 4711 --flamegraph grown.svg")]
@@ -44,8 +47,9 @@ pub struct DiffArgs {
     #[arg(value_name = "BEFORE")]
     pub before: OsString,
     /// Later process, recording or snapshot; for a job, a folder or a pattern, whose processes are compared by rank
+    /// [default: BEFORE, at the second of two points]
     #[arg(value_name = "AFTER")]
-    pub after: OsString,
+    pub after: Option<OsString>,
     /// Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s. If given twice:
     /// first for BEFORE, then for AFTER [default: end for a Python script that ended; otherwise exit, or now]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
@@ -65,6 +69,10 @@ pub struct DiffArgs {
     /// Show only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
+    /// Compare what holds each byte of the devices instead of call sites: blocks by category, caches, libraries, code, contexts,
+    /// graphs, and other memory that the driver took for itself
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "min_bytes", "kind", "all", "stacks", "full_stacks", "tree", "flamegraph", "html"])]
+    pub ledger: bool,
     /// Also show unchanged rows
     #[arg(long)]
     pub all: bool,
@@ -109,13 +117,23 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
             "--tree and --flamegraph show bytes, which objects without an address do not have; leave them out",
         ));
     }
-    let sides = [load::places(&args.before), load::places(&args.after)];
+    let Some(other) = args.after.as_ref().or((args.at.len() == 2).then_some(&args.before)) else {
+        return Err(Failure::new(
+            "AFTER is missing: name what to compare with, or two points of BEFORE, such as --at mark:loaded --at end",
+        ));
+    };
+    let sides = [load::places(&args.before), load::places(other)];
     if sides.iter().any(|side| side.places.len() > 1) {
+        if args.ledger {
+            return Err(Failure::new(
+                "--ledger compares two processes, or one process at two points, and no folders with several; name two recordings",
+            ));
+        }
         return super::job_diff::execute(args, sides);
     }
     let [before, after] = sides;
     let mut before = before.single(&args.before)?.load()?;
-    let mut after = after.single(&args.after)?.load()?;
+    let mut after = after.single(other)?.load()?;
     if !args.overwrite.force {
         check_programs(&before, &after)?;
     }
@@ -125,6 +143,14 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     };
     show(&mut before, args.at.first(), &args.names)?;
     show(&mut after, args.at.last(), &args.names)?;
+    if args.ledger {
+        let change = LedgerDiff::of(&before.snapshot, &after.snapshot, &Categories::default());
+        match args.json {
+            true => text::print_json(&change)?,
+            false => document::print(|| text::ledger::change::page(&change))?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }

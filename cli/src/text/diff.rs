@@ -5,6 +5,7 @@ use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::Frame;
+use culeak::point::Point;
 
 use super::{objects, parts, units};
 use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Text, bold, short_name, styled};
@@ -126,7 +127,9 @@ fn headline(diff: &Diff) -> Text {
         (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
         (false, kinds) => format!("held {kinds} memory"),
     };
-    Text::from(subject + ": ") + styled(style_of(delta), what) + time(diff)
+    Text::from(subject + ": ")
+        + styled(style_of(delta), what)
+        + time(diff.elapsed_ns, diff.before.point, diff.after.point)
 }
 
 /// `graph-exec objects of process 4711: 40 (+28) in 28 s`.
@@ -145,18 +148,15 @@ fn headline_of_objects(diff: &Diff) -> Text {
         }
     };
     let runs = if diff.same_process { "" } else { " between two runs" };
-    Text::from(subject) + what + runs + time(diff)
+    Text::from(subject) + what + runs + time(diff.elapsed_ns, diff.before.point, diff.after.point)
 }
 
 /// ` in 28 s, from mark:start to end`: the time between the two, and the points in time if they differ.
-fn time(diff: &Diff) -> String {
-    let mut text = diff
-        .elapsed_ns
-        .map_or_else(String::new, |ns| format!(" in {}", units::duration(ns)));
-    let points = [("from", diff.before.point), ("to", diff.after.point)];
-    let differ = diff.before.point != diff.after.point;
+pub fn time(elapsed_ns: Option<u64>, before: Option<&Point>, after: Option<&Point>) -> String {
+    let mut text = elapsed_ns.map_or_else(String::new, |ns| format!(" in {}", units::duration(ns)));
+    let points = [("from", before), ("to", after)];
     let named = points.into_iter().filter_map(|(word, point)| Some((word, point?)));
-    for (number, (word, point)) in named.enumerate().filter(|_| differ) {
+    for (number, (word, point)) in named.enumerate().filter(|_| before != after) {
         let comma = if number == 0 && !text.is_empty() { "," } else { "" };
         text.push_str(&format!("{comma} {word} {}", Escaped(&point.to_string())));
     }

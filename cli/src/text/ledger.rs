@@ -2,6 +2,7 @@
 
 use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, What};
 
+pub mod change;
 mod words;
 
 use super::units;
