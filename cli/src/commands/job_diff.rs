@@ -25,7 +25,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
     let mut unreadable = 0;
     let mut sites = Sites::default();
     let ats = [args.at.first(), args.at.last()];
-    let names = [&args.before, &args.after];
+    let names = [&args.before, args.after.as_ref().unwrap_or(&args.before)];
     let mut read: Vec<Side> = Vec::with_capacity(2);
     for ((found, at), name) in sides.into_iter().zip(ats).zip(names) {
         let how = How {
@@ -76,8 +76,8 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
         return Err(Failure::new(format!(
             "{} and {} have no process in common: processes are compared by rank, or by the name of their recording if they have \
              none; name the recordings of two processes to compare these",
-            args.before.display(),
-            args.after.display()
+            names[0].display(),
+            names[1].display()
         )));
     }
     match args.json {

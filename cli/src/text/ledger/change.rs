@@ -1,6 +1,6 @@
 //! The ledgers of two points side by side: one line per owner, the largest change first.
 
-use culeak::analysis::ledger::{DeviceChange, LedgerDiff, LineChange, What};
+use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, What};
 
 use super::large;
 use crate::document::{BOLD, Cell, DIM, Document, PLAIN, Rows, bold};
@@ -42,17 +42,9 @@ pub fn page(change: &LedgerDiff) -> Document {
 fn write_device(device: &DeviceChange, page: &mut Document) {
     let name = if device.name.is_empty() { "" } else { "  " };
     page.line(bold(format!("GPU {}", device.ordinal)) + format!("{name}{}", Escaped(device.name)));
-    let count = |line: &Option<_>| {
-        line.as_ref()
-            .map_or(0, |line: &culeak::analysis::ledger::Line| line.count)
-    };
-    let bytes = |line: &Option<_>| {
-        line.as_ref()
-            .map_or(0, |line: &culeak::analysis::ledger::Line| line.bytes)
-    };
     let shown = |line: &LineChange| Shown {
-        bytes: [bytes(&line.before), bytes(&line.after)],
-        counts: Some([count(&line.before), count(&line.after)]).filter(|counts| *counts != [0, 0]),
+        bytes: sides(line).map(|line| line.map_or(0, |line| line.bytes)),
+        counts: Some(sides(line).map(|line| line.map_or(0, |line| line.count))).filter(|counts| *counts != [0, 0]),
         name: name_of(line),
         is_sum: false,
     };
@@ -94,6 +86,10 @@ fn write_device(device: &DeviceChange, page: &mut Document) {
             false => PLAIN,
         });
     page.table(rows);
+}
+
+fn sides<'l, 'a>(line: &'l LineChange<'a>) -> [Option<&'l Line<'a>>; 2] {
+    [&line.before, &line.after].map(Option::as_ref)
 }
 
 /// `12 (+4)`.
