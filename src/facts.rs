@@ -27,15 +27,17 @@ use std::collections::hash_map::Entry;
 
 use foldhash::HashMap;
 
+use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::function_name::plain;
+use crate::analysis::groups::{Groups, Level};
 use crate::analysis::objects;
 use crate::analysis::pairing::{self, Key};
 use crate::analysis::report::{self, By, RowsOfKinds, device_name, is_finished};
-use crate::analysis::site::CallStacks;
 use crate::analysis::site::text::Site;
+use crate::analysis::site::{CallStacks, is_pool};
 use crate::analysis::tally::Tally;
-use crate::kind::Kind;
-use crate::snapshot::{Sampling, Snapshot};
+use crate::kind::{Kind, Place};
+use crate::snapshot::{Call, Sampling, Snapshot};
 
 mod instant;
 
@@ -56,6 +58,12 @@ pub struct Row {
     pub point: u32,
     /// The device that holds most of it, as an index into [`Facts::devices`].
     pub device: Option<u32>,
+    /// `None`: of several kinds.
+    pub kind: Option<Kind>,
+    /// `None`: of several levels, or of objects.
+    pub level: Option<Level>,
+    /// `None`: of several categories, or of objects.
+    pub category: Option<Category>,
     pub tally: Tally,
     /// The variance for each byte if it is an estimate from sampled stacks; 0 if it is exact.
     pub scatter: f64,
@@ -73,13 +81,18 @@ impl Row {
         }
     }
 
-    /// All dimensions in two words, which are quick to hash; `None` is less than all numbers.
-    fn dimensions(&self) -> (u64, u64) {
+    /// All dimensions in three words, which are quick to hash; `None` is less than all numbers.
+    fn dimensions(&self) -> (u64, u64, u64) {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let number = |number: Option<u32>| number.map_or(0, |number| number.wrapping_add(1));
+        let small = |number: Option<u8>| number.map_or(0, |number| u32::from(number) + 1);
+        let kind = small(self.kind.map(|kind| kind as u8));
+        let level = small(self.level.map(|level| level as u8));
+        let category = small(self.category.map(|category| category as u8));
         (
             pair(self.site, number(self.stack)),
             pair(self.point, number(self.device)),
+            pair(kind, level << 16 | category),
         )
     }
 }
@@ -163,6 +176,53 @@ impl Facts {
         memory.rows.iter().for_each(|row| facts.push(row, by, None));
         let objects = objects::rows(snapshot, &stacks, kinds, by);
         objects.iter().for_each(|(kind, row)| facts.push(row, by, Some(*kind)));
+        facts
+    }
+
+    /// The facts of a snapshot with all dimensions of a site: each kind, level, category and device by itself.
+    pub fn in_detail(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, categories: &Categories) -> Facts {
+        let sorter = Sorter::new(categories, snapshot);
+        let is_object = |call: &Call, _: Option<usize>, _: u64| call.kind.place() == Place::Object;
+        let objects = objects::groups(snapshot, is_object);
+        let mut facts = Facts {
+            instants: vec![Instant::of(snapshot, String::new())],
+            devices: (0..snapshot.devices.len())
+                .map(|nth| device_name(snapshot, Some(nth)))
+                .collect(),
+            ..Facts::default()
+        };
+        let rows = groups.listed().chain(&objects).map(|group| {
+            let (kind, stack) = (group.call.kind, stacks.get(group.stack));
+            let key = Key {
+                exact: stack.site_fingerprint,
+                loose: stack.loose_site_fingerprint,
+                line: stack.site().and_then(|site| site.line),
+                pool: is_pool(kind, stack.pool),
+            };
+            let is_object = kind.place() == Place::Object;
+            let known = facts.sites.find(key);
+            Row {
+                site: known.unwrap_or_else(|| {
+                    facts.sites.number(
+                        key,
+                        Site {
+                            pool: key.pool,
+                            ..Site::of(stack)
+                        },
+                    )
+                }),
+                device: kind
+                    .place()
+                    .counts_against(group.call.device)
+                    .map(|device| device as u32),
+                kind: Some(kind),
+                level: (!is_object).then_some(group.level),
+                category: (!is_object).then(|| sorter.category(group.stack, group.call, stacks)),
+                tally: group.tally(),
+                ..Row::default()
+            }
+        });
+        facts.rows = group(rows);
         facts
     }
 
@@ -304,9 +364,9 @@ impl Facts {
     }
 }
 
-/// One row for each set of dimensions: tallies are added, and the largest scatter stays. By site, stack, point and device.
+/// One row for each set of dimensions: tallies are added, and the largest scatter stays. Rows are in the order of dimensions.
 pub fn group(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
-    let mut sums: HashMap<(u64, u64), Row> = HashMap::default();
+    let mut sums: HashMap<(u64, u64, u64), Row> = HashMap::default();
     for row in rows {
         match sums.entry(row.dimensions()) {
             Entry::Vacant(entry) => _ = entry.insert(row),

@@ -46,6 +46,15 @@ pub enum Level {
 }
 
 impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Held => "held",
+            Level::Cached => "cached",
+            Level::Behind => "behind",
+            Level::Claim => "claim",
+        }
+    }
+
     /// The level of a record of this kind. `in_pool`: a caching allocator requested it. `blocks_are_known`: the blocks
     /// in it were recorded.
     pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {

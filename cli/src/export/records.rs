@@ -112,16 +112,6 @@ const fn column(name: &'static str, field: Field) -> Column {
 
 const LEVELS: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
 
-/// The name of a level.
-pub fn level(level: Level) -> &'static str {
-    match level {
-        Level::Held => "held",
-        Level::Cached => "cached",
-        Level::Behind => "behind",
-        Level::Claim => "claim",
-    }
-}
-
 fn shown(text: &str) -> String {
     Escaped(text).to_string()
 }
@@ -219,7 +209,7 @@ fn texts(profile: &Profile, column: &Column, detail: Detail) -> Option<Texts> {
     let (snapshot, paths) = (profile.snapshot, &profile.paths);
     Some(match column.field {
         Field::Number(_) => return None,
-        Field::Level => Texts::of(LEVELS.iter().map(|&each| level(each).to_owned())),
+        Field::Level => Texts::of(LEVELS.iter().map(|level| level.name().to_owned())),
         Field::Category => Texts::of(Category::ALL.iter().map(|category| category.name().to_owned())),
         Field::Call(text) => Texts::of(snapshot.allocations.calls().iter().map(|call| text(snapshot, call))),
         Field::Origin => Texts::of(paths.iter().map(|path| path.origin.unwrap_or_default().to_owned())),
