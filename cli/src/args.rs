@@ -28,7 +28,6 @@ use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
-use crate::commands::sql::SqlArgs;
 use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
 use crate::commands::watch::WatchArgs;
@@ -92,7 +91,6 @@ pub enum Command {
     Metrics(MetricsArgs),
     Watch(WatchArgs),
     Collect(CollectArgs),
-    Sql(SqlArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
@@ -136,8 +134,7 @@ impl Command {
             | Command::Metrics(_)
             | Command::Watch(_)
             | Command::Collect(_) => true,
-            Command::Sql(_)
-            | Command::Demo(_)
+            Command::Demo(_)
             | Command::Doctor(_)
             | Command::ShimPath(_)
             | Command::Categories(_)

@@ -124,7 +124,6 @@ fn main() -> ExitCode {
         Command::Export(args) => commands::export::execute(&args),
         Command::Push(args) => commands::push::execute(&args),
         Command::Collect(args) => commands::collect::execute(&args),
-        Command::Sql(args) => commands::sql::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::Categories(args) => commands::categories::execute(&args),

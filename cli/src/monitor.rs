@@ -15,8 +15,8 @@ use culeak::reader;
 use culeak::snapshot::Snapshot;
 use culeak::system::unix_ns;
 use culeak_metrics::agent::{Agent, Inputs, Outlet, Settings, Update};
-use culeak_metrics::server::{self, Limits, Served, Texts};
-use culeak_metrics::text::{Format, encode};
+use culeak_metrics::server::{self, Limits, Served};
+use culeak_metrics::text::encode;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
 
@@ -26,7 +26,6 @@ use crate::load::many::Symbols;
 use crate::load::{self, Loaded, Place};
 use crate::options::NameArgs;
 use crate::output::{self, Overwrite};
-use crate::text::units;
 use crate::{json, progress, signals, usage};
 
 /// The port of `--listen` without one.
@@ -43,13 +42,10 @@ pub struct SeriesArgs {
     /// Write a textfile for node_exporter, replaced in one step; its name must end in .prom
     #[arg(long, value_name = "FILE.prom")]
     pub textfile: Option<PathBuf>,
-    /// The label job_id of all series
-    #[arg(long, value_name = "NAME", default_value = "")]
-    pub job: String,
     /// Export series for N call sites of each process; the rest is one series, other
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(0..=200))]
     pub top: u16,
-    /// Export series for N processes; the rest is added up as pid other
+    /// Export series for N processes; the rest is left out
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub processes: u16,
 }
@@ -64,26 +60,13 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// Parses a time between two passes.
-///
-/// # Errors
-/// The text is no time, or one that is not allowed.
-pub fn parse_interval(text: &str) -> Result<Duration, String> {
-    let time = units::parse_duration(text)?;
-    let allowed = Duration::from_millis(100)..=Duration::from_secs(86_400);
-    allowed
-        .contains(&time)
-        .then_some(time)
-        .ok_or_else(|| "expected a time from 100ms to 1d".to_owned())
-}
-
 impl SeriesArgs {
     /// The settings without inputs.
-    pub fn settings(&self, every: Option<Duration>) -> Settings {
+    pub fn settings(&self, job: Option<&str>, every: Option<Duration>) -> Settings {
         Settings {
             folders: Vec::new(),
             files: Vec::new(),
-            job_id: self.job.clone(),
+            job_id: job.unwrap_or_default().to_owned(),
             top: self.top.into(),
             processes: self.processes.into(),
             forget: None,
@@ -147,11 +130,7 @@ struct Endpoint(Served);
 
 impl Outlet for Endpoint {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let texts = Texts {
-            open_metrics: encode(&update.page, Format::OpenMetrics).into(),
-            prometheus: encode(&update.page, Format::Prometheus).into(),
-        };
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(texts);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(encode(&update.page).into());
         Ok(())
     }
 }
@@ -163,7 +142,7 @@ struct Textfile {
 
 impl Outlet for Textfile {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let text = encode(&update.page, Format::Prometheus);
+        let text = encode(&update.page);
         let overwrite = self.overwrite.or_ours(&self.path, is_textfile);
         let written = output::create(&self.path, overwrite, |out| out.write_all(text.as_bytes()));
         written.map_err(|failure| failure.message)

@@ -4,10 +4,10 @@
 //! Deliberately absent: options of a single command; they are in that command's file, unless a module below the commands reads
 //! them, as [`server`].
 
+pub mod again;
 pub mod between;
 pub mod categories;
 pub mod config;
-pub mod dataset;
 pub mod display;
 pub mod format;
 pub mod rules;

@@ -4,10 +4,12 @@ FOLDER contains `job`, recordings of 64 ranks of which some leak, and `calm`, re
 text with all its digits.
 """
 
+import contextlib
 import copy
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +24,7 @@ DATASET = FOLDER / "dataset"
 DAY = 86_400_000_000_000
 ENVIRONMENT = {**os.environ, "CULEAK_CACHE_DIR": ""}
 ENVIRONMENT["LD_LIBRARY_PATH"] = subprocess.run([CULEAK, "shim-path", "--fake-driver"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-TABLES = ["processes", "points", "sites", "stacks", "blocks", "objects"]
+TABLES = ["processes", "points", "sites", "stacks", "blocks"]
 
 
 def culeak(*words, code=0):
@@ -35,17 +37,21 @@ def answer(*words, code=0):
     return json.loads(culeak(*words, "--json", code=code).stdout)
 
 
-def export(*words, to=DATASET, partition="job", code=0):
-    return culeak("export", *words, "--format", "parquet", "--partition", partition, "-o", to, code=code)
+def export(*words, to=DATASET, code=0):
+    return culeak("collect", *words, "-o", to, code=code)
 
 
 class DuckDb:
     def __init__(self, dataset):
-        self.session = duckdb.connect()
-        self.session.execute(culeak("sql", dataset).stdout)
+        self.dataset, self.session = dataset, duckdb.connect()
+        self.execute((dataset / "duckdb.sql").read_text())
+
+    def execute(self, query):
+        with contextlib.chdir(self.dataset):
+            return self.session.execute(query).fetchall()
 
     def rows(self, query):
-        return [tuple(map(plain, row)) for row in self.session.execute(query).fetchall()]
+        return [tuple(map(plain, row)) for row in self.execute(query)]
 
 
 class Spark:
@@ -62,7 +68,10 @@ class Spark:
             builder = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1")
             builder = builder.config("spark.sql.session.timeZone", "UTC")
             Spark.started = builder.getOrCreate()
-        for statement in culeak("sql", dataset, "--engine", "spark").stdout.split(";\n"):
+        # First as a pattern, then as a text.
+        folder = re.sub(r"([*?\[\]{}\\])", r"\\\1", str(dataset)).replace("\\", "\\\\").replace("'", "\\'")
+        views = (dataset / "spark.sql").read_text().replace("path '", f"path '{folder}/")
+        for statement in views.split(";\n"):
             if statement.strip():
                 Spark.started.sql(statement)
 
@@ -206,7 +215,7 @@ def blocks_and_objects_add_up_to_the_report():
             old = kinds.get(kind, (0, 0))
             kinds[kind] = (old[0] + tally["bytes"], old[1] + tally["count"])
     equal([tuple(map(str, row[:3])) for row in rows], [(kind, str(bytes), str(count)) for kind, (bytes, count) in kinds.items()], "blocks")
-    rows = both("SELECT kind, sum(count) FROM objects WHERE job = 'leaky' GROUP BY kind")
+    rows = both("SELECT kind, sum(count) FROM sites WHERE job = 'leaky' AND level = 'object' GROUP BY kind")
     objects = {row["kind"]: row["count"] for row in answer("report", FOLDER / "leaky.json", "--objects")["objects"]["kinds"]} if rows else {}
     assert all(objects.get(kind) == int(count) for kind, count in rows), (rows, objects)
 
@@ -217,23 +226,6 @@ def a_second_export_replaces_the_rows_of_the_first():
     export(FOLDER / "job", "--job", "job")
     export(next((FOLDER / "calm").glob("*.culeak")), "--job", "calm")
     assert counts() == before, (counts(), before)
-
-
-def other_partitions_give_the_same_answers():
-    questions = [
-        "SELECT rank, host, pid, process, held_bytes FROM processes WHERE job = 'calm'",
-        "SELECT site, pool, sum_bytes, median_bytes FROM job_sites WHERE job = 'calm'",
-        "SELECT count(*), sum(bytes) FROM blocks WHERE job = 'calm' AND rank = 3",
-    ]
-    expected = [both(question) for question in questions]
-    for partition in ["job,host,rank", "host", "job,rank"]:
-        dataset = FOLDER / f"by-{partition}"
-        export(FOLDER / "calm", "--job", "calm", to=dataset, partition=partition)
-        export(FOLDER / "calm", "--job", "calm", to=dataset, partition=partition)
-        assert [both(question, dataset) for question in questions] == expected, partition
-        files = [path for path in (dataset / "processes").rglob("*.parquet") if path.name != "empty.parquet"]
-        folders = {path.parent for path in files}
-        assert (len(files), len(folders)) == (16, {"job,host,rank": 16, "host": 2, "job,rank": 16}[partition]), files
 
 
 def hostile_names_are_values_and_no_paths():
@@ -247,7 +239,7 @@ def hostile_names_are_values_and_no_paths():
         path = FOLDER / "hostile.json"
         path.write_text(json.dumps(one))
         for _ in range(2):
-            export(path, f"--job={name}", to=dataset, partition="job,host,rank")
+            export(path, f"--job={name}", to=dataset)
     rows = both("SELECT job, host, count(*) FROM processes GROUP BY job, host", dataset)
     equal(rows, [(name, name, 1) for name in names], "names")
     assert not list(FOLDER.rglob("culeak-escaped*")) and not (FOLDER.parent / "culeak-escaped").exists()
@@ -328,7 +320,7 @@ def a_running_job_is_collected_until_it_ends():
     copy_sites = line.split(' -c "')[1].strip('"').replace("train-7", "live").replace("archive", str(FOLDER / "archive"))
     (FOLDER / "archive").mkdir()
     before = DuckDb(dataset).rows("SELECT count(*), sum(bytes) FROM sites")
-    DuckDb(dataset).session.execute(copy_sites)
+    DuckDb(dataset).execute(copy_sites)
     archived = duckdb.connect().execute(f"SELECT count(*), sum(bytes) FROM '{FOLDER}/archive/sites/*/*.parquet'").fetchall()
     assert archived == before, (archived, before)
 
@@ -338,12 +330,7 @@ def wrong_use_is_explained():
     other.mkdir()
     (other / "notes").write_text("")
     assert "other files (notes)" in export(FOLDER / "calm", to=other, code=2).stderr
-    assert "some of job, host, rank" in export(FOLDER / "calm", partition="rank,job", code=2).stderr
-    assert "partitioned by job" in export(FOLDER / "calm", partition="job,host", code=2).stderr
-    assert "only parquet" in culeak("export", FOLDER / "calm", "--format", "csv", "--partition", "job", "-o", other, code=2).stderr
-    assert "leave out --at" in culeak("export", FOLDER / "calm", "--partition", "job", "--at", "peak", "-o", FOLDER / "y", code=2).stderr
-    assert "not a dataset" in culeak("sql", other, code=2).stderr
-    assert "for a dataset" in culeak("export", FOLDER / "build1.json", "--job", "x", "-o", FOLDER / "x.csv", code=2).stderr
+    assert "leave out --at" in export(FOLDER / "calm", "--at", "peak", to=FOLDER / "y", code=2).stderr
     (FOLDER / "broken.culeak").write_text("nonsense")
     message = export(FOLDER / "broken.culeak", FOLDER / "build1.json", to=FOLDER / "with-broken", code=2).stderr
     assert "broken.culeak" in message

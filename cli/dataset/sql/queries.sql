@@ -8,6 +8,7 @@ SELECT s.job, p.program, coalesce(p.pipeline_stage, CAST(-1 AS BIGINT)) AS stage
        CAST(sum(s.bytes) AS BIGINT) AS bytes, CAST(sum(s.count) AS BIGINT) AS blocks
 FROM sites s
 JOIN processes p ON p.job = s.job AND p.process = s.process AND p.point = s.point AND p.at_unix_ns = s.at_unix_ns
+WHERE s.level <> 'object'
 GROUP BY s.job, p.program, coalesce(p.pipeline_stage, CAST(-1 AS BIGINT)), s.site, s.pool, s.process
 UNION ALL
 SELECT job, program, coalesce(pipeline_stage, CAST(-1 AS BIGINT)), 'held', '', false, process, held_bytes, held_count FROM processes
@@ -18,7 +19,7 @@ SELECT job, program, coalesce(pipeline_stage, CAST(-1 AS BIGINT)), 'peak', '', f
 -- One row per call site of a job.
 CREATE OR REPLACE TEMPORARY VIEW site_names AS
 SELECT job, site, min(loose_site) AS loose_site, min(label) AS label, min(file) AS file, min(line) AS line, min(module) AS module
-FROM stacks GROUP BY job, site;
+FROM sites GROUP BY job, site;
 
 -- view: memory_counts
 -- How many processes of a program have each number of bytes at a call site, and how many do not have the call site: these have 0.
@@ -119,10 +120,10 @@ WITH running AS (
 days AS (
     SELECT job, process, day, max(at_unix_ns) AS at_unix_ns, max(first_unix_ns) AS first_unix_ns
     FROM running GROUP BY job, process, day),
-known AS (SELECT DISTINCT job, process, site, pool FROM sites WHERE point = 'now'),
+known AS (SELECT DISTINCT job, process, site, pool FROM sites WHERE point = 'now' AND level <> 'object'),
 bytes AS (
     SELECT job, process, at_unix_ns, site, pool, CAST(sum(bytes) AS BIGINT) AS bytes
-    FROM sites WHERE point = 'now' GROUP BY job, process, at_unix_ns, site, pool)
+    FROM sites WHERE point = 'now' AND level <> 'object' GROUP BY job, process, at_unix_ns, site, pool)
 SELECT d.job, d.process, k.site, k.pool, d.day, DATE '1970-01-01' + CAST(d.day AS INT) AS date, d.at_unix_ns,
        CAST(d.at_unix_ns - d.first_unix_ns AS DOUBLE) / 3600e9 AS hours,
        coalesce(b.bytes, CAST(0 AS BIGINT)) AS bytes
@@ -183,7 +184,7 @@ CREATE OR REPLACE TEMPORARY VIEW peak_by_category AS
 SELECT s.job, p.program, p.rank, p.host, p.pid, s.process, s.category,
        CAST(sum(s.bytes) AS BIGINT) AS bytes, CAST(sum(s.count) AS BIGINT) AS blocks
 FROM sites s JOIN processes p ON p.job = s.job AND p.process = s.process
-WHERE s.point = 'peak'
+WHERE s.point = 'peak' AND s.level <> 'object'
 GROUP BY s.job, p.program, p.rank, p.host, p.pid, s.process, s.category;
 
 -- view: regressions

@@ -1,333 +1,237 @@
-//! The tables of a dataset: each column once, with its type and meaning.
+//! The tables of a dataset: a struct is a row, a field is a column, and its comment is the column's meaning in docs/dataset.md.
 //!
-//! Files, the views of each engine and the documentation follow from these lists; a test compares `docs/dataset.md` with them.
-//! Numbers are signed, because not every engine has unsigned ones: sizes beyond 2^63 - 1 are stored as that.
+//! Every table also has the column `job`, which is in the names of folders. Numbers are signed, because not every engine has
+//! unsigned ones: sizes beyond 2^63 - 1 are stored as that.
 
-use crate::VERSION;
+use parquet_derive::ParquetRecordWriter;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Type {
-    Number,
-    Text,
-    Flag,
+/// The latest state of each process.
+#[derive(ParquetRecordWriter)]
+pub struct Process<'a> {
+    /// the host that the process ran on
+    pub host: Option<&'a str>,
+    /// the rank in the job
+    pub rank: Option<i64>,
+    /// identifies the process: a hash of host, process id and start
+    pub process: &'a str,
+    /// process id on its host
+    pub pid: i64,
+    /// the rank on its host
+    pub local_rank: Option<i64>,
+    /// number of ranks of the job
+    pub world: Option<i64>,
+    /// number of the node in the job
+    pub node: Option<i64>,
+    /// rank in the pipeline
+    pub pipeline_stage: Option<i64>,
+    /// rank among those that share tensors
+    pub tensor_rank: Option<i64>,
+    /// rank among those that share experts
+    pub expert_rank: Option<i64>,
+    /// rank among those that share a context
+    pub context_rank: Option<i64>,
+    /// rank among replicas
+    pub data_rank: Option<i64>,
+    /// what started the job: `torchrun`, `srun` …
+    pub launcher: Option<&'a str>,
+    /// the name that the user gave to the job
+    pub job_name: Option<String>,
+    /// executable and script: `python train.py`
+    pub program: String,
+    /// the command line, words separated by spaces
+    pub command_line: String,
+    /// `running`, `exited`, `ended` (without exit handlers) or `unknown`
+    pub state: &'a str,
+    /// the process has ended, so what it holds is leaked
+    pub finished: bool,
+    /// numbers of its devices, separated by commas
+    pub devices: String,
+    /// start of the recording, nanoseconds since 1970
+    pub started_unix_ns: i64,
+    /// the point in time: `now` (the process was running), `end` (its script ended), `exit`, `peak`, or what `--at` named
+    pub point: &'a str,
+    /// wall clock of this point, nanoseconds since 1970
+    pub at_unix_ns: i64,
+    /// bytes in use at this point, without pools
+    pub held_bytes: i64,
+    /// number of blocks of these
+    pub held_count: i64,
+    /// bytes that caching allocators hold
+    pub pool_bytes: i64,
+    /// number of blocks of these
+    pub pool_count: i64,
+    /// bytes: the sum of the exact peaks of its devices
+    pub peak_bytes: i64,
+    /// number of allocations that were not recorded
+    pub lost_allocations: i64,
+    /// the input, as it was named
+    pub recording: String,
+    /// the version of culeak that wrote the row
+    pub written_by: &'a str,
 }
 
-impl Type {
-    /// The name in SQL, which engines share.
-    pub fn sql(self, text: &'static str) -> &'static str {
-        match self {
-            Type::Number => "BIGINT",
-            Type::Text => text,
-            Type::Flag => "BOOLEAN",
-        }
-    }
+/// The states of each process, one for each point in time.
+#[derive(ParquetRecordWriter)]
+pub struct Instant<'a> {
+    /// the host that the process ran on
+    pub host: Option<&'a str>,
+    /// the rank in the job
+    pub rank: Option<i64>,
+    /// identifies the process, as in `processes`
+    pub process: &'a str,
+    /// the point in time, as in `processes`
+    pub point: &'a str,
+    /// wall clock of this point, nanoseconds since 1970
+    pub at_unix_ns: i64,
+    /// nanoseconds since the recording began
+    pub at_ns: i64,
+    /// bytes in use, without pools
+    pub held_bytes: i64,
+    /// number of blocks of these
+    pub held_count: i64,
+    /// bytes that caching allocators hold
+    pub pool_bytes: i64,
+    /// number of blocks of these
+    pub pool_count: i64,
+    /// number of objects without an address; NULL: not known at this point
+    pub object_count: Option<i64>,
+    /// the last mark that the program had set
+    pub mark: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct Column {
-    pub name: &'static str,
-    pub of: Type,
-    pub meaning: &'static str,
+/// What each process holds, one row for each call site, kind, category and device at each point in time.
+#[derive(ParquetRecordWriter)]
+pub struct SiteRow<'a> {
+    /// the host that the process ran on
+    pub host: Option<&'a str>,
+    /// the rank in the job
+    pub rank: Option<i64>,
+    /// identifies the process, as in `processes`
+    pub process: &'a str,
+    /// the point in time, as in `processes`
+    pub point: &'a str,
+    /// wall clock of this point, nanoseconds since 1970
+    pub at_unix_ns: i64,
+    /// fingerprint of the call site, as in `report --json`
+    pub site: &'a str,
+    /// the same without the line, so that edits elsewhere in the file do not change it
+    pub loose_site: &'a str,
+    /// a caching allocator holds the memory
+    pub pool: bool,
+    /// `held`, `cached` (which part is in use is not known), `claim` (holds no memory) or `object` (without an address: a count, and 0 bytes)
+    pub level: &'a str,
+    /// kind of memory or object, as for `--kind`
+    pub kind: &'a str,
+    /// category, as in `report --by category`; NULL: an object
+    pub category: Option<&'a str>,
+    /// CUDA's number of the device; NULL: host memory
+    pub device: Option<i64>,
+    /// bytes
+    pub bytes: i64,
+    /// number of blocks or objects
+    pub count: i64,
+    /// the function of the call site, or module and offset
+    pub label: &'a str,
+    /// source file
+    pub file: Option<&'a str>,
+    /// line in it
+    pub line: Option<i64>,
+    /// file name of the executable or library; of a Python line, empty
+    pub module: Option<&'a str>,
+    /// the CUDA library that requested the memory
+    pub library: Option<&'a str>,
 }
 
-/// Which rows of a table belong together, so that a later export replaces them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keep {
-    /// The latest state of each process.
-    Latest,
-    /// One state of each process for each point in time.
-    EachPoint,
-    /// Rows that never change. Files may repeat them; views have each once.
-    Forever,
+/// Call stacks. A file is written once for each set of stacks, so files may repeat a stack; views have it once.
+#[derive(ParquetRecordWriter)]
+pub struct StackRow<'a> {
+    /// fingerprint of the stack
+    pub stack: &'a str,
+    /// fingerprint of the call site, as in `sites`
+    pub site: &'a str,
+    /// the owner of the caching allocator on the stack
+    pub allocator: Option<&'a str>,
+    /// the outermost frames are missing
+    pub truncated: bool,
+    /// the frames, outermost first, separated by `;`
+    pub frames: Option<String>,
 }
 
-#[derive(Debug)]
-pub struct Table {
-    pub name: &'static str,
-    pub keep: Keep,
-    pub columns: &'static [Column],
-    /// Rows of a file are sorted by these.
-    pub order: &'static [&'static str],
-}
-
-impl Table {
-    pub fn column(&self, name: &str) -> Option<usize> {
-        self.columns.iter().position(|column| column.name == name)
-    }
-}
-
-/// The columns that folders may be named after, outermost first.
-pub const PARTITIONS: [&str; 3] = ["job", "host", "rank"];
-
-const fn number(name: &'static str, meaning: &'static str) -> Column {
-    Column {
-        name,
-        of: Type::Number,
-        meaning,
-    }
-}
-
-const fn text(name: &'static str, meaning: &'static str) -> Column {
-    Column {
-        name,
-        of: Type::Text,
-        meaning,
-    }
-}
-
-const fn flag(name: &'static str, meaning: &'static str) -> Column {
-    Column {
-        name,
-        of: Type::Flag,
-        meaning,
-    }
-}
-
-const JOB: Column = text(
-    "job",
-    "the job: `--job`, else the id that the scheduler or launcher gave, else `unnamed`",
-);
-const HOST: Column = text("host", "the host that the process ran on");
-const RANK: Column = number("rank", "the rank in the job");
-const PROCESS: Column = text(
-    "process",
-    "identifies the process: a hash of host, process id and start",
-);
-const POINT: Column = text(
-    "point",
-    "the point in time: `now` (the process was running), `end` (its script ended), `exit`, `peak`, or what `--at` named",
-);
-const AT: Column = number("at_unix_ns", "wall clock of this point, nanoseconds since 1970");
-const SITE: Column = text("site", "fingerprint of the call site, as in `report --json`");
-const LOOSE: Column = text(
-    "loose_site",
-    "the same without the line, so that edits elsewhere in the file do not change it",
-);
-const LABEL: Column = text("label", "the function of the call site, or module and offset");
-const FILE: Column = text("file", "source file");
-const LINE: Column = number("line", "line in it");
-const MODULE: Column = text(
-    "module",
-    "file name of the executable or library; of a Python line, empty",
-);
-const LIBRARY: Column = text("library", "the CUDA library that requested the memory");
-const KIND: Column = text("kind", "kind of memory or object, as for `--kind`");
-const CATEGORY: Column = text("category", "category, as in `report --by category`");
-const DEVICE: Column = number("device", "CUDA's number of the device; NULL: host memory");
-
-pub static PROCESSES: Table = Table {
-    name: "processes",
-    keep: Keep::Latest,
-    columns: &[
-        JOB,
-        HOST,
-        RANK,
-        PROCESS,
-        number("pid", "process id on its host"),
-        number("local_rank", "the rank on its host"),
-        number("world", "number of ranks of the job"),
-        number("node", "number of the node in the job"),
-        number("pipeline_stage", "rank in the pipeline"),
-        number("tensor_rank", "rank among those that share tensors"),
-        number("expert_rank", "rank among those that share experts"),
-        number("context_rank", "rank among those that share a context"),
-        number("data_rank", "rank among replicas"),
-        text("launcher", "what started the job: `torchrun`, `srun` …"),
-        text("job_name", "the name that the user gave to the job"),
-        text("program", "executable and script: `python train.py`"),
-        text("command_line", "the command line, words separated by spaces"),
-        text(
-            "state",
-            "`running`, `exited`, `ended` (without exit handlers) or `unknown`",
-        ),
-        flag("finished", "the process has ended, so what it holds is leaked"),
-        text("devices", "numbers of its devices, separated by commas"),
-        number("started_unix_ns", "start of the recording, nanoseconds since 1970"),
-        POINT,
-        AT,
-        number("held_bytes", "bytes in use at this point, without pools"),
-        number("held_count", "number of blocks of these"),
-        number("pool_bytes", "bytes that caching allocators hold"),
-        number("pool_count", "number of blocks of these"),
-        number("peak_bytes", "bytes: the sum of the exact peaks of its devices"),
-        number("lost_allocations", "number of allocations that were not recorded"),
-        text("recording", "the input, as it was named"),
-        text("written_by", "the version of culeak that wrote the row"),
-    ],
-    order: &["job", "host", "rank", "process"],
-};
-
-pub static POINTS: Table = Table {
-    name: "points",
-    keep: Keep::EachPoint,
-    columns: &[
-        JOB,
-        HOST,
-        RANK,
-        PROCESS,
-        POINT,
-        AT,
-        number("at_ns", "nanoseconds since the recording began"),
-        number("held_bytes", "bytes in use, without pools"),
-        number("held_count", "number of blocks of these"),
-        number("pool_bytes", "bytes that caching allocators hold"),
-        number("pool_count", "number of blocks of these"),
-        number(
-            "object_count",
-            "number of objects without an address; NULL: not known at this point",
-        ),
-        text("mark", "the last mark that the program had set"),
-    ],
-    order: &["job", "process", "at_unix_ns", "point"],
-};
-
-pub static SITES: Table = Table {
-    name: "sites",
-    keep: Keep::EachPoint,
-    columns: &[
-        JOB,
-        HOST,
-        RANK,
-        PROCESS,
-        POINT,
-        AT,
-        SITE,
-        LOOSE,
-        flag("pool", "a caching allocator holds the memory"),
-        text(
-            "level",
-            "`held`, `cached` (which part is in use is not known) or `claim` (holds no memory)",
-        ),
-        KIND,
-        CATEGORY,
-        DEVICE,
-        number("bytes", "bytes"),
-        number("count", "number of blocks"),
-        LABEL,
-        FILE,
-        LINE,
-        MODULE,
-        LIBRARY,
-    ],
-    order: &["job", "site", "pool", "at_unix_ns", "rank", "process"],
-};
-
-pub static STACKS: Table = Table {
-    name: "stacks",
-    keep: Keep::Forever,
-    columns: &[
-        JOB,
-        text("stack", "fingerprint of the stack"),
-        SITE,
-        LOOSE,
-        LABEL,
-        FILE,
-        LINE,
-        MODULE,
-        LIBRARY,
-        text("allocator", "the owner of the caching allocator on the stack"),
-        flag("truncated", "the outermost frames are missing"),
-        text("frames", "the frames, outermost first, separated by `;`"),
-    ],
-    order: &["job", "stack"],
-};
-
-pub static BLOCKS: Table = Table {
-    name: "blocks",
-    keep: Keep::Latest,
-    columns: &[
-        JOB,
-        HOST,
-        RANK,
-        PROCESS,
-        number("address", "address, or handle"),
-        number("bytes", "bytes that the record holds"),
-        number("requested", "bytes that the call requested"),
-        KIND,
-        text(
-            "level",
-            "as in `sites`; also `behind`: other rows are blocks in this memory",
-        ),
-        text("api", "the function that the program called"),
-        text("domain", "the framework's allocator"),
-        CATEGORY,
-        DEVICE,
-        number(
-            "allocated_unix_ns",
-            "wall clock of the allocation, nanoseconds since 1970",
-        ),
-        SITE,
-        text("stack", "fingerprint of the stack, see `stacks`"),
-        number(
-            "sample_bytes",
-            "mean distance in bytes of sampled stacks by which it was chosen; NULL: each block has its stack",
-        ),
-    ],
-    order: &["job", "site", "rank", "process", "address"],
-};
-
-pub static OBJECTS: Table = Table {
-    name: "objects",
-    keep: Keep::EachPoint,
-    columns: &[
-        JOB,
-        HOST,
-        RANK,
-        PROCESS,
-        POINT,
-        AT,
-        KIND,
-        SITE,
-        LOOSE,
-        number("count", "number of objects"),
-        LABEL,
-        FILE,
-        LINE,
-        MODULE,
-        LIBRARY,
-    ],
-    order: &["job", "site", "kind", "at_unix_ns", "rank", "process"],
-};
-
-pub fn tables() -> [&'static Table; 6] {
-    [&PROCESSES, &POINTS, &SITES, &STACKS, &BLOCKS, &OBJECTS]
-}
-
-pub fn table(name: &str) -> Option<&'static Table> {
-    tables().into_iter().find(|table| table.name == name)
-}
-
-/// The tables as Markdown, for the documentation.
-pub fn markdown() -> String {
-    let mut out = format!("Version {VERSION}.\n");
-    for table in tables() {
-        out += &format!("\n### {}\n\n| column | type | meaning |\n|---|---|---|\n", table.name);
-        for column in table.columns {
-            out += &format!("| {} | {} | {} |\n", column.name, column.of.sql("TEXT"), column.meaning);
-        }
-    }
-    out
+/// The blocks of each process at its latest point.
+#[derive(ParquetRecordWriter)]
+pub struct Block<'a> {
+    /// the host that the process ran on
+    pub host: Option<&'a str>,
+    /// the rank in the job
+    pub rank: Option<i64>,
+    /// identifies the process, as in `processes`
+    pub process: &'a str,
+    /// address, or handle
+    pub address: i64,
+    /// bytes that the record holds
+    pub bytes: i64,
+    /// bytes that the call requested
+    pub requested: i64,
+    /// kind of memory or object, as for `--kind`
+    pub kind: &'a str,
+    /// as in `sites`; also `behind`: other rows are blocks in this memory
+    pub level: &'a str,
+    /// the function that the program called
+    pub api: &'a str,
+    /// the framework's allocator
+    pub domain: Option<&'a str>,
+    /// category, as in `report --by category`
+    pub category: &'a str,
+    /// CUDA's number of the device; NULL: host memory
+    pub device: Option<i64>,
+    /// wall clock of the allocation, nanoseconds since 1970
+    pub allocated_unix_ns: i64,
+    /// fingerprint of the call site, as in `report --json`
+    pub site: &'a str,
+    /// fingerprint of the stack, see `stacks`
+    pub stack: &'a str,
+    /// mean distance in bytes of sampled stacks by which it was chosen; NULL: each block has its stack
+    pub sample_bytes: Option<i64>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use parquet::basic::Type;
+    use parquet::record::RecordWriter;
+    use parquet::schema::types::TypePtr;
 
-    #[test]
-    fn rows_can_be_sorted_and_replaced() {
-        for table in tables() {
-            assert!(
-                table.order.iter().all(|name| table.column(name).is_some()),
-                "{}",
-                table.name
-            );
-            let keys: &[&str] = match table.keep {
-                Keep::Latest => &["process"],
-                Keep::EachPoint => &["process", "point", "at_unix_ns"],
-                Keep::Forever => &["stack"],
-            };
-            assert!(keys.iter().all(|name| table.column(name).is_some()), "{}", table.name);
+    use super::*;
+    use crate::VERSION;
+
+    /// The tables as Markdown: names and types from the schema, meanings from the comments above.
+    fn markdown() -> String {
+        let empty = |schema: Result<TypePtr, _>| schema.expect("a schema");
+        let tables = [
+            ("processes", empty((&[] as &[Process]).schema())),
+            ("points", empty((&[] as &[Instant]).schema())),
+            ("sites", empty((&[] as &[SiteRow]).schema())),
+            ("stacks", empty((&[] as &[StackRow]).schema())),
+            ("blocks", empty((&[] as &[Block]).schema())),
+        ];
+        let mut out = format!("Version {VERSION}.\n");
+        let parts = include_str!("schema.rs")
+            .split("#[derive(ParquetRecordWriter)]\n")
+            .skip(1);
+        for ((name, schema), part) in tables.iter().zip(parts) {
+            out += &format!("\n### {name}\n\n| column | type | meaning |\n|---|---|---|\n");
+            out +=
+                "| job | TEXT | the job: `--job`, else the id that the scheduler or launcher gave, else `unnamed` |\n";
+            let meanings = part.lines().filter_map(|line| line.strip_prefix("    /// "));
+            for (column, meaning) in schema.get_fields().iter().zip(meanings) {
+                let of = match column.get_physical_type() {
+                    Type::INT64 => "BIGINT",
+                    Type::BOOLEAN => "BOOLEAN",
+                    _ => "TEXT",
+                };
+                out += &format!("| {} | {of} | {meaning} |\n", column.name());
+            }
         }
+        out
     }
 
     /// `CULEAK_BLESS=1` rewrites the page.

@@ -1,49 +1,50 @@
-//! `culeak collect`: a running job as a dataset, one point in time after another.
+//! `culeak collect`: the facts of many processes as a dataset, once or at an interval.
+//!
+//! ```text
+//! places ─► one thread per core: read ─► names, known ones first ─► the dataset's files of the process
+//! ```
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
+use culeak::point::Point;
 
 use crate::errors::Failure;
-use crate::options::NameArgs;
+use crate::options::again::AgainArgs;
 use crate::options::categories::CategoryArgs;
-use crate::options::dataset::DatasetArgs;
-use crate::text;
+use crate::options::parse_point;
 
-/// Add the memory of a running job to a dataset at an interval, until the job ends
+/// Write what processes hold to a Parquet dataset, once or again and again until the job ends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The inputs are looked up again each time, so processes that start later are included. The command ends when all processes that it \
-has seen have ended, or at SIGINT or SIGTERM. Start it again to continue. docs/dataset.md describes the tables.
+With --every the inputs are looked up again each time, so processes that start later are included. The command ends when all \
+processes that it has seen have ended, or at SIGINT or SIGTERM. Start it again to continue. What a dataset has of the same process \
+and point is replaced. docs/dataset.md describes the tables.
+
+Exit code: 0; 2 if an input cannot be read or the dataset cannot be written.
 
 Examples:
+  culeak collect runs/ -o dataset --job train-7               then: cd dataset && duckdb -init duckdb.sql
   culeak collect runs/ -o dataset --job train-7 --every 10m")]
 #[cfg_attr(
     not(feature = "parquet"),
     allow(dead_code, reason = "such a build refuses the command")
 )]
 pub struct CollectArgs {
-    /// Process ids, recordings, folders, patterns
-    #[arg(value_name = "PID|RECORDING|FOLDER", required = true)]
-    pub inputs: Vec<OsString>,
+    #[command(flatten)]
+    pub again: AgainArgs,
     /// Folder of the dataset; created if it is missing
     #[arg(short, long, value_name = "DIR")]
     pub output: PathBuf,
-    /// Interval between points, e.g. 30s, 10m
-    #[arg(long, value_name = "TIME", default_value = "1m", value_parser = text::units::parse_duration)]
-    pub every: Duration,
-    /// Columns that folders are named after, some of job,host,rank [default: the dataset's own; job for a new dataset]
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    pub partition: Vec<String>,
-    #[command(flatten)]
-    pub dataset: DatasetArgs,
+    /// Write this point in time: end, exit, mark:NAME, or a time such as 12.5s [default: the one that report shows, and the peak]
+    #[arg(long, value_name = "POINT", value_parser = parse_point, conflicts_with = "every")]
+    pub at: Option<Point>,
+    /// Leave out the table of single blocks, by far the largest
+    #[arg(long)]
+    pub no_blocks: bool,
     #[command(flatten)]
     pub categories: CategoryArgs,
-    #[command(flatten)]
-    pub names: NameArgs,
 }
 
 /// # Errors
@@ -58,139 +59,230 @@ pub use with_parquet::execute;
 
 #[cfg(feature = "parquet")]
 mod with_parquet {
-    use std::collections::BTreeSet;
-    use std::sync::Mutex;
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, PoisonError};
     use std::time::Instant;
+    use std::{num::NonZero, thread};
 
-    use culeak_dataset::store::Store;
+    use culeak::analysis::categories::Categories;
+    use culeak::snapshot::ProcessState;
+    use culeak_dataset::About;
+    use culeak_dataset::store::{Problem, Store};
 
     use super::*;
-    use crate::commands::dataset::{self, Work};
     use crate::errors::USAGE;
+    use crate::escape::Escaped;
     use crate::load::many::Symbols;
     use crate::load::{self, Place};
-    use crate::options::dataset::partition;
+    use crate::progress::{self, Progress, Unit};
+    use crate::signals;
     use crate::text::units::plural;
-    use crate::{progress, signals};
 
-    const SHORTEST: Duration = Duration::from_millis(100);
+    /// What became of an input: whether its process has ended, or why it cannot be read.
+    type Outcome = Result<bool, Failure>;
 
-    /// # Errors
-    /// The dataset cannot be written, or an option is wrong.
-    pub fn execute(args: &CollectArgs) -> Result<ExitCode, Failure> {
-        if args.every < SHORTEST {
-            return Err(Failure::new(
-                "--every: the shortest interval is 100ms; name a longer one",
-            ));
-        }
-        let partition = match args.partition.is_empty() {
-            true => None,
-            false => Some(partition(&args.partition)?),
-        };
-        let work = Work {
-            args: &args.dataset,
-            names: &args.names,
-            categories: args.categories.read()?,
-            at: None,
-            collects: true,
-        };
-        let signals = signals::block().map_err(|error| {
-            Failure::new(format!(
-                "cannot wait for signals: {error}; export the recordings with `culeak export --partition`"
-            ))
-        })?;
-        let store = dataset::open(&args.output, partition.as_deref())?;
-        let mut rounds = Rounds::default();
-        let symbols = Mutex::default();
-        let began = Instant::now();
-        for nth in 1_u32.. {
-            if rounds.one(args, &work, &store, &symbols)? {
-                eprintln!("culeak: the job has ended; {}", rounds.summary());
-                break;
-            }
-            // A round may take longer than the interval: the next one is due then.
-            let next = (began + args.every.saturating_mul(nth)).max(Instant::now());
-            if let Some(signal) = signals::wait(&signals, next) {
-                eprintln!("culeak: {signal}: stopped; {}", rounds.summary());
-                break;
-            }
-        }
-        Ok(ExitCode::from(if rounds.failed.is_empty() { 0 } else { USAGE }))
+    struct Work<'a> {
+        args: &'a CollectArgs,
+        categories: Categories,
+        store: Store,
+        symbols: Mutex<Symbols>,
     }
 
-    /// What earlier rounds have seen.
+    /// # Errors
+    /// There is no input, or the dataset cannot be written.
+    pub fn execute(args: &CollectArgs) -> Result<ExitCode, Failure> {
+        if args.output.as_os_str() == "-" {
+            return Err(Failure::new("-: a dataset is a folder; name one with -o"));
+        }
+        if args.at == Some(Point::Peak) {
+            return Err(Failure::new(
+                "--at peak: a dataset has the peak of every process anyway; leave out --at",
+            ));
+        }
+        let work = Work {
+            args,
+            categories: args.categories.read()?,
+            store: Store::open(&args.output).map_err(|problem| unusable(&problem))?,
+            symbols: Mutex::default(),
+        };
+        match args.again.every {
+            None => {
+                let (places, mut failures) = places(args);
+                let outcomes = work.add(&places)?;
+                failures.extend(outcomes.into_values().filter_map(Result::err));
+                failures.iter().for_each(progress::fail);
+                Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
+            }
+            Some(every) => {
+                let signals = signals::block()
+                    .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; leave out --every")))?;
+                let mut rounds = Rounds::default();
+                let began = Instant::now();
+                for nth in 1_u32.. {
+                    if rounds.one(&work)? {
+                        eprintln!("culeak: the job has ended; {}", rounds.summary());
+                        break;
+                    }
+                    // A round may take longer than the interval: the next one is due then.
+                    let next = (began + every.saturating_mul(nth)).max(Instant::now());
+                    if let Some(signal) = signals::wait(&signals, next) {
+                        eprintln!("culeak: {signal}: stopped; {}", rounds.summary());
+                        break;
+                    }
+                }
+                Ok(ExitCode::from(if rounds.failed.is_empty() { 0 } else { USAGE }))
+            }
+        }
+    }
+
+    fn places(args: &CollectArgs) -> (Vec<Place>, Vec<Failure>) {
+        let found: Vec<_> = args.again.inputs.iter().map(load::places).collect();
+        let (places, failures): (Vec<_>, Vec<_>) =
+            found.into_iter().map(|found| (found.places, found.failures)).unzip();
+        (places.concat(), failures.into_iter().flatten().collect())
+    }
+
+    fn unusable(problem: &Problem) -> Failure {
+        Failure::new(format!(
+            "{}: the dataset cannot be used ({}); choose another folder with -o, or make room",
+            problem.path.display(),
+            problem.reason
+        ))
+    }
+
+    /// What earlier rounds have seen, by the names of inputs.
     #[derive(Default)]
     struct Rounds {
         number: u64,
         /// Those whose last state is in the dataset.
         ended: BTreeSet<String>,
-        /// Inputs of which a point was added.
         added: BTreeSet<String>,
-        /// Inputs that cannot be read, each reported once.
+        /// Those that cannot be read, each reported once.
         failed: BTreeSet<String>,
         is_waiting: bool,
     }
 
     impl Rounds {
         fn summary(&self) -> String {
-            format!(
-                "{}, {} that ended",
-                plural(self.number, "point in time", "points in time"),
-                plural(self.ended.len() as u64, "process", "processes")
-            )
+            let points = plural(self.number, "point in time", "points in time");
+            let ended = plural(self.ended.len() as u64, "process", "processes");
+            format!("{points}, {ended} that ended")
         }
 
         /// Adds a point of every process; whether all have ended.
-        fn one(
-            &mut self,
-            args: &CollectArgs,
-            work: &Work,
-            store: &Store,
-            symbols: &Mutex<Symbols>,
-        ) -> Result<bool, Failure> {
-            let mut places: Vec<Place> = Vec::new();
-            for argument in &args.inputs {
-                let found = load::places(argument);
-                places.extend(found.places);
-                // A folder has no recordings before the job begins.
-                if let (false, Some(failure)) = (self.is_waiting, found.failures.first()) {
-                    progress::note(format_args!("note: {failure}; looking again every interval"));
-                    self.is_waiting = true;
+        fn one(&mut self, work: &Work) -> Result<bool, Failure> {
+            let (mut places, failures) = places(work.args);
+            // A folder has no recordings before the job begins.
+            if let (false, Some(failure)) = (self.is_waiting, failures.first()) {
+                progress::note(format_args!("note: {failure}; looking again every interval"));
+                self.is_waiting = true;
+            }
+            let any = !places.is_empty();
+            places.retain(|place| !self.ended.contains(&place.to_string()));
+            if places.is_empty() {
+                return Ok(any);
+            }
+            let outcomes = work.add(&places)?;
+            self.number += u64::from(outcomes.values().any(Result::is_ok));
+            for (number, outcome) in outcomes {
+                let (place, source) = (&places[number], places[number].to_string());
+                match outcome {
+                    Ok(ended) => {
+                        self.failed.remove(&source);
+                        self.added.insert(source.clone());
+                        self.ended.extend(ended.then_some(source));
+                    }
+                    // A process id names nothing once its process has ended; its recording does.
+                    Err(_) if matches!(place, Place::Process(_)) && self.added.contains(&source) => {
+                        self.ended.insert(source);
+                    }
+                    Err(failure) => {
+                        if self.failed.insert(source) {
+                            progress::fail(&failure);
+                        }
+                    }
                 }
-            }
-            let is_new = |place: &Place| !self.ended.contains(&place.to_string());
-            let (fresh, known): (Vec<Place>, Vec<Place>) = places.into_iter().partition(is_new);
-            if fresh.is_empty() {
-                return Ok(!known.is_empty());
-            }
-            let outcome = work.add(store, symbols, &fresh)?;
-            self.number += u64::from(outcome.added > 0);
-            let failed: Vec<usize> = outcome.failures.iter().map(|(number, _)| *number).collect();
-            for (number, place) in fresh.iter().enumerate() {
-                if !failed.contains(&number) {
-                    self.failed.remove(&place.to_string());
-                    self.added.insert(place.to_string());
-                }
-            }
-            for (number, failure) in &outcome.failures {
-                let source = fresh[*number].to_string();
-                // A process id names nothing once its process has ended; its recording does.
-                if let (Place::Process(_), true) = (&fresh[*number], self.added.contains(&source)) {
-                    self.ended.insert(source);
-                } else if self.failed.insert(source) {
-                    progress::fail(failure);
-                }
-            }
-            for number in &outcome.ended {
-                let source = fresh[*number].to_string();
-                self.ended.insert(source);
             }
             // What cannot be read is not waited for.
-            let is_done = |place: &Place| {
-                let source = place.to_string();
-                self.ended.contains(&source) || self.failed.contains(&source)
-            };
-            Ok(!self.ended.is_empty() && fresh.iter().all(is_done))
+            let is_done = |source: &String| self.ended.contains(source) || self.failed.contains(source);
+            Ok(!self.ended.is_empty() && places.iter().map(Place::to_string).all(|source| is_done(&source)))
         }
+    }
+
+    impl Work<'_> {
+        /// Reads the places and adds them. The outcomes are by the number of the place.
+        fn add(&self, places: &[Place]) -> Result<BTreeMap<usize, Outcome>, Failure> {
+            let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
+            let next = AtomicUsize::new(0);
+            let shared = Mutex::new(Ok(BTreeMap::new()));
+            let read_some = || {
+                // Relaxed: the number alone is shared.
+                while let Some((number, place)) = numbered(places, next.fetch_add(1, Ordering::Relaxed)) {
+                    let read = self.one(place);
+                    let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Ok(outcomes) = &mut *shared else { return };
+                    match read {
+                        Ok(outcome) => drop(outcomes.insert(number, outcome)),
+                        Err(problem) => *shared = Err(unusable(&problem)),
+                    }
+                    progress.advance(1);
+                }
+            };
+            thread::scope(|scope| {
+                let threads = thread::available_parallelism().map_or(1, NonZero::get);
+                for _ in 1..threads.min(places.len()) {
+                    scope.spawn(read_some);
+                }
+                read_some();
+            });
+            shared.into_inner().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Adds a process. An error: the dataset cannot be written.
+        fn one(&self, place: &Place) -> Result<Outcome, Problem> {
+            let (mut item, names) = match place.load() {
+                Ok(item) => (item, &self.args.again.names),
+                Err(failure) => return Ok(Err(failure)),
+            };
+            let process = &item.snapshot.process;
+            let ended = matches!(process.state, ProcessState::Exited | ProcessState::Ended)
+                && item.snapshot.taken.automatic.is_none();
+            let source = item.source.clone();
+            let about = About {
+                job: self.args.again.job.as_deref(),
+                source: &source,
+                is_running: self.args.again.every.is_some() && !ended,
+                blocks: !self.args.no_blocks,
+                categories: &self.categories,
+                escape: |text| Escaped(text).to_string(),
+            };
+            if let Some(Point::Mark(_) | Point::Time(_)) = self.args.at {
+                return match load::at::show(&mut item, self.args.at.as_ref(), names) {
+                    Ok(()) => self.store.add(&item.snapshot, &about).map(|()| Ok(ended)),
+                    Err(failure) => Ok(Err(failure)),
+                };
+            }
+            self.symbols
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .name(&mut item, names);
+            let point = self.args.at.clone().unwrap_or_else(|| item.snapshot.usual_point());
+            let has_peak = item.snapshot.taken.point.is_none() && !item.snapshot.at_peaks.is_empty();
+            if self.args.at.is_none()
+                && has_peak
+                && let Ok(peak) = item.snapshot.clone().into_at(&Point::Peak)
+            {
+                self.store.add(&peak, &about)?;
+            }
+            match item.snapshot.into_at(&point) {
+                Ok(snapshot) => self.store.add(&snapshot, &about).map(|()| Ok(ended)),
+                Err(error) => Ok(Err(Failure::new(format!("{source}: {error}")))),
+            }
+        }
+    }
+
+    fn numbered(places: &[Place], nth: usize) -> Option<(usize, &Place)> {
+        Some((nth, places.get(nth)?))
     }
 }

@@ -27,7 +27,6 @@ use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::between::BetweenArgs;
 use crate::options::categories::CategoryArgs;
-use crate::options::dataset::DatasetArgs;
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_point};
 use crate::output::{self, Overwrite};
@@ -45,7 +44,6 @@ Examples:
   culeak export 4711 --format parquet -o gpu.parquet     then: duckdb, pandas, Polars
   culeak export 4711 --objects --format pprof -o objects.pb.gz
   culeak export rank-*.culeak --format perfetto -o job.pftrace
-  culeak export runs/ --format parquet --partition job,host --job train-7 -o dataset      then: culeak sql dataset
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
     /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list. Several inputs become one file,
@@ -55,7 +53,7 @@ pub struct ExportArgs {
     /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html]
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// Output file; -: standard output; with --partition, the folder of the dataset
+    /// Output file; -: standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Write the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
@@ -75,11 +73,6 @@ pub struct ExportArgs {
     /// Apply only the rules in the files of --suppressions
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
-    /// parquet: write a dataset of all inputs, with folders named after these columns, some of job,host,rank. What a dataset has
-    /// of the same processes is replaced
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["objects", "between", "kind", "suppressions", "full_stacks", "force"])]
-    pub partition: Vec<String>,
     /// folded: meaning of the number in each line
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
@@ -90,8 +83,6 @@ pub struct ExportArgs {
     /// any case: pprof -lines
     #[arg(long)]
     pub lines: bool,
-    #[command(flatten)]
-    pub dataset: DatasetArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]
@@ -155,9 +146,6 @@ const ENDINGS: [(&str, Format); 11] = [
 impl ExportArgs {
     /// The format that is named, else the one that the name of the output file ends in.
     fn format(&self) -> Result<Format, Failure> {
-        if self.format.is_none() && !self.partition.is_empty() {
-            return Ok(Format::Parquet);
-        }
         let name = self.output.to_string_lossy();
         let by_name = || ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
         self.format.or_else(|| Some(by_name()?.1)).ok_or_else(|| {
@@ -178,15 +166,6 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "parquet"))]
     if format == Format::Parquet {
         return Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")));
-    }
-    #[cfg(feature = "parquet")]
-    if !args.partition.is_empty() {
-        return export_dataset(args, format);
-    }
-    if args.dataset.job.is_some() || args.dataset.no_blocks {
-        return Err(Failure::new(
-            "--job and --no-blocks are for a dataset: add --format parquet --partition job",
-        ));
     }
     output::check(&args.output, args.overwrite)?;
     if args.at == Some(Point::Peak) && format.has_a_row_per_block() {
@@ -307,48 +286,6 @@ fn each_once(items: &[Loaded]) -> Result<(), Failure> {
         )));
     }
     Ok(())
-}
-
-/// Adds all inputs to a dataset.
-#[cfg(feature = "parquet")]
-fn export_dataset(args: &ExportArgs, format: Format) -> Result<ExitCode, Failure> {
-    use crate::commands::dataset::{self, Work};
-    use crate::options::dataset::partition;
-
-    if format != Format::Parquet {
-        return Err(Failure::new(
-            "--partition: only parquet can be partitioned; add --format parquet",
-        ));
-    }
-    if args.at == Some(Point::Peak) {
-        return Err(Failure::new(
-            "--at peak: a dataset has the peak of every process anyway; leave out --at",
-        ));
-    }
-    let partition = partition(&args.partition)?;
-    let work = Work {
-        args: &args.dataset,
-        names: &args.names,
-        categories: args.categories.read()?,
-        at: args.at.clone(),
-        collects: false,
-    };
-    let (mut places, mut failures) = (Vec::new(), Vec::new());
-    for argument in &args.inputs {
-        let found = load::places(argument);
-        places.extend(found.places);
-        failures.extend(found.failures);
-    }
-    if places.is_empty() {
-        return Err(failures
-            .pop()
-            .unwrap_or_else(|| Failure::new("no input; name recordings")));
-    }
-    let store = dataset::open(&args.output, Some(&partition))?;
-    let outcome = work.add(&store, &Default::default(), &places)?;
-    failures.extend(outcome.failures.into_iter().map(|(_, failure)| failure));
-    failures.iter().for_each(progress::fail);
-    Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
 }
 
 /// Puts the objects of an input in the place of its memory.

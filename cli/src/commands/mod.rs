@@ -6,8 +6,6 @@ pub mod categories;
 pub mod check;
 pub mod collect;
 pub mod completions;
-#[cfg(feature = "parquet")]
-pub mod dataset;
 pub mod demo;
 pub mod diff;
 pub mod doctor;
@@ -28,7 +26,6 @@ pub mod report;
 pub mod run;
 pub mod shim_path;
 pub mod snapshot;
-pub mod sql;
 pub mod stats;
 pub mod trend;
 pub mod watch;

@@ -1,46 +1,36 @@
 //! `culeak push`: profiles and metrics of processes, sent to servers that people already have.
 
-use std::ffi::OsString;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
 
 use crate::errors::Failure;
-use crate::options::NameArgs;
+use crate::options::again::AgainArgs;
 use crate::options::server::{Protocol, ServerArgs};
-use crate::text::units;
 
 /// Send profiles or metrics of processes to a server
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Secrets come from files or environment variables; no option takes one. docs/push.md describes what is sent.
+Credentials are headers from a file or an environment variable; no option takes a secret itself. docs/push.md describes what is sent.
 
 Examples:
   culeak push 4711 --to http://pyroscope:4040
-  culeak push runs/ --to https://pyroscope.example --user 1234 --password-file key
+  culeak push runs/ --to https://pyroscope.example --header-file headers
   culeak push runs/ --to http://victoriametrics:8428/opentelemetry --as otlp-metrics --every 1m
   culeak push runs/ --to https://collector:4318 --as otlp-profiles --ca-file ca.pem --label team=vision")]
 #[cfg_attr(not(feature = "push"), allow(dead_code))]
 pub struct PushArgs {
-    /// Process ids, recordings, snapshots, folders of these, patterns, or -
-    #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
-    pub inputs: Vec<OsString>,
+    #[command(flatten)]
+    pub again: AgainArgs,
     /// The server's URL, without user name and password; the path of the protocol is added to it
     #[arg(long, value_name = "URL")]
     pub to: String,
     /// What to send
     #[arg(long = "as", value_name = "PROTOCOL", default_value = "pyroscope")]
     pub protocol: Protocol,
-    /// Send again every T (30s, 1m) until interrupted, or until all named processes have ended
-    #[arg(long, value_name = "T", value_parser = units::parse_duration)]
-    pub every: Option<Duration>,
     /// Name of the service [default: OTEL_SERVICE_NAME, else the program's name]
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
-    /// Label job_id [default: the launcher's name for the run]
-    #[arg(long, value_name = "NAME")]
-    pub job: Option<String>,
     /// Another label; repeatable
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_label)]
     pub label: Vec<(String, String)>,
@@ -49,8 +39,6 @@ pub struct PushArgs {
     pub top: usize,
     #[command(flatten)]
     pub server: ServerArgs,
-    #[command(flatten)]
-    pub names: NameArgs,
 }
 
 /// `name=value` with a name that every server takes.

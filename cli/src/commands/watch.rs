@@ -18,6 +18,7 @@ use nix::libc::O_NOFOLLOW;
 use crate::errors::Failure;
 use crate::monitor::{self, PORT, Reading, SeriesArgs};
 use crate::options::NameArgs;
+use crate::options::again::parse_interval;
 use crate::output::Overwrite;
 use crate::text::units;
 
@@ -39,8 +40,11 @@ pub struct WatchArgs {
     pub folders: Vec<OsString>,
     #[command(flatten)]
     pub series: SeriesArgs,
+    /// The label job_id of all series
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
     /// Look for changes at this interval, from 100ms to 1d
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = monitor::parse_interval)]
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = parse_interval)]
     pub every: Duration,
     /// Leave out processes that ended longer ago
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::parse_duration)]
@@ -75,7 +79,7 @@ pub fn execute(args: &WatchArgs) -> Result<ExitCode, Failure> {
         series.listen = Some(([127, 0, 0, 1], PORT).into());
     }
     series.check(args.overwrite)?;
-    let mut settings = series.settings(Some(args.every));
+    let mut settings = series.settings(args.job.as_deref(), Some(args.every));
     settings.forget = Some(args.forget);
     settings.folders = match args.folders.as_slice() {
         [] => vec![default_folder()],

@@ -31,27 +31,12 @@ pub struct ServerArgs {
     /// Trust these certificates (PEM) instead of the system's
     #[arg(long, value_name = "FILE")]
     pub ca_file: Option<PathBuf>,
-    /// File that contains a bearer token
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["token_env", "user"])]
-    pub token_file: Option<PathBuf>,
-    /// Environment variable that contains a bearer token
-    #[arg(long, value_name = "VARIABLE", conflicts_with = "user")]
-    pub token_env: Option<String>,
-    /// User name for basic authentication
-    #[arg(long, value_name = "NAME")]
-    pub user: Option<String>,
-    /// File that contains the password of --user
-    #[arg(long, value_name = "FILE", requires = "user", conflicts_with = "password_env")]
-    pub password_file: Option<PathBuf>,
-    /// Environment variable that contains the password of --user
-    #[arg(long, value_name = "VARIABLE", requires = "user")]
-    pub password_env: Option<String>,
-    /// File of further headers, one `Name: value` each line
-    #[arg(long, value_name = "FILE")]
+    /// File of headers with credentials, one `Name: value` each line, as for curl -H @FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "header_env")]
     pub header_file: Option<PathBuf>,
-    /// Tenant: the header X-Scope-OrgID
-    #[arg(long, value_name = "ID")]
-    pub tenant: Option<String>,
+    /// Environment variable that contains such lines
+    #[arg(long, value_name = "VARIABLE")]
+    pub header_env: Option<String>,
     /// Send credentials unencrypted over http to other machines
     #[arg(long)]
     pub allow_plain_credentials: bool,

@@ -5,7 +5,7 @@
 
 use std::io::Read;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use prost::Message;
 use serde::Deserialize;
@@ -22,8 +22,6 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// The longest wait that a server may ask for.
 const LONGEST_ASKED: Duration = Duration::from_secs(3600);
-/// Attempts at a request at which the server fails: one that crashes it must not hold up the others.
-const MOST_FAILURES: u32 = 5;
 
 /// What became of a request. The sentences have no secrets.
 #[derive(Debug)]
@@ -42,8 +40,6 @@ pub enum Outcome {
 struct Again {
     why: String,
     asked: Option<Duration>,
-    /// The server failed at this request.
-    is_failure: bool,
 }
 
 impl Protocol {
@@ -159,14 +155,10 @@ impl Client {
             if again.asked.is_some() {
                 self.not_before = Some(Instant::now() + wait);
             }
-            let is_over = Instant::now() + wait > until;
-            match again.is_failure {
-                true if is_over || attempts >= MOST_FAILURES => {
-                    return Outcome::Refused(format!("{} ({attempts} attempts)", again.why));
-                }
-                false if is_over => return Outcome::Stopped(again.why),
-                _ => thread::sleep(wait),
+            if Instant::now() + wait > until {
+                return Outcome::Stopped(again.why);
             }
+            thread::sleep(wait);
         }
     }
 
@@ -217,7 +209,6 @@ impl Client {
         Err(Again {
             why: self.why(&words),
             asked: None,
-            is_failure: false,
         })
     }
 
@@ -249,21 +240,15 @@ impl Client {
             said if said.is_empty() => self.why(&status.to_string()),
             said => self.why(&format!("{status}: {said}")),
         };
-        let again = |why, is_failure: bool| {
-            let asked = header(RETRY_AFTER).and_then(|value| retry_after(value, SystemTime::now()));
-            Err(Again {
-                why,
-                asked: asked.filter(|_| !is_failure),
-                is_failure,
-            })
-        };
         match status.as_u16() {
-            408 | 429 | 502 | 503 | 504 => again(why, false),
+            408 | 429 | 502 | 503 | 504 => Err(Again {
+                why,
+                asked: header(RETRY_AFTER).and_then(retry_after),
+            }),
             401 | 403 | 404 | 405 | 407 => Ok(Outcome::Stopped(format!(
                 "{why}; check the URL, --as and the credentials"
             ))),
-            // OTLP forbids another attempt.
-            500.. if !self.protocol.is_otlp() => again(why, true),
+            // OTLP forbids another attempt after other failures.
             _ => Ok(Outcome::Refused(why)),
         }
     }
@@ -305,19 +290,12 @@ fn wait_after(attempts: u32) -> Duration {
     whole.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
-/// The value of a Retry-After header: seconds or a date. `None` if it is neither.
-fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+/// The seconds of a Retry-After header. `None` if it has something else.
+fn retry_after(value: &str) -> Option<Duration> {
     let value = value.trim();
     let is_number = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-    let asked = match is_number {
-        // More digits than a number holds are a long time, too.
-        true => Duration::from_secs(value.parse().unwrap_or(u64::MAX)),
-        false => httpdate::parse_http_date(value)
-            .ok()?
-            .duration_since(now)
-            .unwrap_or_default(),
-    };
-    Some(asked.min(LONGEST_ASKED))
+    // More digits than a number holds are a long time, too.
+    is_number.then(|| Duration::from_secs(value.parse().unwrap_or(u64::MAX)).min(LONGEST_ASKED))
 }
 
 /// The message in the body of an error: text, `google.rpc.Status`, or JSON. Whole, since a cut secret would not be recognized.
@@ -360,14 +338,11 @@ mod tests {
     }
 
     #[test]
-    fn servers_ask_in_seconds_or_by_date() {
-        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let seconds = |text| retry_after(text, now).map(|wait| wait.as_secs());
+    fn servers_ask_in_seconds() {
+        let seconds = |text| retry_after(text).map(|wait| wait.as_secs());
         assert_eq!(seconds(" 120 "), Some(120));
-        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10));
-        assert_eq!(seconds("Sun, 06 Nov 1994 08:49:27 GMT"), Some(0));
         assert_eq!(seconds("99999999999999999999999"), Some(3600));
-        for nonsense in ["soon", "-1", ""] {
+        for nonsense in ["soon", "-1", "", "Sun, 06 Nov 1994 08:49:47 GMT"] {
             assert_eq!(seconds(nonsense), None);
         }
     }

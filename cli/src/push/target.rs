@@ -1,21 +1,23 @@
 //! Where requests go: the URL, the certificates that are trusted, and credentials.
 //!
-//! Credentials come from files or from environment variables, and are read again for each round of sending, since they expire.
+//! Credentials are headers from a file or an environment variable, and are read again for each round of sending, since they expire.
 //! Nothing here prints them: the URL in messages has no query, and a URL with a user name is refused.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::{cmp, env};
 
-use data_encoding::BASE64;
 use ureq::http::{HeaderName, HeaderValue, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 use crate::options::server::ServerArgs;
+
+/// No secret.
+const TENANT: &str = "x-scope-orgid";
 
 /// A destination. Displays as its URL without the query.
 #[derive(Debug)]
@@ -46,9 +48,11 @@ impl Target {
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
         let authority = authority.ok_or_else(|| format!("it has no host; {EXPECTED}"))?;
         if authority.as_str().contains('@') {
-            return Err("it contains a user name or a password, which others could see in the list of processes; use --user with \
-                 --password-file or --password-env, or --token-file"
-                .to_owned());
+            return Err(
+                "it contains a user name or a password, which others could see in the list of processes; use \
+                 --header-file"
+                    .to_owned(),
+            );
         }
         let base = uri.path().trim_end_matches('/');
         let base = base.strip_suffix(path).unwrap_or(base);
@@ -80,52 +84,37 @@ impl fmt::Debug for Headers {
 }
 
 impl Headers {
-    /// Reads the credentials.
+    /// Reads the headers of `--header-file` or `--header-env`.
     ///
     /// # Errors
-    /// A file or variable is missing, empty, or not text that a header can have; or others on the network could read it.
+    /// The file or variable cannot be read, or has a line that is no header; or others on the network could read a secret.
     pub fn read(args: &ServerArgs, target: &Target) -> Result<Headers, String> {
         let mut headers = Headers::default();
-        let token = secret(&args.token_file, &args.token_env)?;
-        let password = secret(&args.password_file, &args.password_env)?;
-        let is_secret = token.is_some() || password.is_some() || args.header_file.is_some();
+        // One of the values may be a key.
+        let query = target.url.split_once('?').map_or("", |(_, query)| query);
+        let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
+        values.for_each(|value| headers.hides(value));
+        let (text, from) = match (&args.header_file, &args.header_env) {
+            (Some(path), _) => (small_text(path)?, path.display().to_string()),
+            (None, Some(name)) => {
+                let from = format!("the environment variable {name}");
+                let text = env::var(name).map_err(|error| format!("{from}: {error}; set it, or use --header-file"))?;
+                (text, from)
+            }
+            (None, None) => return Ok(headers),
+        };
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            let (name, value) = line.split_once(':').unwrap_or(("", line));
+            headers.add(name, value, &from)?;
+        }
+        if headers.list.is_empty() {
+            return Err(format!("{from} is empty; it must contain a header"));
+        }
+        let is_secret = headers.list.iter().any(|(name, _)| name != TENANT);
         if is_secret && !target.is_https && !target.is_local && !args.allow_plain_credentials {
             return Err(format!(
                 "{target}: credentials would be sent unencrypted; use an https URL, or add --allow-plain-credentials"
             ));
-        }
-        let query = target.url.split_once('?').map_or("", |(_, query)| query);
-        // One of the values may be a key.
-        let values = query.split('&').filter_map(|pair| Some(pair.split_once('=')?.1));
-        values.for_each(|value| headers.hides(value));
-        if let Some(tenant) = &args.tenant {
-            headers.add("x-scope-orgid", tenant, "--tenant")?;
-        }
-        if let Some((token, from)) = token {
-            headers.add("authorization", &format!("Bearer {token}"), &from)?;
-            headers.hides(&token);
-        }
-        match (&args.user, password) {
-            (Some(user), Some((password, from))) => {
-                let pair = BASE64.encode(format!("{user}:{password}").as_bytes());
-                headers.add("authorization", &format!("Basic {pair}"), &from)?;
-                headers.hides(&password);
-                headers.hides(&pair);
-            }
-            (Some(_), None) => {
-                return Err("--user: there is no password; add --password-file or --password-env".to_owned());
-            }
-            (None, _) => {}
-        }
-        if let Some(path) = &args.header_file {
-            let from = path.display().to_string();
-            let text = small_text(path)?;
-            for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-                let (name, value) = line.split_once(':').unwrap_or(("", line));
-                headers.add(name.trim(), value.trim(), &from)?;
-                headers.hides(value.trim());
-                value.split_whitespace().for_each(|word| headers.hides(word));
-            }
         }
         Ok(headers)
     }
@@ -155,35 +144,22 @@ impl Headers {
             "host",
             "connection",
         ];
-        let name: HeaderName = name
-            .parse()
+        let text = value.trim();
+        let name: HeaderName = (name.trim().parse())
             .map_err(|_| format!("{from}: one of its lines does not begin with a header's name and a colon"))?;
         if OF_CULEAK.contains(&name.as_str()) {
             return Err(format!("{from}: the header {name} is set by culeak; leave it out"));
         }
-        let mut value: HeaderValue = value
+        let mut value: HeaderValue = text
             .parse()
             .map_err(|_| format!("{from}: the value for the header {name} has characters that headers cannot have"))?;
         value.set_sensitive(true);
+        if name != TENANT {
+            self.hides(text);
+            text.split_whitespace().for_each(|word| self.hides(word));
+        }
         self.list.push((name, value));
         Ok(())
-    }
-}
-
-/// A secret, and where it is from.
-fn secret(file: &Option<PathBuf>, variable: &Option<String>) -> Result<Option<(String, String)>, String> {
-    let (text, from) = match (file, variable) {
-        (Some(path), _) => (small_text(path)?, path.display().to_string()),
-        (None, Some(name)) => {
-            let from = format!("the environment variable {name}");
-            let text = env::var(name).map_err(|error| format!("{from}: {error}; set it, or name a file"))?;
-            (text, from)
-        }
-        (None, None) => return Ok(None),
-    };
-    match text.trim() {
-        "" => Err(format!("{from} is empty; it must contain the secret")),
-        text => Ok(Some((text.to_owned(), from))),
     }
 }
 

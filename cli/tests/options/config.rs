@@ -317,9 +317,6 @@ fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names
     ] {
         assert_eq!(code(folder.path(), words), 0, "{words:?}");
     }
-    // A build without Parquet refuses it for another reason.
-    let sql = stderr(folder.path(), &["sql", "--list"]);
-    assert!(!sql.contains("chekc"), "{sql}");
     let doctor = stdout(folder.path(), &["doctor"]);
     assert!(doctor.contains("culeak.toml:1:2: unknown field `chekc`"), "{doctor}");
     fs::write(folder.path().join("culeak.toml"), "").expect("written");

@@ -19,31 +19,12 @@ fn output(words: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn every_build_prints_the_sql() {
-    let (code, list, _) = output(&["sql", "--list"]);
-    assert_eq!(code, 0);
-    assert!(list.lines().any(|line| line.starts_with("memory ")), "{list}");
-    assert!(
-        output(&["sql"])
-            .1
-            .contains("CREATE OR REPLACE TEMPORARY VIEW memory AS")
-    );
-    let (code, session, _) = output(&["sql", "s3://bucket/dataset"]);
-    assert_eq!(code, 0);
-    assert!(
-        session.contains("read_parquet('s3://bucket/dataset/sites/*/*.parquet'"),
-        "{session}"
-    );
-}
-
-#[test]
 #[cfg(not(feature = "parquet"))]
 fn commands_for_parquet_name_the_line_that_installs_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("dataset").display().to_string();
     for words in [
         ["collect", ".", "-o", &to].as_slice(),
-        &["export", ".", "--partition", "job", "-o", &to],
         &["export", ".", "--format", "parquet", "-o", &to],
     ] {
         let (code, _, message) = output(words);

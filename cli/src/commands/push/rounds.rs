@@ -5,7 +5,7 @@ use std::env;
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use culeak::analysis::words;
 use culeak::snapshot::ProcessState;
@@ -18,8 +18,6 @@ use crate::progress;
 use crate::push::client::{Client, Outcome};
 use crate::push::{Labels, Pusher};
 
-/// The shortest time between the starts of two rounds.
-const SHORTEST: Duration = Duration::from_millis(100);
 /// Sentences about requests that are printed for a round.
 const MOST_SENTENCES: usize = 10;
 
@@ -30,10 +28,8 @@ struct Seen {
 }
 
 pub fn execute(args: &PushArgs) -> Result<ExitCode, Failure> {
-    if args.every.is_some_and(|every| every < SHORTEST) {
-        return Err(Failure::new("--every: the shortest time is 100ms"));
-    }
-    if args.every.is_some() && args.inputs.iter().any(|input| input == "-") {
+    let again = &args.again;
+    if again.every.is_some() && again.inputs.iter().any(|input| input == "-") {
         return Err(Failure::new(
             "-: standard input can be read only once; with --every name files or folders",
         ));
@@ -43,7 +39,7 @@ pub fn execute(args: &PushArgs) -> Result<ExitCode, Failure> {
         protocol: args.protocol,
         labels: Labels {
             service: args.service.clone().or(named),
-            job: args.job.clone(),
+            job: again.job.clone(),
             own: args.label.clone(),
         },
         top: args.top,
@@ -53,7 +49,7 @@ pub fn execute(args: &PushArgs) -> Result<ExitCode, Failure> {
     let mut seen = HashMap::new();
     let mut said = Vec::new();
     loop {
-        pusher.client.deadline = args.every.map(|every| Instant::now() + every);
+        pusher.client.deadline = again.every.map(|every| Instant::now() + every);
         let round = Round::run(args, &mut pusher, &mut seen);
         if round.problems != said {
             round
@@ -66,7 +62,7 @@ pub fn execute(args: &PushArgs) -> Result<ExitCode, Failure> {
             said.clone_from(&round.problems);
         }
         let may_grow = |input: &Path| input.is_dir() || input.to_string_lossy().contains(['*', '?', '[']);
-        let is_open = args.inputs.iter().any(|input| may_grow(Path::new(input)));
+        let is_open = again.inputs.iter().any(|input| may_grow(Path::new(input)));
         let is_done = !is_open && round.unsent == 0 && seen.values().all(|seen| seen.ended);
         match pusher.client.deadline {
             Some(next) if !is_done => thread::sleep(next.saturating_duration_since(Instant::now())),
@@ -89,7 +85,7 @@ struct Round {
 impl Round {
     fn run(args: &PushArgs, pusher: &mut Pusher, seen: &mut HashMap<String, Seen>) -> Round {
         let mut round = Round::default();
-        let found: Vec<_> = args.inputs.iter().map(load::places).collect();
+        let found: Vec<_> = args.again.inputs.iter().map(load::places).collect();
         let failures = found.iter().flat_map(|found| &found.failures);
         round
             .problems
@@ -175,7 +171,7 @@ fn send(
     before: Option<&Seen>,
 ) -> Result<Option<(Outcome, Seen)>, Failure> {
     let mut item = place.load_without_peaks()?;
-    at::show(&mut item, None, &args.names)?;
+    at::show(&mut item, None, &args.again.names)?;
     let now = Seen {
         at_unix_ns: item.snapshot.taken.at_unix_ns,
         ended: matches!(item.snapshot.process.state, ProcessState::Exited | ProcessState::Ended),
