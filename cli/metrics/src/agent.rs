@@ -24,9 +24,9 @@ use culeak::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 
 use crate::choice::Choice;
 use crate::families::Name;
-use crate::find::Finder;
+use crate::find::Recordings;
 use crate::keep::{Keeper, process_name};
-use crate::page::{Others, Page, ProcessSamples, Sample, Value};
+use crate::page::{Page, ProcessSamples, Sample, Value};
 use crate::process::{Growth, Shown, growth_samples, samples};
 
 /// What the agent cannot do itself.
@@ -109,14 +109,12 @@ const PAST_MAX: usize = 60;
 pub struct Agent {
     settings: Settings,
     keeper: Option<Keeper>,
-    finder: Finder,
     targets: BTreeMap<PathBuf, Target>,
     /// The driver's figures by UUID.
     gpus: BTreeMap<String, (u64, u64)>,
     no_driver_until: Option<Instant>,
     /// When each failure occurred last.
     known_failures: BTreeMap<String, Instant>,
-    others: Others,
     is_first: bool,
 }
 
@@ -187,12 +185,10 @@ impl Agent {
         Agent {
             settings,
             keeper,
-            finder: Finder::default(),
             targets: BTreeMap::new(),
             gpus: BTreeMap::new(),
             no_driver_until: None,
             known_failures: BTreeMap::new(),
-            others: Others::default(),
             is_first: true,
         }
     }
@@ -201,11 +197,11 @@ impl Agent {
     pub fn pass(&mut self, inputs: &mut dyn Inputs, now_unix_ns: u64) -> Update {
         let began = Instant::now();
         let mut failures = Vec::new();
-        let found = self.finder.find(&self.settings.folders);
+        let found = Recordings::below(&self.settings.folders);
         for (folder, reason) in &found.failures {
             failures.push(format!("{}: cannot be searched: {reason}", folder.display()));
         }
-        let mut paths = found.recordings;
+        let mut paths = found.paths;
         paths.extend(self.settings.files.iter().cloned());
         self.targets.retain(|path, _| paths.contains(path));
         for path in paths {
@@ -413,13 +409,12 @@ impl Agent {
     fn page(&mut self, now_unix_ns: u64, began: Instant) -> Page {
         let mut page = Page::default();
         let all = self.targets.values().filter_map(|target| target.samples.as_ref());
-        let exported = page.add_processes(all, self.settings.processes, &mut self.others);
+        let exported = page.add_processes(all, self.settings.processes);
         let count = |wanted: fn(&Target) -> bool| self.targets.values().filter(|target| wanted(target)).count();
         let states = [
             ("exported", exported.exported),
-            ("summed", exported.summed),
             ("duplicate", exported.duplicates),
-            ("left_out", count(|target| target.forgotten)),
+            ("left_out", exported.left_out + count(|target| target.forgotten)),
             ("unreadable", count(|target| target.failure.is_some())),
         ];
         for (state, number) in states {

@@ -20,8 +20,6 @@ pub struct Family {
     /// Whether samples have the labels of a process ([`PROCESS_LABELS`]) before their own.
     pub of_process: bool,
     pub labels: &'static [&'static str],
-    /// Whether values of several processes may be added.
-    pub adds: bool,
     /// A sentence without its full stop.
     pub help: &'static str,
 }
@@ -50,7 +48,7 @@ impl Family {
 }
 
 macro_rules! families {
-    ($( $name:ident: $kind:ident $stem:literal [$($unit:literal)?] $of:ident $adds:ident ($($label:literal)*) $help:literal; )*) => {
+    ($( $name:ident: $kind:ident $stem:literal [$($unit:literal)?] $of:ident ($($label:literal)*) $help:literal; )*) => {
         /// The number of a metric in [`FAMILIES`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Name { $( $name, )* }
@@ -61,7 +59,6 @@ macro_rules! families {
             kind: Type::$kind,
             of_process: families!(@of $of),
             labels: &[$($label),*],
-            adds: families!(@adds $adds),
             help: $help,
         }, )* ];
     };
@@ -69,8 +66,6 @@ macro_rules! families {
     (@unit $unit:literal) => { Some($unit) };
     (@of process) => { true };
     (@of node) => { false };
-    (@adds adds) => { true };
-    (@adds apart) => { false };
 }
 
 impl Name {
@@ -80,41 +75,41 @@ impl Name {
 }
 
 families! {
-    ProcessInfo: Gauge "culeak_process_info" [] process apart ("program" "state") "The recorded process; always 1";
-    ProcessUp: Gauge "culeak_process_running" [] process adds () "1 while the process runs, 0 after its end; of pid other, how many run";
-    ProcessStart: Gauge "culeak_process_start_time" ["seconds"] process apart () "When the recording began, since 1970";
-    DeviceInfo: Gauge "culeak_device_info" [] process apart ("device" "uuid" "name") "A device of the process, by CUDA's ordinal there; always 1";
-    Held: Gauge "culeak_held" ["bytes"] process adds ("place") "Memory in use, each byte once; place blocks: blocks of frameworks, without their caches";
-    HeldCount: Gauge "culeak_held_allocations" [] process adds ("place") "Allocations in use";
-    Cached: Gauge "culeak_cached" ["bytes"] process adds () "Memory that caching allocators hold from the driver";
-    Leaked: Gauge "culeak_leaked" ["bytes"] process adds () "Memory in use when the process ended; 0 while it runs";
-    Allocated: Gauge "culeak_device_allocated" ["bytes"] process apart ("device") "Memory on a device that the driver has given to the process, caches included";
-    Peak: Gauge "culeak_device_peak" ["bytes"] process apart ("device") "The highest value of culeak_device_allocated_bytes";
-    Owned: Gauge "culeak_owned" ["bytes"] process apart ("device" "what" "owner") "Memory of the process on a device, by line of the ledger in the report";
-    Unexplained: Gauge "culeak_unexplained" ["bytes"] process apart ("device") "What the driver reports as used on the device minus all lines of the ledger";
-    Objects: Gauge "culeak_objects" [] process adds ("kind") "Objects without an address that exist: streams, events, modules, graphs and others";
-    Allocations: Counter "culeak_allocations" [] process adds () "Allocations since the recording began";
-    Frees: Counter "culeak_frees" [] process adds () "Frees of these allocations";
-    Failed: Counter "culeak_failed_requests" [] process adds () "Allocation requests that CUDA refused";
-    Losses: Counter "culeak_losses" [] process adds ("loss") "Losses of the recording, by their names in the report's JSON";
-    RecorderTime: Counter "culeak_recorder" ["seconds"] process adds () "Time spent in the recorder, estimated from sampled calls";
-    SiteHeld: Gauge "culeak_call_site_held" ["bytes"] process apart ("site") "Memory in use of the call sites with the most of it; other: all further call sites";
-    SiteCount: Gauge "culeak_call_site_held_allocations" [] process apart ("site") "Allocations in use of these call sites";
-    SiteGrowth: Gauge "culeak_call_site_growth" ["bytes_per_second"] process apart ("site") "Growth of each call site that grows by the judgement of culeak trend; only while the process runs";
-    Growth: Gauge "culeak_growth" ["bytes_per_second"] process apart ("device") "Growth of all these call sites on a device; 0 if none grows; only while the process runs";
-    UntilFull: Gauge "culeak_time_until_full" ["seconds"] process apart ("device") "Free memory of the device divided by culeak_growth_bytes_per_second; absent if nothing grows or the driver was not asked";
-    GrowingSites: Gauge "culeak_growing_call_sites" [] process adds () "Call sites that grow by the judgement of culeak trend; only while the process runs";
-    GrowthPoints: Gauge "culeak_growth_points" [] process apart () "Points in time that the judgement of growth is based on; fewer than 8 are not judged";
-    GpuUsed: Gauge "culeak_gpu_used" ["bytes"] node apart ("host" "uuid") "Memory of a device in use by all processes, as the driver reported it last";
-    GpuTotal: Gauge "culeak_gpu_memory" ["bytes"] node apart ("host" "uuid") "Memory of the device";
-    Recordings: Gauge "culeak_recordings" [] node apart ("state") "Recordings that are exported, summed (as pid other), duplicate, left_out (ended) or unreadable (their last figures stay)";
-    LeftOut: Gauge "culeak_series_left_out" [] node apart () "Series that were left out because a process has too many";
-    Updated: Gauge "culeak_last_update_timestamp" ["seconds"] node apart () "When these figures were last brought up to date";
-    UpdateTime: Gauge "culeak_last_update_duration" ["seconds"] node apart () "Duration of this update";
-    Kept: Gauge "culeak_kept_snapshots" [] node apart () "Snapshots that culeak watch keeps";
-    KeptBytes: Gauge "culeak_kept_snapshots_size" ["bytes"] node apart () "Size of these snapshots on disk";
-    KeepFailures: Counter "culeak_keep_failures" [] node apart () "Snapshots that could not be written or removed";
-    BuildInfo: Gauge "culeak_build_info" [] node apart ("version") "The culeak that exports this; always 1";
+    ProcessInfo: Gauge "culeak_process_info" [] process ("program" "state") "The recorded process; always 1";
+    ProcessUp: Gauge "culeak_process_running" [] process () "1 while the process runs, 0 after its end";
+    ProcessStart: Gauge "culeak_process_start_time" ["seconds"] process () "When the recording began, since 1970";
+    DeviceInfo: Gauge "culeak_device_info" [] process ("device" "uuid" "name") "A device of the process, by CUDA's ordinal there; always 1";
+    Held: Gauge "culeak_held" ["bytes"] process ("place") "Memory in use, each byte once; place blocks: blocks of frameworks, without their caches";
+    HeldCount: Gauge "culeak_held_allocations" [] process ("place") "Allocations in use";
+    Cached: Gauge "culeak_cached" ["bytes"] process () "Memory that caching allocators hold from the driver";
+    Leaked: Gauge "culeak_leaked" ["bytes"] process () "Memory in use when the process ended; 0 while it runs";
+    Allocated: Gauge "culeak_device_allocated" ["bytes"] process ("device") "Memory on a device that the driver has given to the process, caches included";
+    Peak: Gauge "culeak_device_peak" ["bytes"] process ("device") "The highest value of culeak_device_allocated_bytes";
+    Owned: Gauge "culeak_owned" ["bytes"] process ("device" "what" "owner") "Memory of the process on a device, by line of the ledger in the report";
+    Unexplained: Gauge "culeak_unexplained" ["bytes"] process ("device") "What the driver reports as used on the device minus all lines of the ledger";
+    Objects: Gauge "culeak_objects" [] process ("kind") "Objects without an address that exist: streams, events, modules, graphs and others";
+    Allocations: Counter "culeak_allocations" [] process () "Allocations since the recording began";
+    Frees: Counter "culeak_frees" [] process () "Frees of these allocations";
+    Failed: Counter "culeak_failed_requests" [] process () "Allocation requests that CUDA refused";
+    Losses: Counter "culeak_losses" [] process ("loss") "Losses of the recording, by their names in the report's JSON";
+    RecorderTime: Counter "culeak_recorder" ["seconds"] process () "Time spent in the recorder, estimated from sampled calls";
+    SiteHeld: Gauge "culeak_call_site_held" ["bytes"] process ("site") "Memory in use of the call sites with the most of it; other: all further call sites";
+    SiteCount: Gauge "culeak_call_site_held_allocations" [] process ("site") "Allocations in use of these call sites";
+    SiteGrowth: Gauge "culeak_call_site_growth" ["bytes_per_second"] process ("site") "Growth of each call site that grows by the judgement of culeak trend; only while the process runs";
+    Growth: Gauge "culeak_growth" ["bytes_per_second"] process ("device") "Growth of all these call sites on a device; 0 if none grows; only while the process runs";
+    UntilFull: Gauge "culeak_time_until_full" ["seconds"] process ("device") "Free memory of the device divided by culeak_growth_bytes_per_second; absent if nothing grows or the driver was not asked";
+    GrowingSites: Gauge "culeak_growing_call_sites" [] process () "Call sites that grow by the judgement of culeak trend; only while the process runs";
+    GrowthPoints: Gauge "culeak_growth_points" [] process () "Points in time that the judgement of growth is based on; fewer than 8 are not judged";
+    GpuUsed: Gauge "culeak_gpu_used" ["bytes"] node ("host" "uuid") "Memory of a device in use by all processes, as the driver reported it last";
+    GpuTotal: Gauge "culeak_gpu_memory" ["bytes"] node ("host" "uuid") "Memory of the device";
+    Recordings: Gauge "culeak_recordings" [] node ("state") "Recordings that are exported, duplicate, left_out (ended, or too many) or unreadable (their last figures stay)";
+    LeftOut: Gauge "culeak_series_left_out" [] node () "Series that were left out because a process has too many";
+    Updated: Gauge "culeak_last_update_timestamp" ["seconds"] node () "When these figures were last brought up to date";
+    UpdateTime: Gauge "culeak_last_update_duration" ["seconds"] node () "Duration of this update";
+    Kept: Gauge "culeak_kept_snapshots" [] node () "Snapshots that culeak watch keeps";
+    KeptBytes: Gauge "culeak_kept_snapshots_size" ["bytes"] node () "Size of these snapshots on disk";
+    KeepFailures: Counter "culeak_keep_failures" [] node () "Snapshots that could not be written or removed";
+    BuildInfo: Gauge "culeak_build_info" [] node ("version") "The culeak that exports this; always 1";
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! recordings ─► agent ──────────► process ───────────► page ────────────► text ──► server, textfile
-//!               which to read     samples of one       all processes,     OpenMetrics and
-//!               again, growth     process              bounded            Prometheus' own format
+//!               which to read     samples of one       all processes,     Prometheus' format
+//!               again, growth     process              bounded
 //! ```
 //!
 //! | module | contents |
@@ -13,7 +13,7 @@
 //! | [`choice`] | the call sites that have series of their own |
 //! | [`process`] | the samples of one process, from its report and its growth |
 //! | [`page`] | the samples of all processes, and their sum beyond a limit |
-//! | [`text`] | a page in the two text formats |
+//! | [`text`] | a page as text |
 //! | [`find`] | recordings in folders |
 //! | [`agent`] | what is read again, and when |
 //! | [`keep`] | snapshots on disk, by number, size and age |

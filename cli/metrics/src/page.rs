@@ -1,15 +1,11 @@
 //! The samples of all processes: each series once, and no more of them than Prometheus should get from one target.
 //!
 //! Of two recordings of one process identity (a copy, or a process id that was used again) the later one counts. Beyond the most
-//! processes, those that ended and those that started last are added up as one, whose pid is `other`: figures that can be added
-//! stay complete. Which processes these are changes, so a counter of theirs adds up what each has counted while it was among them.
+//! processes, those that ended and those that started last are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use foldhash::HashMap;
-
 use crate::families::{FAMILIES, Name, PROCESS_LABELS, Type};
-use crate::label::OTHER;
 
 /// The most series of one process.
 pub const SERIES_MAX: usize = 1000;
@@ -73,34 +69,6 @@ impl ProcessSamples {
     }
 }
 
-/// What the processes that are added up have counted, over all pages.
-#[derive(Debug, Clone, Default)]
-pub struct Others {
-    /// The counters of each process on the last page.
-    last: HashMap<(Identity, u64), Vec<f64>>,
-    sums: BTreeMap<(Name, Vec<Box<str>>), f64>,
-}
-
-impl Others {
-    /// Adds what a process has counted since the last page, if it is one of those that are added up. Returns its counters.
-    fn add(&mut self, process: &ProcessSamples, other: Option<&Identity>) -> Vec<f64> {
-        let counters = process.all().filter(|sample| sample.of.family().kind == Type::Counter);
-        let counters: Vec<&Sample> = counters.collect();
-        let key = (process.identity.clone(), process.started_unix_ns);
-        let before = self.last.get(&key);
-        for (nth, sample) in counters.iter().enumerate() {
-            let Some(other) = other.filter(|_| sample.of.family().adds) else {
-                continue;
-            };
-            let before = before.and_then(|values| values.get(nth)).copied().unwrap_or(0.0);
-            let labels = other.0.iter().chain(&sample.labels).map(|label| label.as_str().into());
-            let sum = self.sums.entry((sample.of, labels.collect())).or_insert(0.0);
-            *sum += (sample.value.0 - before).max(0.0);
-        }
-        counters.iter().map(|sample| sample.value.0).collect()
-    }
-}
-
 /// All series, by family.
 #[derive(Debug, Clone)]
 pub struct Page {
@@ -119,7 +87,7 @@ impl Default for Page {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exported {
     pub exported: usize,
-    pub summed: usize,
+    pub left_out: usize,
     pub duplicates: usize,
     /// Series beyond [`SERIES_MAX`].
     pub series_left_out: usize,
@@ -129,22 +97,16 @@ impl Page {
     /// Adds a sample of the node.
     pub fn add(&mut self, sample: Sample) {
         let labels = sample.labels.iter().map(|label| label.as_str().into());
-        self.put(sample.of, labels.collect(), sample.value, false);
+        self.put(sample.of, labels.collect(), sample.value);
     }
 
-    fn put(&mut self, of: Name, labels: Vec<Box<str>>, value: Value, add: bool) {
+    fn put(&mut self, of: Name, labels: Vec<Box<str>>, value: Value) {
         debug_assert_eq!(labels.len(), of.family().all_labels().len(), "{of:?}");
-        let series = self.families[of as usize].entry(labels).or_insert(0.0);
-        *series = if add { *series + value.0 } else { value.0 };
+        self.families[of as usize].insert(labels, value.0);
     }
 
-    /// Adds processes, at most `most` of them each by itself. `others` is that of the page before.
-    pub fn add_processes<'a>(
-        &mut self,
-        all: impl IntoIterator<Item = &'a ProcessSamples>,
-        most: usize,
-        others: &mut Others,
-    ) -> Exported {
+    /// Adds processes, at most `most` of them.
+    pub fn add_processes<'a>(&mut self, all: impl IntoIterator<Item = &'a ProcessSamples>, most: usize) -> Exported {
         let mut exported = Exported::default();
         let mut order: Vec<&ProcessSamples> = all.into_iter().collect();
         order.sort_by_key(|process| (std::cmp::Reverse(process.started_unix_ns), !process.running));
@@ -156,35 +118,20 @@ impl Page {
         });
         // The oldest first: a process that starts later changes no series of the others.
         order.sort_by_key(|process| (!process.running, process.started_unix_ns, &process.identity));
-        let mut last: HashMap<(Identity, u64), Vec<f64>> = HashMap::default();
-        for (nth, process) in order.into_iter().enumerate() {
-            let other = (nth >= most)
-                .then(|| Identity([process.identity.0[0].clone(), OTHER.into(), OTHER.into(), OTHER.into()]));
-            let counters = others.add(process, other.as_ref());
-            last.insert((process.identity.clone(), process.started_unix_ns), counters);
-            let Some(other) = other else {
-                exported.exported += 1;
-                exported.series_left_out += process.all().count().saturating_sub(SERIES_MAX);
-                let shown = process.all().take(SERIES_MAX);
-                shown.for_each(|sample| self.add_of(&process.identity, sample, false));
-                continue;
-            };
-            exported.summed += 1;
-            let is_added = |sample: &&Sample| sample.of.family().adds && sample.of.family().kind == Type::Gauge;
-            let added = process.all().filter(is_added);
-            added.for_each(|sample| self.add_of(&other, sample, true));
-        }
-        others.last = last;
-        for ((of, labels), sum) in &others.sums {
-            self.put(*of, labels.clone(), Value(*sum), false);
+        exported.left_out = order.len().saturating_sub(most);
+        exported.exported = order.len() - exported.left_out;
+        for process in order.into_iter().take(most) {
+            exported.series_left_out += process.all().count().saturating_sub(SERIES_MAX);
+            process.all().take(SERIES_MAX).for_each(|sample| {
+                let labels = process.identity.0.iter().chain(&sample.labels);
+                self.put(
+                    sample.of,
+                    labels.map(|label| label.as_str().into()).collect(),
+                    sample.value,
+                );
+            });
         }
         exported
-    }
-
-    fn add_of(&mut self, identity: &Identity, sample: &Sample, add: bool) {
-        let labels = identity.0.iter().chain(&sample.labels);
-        let labels = labels.map(|label| label.as_str().into()).collect();
-        self.put(sample.of, labels, sample.value, add);
     }
 
     /// The number of series.
@@ -219,14 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn processes_beyond_the_limit_are_one_sum() {
+    fn processes_beyond_the_limit_are_left_out_those_that_ended_first() {
         let processes: Vec<_> = (1..=5).map(|pid| process(pid, pid != 1, 10.0)).collect();
         let mut page = Page::default();
-        let exported = page.add_processes(&processes, 2, &mut Others::default());
-        assert_eq!((exported.exported, exported.summed), (2, 3));
-        let expected = [("2", 10.0), ("3", 10.0), ("other", 30.0)];
+        let exported = page.add_processes(&processes, 2);
+        assert_eq!((exported.exported, exported.left_out), (2, 3));
+        let expected = [("2", 10.0), ("3", 10.0)];
         assert_eq!(held(&page), expected.map(|(pid, bytes)| (pid.to_owned(), bytes)));
-        assert_eq!(page.families[Name::ProcessStart as usize].len(), 2);
     }
 
     #[test]
@@ -234,7 +180,7 @@ mod tests {
         let mut later = process(7, true, 2.0);
         later.started_unix_ns = 8;
         let mut page = Page::default();
-        let exported = page.add_processes([&process(7, true, 1.0), &later], 10, &mut Others::default());
+        let exported = page.add_processes([&process(7, true, 1.0), &later], 10);
         assert_eq!((exported.exported, exported.duplicates), (1, 1));
         assert_eq!(held(&page), [("7".to_owned(), 2.0)]);
     }
@@ -245,33 +191,9 @@ mod tests {
         let sample = |n: usize| Sample::new(Name::SiteHeld, [format!("site {n}")], Value(1.0));
         hostile.samples = (0..10_000).map(sample).collect();
         let mut page = Page::default();
-        let exported = page.add_processes([&hostile], 1, &mut Others::default());
+        let exported = page.add_processes([&hostile], 1);
         assert_eq!(exported.series_left_out, 9_000);
         assert_eq!(page.series(), SERIES_MAX);
-    }
-
-    #[test]
-    fn a_counter_of_the_others_never_falls() {
-        let with = |pid: u64, count: f64| {
-            let mut process = process(pid, true, 1.0);
-            process.samples.push(Sample::new(Name::Allocations, [], Value(count)));
-            process
-        };
-        let mut others = Others::default();
-        let mut page = |all: &[ProcessSamples]| {
-            let mut page = Page::default();
-            page.add_processes(all, 1, &mut others);
-            let of = &page.families[Name::Allocations as usize];
-            let other = of.iter().find(|(labels, _)| &*labels[3] == OTHER);
-            other.map(|(_, value)| *value)
-        };
-        assert_eq!(page(&[with(1, 100.0)]), None);
-        assert_eq!(page(&[with(1, 100.0), with(2, 10.0), with(3, 20.0)]), Some(30.0));
-        // One of them ends and is forgotten, and the other counts on.
-        assert_eq!(page(&[with(1, 100.0), with(3, 25.0)]), Some(35.0));
-        // It gets series of its own, and then it is one of the others again.
-        assert_eq!(page(&[with(3, 30.0)]), Some(35.0));
-        assert_eq!(page(&[with(1, 100.0), with(3, 31.0)]), Some(36.0));
     }
 
     #[test]

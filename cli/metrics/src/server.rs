@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use httparse::{EMPTY_HEADER, Request};
 
-use crate::text::Format;
+use crate::text::MEDIA_TYPE;
 
 /// What limits a peer.
 #[derive(Debug, Clone, Copy)]
@@ -40,15 +40,8 @@ impl Default for Limits {
 const HEAD_MAX: usize = 16 << 10;
 const HEADERS_MAX: usize = 100;
 
-/// The text that is served, in both formats.
-#[derive(Debug, Clone, Default)]
-pub struct Texts {
-    pub open_metrics: Arc<str>,
-    pub prometheus: Arc<str>,
-}
-
-/// What the server and its owner share. Until the first text, the server answers 503.
-pub type Served = Arc<Mutex<Option<Texts>>>;
+/// The page that the server and its owner share. Until the first one, the server answers 503.
+pub type Served = Arc<Mutex<Option<Arc<str>>>>;
 
 /// Binds the address, and serves in threads of its own until the process ends. The address that was bound is returned.
 ///
@@ -150,54 +143,30 @@ fn answer(request: &Request, served: &Served) -> Answer {
         return Answer::plain("405 Method Not Allowed", "only GET\n");
     }
     match request.path.unwrap_or_default().split('?').next() {
-        Some("/metrics") => {
-            let texts = served.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let Some(texts) = texts else {
-                return Answer::plain("503 Service Unavailable", "the first figures are not read yet\n");
-            };
-            let (body, format) = match wants_open_metrics(request) {
-                true => (texts.open_metrics, Format::OpenMetrics),
-                false => (texts.prometheus, Format::Prometheus),
-            };
-            Answer {
+        Some("/metrics") => match served.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            None => Answer::plain("503 Service Unavailable", "the first figures are not read yet\n"),
+            Some(body) => Answer {
                 status: "200 OK",
-                media_type: format.media_type(),
+                media_type: MEDIA_TYPE,
                 body,
-            }
-        }
+            },
+        },
         Some("/healthz") => Answer::plain("200 OK", "ok\n"),
         _ => Answer::plain("404 Not Found", "see /metrics\n"),
     }
-}
-
-fn wants_open_metrics(request: &Request) -> bool {
-    let accepted = request
-        .headers
-        .iter()
-        .filter(|header| header.name.eq_ignore_ascii_case("accept"));
-    accepted
-        .filter_map(|header| std::str::from_utf8(header.value).ok())
-        .any(|value| value.contains("application/openmetrics-text"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn server(limits: Limits, texts: Option<Texts>) -> SocketAddr {
-        let served: Served = Arc::new(Mutex::new(texts));
+    fn server(limits: Limits, page: Option<&str>) -> SocketAddr {
+        let served: Served = Arc::new(Mutex::new(page.map(Arc::from)));
         start(SocketAddr::from(([127, 0, 0, 1], 0)), limits, served).expect("a server")
     }
 
-    fn texts(open_metrics: &str, prometheus: &str) -> Texts {
-        Texts {
-            open_metrics: open_metrics.into(),
-            prometheus: prometheus.into(),
-        }
-    }
-
     fn usual() -> SocketAddr {
-        server(Limits::default(), Some(texts("open\n# EOF\n", "older\n")))
+        server(Limits::default(), Some("page\n"))
     }
 
     fn ask(address: SocketAddr, request: impl AsRef<[u8]>) -> String {
@@ -214,22 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn the_format_is_the_one_that_the_scraper_asks_for() {
-        let address = usual();
-        let open = get(
-            address,
-            "/metrics",
-            "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n",
-        );
+    fn the_page_is_in_the_format_of_prometheus() {
+        let answer = get(usual(), "/metrics", "");
         assert!(
-            open.starts_with("HTTP/1.1 200") && open.ends_with("open\n# EOF\n"),
-            "{open}"
-        );
-        assert!(open.contains("application/openmetrics-text; version=1.0.0"), "{open}");
-        let older = get(address, "/metrics", "");
-        assert!(
-            older.contains("text/plain; version=0.0.4") && older.ends_with("older\n"),
-            "{older}"
+            answer.contains("text/plain; version=0.0.4") && answer.ends_with("page\n"),
+            "{answer}"
         );
     }
 
@@ -257,18 +215,18 @@ mod tests {
     fn malformed_lying_and_huge_requests_end_the_connection_and_not_the_server() {
         let address = usual();
         let huge = format!("GET /metrics HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(1 << 20));
-        assert!(!ask(address, huge).contains("older"));
-        assert!(!ask(address, b"\xff\xfe\0\r\n\r\n").contains("older"));
-        assert!(!ask(address, "GET /metrics SPDY/9\r\n\r\n").contains("older"));
+        assert!(!ask(address, huge).contains("page"));
+        assert!(!ask(address, b"\xff\xfe\0\r\n\r\n").contains("page"));
+        assert!(!ask(address, "GET /metrics SPDY/9\r\n\r\n").contains("page"));
         // A body that never comes is not waited for.
         let lying = ask(
             address,
             "GET /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n",
         );
-        assert!(lying.contains("older"), "{lying}");
+        assert!(lying.contains("page"), "{lying}");
         let many = "X: y\r\n".repeat(1000);
-        assert!(!get(address, "/metrics", &many).contains("older"));
-        assert!(get(address, "/metrics", "").ends_with("older\n"));
+        assert!(!get(address, "/metrics", &many).contains("page"));
+        assert!(get(address, "/metrics", "").ends_with("page\n"));
     }
 
     #[test]
@@ -277,7 +235,7 @@ mod tests {
             head: Duration::from_millis(50),
             ..Limits::default()
         };
-        let address = server(limits, Some(Texts::default()));
+        let address = server(limits, Some(""));
         // Returns only because the server closes the connection.
         assert!(!ask(address, "GET /metrics HTTP/1.1\r\nX: ").contains("200 OK"));
     }
@@ -289,7 +247,7 @@ mod tests {
             ..Limits::default()
         };
         let large = "x".repeat(64 << 20);
-        let address = server(limits, Some(texts("", &large)));
+        let address = server(limits, Some(&large));
         let mut stream = TcpStream::connect(address).expect("connected");
         stream
             .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -313,11 +271,11 @@ mod tests {
             head: Duration::from_secs(600),
             life: Duration::from_secs(600),
         };
-        let address = server(limits, Some(texts("", "older\n")));
+        let address = server(limits, Some("page\n"));
         let silent: Vec<_> = (0..20)
             .map(|_| TcpStream::connect(address).expect("connected"))
             .collect();
-        assert!(get(address, "/metrics", "").ends_with("older\n"));
+        assert!(get(address, "/metrics", "").ends_with("page\n"));
         drop(silent);
     }
 }
