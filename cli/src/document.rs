@@ -10,6 +10,7 @@ use std::ops::Add;
 use anstyle::{AnsiColor, Style};
 use culeak::analysis::estimate::Errors;
 use culeak::analysis::function_name::plain;
+use culeak::analysis::site::text::SiteFrame;
 use culeak::analysis::site::{CallStack, Frame, Line, Role};
 use culeak::analysis::words::{self, bytes};
 
@@ -491,7 +492,7 @@ impl Document {
                 inlined: frame.inlined,
             }
         };
-        let mut lines: Vec<StackLine> = match is_full {
+        let lines: Vec<StackLine> = match is_full {
             true => stack.frames.iter().map(frame).collect(),
             false => stack
                 .folded()
@@ -502,9 +503,24 @@ impl Document {
                 })
                 .collect(),
         };
+        self.stack_lines(lines, stack.truncated, is_full, indent);
+    }
+
+    /// The frames of a call site whose snapshot was dropped, one per line.
+    pub fn frames(&mut self, frames: &[SiteFrame], truncated: bool, indent: usize) {
+        let line = |frame: &SiteFrame| StackLine::Frame {
+            style: style_of(frame.role),
+            name: Escaped(&frame.function).to_string(),
+            place: Escaped(frame.place.as_ref().unwrap_or(&frame.module)).to_string(),
+            inlined: false,
+        };
+        self.stack_lines(frames.iter().map(line).collect(), truncated, false, indent);
+    }
+
+    fn stack_lines(&mut self, mut lines: Vec<StackLine>, truncated: bool, is_full: bool, indent: usize) {
         if lines.is_empty() {
             lines.push(StackLine::Note("(recorded without a stack)".to_owned()));
-        } else if stack.truncated {
+        } else if truncated {
             lines.push(StackLine::Note("… (the stack was cut here)".to_owned()));
         }
         self.0.push(Block::Stack { indent, lines, is_full });
@@ -522,7 +538,7 @@ pub fn folded(library: &str, frames: usize) -> String {
 }
 
 /// The path and line of a frame; without a line, the module of a named function.
-pub fn long_place(frame: &Frame) -> String {
+fn long_place(frame: &Frame) -> String {
     let module = || frame.function.map(|_| frame.module_name().to_owned());
     Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
 }

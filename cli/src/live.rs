@@ -4,8 +4,7 @@
 //! watch.rs     thread: finds processes and reads their recordings  ─► reading.rs, sums.rs   tallies by stack
 //! names.rs     thread: names new stacks                            ─► Names
 //! usage.rs     thread: asks the driver how full the devices are    ─► Used
-//! holders.rs   thread: searches for what holds the memory, if asked ─► Answer
-//! ledger.rs    thread: adds up the ledger while its page is open    ─► Answer
+//! ask.rs       thread: searches for what holds the memory, adds up the ledger ─► Answer
 //! program.rs   thread: waits for the program that the view started
 //! terminal.rs  two threads: keys and signals; owns the screen and restores it
 //!      │
@@ -15,9 +14,8 @@
 //! The loop never waits for a file: it draws the data it has. State does not depend on the terminal, and drawing does not
 //! depend on keys, so tests use handmade readings and a terminal in memory.
 
+pub mod ask;
 pub mod history;
-pub mod holders;
-pub mod ledger;
 pub mod names;
 pub mod processes;
 pub mod program;
@@ -39,7 +37,7 @@ use std::process::ExitStatus;
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::Event;
 
-use holders::Answer;
+use ask::{Answer, Question};
 use names::Names;
 use reading::Reading;
 use usage::Used;
@@ -55,10 +53,8 @@ pub enum Message {
     Names(Names, Vec<String>),
     /// How full the devices of a process are, by ordinal.
     Used(PathBuf, Vec<(i32, Used)>),
-    /// What holds the memory of a process, or why that is unknown.
-    Holders(PathBuf, Result<Answer, String>),
-    /// The ledger of a process, or why that is unknown.
-    Ledger(PathBuf, Result<ledger::Answer, String>),
+    /// What holds the memory of a process or its ledger, or why that is unknown.
+    Answer(Question, Result<Answer, String>),
     Input(Event),
     /// Standard input was closed.
     InputEnded,

@@ -85,15 +85,15 @@ tmux -L "$server" -f /dev/null new-session -d -x 80 -y 24 -c "$work" "env -u NO_
 line "$culeak live -- ./victim fifo; echo \"code <\$?>\""
 seen "a view without live memory" 'culeak: [0-9]+ ./victim fifo' 'nothing held' 'not recorded: nothing lost'
 send "batch 10"; send "staging"
-seen "an allocation appears with its line" '20 MiB +10 .*load_batch  victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
+seen "an allocation appears with its line" '20 MiB +10 .*load_batch +victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
 keys m; send "batch 5"
 seen "growth counts from the mark" 'growth since the mark' '30 MiB +15 +\+10 MiB'
 keys d
 seen "the diff shows only what changed" 'changes since the mark' 'grown +30 MiB' '!staging_buffer'
 keys d; keys /; tmux -L "$server" send-keys -l pinned; keys Enter
-seen "the filter finds kinds" 'filter "pinned": 1 of 2' 'staging_buffer' '!load_batch  victim'
+seen "the filter finds kinds" 'filter "pinned": 1 of 2' 'staging_buffer' '!load_batch +victim'
 keys Escape
-seen "and esc clears it" 'load_batch  victim' '!filter "'
+seen "and esc clears it" 'load_batch +victim' '!filter "'
 keys c
 seen "sorting by count" 'by count'
 keys Enter
@@ -113,7 +113,7 @@ seen "which follows it" '30 MiB +allocated by the program itself, in 15 blocks'
 send "free 1"
 seen "both ways" '28 MiB +allocated by the program itself, in 14 blocks'
 keys l
-seen "and is left by the same key" 'load_batch  victim' '!by the program itself'
+seen "and is left by the same key" 'load_batch +victim' '!by the program itself'
 send "fork"; send "child batch 3"
 seen "a child appears by itself" 'process 1 of 2' 'tab process'
 keys Tab
@@ -125,7 +125,7 @@ seen "a small terminal" 'load_batch' 'q quit'
 tmux -L "$server" resize-window -x 30 -y 8
 seen "a terminal that is too small" 'needs 40 columns'
 tmux -L "$server" resize-window -x 132 -y 43
-seen "a large one" 'load_batch  victim.c:[0-9]+  device'
+seen "a large one" 'load_batch +victim.c:[0-9]+  device'
 tmux -L "$server" resize-window -x 80 -y 24
 keys C-z
 seen "suspended, the shell is there" 'Stopped'

@@ -26,8 +26,7 @@ use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
 use crate::live::view::{self, Palette};
 use crate::live::watch::{self, Outlets, Source};
-use crate::live::{Message, program, usage};
-use crate::live::{holders, ledger};
+use crate::live::{Message, ask, program, usage};
 use crate::options::NameArgs;
 use crate::text::units;
 use crate::{load, text};
@@ -154,7 +153,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
 /// Prints the current state of every process.
 fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let source = named_source(args.source.as_deref().unwrap_or_default())?;
-    let mut states = watch::once(&source, |root| args.names.places(root));
+    let states = watch::once(&source, |root| args.names.places(root));
     if states.is_empty() {
         return Err(Failure::new(format!(
             "live: nothing to show: {}; leave out --once to wait for it",
@@ -171,9 +170,9 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         if several {
             let processes = states.iter().flat_map(|state| &state.processes);
             let list = processes::rows(processes, Order::Rank);
-            out.write_all(view::processes::as_text(&list, width).as_bytes())?;
+            out.write_all(view::list_as_text(&list, width).as_bytes())?;
         }
-        for state in states.iter_mut().filter(|_| few) {
+        for state in states.iter().filter(|_| few) {
             if several {
                 let recording = state.processes[0].recording.display().to_string();
                 writeln!(out, "\n== {} ==", Escaped(&recording))?;
@@ -225,15 +224,11 @@ fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) 
     thread::spawn(move || names::serve(&to_name, &answers, |root| name_args.places(root)));
     let answers = messages.clone();
     thread::spawn(move || usage::serve(&to_ask, &answers));
-    let (searches, to_search) = mpsc::channel();
+    let (questions, to_answer) = mpsc::channel();
     let (answers, name_args) = (messages.clone(), args.names.clone());
-    thread::spawn(move || holders::serve(&to_search, &answers, |root| name_args.places(root)));
-    let (ledgers, to_add_up) = mpsc::channel();
-    let (answers, name_args) = (messages.clone(), args.names.clone());
-    thread::spawn(move || ledger::serve(&to_add_up, &answers, |root| name_args.places(root)));
+    thread::spawn(move || ask::serve(&to_answer, &answers, |root| name_args.places(root)));
     Senders {
         chosen: choose,
-        searches,
-        ledgers,
+        questions,
     }
 }

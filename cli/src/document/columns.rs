@@ -37,7 +37,6 @@ fn within<T>(columns: Option<usize>, write: impl FnOnce() -> T) -> T {
 }
 
 /// Runs `write` as on a terminal of this width.
-#[cfg(test)]
 pub fn with_available<T>(columns: usize, write: impl FnOnce() -> T) -> T {
     within(Some(columns), write)
 }

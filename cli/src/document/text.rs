@@ -78,6 +78,17 @@ impl Document {
             .collect()
     }
 
+    /// The lines with escape sequences for their styles.
+    pub fn ansi_lines(&self) -> Vec<String> {
+        let line = |line: &Text| {
+            let mut out = Vec::new();
+            // Writing to memory does not fail.
+            let _ = line.write(&mut out);
+            String::from_utf8_lossy(&out).trim_end_matches('\n').to_owned()
+        };
+        self.lines().iter().map(line).collect()
+    }
+
     /// The lines, without line breaks.
     pub fn lines(&self) -> Vec<Text> {
         let mut lines = Vec::new();

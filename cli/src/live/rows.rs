@@ -7,15 +7,17 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use culeak::analysis::diff::State as Change;
+use culeak::analysis::diff::State;
 use culeak::analysis::groups::Level;
 use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Fingerprint, is_pool};
+use culeak::facts::Change;
 use culeak::kind::{Kind, Place};
 
 use super::names::{Named, Names};
 use super::sums::{LiveSums, LiveTally, StackKey, SumKey};
+use crate::text::parts::mark_of;
 
 /// A call site. Cached memory has a separate row from held memory of the same call site, and so has each kind of object without
 /// an address.
@@ -25,13 +27,11 @@ pub struct SiteKey(pub Fingerprint, pub bool, pub Option<Kind>);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     pub key: SiteKey,
-    pub label: Arc<str>,
-    pub place: Arc<str>,
-    /// The owner of the pool, or the CUDA library that allocated the memory.
-    pub owner: String,
+    /// Of the largest stack, as in the report.
+    pub named: Arc<Named>,
     pub kinds: Kinds,
-    pub now: Tally,
-    pub before: Tally,
+    /// Since the mark.
+    pub of: Change,
     /// Of live memory, on the recording's clock.
     pub oldest_ns: u64,
     /// Most bytes first.
@@ -40,10 +40,9 @@ pub struct Row {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackRow {
-    pub stack: StackKey,
+    pub named: Arc<Named>,
     pub kinds: Kinds,
-    pub now: Tally,
-    pub before: Tally,
+    pub of: Change,
     pub oldest_ns: u64,
     pub newest_ns: u64,
 }
@@ -54,22 +53,35 @@ impl Row {
         self.key.2
     }
 
-    pub fn bytes_change(&self) -> i128 {
-        i128::from(self.now.bytes) - i128::from(self.before.bytes)
+    pub fn label(&self) -> &str {
+        &self.named.site.label
     }
 
-    pub fn count_change(&self) -> i128 {
-        i128::from(self.now.count) - i128::from(self.before.count)
+    /// `  [PyTorch's pool]`: the owner of the pool, or the CUDA library that allocated the memory.
+    pub fn mark(&self) -> String {
+        let site = &self.named.site;
+        mark_of(self.key.1, site.allocator, site.library)
     }
 
-    pub fn change(&self) -> Change {
-        match (self.before.count, self.now.count) {
-            (0, _) => Change::New,
-            (_, 0) => Change::Gone,
-            _ => match (self.now.bytes, self.now.count).cmp(&(self.before.bytes, self.before.count)) {
-                std::cmp::Ordering::Less => Change::Shrunk,
-                std::cmp::Ordering::Equal => Change::Unchanged,
-                std::cmp::Ordering::Greater => Change::Grown,
+    /// Whether all these words, in lower case, occur in it: in its call site, its kinds, or a frame of its stacks.
+    pub fn matches(&self, words: &[String]) -> bool {
+        if words.is_empty() {
+            return true;
+        }
+        let own = format!("{} {} {}", self.named.site.label, self.mark(), self.kinds).to_lowercase();
+        let stacks = || self.stacks.iter().map(|stack| stack.named.words.as_str());
+        (words.iter()).all(|word| own.contains(word) || stacks().any(|stack| stack.contains(word)))
+    }
+
+    pub fn state(&self) -> State {
+        let (before, after) = (self.of.before, self.of.after);
+        match (before.count, after.count) {
+            (0, _) => State::New,
+            (_, 0) => State::Gone,
+            _ => match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
+                std::cmp::Ordering::Less => State::Shrunk,
+                std::cmp::Ordering::Equal => State::Unchanged,
+                std::cmp::Ordering::Greater => State::Grown,
             },
         }
     }
@@ -97,7 +109,7 @@ pub struct Rows {
 /// The contribution of one tally to a row.
 struct Part<'a> {
     site: SiteKey,
-    named: &'a Named,
+    named: &'a Arc<Named>,
     key: SumKey,
     now: LiveTally,
     before: Tally,
@@ -121,12 +133,12 @@ impl Rows {
             };
             let level = level(&key, named, now);
             rows.count(&key, level, live.tally);
-            if let Some(owner) = named.allocator.filter(|_| level == Level::Cached) {
+            if let Some(owner) = named.site.allocator.filter(|_| level == Level::Cached) {
                 let on_host = key.kind.place() == Place::Host;
                 rows.opaque_pools.push(OpaquePool::new(owner, on_host, live.tally));
             }
             if level == Level::Held && object_of(&key).is_none() {
-                holders.insert(named.site);
+                holders.insert(named.site.fingerprint);
             }
             if level.is_listed() {
                 parts.push(Part::new(key, named, live, Tally::default()));
@@ -144,7 +156,7 @@ impl Rows {
         rows.sites = holders.len();
         rows.unnamed = unnamed.len();
         // Sorting brings the parts of a row together; with many parts this is faster than a map of maps.
-        parts.sort_unstable_by_key(|part| (part.site, part.named.fingerprint, part.key));
+        parts.sort_unstable_by_key(|part| (part.site, part.named.stack, part.key));
         rows.rows = parts.chunk_by(|a, b| a.site == b.site).map(row).collect();
         rows
     }
@@ -173,14 +185,14 @@ fn object_of(key: &SumKey) -> Option<Kind> {
 
 fn level(key: &SumKey, named: &Named, sums: &LiveSums) -> Level {
     let watched = |owner: &str| sums.watched.iter().any(|name| name == owner);
-    let blocks_are_known = key.carries_blocks || named.allocator.is_some_and(watched);
+    let blocks_are_known = key.carries_blocks || named.site.allocator.is_some_and(watched);
     Level::of(key.kind, named.pool, blocks_are_known)
 }
 
 impl<'a> Part<'a> {
-    fn new(key: SumKey, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
+    fn new(key: SumKey, named: &'a Arc<Named>, now: LiveTally, before: Tally) -> Part<'a> {
         Part {
-            site: SiteKey(named.site, is_pool(key.kind, named.pool), object_of(&key)),
+            site: SiteKey(named.site.fingerprint, is_pool(key.kind, named.pool), object_of(&key)),
             named,
             key,
             now,
@@ -191,35 +203,23 @@ impl<'a> Part<'a> {
 
 /// The row of one site from its parts, which are sorted by stack. Stacks that differ only inside the runtime are one.
 fn row(parts: &[Part]) -> Row {
-    let first = &parts[0];
-    let mut stacks: Vec<(&Part, StackRow)> = parts
-        .chunk_by(|a, b| a.named.fingerprint == b.named.fingerprint)
-        .map(|parts| (&parts[0], stack_row(parts)))
+    let mut stacks: Vec<StackRow> = parts
+        .chunk_by(|a, b| a.named.stack == b.named.stack)
+        .map(stack_row)
         .collect();
     // The sort is stable: equal stacks keep the order of their fingerprints.
-    stacks.sort_by_key(|(_, stack)| std::cmp::Reverse((stack.now.bytes, stack.now.count, stack.before.bytes)));
-    // The label is that of the largest stack, as in the report.
-    let largest = stacks[0].0.named;
+    stacks.sort_by_key(|stack| std::cmp::Reverse((stack.of.after.bytes, stack.of.after.count, stack.of.before.bytes)));
     let mut row = Row {
-        key: first.site,
-        label: Arc::clone(&largest.label),
-        place: Arc::clone(&largest.place),
-        owner: match (first.site.1, first.named.allocator, first.named.library) {
-            (true, Some(owner), _) => format!("{owner}'s pool"),
-            (true, None, _) => "pool".to_owned(),
-            (false, _, Some(library)) => library.to_owned(),
-            (false, _, None) => String::new(),
-        },
+        key: parts[0].site,
+        named: Arc::clone(&stacks[0].named),
         kinds: Kinds::default(),
-        now: Tally::default(),
-        before: Tally::default(),
+        of: Change::default(),
         oldest_ns: u64::MAX,
-        stacks: stacks.into_iter().map(|(_, stack)| stack).collect(),
+        stacks,
     };
     for stack in &row.stacks {
         row.kinds.0 |= stack.kinds.0;
-        row.now.join(stack.now);
-        row.before.join(stack.before);
+        row.of.join(&stack.of);
         row.oldest_ns = row.oldest_ns.min(stack.oldest_ns);
     }
     row
@@ -227,17 +227,16 @@ fn row(parts: &[Part]) -> Row {
 
 fn stack_row(parts: &[Part]) -> StackRow {
     let mut stack = StackRow {
-        stack: parts[0].key.stack,
+        named: Arc::clone(parts[0].named),
         kinds: Kinds::default(),
-        now: Tally::default(),
-        before: Tally::default(),
+        of: Change::default(),
         oldest_ns: u64::MAX,
         newest_ns: 0,
     };
     for part in parts {
         stack.kinds.add(part.key.kind);
-        stack.now.join(part.now.tally);
-        stack.before.join(part.before);
+        stack.of.after.join(part.now.tally);
+        stack.of.before.join(part.before);
         stack.oldest_ns = stack.oldest_ns.min(part.now.oldest_ns);
         stack.newest_ns = stack.newest_ns.max(part.now.newest_ns);
     }
@@ -298,7 +297,15 @@ mod tests {
             let rows = rows(&snapshot, None);
             let of_memory = rows.rows.iter().filter(|row| row.object().is_none());
             let mut ours: Vec<_> = of_memory
-                .map(|row| (row.key.0, row.key.1, row.now.bytes, row.now.count, row.stacks.len()))
+                .map(|row| {
+                    (
+                        row.key.0,
+                        row.key.1,
+                        row.of.after.bytes,
+                        row.of.after.count,
+                        row.stacks.len(),
+                    )
+                })
                 .collect();
             let mut theirs: Vec<_> = report
                 .rows
@@ -326,7 +333,15 @@ mod tests {
         let rows = rows(&snapshot, None);
         let ours = rows.rows.iter().filter_map(|row| Some((row.object()?.name(), row)));
         let mut ours: Vec<_> = ours
-            .map(|(kind, row)| (kind, row.key.0, row.now.count, row.now.bytes, row.stacks.len()))
+            .map(|(kind, row)| {
+                (
+                    kind,
+                    row.key.0,
+                    row.of.after.count,
+                    row.of.after.bytes,
+                    row.stacks.len(),
+                )
+            })
             .collect();
         let theirs = report.objects.rows.iter();
         let mut theirs: Vec<_> = theirs
@@ -347,7 +362,7 @@ mod tests {
         assert!(
             rows.rows
                 .iter()
-                .all(|row| row.change() == Change::Gone && row.bytes_change() <= 0)
+                .all(|row| row.state() == State::Gone && row.of.bytes() <= 0)
         );
         assert_eq!(rows.held, Tally::default());
     }

@@ -3,17 +3,16 @@
 //! Readings, names and keys arrive one by one; after each the state can be drawn. All times are on the recordings' clocks,
 //! so nothing here reads a clock, and a test can simulate an hour instantly.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::diff::State as Change;
 use culeak::snapshot::ProcessState;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
+use super::ask::{Answer, Asked, Question, Subject};
 use super::history::History;
-use super::holders::{Answer, Question};
-use super::ledger;
-use super::names::{NamedFrame, Names};
+use super::names::Names;
 use super::processes::List;
 use super::reading::Reading;
 use super::rows::{Row, Rows, SiteKey};
@@ -28,10 +27,7 @@ pub enum Action {
     Redraw,
     /// Read this process's recording at every refresh.
     Choose(PathBuf),
-    /// Search for what holds the memory of this process.
-    Search(Question),
-    /// Add up the ledger of this process.
-    AddUp(ledger::Question),
+    Ask(Question),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -89,15 +85,7 @@ pub struct Mark {
     pub sums: LiveSums,
 }
 
-/// The search for what holds the memory of a process.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Holders {
-    pub searching: bool,
-    /// The last one; an error says why there is none.
-    pub answer: Option<Result<Answer, String>>,
-}
-
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Watched {
     pub recording: PathBuf,
     pub reading: Option<Reading>,
@@ -108,8 +96,8 @@ pub struct Watched {
     pub used: BTreeMap<i32, Used>,
     /// Why the last attempt to read it failed.
     pub problem: Option<String>,
-    pub holders: Holders,
-    pub ledger: ledger::Known,
+    pub holders: Asked,
+    pub ledger: Asked,
     /// The newest reading since the view was paused.
     pending: Option<Reading>,
 }
@@ -206,26 +194,22 @@ impl State {
         }
     }
 
-    /// Takes the answer of a search.
-    pub fn searched(&mut self, recording: &Path, answer: Result<Answer, String>) {
-        let process = self.watched(recording);
-        self.processes[process].holders = Holders {
-            searching: false,
-            answer: Some(answer),
+    /// Takes the answer to a question.
+    pub fn answered(&mut self, question: &Question, answer: Result<Answer, String>) {
+        let process = self.watched(&question.recording);
+        let process = &mut self.processes[process];
+        let asked = match question.about {
+            Subject::Holders => &mut process.holders,
+            Subject::Ledger => &mut process.ledger,
         };
-    }
-
-    /// Takes the ledger of a process.
-    pub fn added_up(&mut self, recording: &Path, answer: Result<ledger::Answer, String>) {
-        let process = self.watched(recording);
-        self.processes[process].ledger = ledger::Known {
-            asked: false,
+        *asked = Asked {
+            waiting: false,
             answer: Some(answer),
         };
     }
 
     /// What to ask after a new reading: the ledger, if its page is open and the last one is old.
-    pub fn next_question(&mut self) -> Option<Action> {
+    pub fn next_question(&mut self) -> Option<Question> {
         if self.page != Page::Ledger || self.paused {
             return None;
         }
@@ -234,12 +218,13 @@ impl State {
         if !process.ledger.is_due(reading.at_ns, reading.finished) {
             return None;
         }
-        process.ledger.asked = true;
+        process.ledger.waiting = true;
         let is_running = reading.process.state == ProcessState::Running;
-        Some(Action::AddUp(ledger::Question {
+        Some(Question {
             recording: process.recording.clone(),
             pid: is_running.then(|| reading.process.number()),
-        }))
+            about: Subject::Ledger,
+        })
     }
 
     pub fn named(&mut self, names: Names, notes: Vec<String>) {
@@ -276,23 +261,23 @@ impl State {
     /// Filters and sorts the rows again.
     fn arrange(&mut self) {
         let rows = &self.rows.rows;
-        let filter = Filter::new(&self.filter, &self.names);
+        let words: Vec<String> = self.filter.split_whitespace().map(str::to_lowercase).collect();
         let mut shown: Vec<usize> = (0..rows.len()).collect();
         shown.retain(|&row| {
             let row = &rows[row];
             let present = match self.diff {
-                true => row.change() != Change::Unchanged,
-                false => row.change() != Change::Gone,
+                true => row.state() != Change::Unchanged,
+                false => row.state() != Change::Gone,
             };
-            present && filter.lets_through(row)
+            present && row.matches(&words)
         });
         let key = |row: &Row| -> (i128, i128) {
-            let (bytes, count) = (i128::from(row.now.bytes), i128::from(row.now.count));
+            let (bytes, count) = (i128::from(row.of.after.bytes), i128::from(row.of.after.count));
             match self.sort {
                 Sort::Bytes => (bytes, count),
                 Sort::Count => (count, bytes),
-                Sort::Growth if self.diff => (row.bytes_change().abs(), row.count_change().abs()),
-                Sort::Growth => (row.bytes_change(), row.count_change()),
+                Sort::Growth if self.diff => (row.of.bytes().abs(), row.of.count().abs()),
+                Sort::Growth => (row.of.bytes(), row.of.count()),
                 Sort::Age => (-i128::from(row.oldest_ns), bytes),
                 Sort::Name => (0, 0),
             }
@@ -301,7 +286,7 @@ impl State {
             let (a, b) = (&rows[a], &rows[b]);
             key(b)
                 .cmp(&key(a))
-                .then_with(|| a.label.cmp(&b.label))
+                .then_with(|| a.label().cmp(b.label()))
                 .then_with(|| a.key.cmp(&b.key))
         });
         self.shown = shown;
@@ -437,7 +422,7 @@ impl State {
         self.offset = 0;
         let process = self.processes.get_mut(self.chosen)?;
         let holders = &mut process.holders;
-        if holders.searching || matches!(holders.answer, Some(Ok(_))) && !is_open {
+        if holders.waiting || matches!(holders.answer, Some(Ok(_))) && !is_open {
             return None;
         }
         let reading = process.reading.as_ref()?;
@@ -446,10 +431,11 @@ impl State {
             holders.answer = Some(Err(why.to_owned()));
             return None;
         }
-        holders.searching = true;
-        Some(Action::Search(Question {
+        holders.waiting = true;
+        Some(Action::Ask(Question {
             recording: process.recording.clone(),
-            pid: reading.process.number(),
+            pid: Some(reading.process.number()),
+            about: Subject::Holders,
         }))
     }
 
@@ -461,7 +447,7 @@ impl State {
         }
         self.page = Page::Ledger;
         self.offset = 0;
-        self.next_question()
+        self.next_question().map(Action::Ask)
     }
 
     fn go(&mut self, by: isize) {
@@ -526,60 +512,6 @@ impl Watched {
             });
         }
         self.reading = Some(reading);
-    }
-}
-
-/// Words that must all occur in a row: in its call site, its kinds, or a frame of its stacks.
-struct Filter<'a> {
-    words: Vec<String>,
-    names: &'a Names,
-    /// A bit set of the words in each frame. Thousands of stacks share their frames, so each frame is searched once.
-    known: std::cell::RefCell<HashMap<*const NamedFrame, u64>>,
-}
-
-impl<'a> Filter<'a> {
-    fn new(text: &str, names: &'a Names) -> Filter<'a> {
-        let words = text.split_whitespace().map(str::to_lowercase);
-        Filter {
-            // One bit per word.
-            words: words.take(64).collect(),
-            names,
-            known: std::cell::RefCell::default(),
-        }
-    }
-
-    fn lets_through(&self, row: &Row) -> bool {
-        let all = match self.words.len() {
-            0 => return true,
-            64 => u64::MAX,
-            words => (1 << words) - 1,
-        };
-        let mut found = self.found(&format!("{} {} {}", row.label, row.place, row.owner).to_lowercase());
-        for kind in row.kinds.names() {
-            found |= self.found(kind);
-        }
-        for stack in &row.stacks {
-            if found == all {
-                break;
-            }
-            let Some(named) = self.names.get(&stack.stack) else {
-                continue;
-            };
-            for frame in &named.frames {
-                let mut known = self.known.borrow_mut();
-                found |= *known
-                    .entry(std::sync::Arc::as_ptr(frame))
-                    .or_insert_with(|| self.found(&frame.words));
-            }
-        }
-        found == all
-    }
-
-    /// A bit set of the words in this text.
-    fn found(&self, text: &str) -> u64 {
-        let bits = self.words.iter().enumerate();
-        bits.filter(|(_, word)| text.contains(word.as_str()))
-            .fold(0, |found, (bit, _)| found | 1 << bit)
     }
 }
 

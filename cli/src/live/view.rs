@@ -5,22 +5,16 @@
 //! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
 //! holds 1.2 GiB in 128 blocks at 3 call sites
 //! by bytes · growth since the mark, 38 s ago
-//!      bytes    count      growth  oldest  call site                                   table.rs, stacks.rs, holders.rs or ledger.rs
+//!      bytes    count      growth  oldest  call site                                   pages.rs
 //!    200 MiB      100    +100 MiB    25 s  load_batch  train.cu:14
 //! not recorded: 3 unknown frees
-//! q quit  ? help  enter stacks  / filter  m mark  d diff  space pause                  bottom.rs
+//! q quit  ? help  enter stacks  / filter  m mark  d diff  space pause                  
 //! ```
 //!
 //! Drawing changes nothing but the offset and the number of rows that fit, which is the step of PgUp and PgDn. No
 //! information is given by colour alone. Deliberately absent: terms that the report does not use.
 
-mod bottom;
-mod help;
-mod holders;
-mod ledger;
-pub mod processes;
-mod stacks;
-mod table;
+mod pages;
 mod top;
 
 use ratatui::Frame;
@@ -30,11 +24,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
-use super::rows::Row;
+use super::processes::ProcessRow;
 use super::state::{Page, State};
-use crate::document::columns;
-use crate::text::units;
+use crate::document::columns::{self, with_available};
+use crate::document::wrap::wrapped;
+use crate::document::{Document, dim};
 
+/// Wider screens show kinds, and the growth of counts.
+const WIDE: u16 = 100;
 /// The smallest terminal that has room for rows with numbers.
 const LEAST: (u16, u16) = (40, 10);
 
@@ -74,61 +71,144 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
     if area.width < LEAST.0 || area.height < LEAST.1 {
         return too_small(area, buffer);
     }
-    if state.page == Page::Processes {
-        let height = area.height - 2;
-        processes::draw(state, palette, rows(area, 0, height), buffer);
-        return bottom::draw(state, palette, rows(area, height, 2), buffer);
-    }
-    let below = top::draw(state, palette, area, buffer);
-    let (middle, last) = (
-        rows(below, 0, below.height.saturating_sub(2)),
-        rows(below, below.height - 2, 2),
-    );
+    let below = match state.page {
+        Page::Processes => area,
+        _ => top::draw(state, palette, area, buffer),
+    };
+    let middle = rows(below, 0, below.height.saturating_sub(2));
     match state.page {
-        Page::Sites | Page::Processes => table::draw(state, palette, middle, buffer),
-        Page::Stacks => stacks::draw(state, palette, middle, buffer),
-        Page::Holders => holders::draw(state, palette, middle, buffer),
-        Page::Ledger => ledger::draw(state, palette, middle, buffer),
-        Page::Help => help::draw(state, palette, middle, buffer),
+        Page::Sites => sites(state, palette, middle, buffer),
+        Page::Processes => processes(state, palette, middle, buffer),
+        page => {
+            let document = match page {
+                Page::Stacks => pages::of_selected(state, pages::stacks),
+                Page::Holders => pages::of_selected(state, pages::holders),
+                Page::Ledger => pages::ledger(state),
+                _ => pages::help(state),
+            };
+            let lines = lines(&document, area.width, true, palette);
+            state.room = usize::from(middle.height);
+            state.offset = state.offset.min(lines.len().saturating_sub(state.room));
+            put(lines.into_iter().skip(state.offset), middle, buffer);
+        }
     }
-    bottom::draw(state, palette, last, buffer);
+    let losses = match state.page {
+        Page::Processes => state.ended.as_deref().unwrap_or_default().into(),
+        _ => pages::losses(state),
+    };
+    let last = if state.filtering {
+        pages::typed(state)
+    } else {
+        dim(keys(state))
+    };
+    let mut bottom = Document::default();
+    bottom.line(losses);
+    bottom.line(last);
+    let lines = lines(&bottom, area.width, false, palette);
+    put(lines, rows(below, below.height - 2, 2), buffer);
+}
+
+/// The list of call sites.
+fn sites(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    state.room = usize::from(area.height.saturating_sub(1));
+    state.scroll_to_selected();
+    let places = state.offset..state.shown.len().min(state.offset + state.room);
+    let mut page = pages::sites(state, places, area.width >= WIDE);
+    if state.shown.is_empty() {
+        page.item(dim(pages::nothing(state)));
+    }
+    put(lines(&page, area.width, false, palette), area, buffer);
+    if !state.shown.is_empty() {
+        select(state.selected_place() - state.offset, palette, area, buffer);
+    }
+}
+
+/// The list of processes: their sum, the order, and the rows.
+fn processes(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let all = state.process_rows();
+    let is_set = state
+        .processes
+        .iter()
+        .any(|process| process.mark.as_ref().is_some_and(|mark| mark.set));
+    let since = if is_set { "the mark" } else { "the view started" };
+    let mut head = Document::default();
+    head.line(pages::sum_of_processes(&all));
+    head.line(dim(format!("by {} · growth since {since}", state.list.order.name())));
+    put(lines(&head, area.width, false, palette), area, buffer);
+    let list = rows(area, 2, area.height.saturating_sub(2));
+    state.room = usize::from(list.height.saturating_sub(1));
+    let at = all
+        .iter()
+        .position(|row| row.process == state.list.selected)
+        .unwrap_or(0);
+    state.offset = state.offset.clamp((at + 1).saturating_sub(state.room.max(1)), at);
+    let shown = &all[state.offset..all.len().min(state.offset + state.room)];
+    put(
+        lines(&pages::processes(shown), list.width, false, palette),
+        list,
+        buffer,
+    );
+    if !all.is_empty() {
+        select(at - state.offset, palette, list, buffer);
+    }
+}
+
+/// Marks a row of a table, whose first line has the headings.
+fn select(row: usize, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let row = u16::try_from(row).unwrap_or(u16::MAX);
+    buffer.set_style(rows(area, row.saturating_add(1), 1), palette.selected);
+}
+
+fn keys(state: &State) -> String {
+    let mut keys = match state.page {
+        Page::Sites => vec![
+            "q quit",
+            "? help",
+            "enter stacks",
+            "/ filter",
+            "w why",
+            "m mark",
+            "d diff",
+        ],
+        Page::Processes => vec!["q quit", "? help", "enter open", "s sort", "m mark"],
+        Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
+        Page::Holders => vec!["q quit", "? help", "esc back", "up/down scroll", "w search again"],
+        Page::Ledger => vec!["q quit", "? help", "esc back", "up/down scroll"],
+        Page::Help => vec!["q quit", "esc back"],
+    };
+    keys.push(if state.paused { "space resume" } else { "space pause" });
+    if state.processes.len() > 1 && state.page != Page::Processes {
+        keys.insert(2, "tab process");
+    }
+    keys.join("  ")
+}
+
+/// The list of processes as plain text.
+pub fn list_as_text(all: &[ProcessRow], width: u16) -> String {
+    let mut page = Document::default();
+    page.line(pages::sum_of_processes(all));
+    page.append(pages::processes(all));
+    with_available(width.into(), || page.plain())
 }
 
 /// The header, all call sites and the losses as text.
-pub fn as_text(state: &mut State, width: u16) -> String {
+pub fn as_text(state: &State, width: u16) -> String {
     // A taller screen gives each device a chart of several lines, which one reading cannot fill.
     const HEAD: u16 = 39;
-    let height = u16::try_from(state.shown.len() + usize::from(HEAD)).unwrap_or(u16::MAX);
-    let area = Rect::new(0, 0, width.max(LEAST.0), height);
-    let palette = Palette::new(false);
-    let mut buffer = Buffer::empty(area);
-    let below = top::draw(state, &palette, rows(area, 0, HEAD), &mut buffer);
-    let list = rows(area, below.y, height);
-    table::draw(state, &palette, list, &mut buffer);
-    let mut lines: Vec<String> = (0..area.height)
-        .map(|y| {
-            let row: String = (0..area.width).map(|x| buffer[(x, y)].symbol()).collect();
-            row.trim_end().to_owned()
-        })
-        .collect();
-    while lines.last().is_some_and(String::is_empty) {
-        lines.pop();
+    let head = Rect::new(0, 0, width.max(LEAST.0), HEAD);
+    let mut buffer = Buffer::empty(head);
+    let below = top::draw(state, &Palette::new(false), head, &mut buffer);
+    let mut text = String::new();
+    for y in 0..below.y {
+        let row: String = (0..head.width).map(|x| buffer[(x, y)].symbol()).collect();
+        text += &format!("{}\n", row.trim_end());
     }
-    let hidden = state
-        .shown
-        .len()
-        .saturating_sub(usize::from(list.height.saturating_sub(1)));
-    if hidden > 0 {
-        lines.push(format!(
-            "… and {}",
-            units::plural(hidden as u64, "more row", "more rows")
-        ));
+    let mut page = pages::sites(state, 0..state.shown.len(), width >= WIDE);
+    if state.shown.is_empty() {
+        page.item(pages::nothing(state));
     }
-    let mut last = Buffer::empty(Rect::new(0, 0, area.width, 1));
-    bottom::losses_line(state, &palette, last.area, &mut last);
-    let last: String = last.content().iter().map(|cell| cell.symbol()).collect();
-    lines.push(last.trim_end().to_owned());
-    lines.join("\n") + "\n"
+    page.line(pages::losses(state));
+    text + &with_available(head.width.into(), || page.plain())
 }
 
 fn too_small(area: Rect, buffer: &mut Buffer) {
@@ -139,32 +219,46 @@ fn too_small(area: Rect, buffer: &mut Buffer) {
     Paragraph::new(text).wrap(Wrap { trim: true }).render(area, buffer);
 }
 
-/// Fills the area with lines about the selected call site, from the offset on.
-fn panel(
-    state: &mut State,
-    palette: &Palette,
-    area: Rect,
-    buffer: &mut Buffer,
-    content: impl FnOnce(&State, &Row) -> Vec<Line<'static>>,
-) {
-    let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
-        Some(row) => content(state, row),
-        None => vec![Line::styled(
-            "  this call site has no live memory any more; press esc to go back",
-            palette.dim,
-        )],
-    };
-    state.room = usize::from(area.height);
-    state.offset = state.offset.min(lines.len().saturating_sub(state.room));
-    for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
-        line(rows(area, at, 1), buffer, content);
-    }
+/// A document as lines of the screen. `wraps`: lines that do not fit continue below; otherwise they are cut.
+fn lines(document: &Document, width: u16, wraps: bool, palette: &Palette) -> Vec<Line<'static>> {
+    let width = usize::from(width);
+    let lines = with_available(width, || document.ansi_lines());
+    let lines = lines.into_iter().flat_map(|line| match wraps {
+        true => wrapped(&line, width).split('\n').map(str::to_owned).collect(),
+        false => vec![line],
+    });
+    lines.map(|line| of_ansi(&line, palette)).collect()
 }
 
-/// The text in lines of at most this width, broken between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let lines = crate::document::wrap::wrapped(text, width.max(8));
-    lines.lines().map(str::to_owned).collect()
+/// A line of a document, whose styles are escape sequences.
+fn of_ansi(text: &str, palette: &Palette) -> Line<'static> {
+    let (mut spans, mut style) = (Vec::new(), palette.plain);
+    for (nth, part) in text.split('\u{1b}').enumerate() {
+        let (code, rest) = match nth {
+            0 => ("", part),
+            _ => part.split_once('m').unwrap_or(("", part)),
+        };
+        style = match code {
+            "[0" => palette.plain,
+            "[1" => style.patch(palette.bold),
+            "[2" => style.patch(palette.dim),
+            "[31" => style.patch(palette.bad),
+            "[32" => style.patch(palette.good),
+            "[33" => style.patch(palette.warning),
+            _ => style,
+        };
+        if !rest.is_empty() {
+            spans.push(Span::styled(rest.to_owned(), style));
+        }
+    }
+    Line::from(spans)
+}
+
+/// Puts lines on the area, one below the other.
+fn put(lines: impl IntoIterator<Item = Line<'static>>, area: Rect, buffer: &mut Buffer) {
+    for (at, content) in (0..area.height).zip(lines) {
+        line(rows(area, at, 1), buffer, content);
+    }
 }
 
 /// A part of an area, by rows; empty where the area ends.

@@ -5,7 +5,7 @@
 //! `culeak::reader::Follower`), and reading copies from the file, so it does not disturb the process. If a refresh takes
 //! longer than the interval, the thread still sleeps for a quarter of that time.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -15,7 +15,7 @@ use culeak::reader::{self, Follower, Identity, ReadError};
 use culeak::snapshot::ProcessState;
 
 use super::Message;
-use super::names::{self, Asked, Unnamed};
+use super::names::{self, Asked, Names, Unnamed};
 use super::reading::Reading;
 use super::state::State;
 use super::sums::{StackKey, stack_keys};
@@ -117,7 +117,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     let (unnamed, to_name) = mpsc::channel();
     let (usage, to_ask) = mpsc::channel();
     let outlets = Outlets {
-        messages,
+        messages: messages.clone(),
         unnamed,
         usage,
     };
@@ -130,53 +130,38 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
         // Sending cannot fail: the inbox lives until the end of this function.
         let _ = target.read(&outlets, true);
     }
-    let Outlets {
-        messages,
-        unnamed,
-        usage: questions,
-    } = outlets;
     // `serve` and `iter` below end when their channel is closed.
-    drop((unnamed, questions));
+    drop(outlets);
     names::serve(&to_name, &messages, places);
     to_ask
         .iter()
-        .try_for_each(|question| messages.send(usage::answer(question)))
-        .ok();
+        .for_each(|question| drop(messages.send(usage::answer(question))));
     drop(messages);
-    let mut states: Vec<State> = Vec::new();
-    let mut named = Vec::new();
+    let mut states: BTreeMap<PathBuf, State> = BTreeMap::new();
+    let (mut names, mut notes) = (Names::default(), Vec::new());
     for message in inbox {
         let recording = match &message {
-            Message::Reading(reading) => reading.recording.clone(),
-            Message::Unreadable(recording, _) | Message::Used(recording, _) => recording.clone(),
-            Message::Names(..) => {
-                named.push(message);
-                continue;
-            }
-            _ => continue,
+            Message::Reading(reading) => Some(reading.recording.clone()),
+            Message::Unreadable(recording, _) | Message::Used(recording, _) => Some(recording.clone()),
+            _ => None,
         };
-        let known = states
-            .iter()
-            .position(|state| state.processes[0].recording == recording);
-        let state = known.unwrap_or_else(|| {
-            states.push(State::new(source.waiting(), 0));
-            states.len() - 1
-        });
-        match message {
-            Message::Reading(reading) => states[state].add_reading(*reading),
-            Message::Unreadable(recording, why) => states[state].unreadable(&recording, why),
-            Message::Used(recording, used) => states[state].used(&recording, used),
+        let new = || State::new(source.waiting(), 0);
+        let state = recording.map(|recording| states.entry(recording).or_insert_with(new));
+        match (message, state) {
+            (Message::Reading(reading), Some(state)) => state.add_reading(*reading),
+            (Message::Unreadable(recording, why), Some(state)) => state.unreadable(&recording, why),
+            (Message::Used(recording, used), Some(state)) => state.used(&recording, used),
+            (Message::Names(more, new), _) => {
+                names.extend(more);
+                notes.extend(new);
+            }
             _ => {}
         }
     }
-    for message in named {
-        if let Message::Names(names, notes) = message {
-            states
-                .iter_mut()
-                .for_each(|state| state.named(names.clone(), notes.clone()));
-        }
-    }
     states
+        .values_mut()
+        .for_each(|state| state.named(names.clone(), notes.clone()));
+    states.into_values().collect()
 }
 
 /// The order in which processes are read.
@@ -253,9 +238,7 @@ impl Target {
             self.follower = Follower::new(&self.recording);
         }
         let fresh = &self.keys[stack_sums.known_stacks..];
-        let unnamed = self
-            .asked
-            .pick(&mut stack_sums.snapshot, fresh, &reading, self.root.as_ref());
+        let unnamed = self.asked.pick(&mut stack_sums.snapshot, fresh, self.root.as_ref());
         if on_screen && reading.process.state == ProcessState::Running && !reading.devices.is_empty() {
             let devices = stack_sums.snapshot.devices.iter();
             // The usage thread may have ended; then no usage is shown.

@@ -291,7 +291,19 @@ pub struct Symbols(HashMap<(String, String), HashMap<u64, Vec<Symbol>>>);
 impl Symbols {
     /// Looks up the names of a snapshot's frames.
     pub fn name(&mut self, item: &mut Loaded, names: &NameArgs) {
-        let snapshot = &mut item.snapshot;
+        let (root, source) = (item.root.clone(), item.source.clone());
+        self.name_with(&mut item.snapshot, |part| {
+            let mut part = Loaded {
+                root,
+                ..Loaded::of(std::mem::take(part), source)
+            };
+            names.name_frames(&mut part);
+            part.snapshot
+        });
+    }
+
+    /// As [`Symbols::name`]. `look_up` names all frames of a snapshot without memory.
+    pub fn name_with(&mut self, snapshot: &mut Snapshot, look_up: impl FnOnce(&mut Snapshot) -> Snapshot) {
         let key = |location: &Location| {
             let module = &snapshot.modules[location.module.filter(|_| location.symbols.is_empty())?];
             Some((module.path.clone(), module.build_id.clone()))
@@ -309,21 +321,20 @@ impl Symbols {
         if unknown.is_empty() {
             return;
         }
-        let part = Snapshot {
+        let mut part = Snapshot {
             taken: snapshot.taken.clone(),
             process: snapshot.process.clone(),
             modules: snapshot.modules.clone(),
             locations: unknown.iter().map(|&nth| snapshot.locations[nth].clone()).collect(),
             ..Snapshot::empty()
         };
-        let mut part = part_of(item, part);
-        names.name_frames(&mut part);
-        for (nth, location) in unknown.into_iter().zip(part.snapshot.locations) {
+        let part = look_up(&mut part);
+        for (nth, location) in unknown.into_iter().zip(part.locations) {
             if let Some(key) = &keys[nth] {
                 let module = self.0.entry(key.clone()).or_default();
                 module.insert(location.address, location.symbols.clone());
             }
-            item.snapshot.locations[nth].symbols = location.symbols;
+            snapshot.locations[nth].symbols = location.symbols;
         }
     }
 }

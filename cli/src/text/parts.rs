@@ -14,7 +14,7 @@ use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
 
 use super::units;
-pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, folded, long_place, short_name};
+pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, folded, short_name};
 use crate::document::{Document, columns, counted, dim, estimate, styled};
 use crate::escape::Escaped;
 

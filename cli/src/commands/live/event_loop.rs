@@ -12,8 +12,7 @@ use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::supervise::shell_code;
 use crate::live::Message;
-use crate::live::holders::Question;
-use crate::live::ledger;
+use crate::live::ask::Question;
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
@@ -29,8 +28,7 @@ pub enum End {
 pub struct Senders {
     /// The recording that is on the screen.
     pub chosen: Sender<PathBuf>,
-    pub searches: Sender<Question>,
-    pub ledgers: Sender<ledger::Question>,
+    pub questions: Sender<Question>,
 }
 
 struct View<'a> {
@@ -78,8 +76,8 @@ impl View<'_> {
 
     /// Asks what the open page needs.
     fn ask_next(&mut self) {
-        if let Some(Action::AddUp(question)) = self.state.next_question() {
-            let _ = self.senders.ledgers.send(question);
+        if let Some(question) = self.state.next_question() {
+            let _ = self.senders.questions.send(question);
         }
     }
 
@@ -115,12 +113,8 @@ impl View<'_> {
             Message::Signal(Signal::SIGTSTP) => self.screen.suspend(),
             Message::Signal(Signal::SIGCONT) => self.screen.take_again(),
             Message::Signal(signal) => return Some(End::Signal(signal)),
-            Message::Holders(recording, answer) => {
-                self.state.searched(&recording, answer);
-                Ok(())
-            }
-            Message::Ledger(recording, answer) => {
-                self.state.added_up(&recording, answer);
+            Message::Answer(question, answer) => {
+                self.state.answered(&question, answer);
                 Ok(())
             }
             Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => match self.state.key(key) {
@@ -128,12 +122,8 @@ impl View<'_> {
                 Some(Action::Quit) => return Some(End::Quit),
                 Some(Action::Suspend) => self.screen.suspend(),
                 Some(Action::Redraw) => self.screen.forget(),
-                Some(Action::Search(question)) => {
-                    let _ = self.senders.searches.send(question);
-                    Ok(())
-                }
-                Some(Action::AddUp(question)) => {
-                    let _ = self.senders.ledgers.send(question);
+                Some(Action::Ask(question)) => {
+                    let _ = self.senders.questions.send(question);
                     Ok(())
                 }
                 Some(Action::Choose(recording)) => {

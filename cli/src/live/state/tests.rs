@@ -4,7 +4,7 @@ use crate::live::tests::sample::{press, show, state, training, type_in};
 fn labels(state: &State) -> Vec<&str> {
     (0..state.shown.len())
         .filter_map(|place| state.row(place))
-        .map(|row| &*row.label)
+        .map(Row::label)
         .collect()
 }
 
@@ -66,8 +66,8 @@ fn letters_typed_into_the_filter_do_nothing_else() {
 fn growth_counts_from_the_first_reading_until_a_mark_is_set() {
     let mut state = at_step(4);
     let growth = |state: &State| {
-        let row = state.rows.rows.iter().find(|row| &*row.label == "load_batch");
-        row.map(|row| (row.bytes_change() >> 20, row.count_change()))
+        let row = state.rows.rows.iter().find(|row| row.label() == "load_batch");
+        row.map(|row| (row.of.bytes() >> 20, row.of.count()))
     };
     assert_eq!(growth(&state), Some((80, 40)));
     press(&mut state, KeyCode::Char('m'));
@@ -84,8 +84,8 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
     assert_eq!(labels(&state), ["Cache::grow", "load_batch", "staging_buffer"]);
     press(&mut state, KeyCode::Char('d'));
     assert_eq!(labels(&state), ["scratch_space", "load_batch"]);
-    assert_eq!(state.row(0).map(Row::change), Some(Change::Gone));
-    assert_eq!(state.row(1).map(Row::change), Some(Change::Grown));
+    assert_eq!(state.row(0).map(Row::state), Some(Change::Gone));
+    assert_eq!(state.row(1).map(Row::state), Some(Change::Grown));
     press(&mut state, KeyCode::Esc);
     assert_eq!(labels(&state).len(), 3);
 }
@@ -102,7 +102,7 @@ fn late_names_change_no_total_and_no_growth() {
     state.named(super::super::names::all(&snapshot, &keys), Vec::new());
     state.add_reading(reading);
     assert_eq!(state.rows.held, held);
-    assert!(state.rows.rows.iter().all(|row| row.bytes_change() == 0));
+    assert!(state.rows.rows.iter().all(|row| row.of.bytes() == 0));
     assert_eq!(labels(&state).len(), 3);
 }
 
@@ -140,9 +140,9 @@ fn the_selection_stays_with_its_site_when_the_order_changes() {
     let mut state = at_step(1);
     press(&mut state, KeyCode::End);
     press(&mut state, KeyCode::Up);
-    let selected = state.selected_row().map(|row| row.label.clone());
+    let selected = state.selected_row().map(|row| row.label().to_owned());
     press(&mut state, KeyCode::Char('n'));
-    assert_eq!(state.selected_row().map(|row| row.label.clone()), selected);
+    assert_eq!(state.selected_row().map(|row| row.label().to_owned()), selected);
 }
 
 #[test]

@@ -15,8 +15,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
-use super::super::holders::{Answer, Question};
-use super::super::ledger as ledger_thread;
+use super::super::ask::{Answer, Question, Subject};
 use super::super::state::Action;
 use super::super::usage::Used;
 use super::*;
@@ -202,9 +201,10 @@ fn screen_of_what_holds_the_memory_of_a_site() {
     let asked = press(&mut state, KeyCode::Char('w'));
     let question = Question {
         recording: recording.clone(),
-        pid: 4711,
+        pid: Some(4711),
+        about: Subject::Holders,
     };
-    assert_eq!(asked, Some(Action::Search(question.clone())));
+    assert_eq!(asked, Some(Action::Ask(question.clone())));
     assert_eq!(press(&mut state, KeyCode::Char('w')), None, "one search at a time");
     expect_screen("searching-80x24.txt", 80, 24, &mut state);
     let stacks = CallStacks::of(&snapshot);
@@ -213,8 +213,9 @@ fn screen_of_what_holds_the_memory_of_a_site() {
         took_ns: 640_000_000,
         sites: by_site(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), &Filter::default()),
         limits: vec!["memory shared with other processes".to_owned()],
+        ..Answer::default()
     };
-    state.searched(&recording, Ok(answer));
+    state.answered(&question, Ok(answer));
     expect_screen("held-by-80x24.txt", 80, 24, &mut state);
     press(&mut state, KeyCode::Esc);
     press(&mut state, KeyCode::Down);
@@ -224,8 +225,11 @@ fn screen_of_what_holds_the_memory_of_a_site() {
         "the answer covers all call sites"
     );
     assert!(screen(80, 24, &mut state).contains("uncollected cycle"));
-    assert_eq!(press(&mut state, KeyCode::Char('w')), Some(Action::Search(question)));
-    state.searched(&recording, Err("process 4711: no such process".to_owned()));
+    assert_eq!(
+        press(&mut state, KeyCode::Char('w')),
+        Some(Action::Ask(question.clone()))
+    );
+    state.answered(&question, Err("process 4711: no such process".to_owned()));
     assert!(screen(80, 24, &mut state).contains("no such process"));
 }
 
@@ -250,20 +254,24 @@ fn screen_of_the_ledger_which_is_read_again_while_its_page_is_open() {
     let mut state = state();
     show(&mut state, &snapshot);
     let recording = state.processes[0].recording.clone();
-    let question = Action::AddUp(ledger_thread::Question {
+    let question = Question {
         recording: recording.clone(),
         pid: Some(4711),
-    });
-    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(question.clone()));
+        about: Subject::Ledger,
+    };
+    assert_eq!(
+        press(&mut state, KeyCode::Char('l')),
+        Some(Action::Ask(question.clone()))
+    );
     assert!(screen(80, 24, &mut state).contains("adding up the ledger"));
     assert_eq!(state.next_question(), None, "one at a time");
     let stacks = CallStacks::of(&snapshot);
     let ledger = Ledger::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks));
-    let answer = ledger_thread::Answer {
+    let answer = Answer {
         took_ns: 1_000_000_000,
-        ..ledger_thread::Answer::of(&ledger, snapshot.taken.at_ns)
+        ..Answer::of(&ledger, snapshot.taken.at_ns)
     };
-    state.added_up(&recording, Ok(answer));
+    state.answered(&question, Ok(answer));
     expect_screen("ledger-80x24.txt", 80, 24, &mut state);
     let mut later = snapshot.clone();
     later.taken.at_ns += 4_000_000_000;
@@ -275,20 +283,17 @@ fn screen_of_the_ledger_which_is_read_again_while_its_page_is_open() {
     );
     later.taken.at_ns += 2_000_000_000;
     show(&mut state, &later);
-    assert_eq!(state.next_question(), Some(question));
-    state.added_up(&recording, Err("the recording is damaged".to_owned()));
+    assert_eq!(state.next_question(), Some(question.clone()));
+    state.answered(&question, Err("the recording is damaged".to_owned()));
     assert!(screen(80, 24, &mut state).contains("the recording is damaged"));
     press(&mut state, KeyCode::Char('l'));
     assert_eq!((state.page, state.next_question()), (Page::Sites, None));
     // Of an ended process it is read once more, from the file.
     later.process.state = ProcessState::Ended;
     show(&mut state, &later);
-    let last = ledger_thread::Question {
-        recording: recording.clone(),
-        pid: None,
-    };
-    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(Action::AddUp(last)));
-    state.added_up(&recording, Ok(ledger_thread::Answer::of(&ledger, later.taken.at_ns)));
+    let last = Question { pid: None, ..question };
+    assert_eq!(press(&mut state, KeyCode::Char('l')), Some(Action::Ask(last.clone())));
+    state.answered(&last, Ok(Answer::of(&ledger, later.taken.at_ns)));
     assert_eq!(state.next_question(), None);
 }
 
@@ -331,9 +336,9 @@ fn the_selected_row_stays_on_the_screen() {
     ] {
         press(&mut state, key);
         let shown = screen(80, 24, &mut state);
-        let label = state.selected_row().expect("a row").label.clone();
+        let label = state.selected_row().expect("a row").label().to_owned();
         assert!(
-            label.starts_with(name) && shown.contains(&*label),
+            label.starts_with(name) && shown.contains(&label),
             "{key:?}: {label}\n{shown}"
         );
     }

@@ -98,45 +98,22 @@ fn waiting(state: &State) -> String {
     }
 }
 
-/// The processes, the one on the screen highlighted; as many before and after it as fit.
+/// The processes from the one on the screen on, which is highlighted; as many as fit.
 fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    let name = |index: usize| {
-        let reading = state.processes[index].reading.as_ref();
-        let process = reading.map_or_else(
-            || "…".to_owned(),
-            |reading| {
-                let name = crate::live::processes::name_of(&reading.process);
-                let ended = if reading.finished { " (ended)" } else { "" };
-                format!("{} {}{ended}", reading.process.pid, Escaped(&name))
-            },
-        );
-        format!(" {process} ")
-    };
-    let count = state.processes.len();
-    let heading = format!("process {} of {count} ", state.chosen + 1);
-    let mut room = usize::from(area.width).saturating_sub(heading.len());
-    let mut shown = vec![Span::styled(name(state.chosen), palette.selected)];
-    let (mut first, mut last) = (state.chosen, state.chosen);
-    room = room.saturating_sub(shown[0].width());
-    loop {
-        let behind = (last + 1 < count).then(|| Span::raw(name(last + 1)));
-        let before = first.checked_sub(1).map(|index| Span::raw(name(index)));
-        match (behind, before) {
-            (Some(span), _) if span.width() <= room => {
-                room -= span.width();
-                last += 1;
-                shown.push(span);
-            }
-            (_, Some(span)) if span.width() <= room => {
-                room -= span.width();
-                first -= 1;
-                shown.insert(0, span);
-            }
-            _ => break,
+    let name = |process: &Watched| match &process.reading {
+        None => " … ".to_owned(),
+        Some(reading) => {
+            let name = crate::live::processes::name_of(&reading.process);
+            let ended = if reading.finished { " (ended)" } else { "" };
+            format!(" {} {}{ended} ", reading.process.pid, Escaped(&name))
         }
-    }
-    shown.insert(0, Span::styled(heading, palette.dim));
-    line(area, buffer, Line::from(shown));
+    };
+    let heading = format!("process {} of {} ", state.chosen + 1, state.processes.len());
+    let names = state.processes[state.chosen..].iter().map(name);
+    let styles = [palette.selected].into_iter().chain(std::iter::repeat(palette.plain));
+    let names = names.zip(styles).map(|(name, style)| Span::styled(name, style));
+    let spans = [Span::styled(heading, palette.dim)].into_iter().chain(names);
+    line(area, buffer, spans.collect::<Vec<_>>().into());
 }
 
 /// A device's live memory, its peak, and the course of both.
