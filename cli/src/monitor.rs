@@ -4,7 +4,6 @@
 //! outlets until a signal arrives. Another destination for the figures is another [`Outlet`].
 
 use std::ffi::OsString;
-use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +25,7 @@ use crate::load::many::Symbols;
 use crate::load::{self, Loaded, Place};
 use crate::options::NameArgs;
 use crate::output::{self, Overwrite};
-use crate::{json, progress, signals, usage};
+use crate::{progress, signals, usage};
 
 /// The port of `--listen` without one.
 pub const PORT: u16 = 9477;
@@ -200,30 +199,10 @@ impl Inputs for Reading {
         snapshot.into_at(&point).map_err(|error| error.to_string())
     }
 
-    fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String> {
-        // Not an input as others are, which are never replaced: these files are removed, and their numbers used again.
-        let mut text = Vec::new();
-        let read = reader::open_regular(path).and_then(|mut file| file.read_to_end(&mut text));
-        read.map_err(|error| error.to_string())?;
-        let snapshot: Snapshot = serde_json::from_slice(&text).map_err(|error| error.to_string())?;
-        snapshot.validate()?;
-        Ok(snapshot)
-    }
-
     fn ask_driver(&mut self, snapshot: &mut Snapshot) {
         let mut item = loaded(std::mem::take(snapshot), Path::new(""));
         usage::ask_driver(&mut item);
         *snapshot = item.snapshot;
-    }
-
-    fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String> {
-        let snapshot = reader::read_with_totals(recording).map_err(|error| error.to_string())?;
-        let snapshot = self.named(snapshot, recording);
-        let written = output::create_private(to, Overwrite::default(), |out| {
-            json::write(&mut *out, &snapshot)?;
-            writeln!(out)
-        });
-        written.map_err(|failure| failure.message)
     }
 
     fn is_stopping(&mut self) -> bool {

@@ -6,7 +6,7 @@
 //!                                                               └─► history ─► growth
 //! ```
 //!
-//! At rest a pass costs a few system calls for each process. Reading and keeping snapshots take at most a tenth of the time between
+//! At rest a pass costs a few system calls for each process. Reading takes at most a tenth of the time between
 //! passes, after the first pass, which reads everything; the recording that was read longest ago is read first. What failed is tried
 //! again after a while that doubles. The driver is asked about one process in a pass at most. Deliberately absent: sleeping and
 //! writing; the caller does both.
@@ -25,7 +25,6 @@ use culeak::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 use crate::choice::Choice;
 use crate::families::Name;
 use crate::find::Recordings;
-use crate::keep::{Keeper, process_name};
 use crate::page::{Page, ProcessSamples, Sample, Value};
 use crate::process::{Growth, Shown, growth_samples, samples};
 
@@ -37,20 +36,8 @@ pub trait Inputs {
     /// Why it cannot be read, in one line.
     fn read(&mut self, path: &Path) -> Result<Snapshot, String>;
 
-    /// Reads a snapshot that [`Inputs::keep`] wrote.
-    ///
-    /// # Errors
-    /// As [`Inputs::read`].
-    fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String>;
-
     /// Stores the driver's figures in the snapshot of a running process.
     fn ask_driver(&mut self, snapshot: &mut Snapshot);
-
-    /// Writes a snapshot of a recording to a file that does not exist yet.
-    ///
-    /// # Errors
-    /// Why it cannot be written, in one line.
-    fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String>;
 
     /// Whether the pass is to end early: its result is not used.
     fn is_stopping(&mut self) -> bool {
@@ -69,8 +56,6 @@ pub trait Outlet {
 #[derive(Debug)]
 pub struct Update {
     pub page: Page,
-    /// The snapshots that were written in this pass.
-    pub kept: Vec<PathBuf>,
     /// What failed for the first time.
     pub failures: Vec<String>,
 }
@@ -103,12 +88,9 @@ const FAILURES_FOR: Duration = Duration::from_secs(3600);
 /// The first and the longest wait before something is tried again that failed.
 const AGAIN_FIRST: Duration = Duration::from_secs(30);
 const AGAIN_LAST: Duration = Duration::from_secs(1800);
-/// The most kept snapshots that are read after a restart, for each process.
-const PAST_MAX: usize = 60;
 
 pub struct Agent {
     settings: Settings,
-    keeper: Option<Keeper>,
     targets: BTreeMap<PathBuf, Target>,
     /// The driver's figures by UUID.
     gpus: BTreeMap<String, (u64, u64)>,
@@ -153,10 +135,7 @@ struct Target {
     growth: Growth,
     read_at: Option<Instant>,
     asked_at: Option<Instant>,
-    /// Changed since a snapshot was kept.
-    is_dirty: bool,
     read_again: Again,
-    keep_again: Again,
 }
 
 /// What a file looked like when it was read.
@@ -177,14 +156,12 @@ struct Watched {
     /// On the recording's clock, when it was read.
     at_ns: u64,
     ended_unix_ns: u64,
-    name: String,
 }
 
 impl Agent {
-    pub fn new(settings: Settings, keeper: Option<Keeper>) -> Agent {
+    pub fn new(settings: Settings) -> Agent {
         Agent {
             settings,
-            keeper,
             targets: BTreeMap::new(),
             gpus: BTreeMap::new(),
             no_driver_until: None,
@@ -219,7 +196,6 @@ impl Agent {
             self.read(&path, inputs, now_unix_ns, &mut may_ask);
         }
         self.judge();
-        let kept = self.keep(inputs, now, &has_time, &mut failures);
         for (path, target) in &self.targets {
             let shown = path.display().to_string();
             failures.extend(target.failure.iter().map(|failure| match failure.contains(&shown) {
@@ -230,7 +206,6 @@ impl Agent {
         self.is_first = false;
         Update {
             page: self.page(now_unix_ns, began),
-            kept,
             failures: self.new_failures(failures, Instant::now()),
         }
     }
@@ -272,9 +247,8 @@ impl Agent {
             Err(reason) => return target.fail(path, reason, now_unix_ns),
         };
         (target.failure, target.read_again) = (None, Again::default());
-        target.is_dirty = true;
         let is_new = target.process.is_none();
-        target.know(path, &snapshot);
+        target.know(&snapshot);
         let runs = snapshot.process.state == ProcessState::Running && recording;
         // A finished recording does not change any more; that of another host may.
         let is_final = matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended);
@@ -305,16 +279,6 @@ impl Agent {
         if is_new {
             let spacing = u64::try_from(self.settings.interval.as_nanos()).unwrap_or(u64::MAX);
             target.history = History::spaced(spacing * 9 / 10);
-            if let (true, Some(keeper), Some(process)) = (runs, &self.keeper, &target.process) {
-                let past = keeper.of(&process.name);
-                for path in &past[past.len().saturating_sub(PAST_MAX)..] {
-                    if let Ok(past) = inputs.read_kept(path) {
-                        target
-                            .history
-                            .add(Summary::of(&past, String::new(), &trend::Options::default()));
-                    }
-                }
-            }
         }
         let fresh = snapshot.usage.take();
         snapshot.usage = remembered(&self.gpus, &snapshot);
@@ -360,52 +324,6 @@ impl Agent {
         }
     }
 
-    /// Keeps snapshots of running processes while there is time, and removes old ones. After a failure the others wait for the
-    /// next pass: a full disk fails them all.
-    fn keep(
-        &mut self,
-        inputs: &mut dyn Inputs,
-        now: Duration,
-        has_time: &dyn Fn() -> bool,
-        failures: &mut Vec<String>,
-    ) -> Vec<PathBuf> {
-        let (mut written, now_seconds) = (Vec::new(), now.as_secs());
-        let Some(keeper) = &mut self.keeper else { return written };
-        for (path, target) in &mut self.targets {
-            let Some(process) = &target.process else { continue };
-            if !target.is_dirty || process.state != ProcessState::Running {
-                continue;
-            }
-            let Some(to) = keeper
-                .due(&process.name, now_seconds)
-                .filter(|_| target.keep_again.is_due(now))
-            else {
-                continue;
-            };
-            // One at least, or many changes would leave no time for any.
-            if inputs.is_stopping() || !written.is_empty() && !has_time() {
-                break;
-            }
-            match inputs.keep(path, &to) {
-                Ok(()) => {
-                    keeper.add(to.clone());
-                    written.push(to);
-                    (target.is_dirty, target.keep_again) = (false, Again::default());
-                }
-                Err(reason) => {
-                    keeper.failures += 1;
-                    target.keep_again.failed(now);
-                    // Without the file's name, so that it is reported once for all.
-                    let folder = keeper.policy.folder.display().to_string();
-                    failures.push(reason.replace(&to.display().to_string(), &folder));
-                    break;
-                }
-            }
-        }
-        failures.extend(keeper.prune(now_seconds));
-        written
-    }
-
     fn page(&mut self, now_unix_ns: u64, began: Instant) -> Page {
         let mut page = Page::default();
         let all = self.targets.values().filter_map(|target| target.samples.as_ref());
@@ -424,12 +342,6 @@ impl Agent {
         node(Name::LeftOut, exported.series_left_out as f64);
         node(Name::Updated, now_unix_ns as f64 / 1e9);
         node(Name::UpdateTime, began.elapsed().as_secs_f64());
-        if let Some(keeper) = &self.keeper {
-            let (number, bytes) = keeper.totals();
-            node(Name::Kept, number as f64);
-            node(Name::KeptBytes, bytes as f64);
-            node(Name::KeepFailures, keeper.failures as f64);
-        }
         for (labels, figures) in self.gpus_in_use() {
             page.add(Sample::new(Name::GpuUsed, labels.clone(), Value(figures.0 as f64)));
             page.add(Sample::new(Name::GpuTotal, labels, Value(figures.1 as f64)));
@@ -490,7 +402,7 @@ impl Target {
         self.read_again.failed(Duration::from_nanos(now_unix_ns));
     }
 
-    fn know(&mut self, path: &Path, snapshot: &Snapshot) {
+    fn know(&mut self, snapshot: &Snapshot) {
         let process = &snapshot.process;
         let is_running = process.state == ProcessState::Running;
         let here = start_ticks(process.number()).filter(|_| is_running);
@@ -502,7 +414,6 @@ impl Target {
             ended_unix_ns: process
                 .started_unix_ns
                 .saturating_add(snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns)),
-            name: process_name(path, process.started_unix_ns),
         });
     }
 }

@@ -106,9 +106,6 @@ families! {
     LeftOut: Gauge "culeak_series_left_out" [] node () "Series that were left out because a process has too many";
     Updated: Gauge "culeak_last_update_timestamp" ["seconds"] node () "When these figures were last brought up to date";
     UpdateTime: Gauge "culeak_last_update_duration" ["seconds"] node () "Duration of this update";
-    Kept: Gauge "culeak_kept_snapshots" [] node () "Snapshots that culeak watch keeps";
-    KeptBytes: Gauge "culeak_kept_snapshots_size" ["bytes"] node () "Size of these snapshots on disk";
-    KeepFailures: Counter "culeak_keep_failures" [] node () "Snapshots that could not be written or removed";
     BuildInfo: Gauge "culeak_build_info" [] node ("version") "The culeak that exports this; always 1";
 }
 

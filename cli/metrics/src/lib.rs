@@ -16,7 +16,6 @@
 //! | [`text`] | a page as text |
 //! | [`find`] | recordings in folders |
 //! | [`agent`] | what is read again, and when |
-//! | [`keep`] | snapshots on disk, by number, size and age |
 //! | [`server`] | the HTTP endpoint |
 //!
 //! Recordings are read from outside; the recorded processes are neither stopped nor entered. Deliberately absent: names of
@@ -26,7 +25,6 @@ pub mod agent;
 pub mod choice;
 pub mod families;
 pub mod find;
-pub mod keep;
 pub mod label;
 pub mod page;
 pub mod process;

@@ -50,15 +50,16 @@ mod tests {
         let mut page = Page::default();
         page.add(Sample::new(Name::BuildInfo, ["a\\b\"c\nd".to_owned()], Value(1.0)));
         page.add(Sample::new(Name::Updated, [], Value(1.5)));
-        page.add(Sample::new(Name::KeepFailures, [], Value(3.0)));
+        let process = ["job", "n1", "", "7"].map(str::to_owned);
+        page.add(Sample::new(Name::Frees, process, Value(3.0)));
         assert_eq!(
             encode(&page),
-            "# HELP culeak_last_update_timestamp_seconds When these figures were last brought up to date.\n\
+            "# HELP culeak_frees_total Frees of these allocations.\n\
+             # TYPE culeak_frees_total counter\n\
+             culeak_frees_total{job_id=\"job\",host=\"n1\",rank=\"\",pid=\"7\"} 3.0\n\
+             # HELP culeak_last_update_timestamp_seconds When these figures were last brought up to date.\n\
              # TYPE culeak_last_update_timestamp_seconds gauge\n\
              culeak_last_update_timestamp_seconds 1.5\n\
-             # HELP culeak_keep_failures_total Snapshots that could not be written or removed.\n\
-             # TYPE culeak_keep_failures_total counter\n\
-             culeak_keep_failures_total 3.0\n\
              # HELP culeak_build_info The culeak that exports this; always 1.\n\
              # TYPE culeak_build_info gauge\n\
              culeak_build_info{version=\"a\\\\b\\\"c\\nd\"} 1.0\n"

@@ -56,7 +56,7 @@ pub fn execute(args: &MetricsArgs) -> Result<ExitCode, Failure> {
     series.check(args.overwrite)?;
     monitor::sort(&again.inputs, &mut settings)?;
     let every = again.every.or(series.listen.map(|_| settings.interval));
-    let agent = Agent::new(settings, None);
+    let agent = Agent::new(settings);
     let end = monitor::run(agent, Reading::new(again.names.clone()), every, || {
         let mut outlets = series.outlets(args.overwrite)?;
         if is_printed {

@@ -81,7 +81,10 @@ impl Asked {
         if !first && !is_new.contains(&true) {
             return None;
         }
-        let stacks = std::mem::take(&mut snapshot.stacks).into_iter().zip(keys.iter().copied()).zip(is_new);
+        let stacks = std::mem::take(&mut snapshot.stacks)
+            .into_iter()
+            .zip(keys.iter().copied())
+            .zip(is_new);
         let (stacks, keys) = stacks.filter_map(|(stack, is_new)| is_new.then_some(stack)).unzip();
         Some(Unnamed {
             keys,

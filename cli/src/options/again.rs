@@ -11,7 +11,7 @@ use crate::text::units;
 #[derive(Debug, Clone, Args)]
 pub struct AgainArgs {
     /// Process ids, recordings, snapshots, folders of these (new ones are found), patterns; push: also - for a snapshot or a list
-    #[arg(value_name = "INPUT", required = true)]
+    #[arg(value_name = "PID|RECORDING|SNAPSHOT", required = true)]
     pub inputs: Vec<OsString>,
     /// Read again at this interval, from 100ms to 1d [default: once]
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]

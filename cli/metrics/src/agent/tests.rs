@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::families::PROCESS_LABELS;
-use crate::keep::Policy;
 use culeak::format::NONE;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
@@ -18,11 +17,9 @@ struct Counting {
     reads: Vec<PathBuf>,
     asked: usize,
     used_bytes: Option<u64>,
-    no_space: bool,
     /// Reads fail, though the file is as before.
     no_files: bool,
     stops_after: Option<usize>,
-    keeps: usize,
 }
 
 impl Inputs for Counting {
@@ -32,11 +29,6 @@ impl Inputs for Counting {
             return Err("too many open files".to_owned());
         }
         reader::read(path).map_err(|error| error.to_string())
-    }
-
-    fn read_kept(&mut self, path: &Path) -> Result<Snapshot, String> {
-        let text = fs::read(path).map_err(|error| error.to_string())?;
-        serde_json::from_slice(&text).map_err(|error| error.to_string())
     }
 
     fn ask_driver(&mut self, snapshot: &mut Snapshot) {
@@ -54,15 +46,6 @@ impl Inputs for Counting {
             devices: self.used_bytes.map(device).into_iter().collect(),
             missing: None,
         });
-    }
-
-    fn keep(&mut self, recording: &Path, to: &Path) -> Result<(), String> {
-        self.keeps += 1;
-        if self.no_space {
-            return Err("no space".to_owned());
-        }
-        let snapshot = reader::read(recording).map_err(|error| error.to_string())?;
-        fs::write(to, serde_json::to_vec(&snapshot).expect("JSON")).map_err(|error| error.to_string())
     }
 
     fn is_stopping(&mut self) -> bool {
@@ -166,7 +149,7 @@ fn what_has_not_changed_is_not_read_again() {
     let path = folder.path().join("a.culeak");
     let recording = of_this_process(&path);
     allocate(recording, 0x1000, 100);
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path())), Counting::default());
     let update = pass(&mut agent, &mut inputs);
     assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
     assert_eq!(sum(&update, Name::ProcessUp, &[]), Some(1.0));
@@ -194,7 +177,7 @@ fn grown(folder: &Path, recording: &Recording, inputs: &mut Counting) -> (Agent,
         interval: Duration::from_millis(100),
         ..settings(folder)
     };
-    let mut agent = Agent::new(settings, None);
+    let mut agent = Agent::new(settings);
     inputs.used_bytes = Some(1 << 29);
     let mut update = pass(&mut agent, inputs);
     let (began, mut blocks) = (Instant::now(), 0);
@@ -262,7 +245,7 @@ fn a_process_whose_end_is_not_seen_has_series_of_growth_while_it_changes() {
     let folder = tempfile::tempdir().expect("a folder");
     let recording = record_on("elsewhere", &folder.path().join("a.culeak"), 1);
     allocate(recording, 0x1000, 100);
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path())), Counting::default());
     let points = |update: &Update| sum(update, Name::GrowthPoints, &[]);
     assert_eq!(points(&pass(&mut agent, &mut inputs)), Some(1.0));
     for target in agent.targets.values_mut() {
@@ -283,11 +266,11 @@ fn ended_processes_are_shown_for_a_while_and_read_once() {
         forget: Some(Duration::from_secs(3600)),
         ..settings(folder.path())
     };
-    let (mut agent, mut inputs) = (Agent::new(settings.clone(), None), Counting::default());
+    let (mut agent, mut inputs) = (Agent::new(settings.clone()), Counting::default());
     let update = pass(&mut agent, &mut inputs);
     assert_eq!(sum(&update, Name::Leaked, &[]), Some(100.0));
     assert_eq!(sum(&update, Name::ProcessUp, &[]), Some(0.0));
-    let mut later = Agent::new(settings, None);
+    let mut later = Agent::new(settings);
     for _ in 0..2 {
         let update = later.pass(&mut inputs, culeak::system::unix_ns() + DAY_NS);
         assert_eq!(sum(&update, Name::Leaked, &[]), None);
@@ -302,7 +285,7 @@ fn what_cannot_be_read_is_reported_once_and_does_not_spoil_the_rest() {
     allocate(of_this_process(&folder.path().join("a.culeak")), 0x1000, 100);
     fs::write(folder.path().join("b.culeak"), "no recording at all").expect("a file");
     fs::write(folder.path().join("c.culeak"), "").expect("a file");
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path())), Counting::default());
     let update = pass(&mut agent, &mut inputs);
     assert_eq!(update.failures.len(), 1, "{:?}", update.failures);
     assert_eq!(sum(&update, Name::Recordings, &["unreadable"]), Some(1.0));
@@ -313,110 +296,11 @@ fn what_cannot_be_read_is_reported_once_and_does_not_spoil_the_rest() {
 }
 
 #[test]
-fn snapshots_are_kept_by_policy_and_growth_goes_on_after_a_restart() {
-    let (folder, state) = (
-        tempfile::tempdir().expect("a folder"),
-        tempfile::tempdir().expect("a folder"),
-    );
-    let recording = of_this_process(&folder.path().join("a.culeak"));
-    let keeper = || {
-        let policy = Policy {
-            folder: state.path().to_path_buf(),
-            every: Duration::from_secs(1),
-            per_process: 9,
-            bytes: u64::MAX,
-            age: Duration::from_secs(3600),
-        };
-        Some(Keeper::open(policy).expect("a folder"))
-    };
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), keeper()), Counting::default());
-    let now = culeak::system::unix_ns();
-    let mut kept = 0;
-    for second in 0..20 {
-        allocate(recording, (second + 1) << 20, 1 << 10);
-        kept += agent.pass(&mut inputs, now + second * 1_000_000_000).kept.len();
-    }
-    assert_eq!(kept, 20);
-    let files = || fs::read_dir(state.path()).expect("a folder").count();
-    assert_eq!(files(), 9);
-    // A process that did not change gets no further snapshot.
-    assert!(agent.pass(&mut inputs, now + 60_000_000_000).kept.is_empty());
-    let mut again = Agent::new(settings(folder.path()), keeper());
-    let update = again.pass(&mut inputs, now + 61_000_000_000);
-    // Nine kept ones, and what was read now: enough for a judgement.
-    assert!(sum(&update, Name::GrowthPoints, &[]) >= Some(10.0));
-    assert!(sum(&update, Name::GrowingSites, &[]).is_some());
-}
-
-#[test]
-fn a_full_disk_costs_snapshots_and_nothing_else() {
-    let (folder, state) = (
-        tempfile::tempdir().expect("a folder"),
-        tempfile::tempdir().expect("a folder"),
-    );
-    allocate(of_this_process(&folder.path().join("a.culeak")), 0x1000, 100);
-    let policy = Policy {
-        folder: state.path().to_path_buf(),
-        every: Duration::from_secs(1),
-        per_process: 9,
-        bytes: u64::MAX,
-        age: Duration::from_secs(3600),
-    };
-    let mut agent = Agent::new(settings(folder.path()), Keeper::open(policy).ok());
-    let mut inputs = Counting {
-        no_space: true,
-        ..Counting::default()
-    };
-    let now = culeak::system::unix_ns();
-    let mut at = |inputs: &mut Counting, seconds: u64| agent.pass(inputs, now + seconds * 1_000_000_000);
-    let update = at(&mut inputs, 0);
-    assert_eq!(update.failures, ["no space"]);
-    assert_eq!(sum(&update, Name::Held, &["device"]), Some(100.0));
-    assert_eq!(
-        sum(&at(&mut inputs, 1), Name::KeepFailures, &[]),
-        Some(1.0),
-        "not again at once"
-    );
-    let update = at(&mut inputs, 31);
-    assert!(update.failures.is_empty(), "said once");
-    assert_eq!(sum(&update, Name::KeepFailures, &[]), Some(2.0));
-    at(&mut inputs, 62);
-    assert_eq!(inputs.keeps, 2, "the wait doubles");
-    inputs.no_space = false;
-    assert_eq!(at(&mut inputs, 92).kept.len(), 1);
-}
-
-#[test]
-fn a_full_disk_is_tried_with_one_process_of_many() {
-    let (folder, state) = (
-        tempfile::tempdir().expect("a folder"),
-        tempfile::tempdir().expect("a folder"),
-    );
-    for name in ["a", "b", "c"] {
-        of_this_process(&folder.path().join(format!("{name}.culeak")));
-    }
-    let policy = Policy {
-        folder: state.path().to_path_buf(),
-        every: Duration::from_secs(1),
-        per_process: 9,
-        bytes: u64::MAX,
-        age: Duration::from_secs(3600),
-    };
-    let mut agent = Agent::new(settings(folder.path()), Keeper::open(policy).ok());
-    let mut inputs = Counting {
-        no_space: true,
-        ..Counting::default()
-    };
-    pass(&mut agent, &mut inputs);
-    assert_eq!(inputs.keeps, 1);
-}
-
-#[test]
 fn a_read_that_failed_is_tried_again_though_the_file_is_the_same() {
     let folder = tempfile::tempdir().expect("a folder");
     let recording = of_this_process(&folder.path().join("a.culeak"));
     allocate(recording, 0x1000, 100);
-    let (mut agent, mut inputs) = (Agent::new(settings(folder.path()), None), Counting::default());
+    let (mut agent, mut inputs) = (Agent::new(settings(folder.path())), Counting::default());
     let now = culeak::system::unix_ns();
     let mut at = |inputs: &mut Counting, seconds: u64| agent.pass(inputs, now + seconds * 1_000_000_000);
     at(&mut inputs, 0);
@@ -442,7 +326,7 @@ fn a_pass_ends_when_the_caller_stops() {
     for name in ["a", "b", "c"] {
         of_this_process(&folder.path().join(format!("{name}.culeak")));
     }
-    let mut agent = Agent::new(settings(folder.path()), None);
+    let mut agent = Agent::new(settings(folder.path()));
     let mut inputs = Counting {
         stops_after: Some(1),
         ..Counting::default()
@@ -454,7 +338,7 @@ fn a_pass_ends_when_the_caller_stops() {
 #[test]
 fn failures_are_forgotten_when_they_have_not_occurred_for_long() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut agent = Agent::new(settings(folder.path()), None);
+    let mut agent = Agent::new(settings(folder.path()));
     let start = Instant::now();
     let mut said = |minutes: u64, failures: &[&str]| {
         let failures = failures.iter().map(|failure| (*failure).to_owned()).collect();
