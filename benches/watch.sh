@@ -26,7 +26,7 @@ for rank in $(seq 0 $((processes - 1))); do
     echo "small 4096" >"$work/fifo$rank"
 done
 until [ "$(grep -l "did small" "$work"/out* 2>/dev/null | wc -l)" = "$processes" ]; do sleep 0.2; done
-"$culeak" watch "$work/runs" --listen 0 --state "$work/state" 2>"$work/log" &
+"$culeak" watch "$work/runs" --listen 0 2>"$work/log" &
 agent=$!
 pids+=("$agent")
 until grep -q "metrics at" "$work/log"; do sleep 0.1; done
@@ -34,10 +34,8 @@ url=$(sed -n 's/.*metrics at //p' "$work/log")
 exported() { python3 -c "import sys, urllib.request; print(urllib.request.urlopen('$url').read().decode())" 2>/dev/null | grep -c '^culeak_process_running{.*} 1' || true; }
 until [ "$(exported)" = "$processes" ]; do sleep 0.5; done
 ticks() { awk '{print $14 + $15 + $16 + $17}' "/proc/$agent/stat"; }
-# The first snapshots are written by now or in the next pass.
-sleep 20
 from=$(ticks)
 sleep "$seconds"
 to=$(ticks)
 echo "$processes processes at rest, $seconds s: $(((to - from) * 10)) ms of CPU, $(awk "BEGIN {print ($to - $from) / $seconds}") % of a core;" \
-    "$(awk '/VmRSS/ {print int($2 / 1024)}' "/proc/$agent/status") MiB; first pass and snapshots $((from * 10)) ms"
+    "$(awk '/VmRSS/ {print int($2 / 1024)}' "/proc/$agent/status") MiB; first pass $((from * 10)) ms"

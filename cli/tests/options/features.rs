@@ -8,6 +8,10 @@ use crate::CULEAK;
 /// As in `cli/src/errors.rs`, which this test cannot use.
 const INSTALL: &str = "cargo install --locked --path cli --features full";
 
+#[cfg_attr(
+    all(feature = "parquet", feature = "push"),
+    allow(dead_code, reason = "a build with all features lacks no command")
+)]
 fn output(words: &[&str]) -> (i32, String, String) {
     let done = Command::new(CULEAK).args(words).output().expect("culeak");
     let text = |bytes| String::from_utf8(bytes).expect("UTF-8");
