@@ -227,10 +227,7 @@ impl Facts {
     }
 
     fn push(&mut self, row: &report::Row, by: By, object: Option<Kind>) {
-        let key = match by {
-            By::Site => Key::of_site(row),
-            _ => Key::of_stack(row),
-        };
+        let key = Key::by(by, row);
         let text = Site {
             label: plain(&row.label).into_owned(),
             pool: row.pool,

@@ -11,7 +11,7 @@ use crate::analysis::objects::ObjectRow;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::Row;
-use crate::analysis::site::Fingerprint;
+use crate::analysis::site::{CallStack, Fingerprint};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
@@ -34,45 +34,15 @@ pub struct Baseline {
     pub sites: Vec<Site>,
     /// Objects without an address; `None`: they are not judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub objects: Option<Vec<ObjectSite>>,
+    pub objects: Option<Vec<Site>>,
 }
 
-/// Objects of one kind, of one call site.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ObjectSite {
-    /// The name of a [`Kind`].
-    pub kind: String,
-    /// As those of a [`Site`].
-    pub label: String,
-    pub place: Option<String>,
-    pub fingerprint: String,
-    pub loose_fingerprint: String,
-    pub line: Option<u32>,
-    pub count: u64,
-}
-
-impl ObjectSite {
-    fn of(row: &ObjectRow) -> ObjectSite {
-        let site = row.stack.site();
-        ObjectSite {
-            kind: row.kind.to_owned(),
-            label: row.label.clone(),
-            place: site.and_then(|site| site.short_place()),
-            fingerprint: row.stack.site_fingerprint.to_string(),
-            loose_fingerprint: row.stack.loose_site_fingerprint.to_string(),
-            line: site.and_then(|site| site.line),
-            count: row.count,
-        }
-    }
-
-    /// What the file is sorted by.
-    fn name(&self) -> (&str, &str, Option<&str>, &str) {
-        (&self.kind, &self.label, self.place.as_deref(), &self.fingerprint)
-    }
-}
-
+/// The memory of a call site, or its objects of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
+    /// The name of the [`Kind`] of objects; `None`: it is memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
     /// The function, for readers; not used for matching.
     pub label: String,
     /// File and line, for readers.
@@ -81,80 +51,102 @@ pub struct Site {
     pub fingerprint: String,
     pub loose_fingerprint: String,
     pub line: Option<u32>,
-    pub bytes: u64,
+    /// `None`: they are objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
     pub count: u64,
 }
 
-impl Baseline {
-    /// The sites of these rows, sorted by name so that a new version of the file differs little.
-    pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[ObjectRow]>) -> Baseline {
-        let mut sites: BTreeMap<(String, Option<String>, Fingerprint), Site> = BTreeMap::new();
-        for row in rows {
-            let key = Key::of_site(row);
-            let place = row.site().and_then(|site| site.short_place());
-            let site = sites
-                .entry((row.label.clone(), place.clone(), key.exact))
-                .or_insert(Site {
-                    label: row.label.clone(),
-                    place,
-                    fingerprint: key.exact.to_string(),
-                    loose_fingerprint: key.loose.to_string(),
-                    line: key.line,
-                    bytes: 0,
-                    count: 0,
-                });
-            site.bytes = site.bytes.saturating_add(row.bytes);
-            site.count = site.count.saturating_add(row.count);
+impl Site {
+    fn of(label: &str, stack: &CallStack, kind: Option<&str>, bytes: Option<u64>, count: u64) -> Site {
+        Site {
+            kind: kind.map(str::to_owned),
+            label: label.to_owned(),
+            place: stack.site().and_then(|site| site.short_place()),
+            fingerprint: stack.site_fingerprint.to_string(),
+            loose_fingerprint: stack.loose_site_fingerprint.to_string(),
+            line: stack.site().and_then(|site| site.line),
+            bytes,
+            count,
         }
+    }
+
+    /// `None`: this version does not know the kind.
+    fn key(&self) -> Option<Key> {
+        let print = |text: &str| Fingerprint(u64::from_str_radix(text, 16).unwrap_or_default());
+        let key = Key {
+            exact: print(&self.fingerprint),
+            loose: print(&self.loose_fingerprint),
+            line: self.line,
+            pool: false,
+        };
+        match &self.kind {
+            Some(kind) => Some(key.of_kind(Kind::from_name(kind)?)),
+            None => Some(key),
+        }
+    }
+}
+
+/// Each site once, sorted by name so that a new version of the file differs little.
+fn sorted(sites: impl IntoIterator<Item = Site>, join: fn(u64, u64) -> u64) -> Vec<Site> {
+    let mut all: BTreeMap<_, Site> = BTreeMap::new();
+    for site in sites {
+        let Site {
+            kind,
+            label,
+            place,
+            fingerprint,
+            ..
+        } = site.clone();
+        all.entry((kind, label, place, fingerprint))
+            .and_modify(|known| {
+                known.bytes = known.bytes.zip(site.bytes).map(|(a, b)| join(a, b));
+                known.count = join(known.count, site.count);
+            })
+            .or_insert(site);
+    }
+    all.into_values().collect()
+}
+
+/// The sites that these keys belong to.
+fn partners<'s>(sites: &'s [Site], keys: impl Iterator<Item = Key>) -> impl Iterator<Item = Option<&'s Site>> {
+    let sites: Vec<(&Site, Key)> = sites.iter().filter_map(|site| Some((site, site.key()?))).collect();
+    let before: Vec<Key> = sites.iter().map(|(_, key)| *key).collect();
+    let partners = pair(&before, &keys.collect::<Vec<Key>>(), true).into_iter();
+    partners.map(move |partner| Some(sites[partner?].0))
+}
+
+impl Baseline {
+    /// The sites of these rows.
+    pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[ObjectRow]>) -> Baseline {
+        let memory = |row: &Row| Site::of(&row.label, &row.stacks[0].stack, None, Some(row.bytes), row.count);
+        let object = |row: &ObjectRow| Site::of(&row.label, &row.stack, Some(row.kind), None, row.count);
         Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
             programs: vec![program],
             at,
-            sites: sites.into_values().collect(),
-            objects: objects.map(|rows| {
-                let mut objects: Vec<ObjectSite> = rows.iter().map(ObjectSite::of).collect();
-                objects.sort_by(|one, other| one.name().cmp(&other.name()));
-                objects
-            }),
+            sites: sorted(rows.iter().map(memory), u64::saturating_add),
+            objects: objects.map(|rows| sorted(rows.iter().map(object), u64::saturating_add)),
         }
     }
 
     /// The baseline for several processes: for each site, the most that one of them held.
     pub fn most_of(baselines: impl Iterator<Item = Baseline>) -> Baseline {
-        let mut sites: BTreeMap<(String, Option<String>, String), Site> = BTreeMap::new();
-        let mut objects: Option<BTreeMap<_, ObjectSite>> = Some(BTreeMap::new());
+        let (mut sites, mut objects) = (Vec::new(), Some(Vec::new()));
         let mut programs = BTreeSet::new();
         let mut at = Vec::new();
         for baseline in baselines {
-            // Those of every process must be known.
-            match (&mut objects, baseline.objects) {
-                (Some(known), Some(more)) => {
-                    for of in more {
-                        let name = of.name();
-                        let name = (
-                            name.0.to_owned(),
-                            name.1.to_owned(),
-                            name.2.map(str::to_owned),
-                            name.3.to_owned(),
-                        );
-                        let most = known.entry(name).or_insert_with(|| of.clone());
-                        most.count = most.count.max(of.count);
-                    }
-                }
-                _ => objects = None,
-            }
+            sites = sorted(sites.into_iter().chain(baseline.sites), u64::max);
+            // The objects of every process must be known.
+            objects = objects
+                .zip(baseline.objects)
+                .map(|(all, more)| sorted(all.into_iter().chain(more), u64::max));
             programs.extend(baseline.programs);
             for point in baseline.at {
                 if !at.contains(&point) {
                     at.push(point);
                 }
-            }
-            for site in baseline.sites {
-                let key = (site.label.clone(), site.place.clone(), site.fingerprint.clone());
-                let most = sites.entry(key).or_insert_with(|| site.clone());
-                most.bytes = most.bytes.max(site.bytes);
-                most.count = most.count.max(site.count);
             }
         }
         Baseline {
@@ -162,8 +154,8 @@ impl Baseline {
             version: VERSION,
             programs: programs.into_iter().collect(),
             at,
-            sites: sites.into_values().collect(),
-            objects: objects.map(|objects| objects.into_values().collect()),
+            sites,
+            objects,
         }
     }
 
@@ -182,65 +174,23 @@ impl Baseline {
 
     /// The baseline's number of objects for each row, in the order of the rows. `None`: the baseline has no objects.
     pub fn known_objects(&self, rows: &[ObjectRow]) -> Option<Vec<Option<u64>>> {
-        let objects = self.objects.as_ref()?;
-        // Those of kinds that this version does not know match nothing.
-        let before = objects.iter().filter_map(|of| Some((of, Kind::from_name(&of.kind)?)));
-        let (counts, before): (Vec<u64>, Vec<Key>) = before
-            .map(|(of, kind)| {
-                let key = Key {
-                    exact: print(&of.fingerprint),
-                    loose: print(&of.loose_fingerprint),
-                    line: of.line,
-                    pool: false,
-                };
-                (of.count, key.of_kind(kind))
-            })
-            .unzip();
-        let after = rows.iter().map(|row| {
-            let key = Key {
-                exact: row.stack.site_fingerprint,
-                loose: row.stack.loose_site_fingerprint,
-                line: row.stack.site().and_then(|site| site.line),
-                pool: false,
-            };
+        let keys = rows.iter().map(|row| {
+            let key = Key::of_call_site(&row.stack);
             Kind::from_name(row.kind).map_or(key, |kind| key.of_kind(kind))
         });
-        let partners = pair(&before, &after.collect::<Vec<_>>(), true);
-        Some(
-            partners
-                .into_iter()
-                .map(|partner| partner.map(|site| counts[site]))
-                .collect(),
-        )
+        let known = partners(self.objects.as_ref()?, keys);
+        Some(known.map(|site| Some(site?.count)).collect())
     }
 
     /// The baseline's tally for each row, in the order of the rows.
     pub fn known(&self, rows: &[Row]) -> Vec<Option<Tally>> {
-        let before: Vec<Key> = self
-            .sites
-            .iter()
-            .map(|site| Key {
-                exact: print(&site.fingerprint),
-                loose: print(&site.loose_fingerprint),
-                line: site.line,
-                pool: false,
-            })
-            .collect();
-        let after = rows.iter().map(|row| Key {
-            pool: false,
-            ..Key::of_site(row)
-        });
-        let partners = pair(&before, &after.collect::<Vec<_>>(), true);
-        let tally = |site: usize| Tally {
-            bytes: self.sites[site].bytes,
-            count: self.sites[site].count,
-        };
-        partners.into_iter().map(|partner| partner.map(tally)).collect()
+        let tally = |site: &Site| Tally::new(site.bytes.unwrap_or(0), site.count);
+        let known = partners(
+            &self.sites,
+            rows.iter().map(|row| Key::of_call_site(&row.stacks[0].stack)),
+        );
+        known.map(|site| site.map(tally)).collect()
     }
-}
-
-fn print(text: &str) -> Fingerprint {
-    Fingerprint(u64::from_str_radix(text, 16).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
-use crate::analysis::site::{CallStack, CallStacks};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::words::plural;
 use crate::kind::Kind;
 use crate::point::Point;
@@ -131,29 +131,16 @@ impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
         let (old, new) = (side_rows(before, options), side_rows(after, options));
-        let sums = [old.total, new.total];
+        let bare = [(before, old.bare), (after, new.bare)];
         let opaque_pools = new.opaque_pools;
-        let ((old, old_bare), (new, new_bare)) = ((old.rows, old.bare), (new.rows, new.bare));
-        // Lines of code cannot move within one process.
-        let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
-        let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
-        let mut rows: Vec<DiffRow> = new
-            .into_iter()
-            .zip(partners)
-            .map(|(row, partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)))
-            .collect();
-        rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
-        let totals = totals(&rows, sums);
-        rows.retain(|row| options.all || row.state != State::Unchanged);
-        sort(&mut rows, options.sort);
-        let all = rows.len();
-        rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
-        let below_min = all - rows.len();
-        rows.truncate(options.top.unwrap_or(usize::MAX));
-        let cut = Cut {
-            below_min,
-            beyond_top: all - below_min - rows.len(),
+        let mut rows = compared(old.rows, new.rows, !same_process);
+        let totals = totals(&rows, [old.total, new.total]);
+        let change = |row: &DiffRow| match options.sort {
+            Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
+            Sort::Bytes | Sort::Age => (row.bytes_delta.abs(), row.count_delta.abs(), row.after.bytes),
         };
+        rows.sort_by(|a, b| change(b).cmp(&change(a)).then_with(|| name(a).cmp(&name(b))));
+        let cut = cut(&mut rows, options, options.min_bytes);
         Diff {
             format: FORMAT,
             version: VERSION,
@@ -171,7 +158,7 @@ impl<'a> Diff<'a> {
             objects: objects::changes(before, after, options, same_process),
             warnings: objects::not_compared(before, after, options)
                 .into_iter()
-                .chain(warnings([(before, old_bare), (after, new_bare)], same_process))
+                .chain(warnings(bare, same_process))
                 .collect(),
         }
     }
@@ -179,7 +166,7 @@ impl<'a> Diff<'a> {
 
 /// What is compared of a snapshot.
 struct SideRows<'a> {
-    rows: Vec<Row<'a>>,
+    rows: Vec<(Key, Row<'a>)>,
     total: (Tally, Option<Errors>),
     opaque_pools: Vec<OpaquePool>,
     /// The stacks have no names at all.
@@ -201,16 +188,41 @@ fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
     let mut known = groups.all.iter().filter_map(|group| group.stack).peekable();
     let bare = known.peek().is_some() && known.all(is_bare);
     SideRows {
-        rows,
+        rows: rows.into_iter().map(|row| (Key::by(options.by, &row), row)).collect(),
         total,
         opaque_pools,
         bare,
     }
 }
 
-fn keys(rows: &[Row], by: By) -> Vec<Key> {
-    let key = if by == By::Site { Key::of_site } else { Key::of_stack };
-    rows.iter().map(key).collect()
+/// The rows of both sides. `moved`: lines of code may have, which they cannot within one process.
+fn compared<'a>(old: Vec<(Key, Row<'a>)>, new: Vec<(Key, Row<'a>)>, moved: bool) -> Vec<DiffRow<'a>> {
+    let keys = |rows: &[(Key, Row)]| rows.iter().map(|(key, _)| *key).collect::<Vec<Key>>();
+    let partners = pair(&keys(&old), &keys(&new), moved);
+    let mut old: Vec<Option<Row>> = old.into_iter().map(|(_, row)| Some(row)).collect();
+    let pairs = new.into_iter().zip(partners);
+    let pairs = pairs.map(|((_, row), partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)));
+    let mut rows: Vec<DiffRow> = pairs.collect();
+    rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
+    rows
+}
+
+/// Cuts off rows that did not change, changed by less than `min_bytes`, or are beyond the most.
+fn cut(rows: &mut Vec<DiffRow>, options: &Options, min_bytes: u64) -> Cut {
+    rows.retain(|row| options.all || row.state != State::Unchanged);
+    let all = rows.len();
+    rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(min_bytes));
+    let below_min = all - rows.len();
+    rows.truncate(options.top.unwrap_or(usize::MAX));
+    Cut {
+        below_min,
+        beyond_top: all - below_min - rows.len(),
+    }
+}
+
+/// By what rows of equal changes are sorted.
+fn name<'r>(row: &'r DiffRow) -> (&'r str, Fingerprint) {
+    (&row.label, row.stack.fingerprint)
 }
 
 fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
@@ -251,20 +263,6 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
         pool,
         stack,
     }
-}
-
-fn sort(rows: &mut [DiffRow], by: Sort) {
-    let change = |row: &DiffRow| match by {
-        Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs()),
-        Sort::Bytes | Sort::Age => (row.bytes_delta.abs(), row.count_delta.abs()),
-    };
-    rows.sort_by(|a, b| {
-        change(b)
-            .cmp(&change(a))
-            .then_with(|| b.after.bytes.cmp(&a.after.bytes))
-            .then_with(|| a.label.cmp(&b.label))
-            .then_with(|| a.stack.fingerprint.cmp(&b.stack.fingerprint))
-    });
 }
 
 fn totals(rows: &[DiffRow], [before, after]: [(Tally, Option<Errors>); 2]) -> Totals {

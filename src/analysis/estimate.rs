@@ -179,18 +179,12 @@ impl Estimate {
         let until_now = before.tally();
         before.join(self);
         let Tally { bytes, count } = before.tally();
-        Tally {
-            bytes: bytes - until_now.bytes,
-            count: count - until_now.count,
-        }
+        Tally::new(bytes - until_now.bytes, count - until_now.count)
     }
 
     /// Rounded. Casts saturate.
     pub fn tally(&self) -> Tally {
-        Tally {
-            bytes: self.bytes.round() as u64,
-            count: self.count.round() as u64,
-        }
+        Tally::new(self.bytes.round() as u64, self.count.round() as u64)
     }
 
     /// The variance for each byte, from which the error of a larger or smaller sum of such blocks follows. 0: it is exact.

@@ -46,7 +46,10 @@ pub enum Level {
 }
 
 impl Level {
-    pub fn name(self) -> &'static str {
+    pub const ALL: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
+
+    /// In data for other tools.
+    pub const fn name(self) -> &'static str {
         match self {
             Level::Held => "held",
             Level::Cached => "cached",
@@ -105,10 +108,7 @@ pub struct Group<'a> {
 
 impl<'a> Group<'a> {
     pub fn tally(&self) -> Tally {
-        Tally {
-            bytes: u64::try_from(self.bytes).unwrap_or(u64::MAX),
-            count: self.count,
-        }
+        Tally::new(u64::try_from(self.bytes).unwrap_or(u64::MAX), self.count)
     }
 
     /// The group with what its records stand for in place of what they are; `None`: their stacks were left out.
@@ -157,21 +157,24 @@ impl<'a> Groups<'a> {
 
     /// Groups of the records made since this time, with one group per size.
     pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64) -> Groups<'a> {
-        Groups::with_these_sizes_apart(snapshot, stacks, since_ns, |_| true)
+        let blocks = Blocks::of(&snapshot.allocations);
+        let carriers = Carriers::of(&snapshot.allocations, &blocks);
+        let counted = count_sizes(snapshot, &carriers, since_ns);
+        Groups::of_counted(snapshot, Some(stacks), blocks, carriers, counted)
     }
 
-    /// Groups of the records made since this time, with one group for each size that `apart` accepts. Other sizes share
-    /// groups.
+    /// Groups as those of [`Groups::split_at`], with one for each of the sizes that `apart` accepts.
     pub fn with_these_sizes_apart(
         snapshot: &'a Snapshot,
         stacks: &CallStacks,
-        since_ns: u64,
-        apart: impl Fn(u64) -> bool,
+        time_ns: u64,
+        apart: impl Fn(u64) -> bool + Sync,
     ) -> Groups<'a> {
-        let blocks = Blocks::of(&snapshot.allocations);
-        let carriers = Carriers::of(&snapshot.allocations, &blocks);
-        let counted = count_sizes(snapshot, &carriers, since_ns, apart);
-        Groups::of_counted(snapshot, Some(stacks), blocks, carriers, counted)
+        Groups::new(snapshot, Some(stacks), |row| match apart(row.bytes) {
+            _ if row.time_ns < time_ns => u64::MAX,
+            true => row.bytes,
+            false => u64::MAX - 1,
+        })
     }
 
     /// Groups that contain either only records made before this time, or only later ones.
@@ -408,14 +411,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
         Some(sampling) => {
             let call = &allocations.calls[row.call as usize];
             match summed {
-                true => Estimate::of_sum(
-                    sampling,
-                    call,
-                    Tally {
-                        bytes: row.bytes,
-                        count,
-                    },
-                ),
+                true => Estimate::of_sum(sampling, call, Tally::new(row.bytes, count)),
                 false => Estimate::of_block(sampling, call, row.bytes),
             }
         }
@@ -463,9 +459,9 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
     counter.groups
 }
 
-/// Counts with a group for each size that `apart` accepts. There may be as many groups as records, and finding each in
-/// a large table would cost several cache misses. The records are sorted instead.
-fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: impl Fn(u64) -> bool) -> Vec<Counted> {
+/// Counts with a group for each size. There may be as many groups as records, and finding each in a large table would cost several
+/// cache misses. The records are sorted instead.
+fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64) -> Vec<Counted> {
     struct Sized {
         stack: u32,
         call: u32,
@@ -497,10 +493,6 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
     in_two_threads(&mut sized, &|part| part.sort_unstable_by_key(key), &|all, middle| {
         all.select_nth_unstable_by_key(middle, key);
     });
-    let together = |a: &Sized, b: &Sized| {
-        let alike = (a.stack, a.call, a.owner) == (b.stack, b.call, b.owner);
-        alike && (a.bytes == b.bytes || !apart(a.bytes) && !apart(b.bytes))
-    };
     let estimate = |alike: &[Sized]| {
         let mut sum = Estimate::default();
         if let Some(sampling) = snapshot.sampling {
@@ -520,12 +512,12 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         count: alike.len() as u64,
         bytes: alike.iter().map(|each| u128::from(each.bytes)).sum(),
         smallest: alike[0].bytes,
-        largest: alike[alike.len() - 1].bytes,
+        largest: alike[0].bytes,
         oldest_ns: alike.iter().map(|each| each.time_ns).min().unwrap_or(0),
         newest_ns: alike.iter().map(|each| each.time_ns).max().unwrap_or(0),
         estimate: estimate(alike),
     };
-    sized.chunk_by(together).map(counted).collect()
+    sized.chunk_by(|a, b| key(a) == key(b)).map(counted).collect()
 }
 
 #[cfg(test)]

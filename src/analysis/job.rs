@@ -3,7 +3,7 @@
 //! ```text
 //! snapshot of a process ─► sites.rs ───────► population.rs ──► spread.rs ─────► outliers.rs ──► JobReport
 //!                          bytes per call     groups that       values of each    who stands out
-//!                          site and stack    do the same work   site              and a sentence
+//!                          site and stack    do the same work   site              (names.rs: a sentence)
 //! ```
 //!
 //! Processes are added one at a time, in any order, and nothing of a process is kept but its row and its part of each
@@ -13,8 +13,6 @@
 //!
 //! Deliberately absent: time. Several snapshots of one process are one process, and the latest counts.
 
-use std::collections::BTreeSet;
-
 use serde::Serialize;
 
 use crate::analysis::estimate::sampled;
@@ -23,8 +21,8 @@ use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
+use crate::facts::Instant;
 
-pub mod change;
 pub mod diff;
 pub mod identity;
 pub mod member;
@@ -38,10 +36,10 @@ pub mod spread;
 pub mod trend;
 pub mod why;
 
-use outliers::Outliers;
+use outliers::{Example, Outliers};
 use population::Population;
 use shared::{Shared, SharedRow};
-use sites::{ProcessRow, ProcessSums, Site, Sites};
+use sites::{ProcessSums, Site, Sites};
 
 /// The value of [`JobReport::format`].
 pub const FORMAT: &str = "culeak-job";
@@ -51,7 +49,7 @@ pub const VERSION: u32 = 1;
 pub struct Job {
     populations: Vec<Population>,
     /// By number.
-    rows: Vec<Option<ProcessRow>>,
+    rows: Vec<Option<Instant>>,
     /// What each rule suppressed.
     suppressions: Vec<Used>,
     shared: Shared,
@@ -98,10 +96,10 @@ impl Job {
         let mut differing = Vec::new();
         for population in &mut self.populations {
             beyond.join(population.beyond);
-            let found = population.judge(sites, &self.rows, options.filter.is_empty());
-            rows.extend(found.sites);
-            differing.extend(found.processes);
-            warnings.extend(found.warnings);
+            let judgement = population.judge(sites, &self.rows, options.filter.is_empty());
+            rows.extend(judgement.sites);
+            differing.extend(judgement.processes);
+            warnings.extend(judgement.warnings);
         }
         let sampling = self.rows.iter().flatten().filter_map(|row| row.sampling);
         let sampling = sampling.max_by_key(|sampling| sampling.most());
@@ -122,31 +120,17 @@ impl Job {
         let processes = self.rows.into_iter().zip(stands_out);
         let processes = processes.filter_map(|(row, stands_out)| Some(JobProcess { stands_out, row: row? }));
         let mut processes: Vec<JobProcess> = processes.collect();
-        processes.sort_by_cached_key(|JobProcess { row, .. }| {
-            let member = &row.member;
-            let rank = member.rank.map_or((1, 0), |rank| (0, rank));
-            (
-                member.program.clone(),
-                rank,
-                member.host.clone(),
-                member.pid,
-                row.source.clone(),
-            )
-        });
+        processes.sort_by_cached_key(|process| process.row.order());
         let mut sites: Vec<SiteRow> = rows.into_iter().map(|(row, _)| row).collect();
         let enough = |row: &SiteRow| row.sum_bytes >= options.min_bytes;
         let (mut shown, mut hidden): (Vec<_>, Vec<_>) = sites.drain(..).partition(enough);
         hidden.extend(shown.split_off(options.top.unwrap_or(shown.len()).min(shown.len())));
-        let total = |of: fn(&ProcessRow) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
-        let hosts: BTreeSet<&str> = processes
-            .iter()
-            .map(|process| process.row.member.host.as_str())
-            .collect();
+        let total = |of: fn(&Instant) -> Tally| Tally::total(processes.iter().map(|process| of(&process.row)));
         JobReport {
             format: FORMAT,
             version: VERSION,
             finished: !processes.is_empty() && processes.iter().all(|process| process.row.finished),
-            leaked: !processes.is_empty() && processes.iter().all(|process| process.row.leaked),
+            leaked: !processes.is_empty() && processes.iter().all(|process| process.row.leaked()),
             sampled: sampling.is_some(),
             held: total(|row| row.held),
             pools: total(|row| row.pools),
@@ -162,7 +146,7 @@ impl Job {
             suppressed: total(|row| row.suppressed),
             suppressions: self.suppressions,
             elsewhere: 0,
-            hosts: hosts.len(),
+            hosts: member::hosts(processes.iter().map(|process| &process.row.member.host)),
             programs: self
                 .populations
                 .into_iter()
@@ -183,9 +167,9 @@ impl Job {
 }
 
 /// The numbers of earlier snapshots of a process of which there is a later one.
-pub fn earlier<'r>(rows: impl Iterator<Item = (&'r ProcessRow, u32)>) -> Vec<u32> {
-    let mut order: Vec<(&ProcessRow, u32)> = rows.collect();
-    let key = |row: &ProcessRow| (row.member.host.clone(), row.member.pid, row.member.started_unix_ns);
+pub fn earlier<'r>(rows: impl Iterator<Item = (&'r Instant, u32)>) -> Vec<u32> {
+    let mut order: Vec<(&Instant, u32)> = rows.collect();
+    let key = |row: &Instant| (row.member.host.clone(), row.member.pid, row.member.started_unix_ns);
     // A recording shows more than the automatic snapshots beside it.
     order.sort_by_cached_key(|(row, number)| (key(row), !row.is_automatic, row.at_unix_ns, *number));
     let pairs = order.windows(2);
@@ -197,19 +181,11 @@ pub fn earlier<'r>(rows: impl Iterator<Item = (&'r ProcessRow, u32)>) -> Vec<u32
 /// deterministic.
 fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Ordering {
     let apart = |row: &SiteRow| row.stands_out.as_ref().map(|out| out.apart_bytes);
-    let text = |row: &SiteRow| {
-        (
-            row.site.label.clone(),
-            row.site.place.clone(),
-            row.site.fingerprint,
-            row.site.pool,
-        )
-    };
     let (a, b) = (&a.0, &b.0);
     apart(b)
         .cmp(&apart(a))
         .then_with(|| (b.sum_bytes, b.sum_count).cmp(&(a.sum_bytes, a.sum_count)))
-        .then_with(|| text(a).cmp(&text(b)))
+        .then_with(|| a.site.order().cmp(&b.site.order()))
         .then_with(|| a.program.cmp(&b.program))
 }
 
@@ -277,7 +253,7 @@ pub struct JobProcess {
     /// Its memory, or that of one of its call sites, is far from that of the other processes.
     pub stands_out: bool,
     #[serde(flatten)]
-    pub row: ProcessRow,
+    pub row: Instant,
 }
 
 /// An input that could not be read.
@@ -306,15 +282,12 @@ pub struct SiteRow {
     pub of_processes: u64,
     /// The values differ too widely for a common one, so no process stands out.
     pub differs: bool,
-    pub stands_out: Option<StandsOut>,
+    pub stands_out: Option<StandsOut<Outlier>>,
 }
 
 impl SiteRow {
     pub fn tally(&self) -> Tally {
-        Tally {
-            bytes: self.sum_bytes,
-            count: self.sum_count,
-        }
+        Tally::new(self.sum_bytes, self.sum_count)
     }
 }
 
@@ -330,17 +303,17 @@ pub enum Quantity {
 pub struct ProcessesOut {
     pub what: Quantity,
     #[serde(flatten)]
-    pub out: StandsOut,
+    pub out: StandsOut<Outlier>,
 }
 
 /// Processes whose values are far from those of the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StandsOut {
+pub struct StandsOut<P> {
     pub count: u64,
     /// The sum of the distances from the median.
     pub apart_bytes: u64,
     /// Some of them, if there are many.
-    pub processes: Vec<Outlier>,
+    pub processes: Vec<P>,
     /// What is to be said of them.
     pub sentence: String,
 }
@@ -354,31 +327,26 @@ pub struct Outlier {
     pub source: String,
 }
 
-impl StandsOut {
-    /// Outliers of different groups as one.
-    fn of(all: &[&Outliers], sentence: String, rows: &[Option<ProcessRow>]) -> StandsOut {
-        let outlier = |&(member, bytes): &(u32, u64)| {
-            let row = rows.get(member as usize)?.as_ref()?;
-            Some(Outlier {
-                rank: row.member.rank,
-                host: row.member.host.clone(),
-                pid: row.member.pid,
-                bytes,
-                source: row.source.clone(),
-            })
-        };
-        StandsOut {
-            count: all.iter().map(|out| out.count).sum(),
-            apart_bytes: all.iter().fold(0, |sum: u64, out| {
-                sum.saturating_add(u64::try_from(out.apart).unwrap_or(u64::MAX))
-            }),
-            processes: {
-                let mut examples: Vec<_> = all.iter().flat_map(|out| out.examples.iter().copied()).collect();
-                examples.sort_unstable();
-                examples.iter().filter_map(outlier).collect()
-            },
+/// Processes that a row lists.
+const LISTED: usize = 64;
+
+impl<P> StandsOut<P> {
+    /// Outliers of different groups as one; `None` without any.
+    fn of<'o>(
+        all: impl Iterator<Item = &'o Outliers> + Clone,
+        sentence: String,
+        process: impl Fn(Example) -> Option<P>,
+    ) -> Option<StandsOut<P>> {
+        all.clone().next()?;
+        let apart = all.clone().fold(0, |sum: u128, out| sum.saturating_add(out.apart));
+        let mut examples: Vec<Example> = all.clone().flat_map(|out| &out.examples).copied().collect();
+        examples.sort_unstable();
+        Some(StandsOut {
+            count: all.map(|out| out.count).sum(),
+            apart_bytes: u64::try_from(apart).unwrap_or(u64::MAX),
+            processes: examples.into_iter().take(LISTED).filter_map(process).collect(),
             sentence,
-        }
+        })
     }
 }
 

@@ -167,9 +167,7 @@ pub enum What {
     LocalMemory,
     /// The heap of `malloc` in kernels.
     DeviceHeap,
-    /// Memory for launches from kernels. Parts: the call sites that took it.
-    DynamicParallelism,
-    /// Code, globals and constants of modules. Parts: binaries.
+    /// Code, globals and constants of modules, and memory for launches from kernels. Parts: binaries.
     Code,
     /// Memory taken for streams, existing and destroyed ones.
     Streams,

@@ -205,8 +205,8 @@ fn spans(lives: &Lives, classes: &Classes, positions: &[usize]) -> Vec<Span> {
     let (mut spans, mut limit) = (Vec::new(), MANY);
     for life in &lives.lives {
         let Some(class) = classes.class(life) else { continue };
-        let from = life.from.map_or(0, |event| bucket_of.get(event));
-        let to = life.to.map_or(last, |event| bucket_of.get(event));
+        let from = life.from().map_or(0, |event| bucket_of.get(event));
+        let to = life.to().map_or(last, |event| bucket_of.get(event));
         if from == to {
             continue;
         }
@@ -356,7 +356,7 @@ impl<'c> Running<'c> {
                     first.push(0);
                     curves.len() - 1
                 });
-                if life.from.is_none() {
+                if life.from().is_none() {
                     first[curve] = first[curve].saturating_add(life.bytes);
                 }
             }

@@ -6,8 +6,8 @@
 
 use std::collections::HashMap;
 
-use crate::analysis::report::Row;
-use crate::analysis::site::Fingerprint;
+use crate::analysis::report::{By, Row};
+use crate::analysis::site::{CallStack, Fingerprint};
 use crate::kind::Kind;
 
 /// What a row is matched by.
@@ -23,13 +23,20 @@ pub struct Key {
 }
 
 impl Key {
-    pub fn of_site(row: &Row) -> Key {
-        let stack = &row.stacks[0].stack;
+    /// As if no caching allocator held the memory.
+    pub fn of_call_site(stack: &CallStack) -> Key {
         Key {
             exact: stack.site_fingerprint,
             loose: stack.loose_site_fingerprint,
-            line: row.site().and_then(|site| site.line),
+            line: stack.site().and_then(|site| site.line),
+            pool: false,
+        }
+    }
+
+    pub fn of_site(row: &Row) -> Key {
+        Key {
             pool: row.pool,
+            ..Key::of_call_site(&row.stacks[0].stack)
         }
     }
 
@@ -43,12 +50,16 @@ impl Key {
         }
     }
 
-    pub fn of_stack(row: &Row) -> Key {
+    /// Of a row by stack, or else by call site.
+    pub fn by(by: By, row: &Row) -> Key {
         let stack = &row.stacks[0].stack;
-        Key {
-            exact: stack.fingerprint,
-            loose: stack.loose_fingerprint,
-            ..Key::of_site(row)
+        match by {
+            By::Stack => Key {
+                exact: stack.fingerprint,
+                loose: stack.loose_fingerprint,
+                ..Key::of_site(row)
+            },
+            _ => Key::of_site(row),
         }
     }
 }

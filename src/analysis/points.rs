@@ -143,10 +143,7 @@ fn allocated_after_end(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups
     };
     let later = snapshot.allocations.iter().filter(|row| row.time_ns > end.time_ns);
     let held = later.filter(|row| groups.level(row, stacks) == Level::Held);
-    Tally::total(held.map(|row| Tally {
-        bytes: row.bytes,
-        count: 1,
-    }))
+    Tally::total(held.map(|row| Tally::new(row.bytes, 1)))
 }
 
 /// `at_exit`: memory in use at exit; `later`: the part of it that was allocated after the end.
@@ -157,10 +154,10 @@ fn at_end(snapshot: &Snapshot, stacks: &CallStacks, at_exit: Tally, later: Tally
         return Some(AtEnd {
             of: end.of,
             time_ns: end.time_ns,
-            held: Tally {
-                bytes: at_exit.bytes.saturating_sub(later.bytes),
-                count: at_exit.count.saturating_sub(later.count),
-            },
+            held: Tally::new(
+                at_exit.bytes.saturating_sub(later.bytes),
+                at_exit.count.saturating_sub(later.count),
+            ),
             freed: Tally::default(),
         });
     }

@@ -10,7 +10,6 @@
 //! Deliberately absent: percentages, and any order of siblings; the renderers add them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{Hash, Hasher};
 
 use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::estimate::{Errors, Estimate};
@@ -21,7 +20,7 @@ use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{Allocation, Snapshot, Total};
+use crate::snapshot::{Allocation, Language, Snapshot, Total};
 
 pub mod tree;
 
@@ -217,10 +216,11 @@ impl<'a> Profile<'a> {
                     && sieve.rule(total.stack, &stacks).is_none()
                 {
                     let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
-                    tallies.entry(key).or_default().made.join(Tally {
-                        bytes: total.bytes,
-                        count: total.count,
-                    });
+                    tallies
+                        .entry(key)
+                        .or_default()
+                        .made
+                        .join(Tally::new(total.bytes, total.count));
                 }
             }
         }
@@ -238,10 +238,10 @@ impl<'a> Profile<'a> {
             live: tallies.live,
             is_estimate: tallies.is_estimate,
             // Live memory was requested, even if a damaged file lacks its total.
-            made: with_totals.then_some(Tally {
-                bytes: tallies.made.bytes.max(tallies.live.bytes),
-                count: tallies.made.count.max(tallies.live.count),
-            }),
+            made: with_totals.then_some(Tally::new(
+                tallies.made.bytes.max(tallies.live.bytes),
+                tallies.made.count.max(tallies.live.count),
+            )),
         };
         let mut samples: Vec<Sample> = tallies.into_iter().map(sample).collect();
         samples.sort_by_key(|sample| {
@@ -256,8 +256,8 @@ impl<'a> Profile<'a> {
         });
         Profile {
             snapshot,
-            frames: paths.frames.items.iter().map(|named| named.frame).collect(),
-            paths: paths.paths.items,
+            frames: paths.frames,
+            paths: paths.paths,
             path_of: paths.known,
             samples,
             sampled: snapshot.sampling.map(|_| match exact {
@@ -332,78 +332,39 @@ fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -
     snapshot.totals.iter().map(level).collect()
 }
 
-/// Numbers distinct values in order of appearance.
-#[derive(Debug)]
-struct Numbered<T> {
-    numbers: HashMap<T, usize>,
-    items: Vec<T>,
+/// A frame by what a reader sees of it, and optionally by its address.
+type FrameKey<'a> = (
+    Option<&'a str>,
+    Option<&'a str>,
+    Option<u32>,
+    bool,
+    Language,
+    &'a str,
+    Option<u64>,
+);
+
+fn frame_key<'a>(frame: &Frame<'a>, addresses: bool) -> FrameKey<'a> {
+    // The address of a frame without a name is visible.
+    let address = (addresses || frame.function.is_none()).then_some(frame.address);
+    let Frame {
+        function,
+        file,
+        line,
+        inlined,
+        language,
+        module,
+        ..
+    } = *frame;
+    (function, file, line, inlined, language, module, address)
 }
 
-impl<T: Clone + Eq + Hash> Numbered<T> {
-    fn new() -> Numbered<T> {
-        Numbered {
-            numbers: HashMap::new(),
-            items: Vec::new(),
-        }
-    }
-
-    fn number(&mut self, item: T) -> usize {
-        *self.numbers.entry(item).or_insert_with_key(|item| {
-            self.items.push(item.clone());
-            self.items.len() - 1
-        })
-    }
-}
-
-/// A frame that is compared by what a reader sees of it, and optionally by its address.
-#[derive(Debug, Clone, Copy)]
-struct Named<'a> {
-    frame: Frame<'a>,
-    address: Option<u64>,
-}
-
-impl<'a> Named<'a> {
-    fn of(frame: &Frame<'a>, addresses: bool) -> Named<'a> {
-        // The address of a frame without a name is visible.
-        let visible = addresses || frame.function.is_none();
-        Named {
-            frame: *frame,
-            address: visible.then_some(frame.address),
-        }
-    }
-
-    fn seen(&self) -> impl Eq + Hash {
-        let Frame {
-            function,
-            file,
-            line,
-            inlined,
-            language,
-            module,
-            ..
-        } = self.frame;
-        (function, file, line, inlined, language, module, self.address)
-    }
-}
-
-impl PartialEq for Named<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.seen() == other.seen()
-    }
-}
-
-impl Eq for Named<'_> {}
-
-impl Hash for Named<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.seen().hash(state);
-    }
-}
-
+/// Numbers distinct frames and paths in the order of their appearance.
 struct Paths<'o, 'a> {
     options: &'o Options,
-    frames: Numbered<Named<'a>>,
-    paths: Numbered<Path>,
+    frame_numbers: HashMap<FrameKey<'a>, usize>,
+    frames: Vec<Frame<'a>>,
+    path_numbers: HashMap<Path, usize>,
+    paths: Vec<Path>,
     /// The path of each stack of the snapshot, if known; the last element is for records without a stack.
     known: Vec<Option<usize>>,
 }
@@ -412,8 +373,10 @@ impl<'o, 'a> Paths<'o, 'a> {
     fn new(options: &'o Options, stacks: usize) -> Paths<'o, 'a> {
         Paths {
             options,
-            frames: Numbered::new(),
-            paths: Numbered::new(),
+            frame_numbers: HashMap::new(),
+            frames: Vec::new(),
+            path_numbers: HashMap::new(),
+            paths: Vec::new(),
             known: vec![None; stacks + 1],
         }
     }
@@ -429,7 +392,13 @@ impl<'o, 'a> Paths<'o, 'a> {
     }
 
     fn path(&mut self, stack: &CallStack<'a>) -> usize {
-        let mut number = |frame: &Frame<'a>| self.frames.number(Named::of(frame, self.options.addresses));
+        let mut number = |frame: &Frame<'a>| {
+            let key = frame_key(frame, self.options.addresses);
+            *self.frame_numbers.entry(key).or_insert_with(|| {
+                self.frames.push(*frame);
+                self.frames.len() - 1
+            })
+        };
         let mut frames: Vec<usize> = if self.options.full_stacks {
             stack.frames.iter().map(&mut number).collect()
         } else {
@@ -438,10 +407,14 @@ impl<'o, 'a> Paths<'o, 'a> {
         frames.reverse();
         // A missing stack is not a truncated one.
         let truncated = stack.truncated && !frames.is_empty();
-        self.paths.number(Path {
+        let path = Path {
             frames,
             truncated,
             origin: stack.library.or(stack.allocator),
+        };
+        *self.path_numbers.entry(path).or_insert_with_key(|path| {
+            self.paths.push(path.clone());
+            self.paths.len() - 1
         })
     }
 }

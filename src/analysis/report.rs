@@ -18,7 +18,7 @@ use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
 use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtered, Filtering};
-use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::groups::{Group, Groups};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
 use crate::analysis::opaque::OpaquePool;
@@ -28,17 +28,19 @@ use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
 use crate::analysis::why::{SiteHolders, by_site};
 pub use crate::analysis::words::shell_word;
-use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{Allocator, Device, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
 
 mod advice;
 mod grouping;
 mod sizes;
+mod totals;
 
 pub use advice::{began_late, ended_early};
 pub use grouping::{By, RowsOfKinds, Sort};
+pub use totals::{DeviceTotal, Held, Totals};
+use totals::{device_totals, sum, totals};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
@@ -165,10 +167,6 @@ pub struct ProcessLine<'a> {
     pub recording: &'a str,
 }
 
-fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
-    numbers.fold(0, u64::saturating_add)
-}
-
 /// Live records that have something in common.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row<'a> {
@@ -231,61 +229,6 @@ impl<'a> Row<'a> {
     pub fn site(&self) -> Option<&Frame<'a>> {
         self.stacks.first().and_then(|stack| stack.stack.site())
     }
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Totals {
-    /// Memory in use, without pools. It is leaked if the process has ended.
-    pub held: Held,
-    /// Memory that the driver handed out, including pools.
-    pub device: Tally,
-    pub managed: Tally,
-    pub host: Tally,
-    /// The part of these three that caching allocators hold.
-    pub pool: Tally,
-    /// The part of `held` that a static destructor may have tried to free after CUDA had shut down. A statically linked
-    /// runtime rejects such frees itself, so they cannot be observed.
-    pub alive_at_shutdown: Tally,
-    /// The part of `alive_at_shutdown` that static constructors requested.
-    pub from_static_constructors: Tally,
-    /// Number of records that hold no memory (mappings, address ranges, pools, imports), by kind.
-    pub claims: BTreeMap<&'static str, u64>,
-    /// Number of call sites that hold memory.
-    pub call_sites: usize,
-    pub failed: Tally,
-    /// Allocations since the recording began.
-    pub allocated: u64,
-    /// The number of these that were freed.
-    pub freed: u64,
-}
-
-/// Memory in use, each byte counted once.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Held {
-    /// Tensors and buffers of frameworks.
-    pub blocks: Tally,
-    pub device: Tally,
-    pub managed: Tally,
-    pub host: Tally,
-}
-
-impl Held {
-    pub fn on_devices(&self) -> Tally {
-        Tally::total([self.blocks, self.device, self.managed])
-    }
-
-    pub fn total(&self) -> Tally {
-        Tally::total([self.on_devices(), self.host])
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DeviceTotal<'a> {
-    pub ordinal: i32,
-    pub name: &'a str,
-    pub uuid: &'a str,
-    pub live: Tally,
-    pub peak_bytes: u64,
 }
 
 /// Allocation calls that failed, with equal calls in one row.
@@ -493,81 +436,6 @@ fn bare_modules<'a>(snapshot: &'a Snapshot, rows: &[Row<'a>]) -> Vec<&'a str> {
         }
     }
     found
-}
-
-fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals {
-    let mut totals = Totals::default();
-    let mut sites = BTreeSet::new();
-    let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
-    let has_runtime = snapshot.losses.export_tables > 0;
-    for group in groups {
-        let kind = group.call.kind;
-        let (driver, held) = match kind.place() {
-            Place::Device => (&mut totals.device, &mut totals.held.device),
-            Place::Managed => (&mut totals.managed, &mut totals.held.managed),
-            Place::Host => (&mut totals.host, &mut totals.held.host),
-            // Reports of segments have them in the place of the memory.
-            Place::Segment if kind == Kind::Segment => (&mut totals.device, &mut totals.held.device),
-            Place::Segment if kind == Kind::HostSegment => (&mut totals.host, &mut totals.held.host),
-            Place::Nowhere | Place::Segment | Place::Object => {
-                *totals.claims.entry(kind.name()).or_default() += group.count;
-                continue;
-            }
-            Place::Within => (&mut Tally::default(), &mut totals.held.blocks),
-        };
-        driver.join(group.tally());
-        if group.level == Level::Held {
-            held.join(group.tally());
-            let stack = stacks.get(group.stack);
-            if !group.is_left_out {
-                sites.insert(stack.site_fingerprint);
-            }
-            let by_driver = Api::find(group.call.api.as_bytes()).is_some_and(Api::is_driver);
-            if ended_by_exit && by_driver && stack.is_of_static_runtime(has_runtime) {
-                totals.alive_at_shutdown.join(group.tally());
-                if stack.is_of_static_constructor() {
-                    totals.from_static_constructors.join(group.tally());
-                }
-            }
-        } else {
-            totals.pool.join(group.tally());
-        }
-    }
-    totals.call_sites = sites.len();
-    for failed in &snapshot.failed {
-        let bytes = failed.bytes.saturating_mul(failed.count);
-        totals.failed.bytes = totals.failed.bytes.saturating_add(bytes);
-        totals.failed.count = totals.failed.count.saturating_add(failed.count);
-    }
-    totals.allocated = sum(snapshot.counters.iter().map(|counter| counter.total_count));
-    totals.freed = sum(snapshot.counters.iter().map(|counter| counter.freed_count));
-    totals
-}
-
-fn device_totals<'a>(snapshot: &'a Snapshot, groups: &[&Group]) -> Vec<DeviceTotal<'a>> {
-    let mut live = vec![Tally::default(); snapshot.devices.len()];
-    for group in groups {
-        if let Some(device) = group.call.device
-            && (group.call.kind.place().on_device() || group.call.kind == Kind::Segment)
-        {
-            live[device].join(group.tally());
-        }
-    }
-    let mut peaks = vec![0; snapshot.devices.len()];
-    for peak in &snapshot.device_peaks {
-        peaks[peak.device] = peak.peak_bytes;
-    }
-    let devices = snapshot.devices.iter().zip(live.into_iter().zip(peaks));
-    let total = |(device, (live, peak_bytes)): (&'a Device, _)| DeviceTotal {
-        ordinal: device.ordinal,
-        name: &device.name,
-        uuid: &device.uuid,
-        live,
-        peak_bytes,
-    };
-    let mut totals: Vec<_> = devices.map(total).collect();
-    totals.sort_by_key(|total| total.ordinal);
-    totals
 }
 
 /// The failed request that caused the snapshot, and all failed requests, largest first.

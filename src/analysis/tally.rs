@@ -9,7 +9,48 @@ pub struct Tally {
     pub count: u64,
 }
 
+/// A tally that is below 0 where a log lacks events or frees more than it allocates.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SignedTally {
+    bytes: i64,
+    pub count: i64,
+}
+
+impl SignedTally {
+    /// Adds one record, or takes it away if `sign` is -1.
+    pub fn add(&mut self, bytes: u64, sign: i64) {
+        self.bytes = self.bytes.wrapping_add((bytes as i64).wrapping_mul(sign));
+        self.count = self.count.wrapping_add(sign);
+    }
+
+    pub fn join(&mut self, other: SignedTally) {
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.count = self.count.wrapping_add(other.count);
+    }
+
+    #[must_use]
+    pub fn minus(self, other: SignedTally) -> SignedTally {
+        SignedTally {
+            bytes: self.bytes.wrapping_sub(other.bytes),
+            count: self.count.wrapping_sub(other.count),
+        }
+    }
+
+    /// 0 in place of what is below it.
+    pub fn tally(self) -> Tally {
+        Tally::new(self.bytes.max(0) as u64, self.count.max(0) as u64)
+    }
+
+    pub fn bytes(self) -> i64 {
+        self.bytes
+    }
+}
+
 impl Tally {
+    pub const fn new(bytes: u64, count: u64) -> Tally {
+        Tally { bytes, count }
+    }
+
     /// Adds one record. A file may contain any numbers, so sums saturate.
     pub fn add(&mut self, bytes: u64) {
         self.join(Tally { bytes, count: 1 });

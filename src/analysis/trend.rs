@@ -14,6 +14,8 @@
 //!
 //! Deliberately absent: a verdict. A class is an observation with its evidence.
 
+use std::ops::Deref;
+
 use serde::Serialize;
 
 use crate::analysis::opaque::OpaquePool;
@@ -35,7 +37,7 @@ pub use crate::analysis::site::text::{Site, SiteFrame};
 pub use crate::facts::Facts as Summary;
 pub use crate::facts::Process;
 pub use history::History;
-pub use judge::{Class, POINTS_NEEDED, Steps};
+pub use judge::{Class, Judgement, POINTS_NEEDED, Steps};
 pub use lineage::{lineages, programs};
 
 /// The value of [`Trend::format`].
@@ -195,30 +197,25 @@ pub struct Series {
     pub counts: Vec<u64>,
 }
 
-/// The evidence for a class, from the process with most points; among several, the last.
+/// The evidence for a class, from the process with most points; among several, the last. Points are those of all processes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
-    pub class: Class,
-    pub confidence: f64,
-    /// Per hour, mark or run: the Theil–Sen estimate, between `pace_low` and `pace_high` with 95 % confidence.
-    pub pace: f64,
-    pub pace_low: f64,
-    pub pace_high: f64,
-    /// The fraction of the variance that this pace explains.
-    pub r_squared: f64,
-    /// The probability that a series without trend rises as consistently.
-    pub chance: f64,
-    pub steps: Steps,
+    #[serde(flatten)]
+    pub judgement: Judgement,
     pub first: u64,
     pub last: u64,
     pub least: u64,
     pub most: u64,
-    /// Growing: the point at which growth began, if not the first. Bounded: the point at which it stopped.
-    pub since: Option<usize>,
-    /// Periodic: in the units of `pace`.
-    pub period: Option<f64>,
     /// What was left when the process ended.
     pub at_end: Option<u64>,
+}
+
+impl Deref for Evidence {
+    type Target = Judgement;
+
+    fn deref(&self) -> &Judgement {
+        &self.judgement
+    }
 }
 
 /// The growth of a device.

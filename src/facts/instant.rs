@@ -1,33 +1,79 @@
-//! A process at one instant: what a snapshot says beside its rows.
+//! A process at one instant: what a snapshot says beside its rows. It is the line of the process in documents about jobs.
 
 use serde::Serialize;
 
 use super::{Sampling, Snapshot, Tally, device_name, is_finished};
+use crate::analysis::job::member::Member;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
+use crate::point::Point;
+use crate::snapshot::ProcessState;
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instant {
     /// The input as named on the command line.
     pub source: String,
-    pub program: Program,
+    #[serde(flatten)]
+    pub member: Member,
+    pub state: ProcessState,
+    /// It has ended, and what it held at its end or exit is shown.
+    pub finished: bool,
+    /// The process has ended, and the snapshot shows what it left.
+    #[serde(skip)]
+    pub at_end: bool,
+    /// Ordinals in the process.
+    pub devices: Vec<i32>,
+    /// Memory in use, without pools.
+    pub held: Tally,
+    /// Memory of caching allocators.
+    pub pools: Tally,
+    /// The part of it whose blocks were not recorded.
+    pub opaque_pools: Vec<OpaquePool>,
+    /// The sum of the exact peaks of its devices.
+    pub peak_bytes: u64,
+    /// What the driver reports beyond everything that is known; `None` if the driver was not asked.
+    pub unexplained_bytes: Option<i128>,
+    /// Requests that CUDA refused.
+    pub failed: Tally,
+    /// Memory that suppressions removed from its call sites.
+    pub suppressed: Tally,
+    /// Memory that did not pass the filter.
+    pub left_out: Tally,
+    /// It has no mark of the name that the filter starts at, so all of its memory passes.
+    pub lacks_mark: bool,
+    /// Allocations that were not recorded.
+    pub lost_allocations: u64,
+    /// How stacks were sampled: what it holds at call sites is estimated.
+    #[serde(skip)]
+    pub sampling: Option<Sampling>,
+    /// `held` is an estimate, too: what a filter selected, or what was held at a peak.
+    #[serde(skip)]
+    pub held_is_estimated: bool,
+    /// It is an automatic snapshot, and not the recording.
+    #[serde(skip)]
+    pub is_automatic: bool,
+    /// Wall clock of the contents, not of reading them: a finished recording may be read a year later.
+    pub at_unix_ns: u64,
+    #[serde(skip)]
     pub process: Process,
     /// On the recording's own clock.
+    #[serde(skip)]
     pub at_ns: u64,
-    /// The process has ended, and the snapshot shows what it left.
-    pub at_end: bool,
     /// The number of marks set by then, and the name of the last.
+    #[serde(skip)]
     pub marks: u64,
+    #[serde(skip)]
     pub mark: Option<String>,
     /// The memory of all rows, if they are estimates from sampled stacks and it is not.
+    #[serde(skip)]
     pub exact: Option<Tally>,
-    pub opaque_pools: Vec<OpaquePool>,
     /// Whether the objects of this snapshot are known.
+    #[serde(skip)]
     pub objects_known: bool,
-    pub devices: Vec<DeviceUse>,
-    pub lost_allocations: u64,
-    pub sampling: Option<Sampling>,
+    #[serde(skip)]
+    pub usage: Vec<DeviceUse>,
     /// No call site has a function's name.
+    #[serde(skip)]
     pub bare: bool,
 }
 
@@ -42,7 +88,7 @@ pub struct Process {
 }
 
 /// A device at one instant.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DeviceUse {
     pub label: String,
     pub name: String,
@@ -51,14 +97,40 @@ pub struct DeviceUse {
 }
 
 impl Instant {
-    pub(super) fn of(snapshot: &Snapshot, source: String) -> Instant {
-        let process = &snapshot.process;
-        let mut marks = (snapshot.marks.iter()).filter(|mark| mark.time_ns <= snapshot.taken.at_ns);
-        let automatic = snapshot.taken.automatic.as_ref();
-        let taken_at_mark = automatic.and_then(|automatic| automatic.name.clone());
+    /// Without the sums of its rows.
+    pub fn of(snapshot: &Snapshot, source: String) -> Instant {
+        let (process, taken) = (&snapshot.process, &snapshot.taken);
+        let mut marks = (snapshot.marks.iter()).filter(|mark| mark.time_ns <= taken.at_ns);
+        let taken_at_mark = taken.automatic.as_ref().and_then(|automatic| automatic.name.clone());
+        let at_end = is_finished(snapshot);
+        let peaks = snapshot.device_peaks.iter().map(|peak| peak.peak_bytes);
+        let lasted_ns = taken.lasted_ns.unwrap_or(taken.at_ns);
         Instant {
             source,
-            program: Program::of(snapshot),
+            member: Member::of(snapshot),
+            state: process.state,
+            finished: at_end || taken.point == Some(Point::End) && process.state != ProcessState::Running,
+            at_end,
+            devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
+            held: Tally::default(),
+            pools: Tally::default(),
+            opaque_pools: Vec::new(),
+            peak_bytes: peaks.fold(0, u64::saturating_add),
+            unexplained_bytes: None,
+            failed: Tally::total(
+                snapshot
+                    .failed
+                    .iter()
+                    .map(|failed| Tally::new(failed.bytes.saturating_mul(failed.count), failed.count)),
+            ),
+            suppressed: Tally::default(),
+            left_out: Tally::default(),
+            lacks_mark: false,
+            lost_allocations: snapshot.losses.lost_allocations,
+            sampling: snapshot.sampling,
+            held_is_estimated: false,
+            is_automatic: taken.automatic.is_some(),
+            at_unix_ns: process.started_unix_ns.saturating_add(lasted_ns),
             process: Process {
                 started_unix_ns: process.started_unix_ns,
                 host: process.host.clone(),
@@ -66,22 +138,40 @@ impl Instant {
                 command_line: process.command_line.clone(),
                 ranks: process.ranks.clone(),
             },
-            at_ns: snapshot.taken.at_ns,
-            at_end: is_finished(snapshot),
+            at_ns: taken.at_ns,
             marks: marks.clone().count() as u64,
             mark: taken_at_mark.or_else(|| marks.next_back().map(|mark| mark.name.clone())),
             exact: None,
-            opaque_pools: Vec::new(),
             objects_known: snapshot.objects_known,
-            devices: devices(snapshot),
-            lost_allocations: snapshot.losses.lost_allocations,
-            sampling: snapshot.sampling,
+            usage: devices(snapshot),
             bare: false,
         }
     }
 
-    /// Wall clock of the snapshot's contents, not of reading it: a finished recording may be read a year later.
-    pub fn at_unix_ns(&self) -> u64 {
+    /// What is shown was never freed, although the process exited: a killed one had no time to, and the shutdown of an interpreter
+    /// frees much of what a script holds when it ends.
+    pub fn leaked(&self) -> bool {
+        self.at_end && self.state == ProcessState::Exited
+    }
+
+    /// The variance of each byte held, if that is an estimate; 0 if it is exact.
+    pub fn held_scatter(&self) -> f64 {
+        match self.sampling {
+            // The variance of a block is less than its size times the distance.
+            Some(sampling) if self.held_is_estimated => sampling.most() as f64,
+            _ => 0.0,
+        }
+    }
+
+    /// By what processes are listed: program, rank, host and pid.
+    pub fn order(&self) -> (Program, u32, String, u32, String) {
+        let Member { program, host, pid, .. } = self.member.clone();
+        let rank = self.member.rank.unwrap_or(u32::MAX);
+        (program, rank, host, pid, self.source.clone())
+    }
+
+    /// Wall clock of the rows.
+    pub fn time_unix_ns(&self) -> u64 {
         self.process.started_unix_ns.saturating_add(self.at_ns)
     }
 }

@@ -32,15 +32,17 @@ pub struct Life {
     pub bytes: u64,
     /// Index into [`Lives::sites`].
     pub site: u32,
+    from: u32,
+    /// The event that freed it, or else the row of the final state.
+    end: u32,
+    is_freed: bool,
     /// Blocks of a framework lay in it, which count instead of it.
     pub behind: bool,
-    /// Index of the event that allocated it; `None`: before the log.
-    pub from: Option<u32>,
-    /// Index of the event that freed it; `None`: never.
-    pub to: Option<u32>,
-    /// Index into the final state, if it is live there.
-    pub row: Option<u32>,
 }
+const _: () = assert!(size_of::<Life>() == 32, "a log may have twenty-five million");
+
+/// There is no such event or row.
+const NONE: u32 = u32::MAX;
 
 /// An event as a change of a life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +87,7 @@ impl Lives {
 
     /// What was live when the log begins.
     pub fn at_begin(&self) -> impl Iterator<Item = (usize, &Life)> {
-        self.lives.iter().enumerate().filter(|(_, life)| life.from.is_none())
+        self.lives.iter().enumerate().filter(|(_, life)| life.from().is_none())
     }
 
     /// By site, the thread of its first allocation, if known. `last`: the final state.
@@ -121,15 +123,15 @@ impl Lives {
             let is_free = event.op == Op::Freed;
             let begun = if is_free { open.take(&event) } else { None };
             match begun {
-                Some(begun) => lives.lives[begun as usize].to = Some(nth as u32),
+                Some(begun) => lives.lives[begun as usize].freed_by(nth as u32),
                 None => lives.lives.push(Life {
                     address: event.address,
                     bytes: event.bytes,
                     site: event.site,
+                    from: if is_free { NONE } else { nth as u32 },
+                    end: if is_free { nth as u32 } else { NONE },
+                    is_freed: is_free,
                     behind: false,
-                    from: (!is_free).then_some(nth as u32),
-                    to: is_free.then_some(nth as u32),
-                    row: None,
                 }),
             }
             if !is_free {
@@ -144,7 +146,7 @@ impl Lives {
     /// Adds what is live in the final state and was allocated before the log, and connects the rest to its rows.
     fn add_rows(&mut self, last: &Allocations, since_ns: u64, logged_until: u64) {
         let mut open: HashMap<(u64, u32), u32> = HashMap::default();
-        for (nth, life) in self.lives.iter().enumerate().filter(|(_, life)| life.to.is_none()) {
+        for (nth, life) in self.lives.iter().enumerate().filter(|(_, life)| !life.is_freed) {
             open.insert((life.address, life.site), nth as u32);
         }
         let mut numbers: HashMap<Site, u32> = HashMap::default();
@@ -161,17 +163,17 @@ impl Lives {
             });
             let address = allocation.address & ADDRESS;
             match open.get(&(address, site)) {
-                Some(&life) => self.lives[life as usize].row = Some(row as u32),
+                Some(&life) => self.lives[life as usize].end = row as u32,
                 // The process went on after the log was read.
                 None if allocation.time_ns > logged_until && allocation.time_ns > since_ns => {}
                 None => self.lives.push(Life {
                     address,
                     bytes: allocation.bytes,
                     site,
+                    from: NONE,
+                    end: row as u32,
+                    is_freed: false,
                     behind: false,
-                    from: None,
-                    to: None,
-                    row: Some(row as u32),
                 }),
             }
         }
@@ -179,10 +181,29 @@ impl Lives {
 }
 
 impl Life {
+    /// Index of the event that allocated it; `None`: before the log.
+    pub fn from(&self) -> Option<u32> {
+        (self.from != NONE).then_some(self.from)
+    }
+
+    /// Index of the event that freed it; `None`: never.
+    pub fn to(&self) -> Option<u32> {
+        self.is_freed.then_some(self.end)
+    }
+
+    /// Index into the final state, if it is live there.
+    pub fn row(&self) -> Option<u32> {
+        (!self.is_freed && self.end != NONE).then_some(self.end)
+    }
+
+    fn freed_by(&mut self, event: u32) {
+        (self.end, self.is_freed) = (event, true);
+    }
+
     /// When and by which thread it was allocated. The time is exact to 0.1 % of the lifetime, and the thread is not known, if
     /// the log lacks the allocation and the memory was freed.
     pub fn began(&self, log: &Log, last: &Allocations) -> (u64, Option<usize>) {
-        match (self.from, self.row, self.to) {
+        match (self.from(), self.row(), self.to()) {
             (Some(event), ..) => {
                 let event = log.at(event as usize);
                 (event.time_ns, event.thread.map(|thread| thread as usize))
@@ -325,9 +346,9 @@ impl Log {
     /// Blocks that were live at `at_ns` and freed later, in the order of their frees.
     pub(super) fn ended_after(&self, at_ns: u64) -> Vec<Ended> {
         let lives = Lives::follow(self, self.count_until(at_ns)..self.len()).lives;
-        let before = lives.iter().filter(|life| life.from.is_none());
+        let before = lives.iter().filter(|life| life.from().is_none());
         let mut ended: Vec<Ended> = before
-            .filter_map(|life| Some(self.at(life.to? as usize)))
+            .filter_map(|life| Some(self.at(life.to()? as usize)))
             .map(|free| Ended {
                 allocated_ns: free.time_ns.saturating_sub(free.lifetime_ns).min(at_ns),
                 thread: None,

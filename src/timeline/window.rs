@@ -11,7 +11,7 @@ use foldhash::HashMap;
 use serde::Serialize;
 
 use super::{Op, Site, Timeline, Unknown};
-use crate::analysis::tally::Tally;
+use crate::analysis::tally::{SignedTally, Tally};
 use crate::kind::Kind;
 use crate::snapshot::{Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
 
@@ -126,40 +126,20 @@ struct Replay<'a> {
 /// What is live at a site. Negative if the log lacks events.
 struct SiteSum<'a> {
     site: Cow<'a, Site>,
-    live: Signed,
+    live: SignedTally,
     /// The sum of its kind, and that of its device if the memory is on a device.
     of_kind: u32,
     of_device: Option<u32>,
     /// The high-water mark of its sum at which `saved` was live, as [`Running::mark`].
     saved_mark: u32,
-    saved: Signed,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Signed {
-    bytes: i64,
-    count: i64,
-}
-
-impl Signed {
-    fn add(&mut self, bytes: u64, sign: i64) {
-        self.bytes = self.bytes.wrapping_add((bytes as i64).wrapping_mul(sign));
-        self.count = self.count.wrapping_add(sign);
-    }
-
-    fn tally(self) -> Tally {
-        Tally {
-            bytes: self.bytes.max(0) as u64,
-            count: self.count.max(0) as u64,
-        }
-    }
+    saved: SignedTally,
 }
 
 struct Running {
     device: Option<usize>,
     kind: Option<Kind>,
-    begin: Signed,
-    live: Signed,
+    begin: SignedTally,
+    live: SignedTally,
     allocated: Tally,
     freed: Tally,
     peak_bytes: i64,
@@ -198,7 +178,7 @@ impl<'a> Replay<'a> {
             replay.change(ended.free.site, ended.free.bytes, 1);
         }
         for sum in &mut replay.sums {
-            (sum.begin, sum.peak_bytes, sum.peak_ns) = (sum.live, sum.live.bytes, at_ns);
+            (sum.begin, sum.peak_bytes, sum.peak_ns) = (sum.live, sum.live.bytes(), at_ns);
         }
         replay
     }
@@ -209,8 +189,8 @@ impl<'a> Replay<'a> {
                 self.sums.push(Running {
                     device: site.device,
                     kind,
-                    begin: Signed::default(),
-                    live: Signed::default(),
+                    begin: SignedTally::default(),
+                    live: SignedTally::default(),
                     allocated: Tally::default(),
                     freed: Tally::default(),
                     peak_bytes: 0,
@@ -224,11 +204,11 @@ impl<'a> Replay<'a> {
         let of_kind = sum(Some(site.kind));
         self.sites.push(SiteSum {
             site,
-            live: Signed::default(),
+            live: SignedTally::default(),
             of_kind,
             of_device,
             saved_mark: 0,
-            saved: Signed::default(),
+            saved: SignedTally::default(),
         });
     }
 
@@ -255,8 +235,8 @@ impl<'a> Replay<'a> {
                 Op::Freed => sum.freed.add(bytes),
                 _ => sum.allocated.add(bytes),
             }
-            if sum.live.bytes > sum.peak_bytes {
-                (sum.peak_bytes, sum.peak_ns, sum.mark) = (sum.live.bytes, time_ns, sum.mark + 1);
+            if sum.live.bytes() > sum.peak_bytes {
+                (sum.peak_bytes, sum.peak_ns, sum.mark) = (sum.live.bytes(), time_ns, sum.mark + 1);
             }
         }
     }

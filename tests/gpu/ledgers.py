@@ -180,19 +180,3 @@ def a_finished_program_has_the_same_ledger_without_the_drivers_figures(t):
     expect(device["process"]["peak_bytes"] >= 64 * MIB, f"the process's sum: {device['process']}")
     own = sum(line["bytes"] for line in device["lines"])
     expect_equal(own, device["process"]["bytes"], f"the lines of the process\n{json.dumps(device['lines'], indent=1)}")
-
-
-@claim(over=["usual", "4096", "65536"], alone=True)
-def memory_for_launches_from_kernels_has_a_line(t, limit):
-    """It is recognized by the sizes of its pieces: 2 and 7 KiB for each pending launch, and more."""
-    done = t.run(t.program("launches"), *([limit] if limit.isdigit() else [])).must(0)
-    code, out, err = t.cli("report", done.recording(done.pid()), "--json")
-    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
-    device = next(device for device in json.loads(out)["ledger"]["devices"] if device["process"])
-    shown = json.dumps(device["lines"], indent=1)
-    [line] = [line for line in device["lines"] if line["what"] == "dynamic_parallelism"]
-    expected = {"usual": 20 * MIB, "4096": 38 * MIB, "65536": 588 * MIB}[limit]
-    expect_equal(line["bytes"], expected, f"memory for launches\n{shown}")
-    expect(not line["exact"], f"the line is estimated\n{shown}")
-    own = sum(line["bytes"] for line in device["lines"])
-    expect_equal(own, device["process"]["bytes"], f"the lines of the process\n{shown}")

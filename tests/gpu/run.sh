@@ -59,7 +59,6 @@ echo "building the victims in $bin" >&2
 (compile segments.o segments.cu; build segments "$nvcc" "$bin/segments.o" "${libraries[@]}" -cudart static "$driver" -ldl -o "$bin/segments") &
 (compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
-(build launches "$nvcc" -O2 -g -arch=native -rdc=true "$victims/launches.cu" -lcudadevrt -o "$bin/launches") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
 (build objects "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/objects.c" "$driver" -o "$bin/objects") &
 (build requests "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/requests.c" "$driver" -ldl -o "$bin/requests") &

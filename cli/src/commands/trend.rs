@@ -157,9 +157,12 @@ impl TrendArgs {
 fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     if force {
         let mut instants: Vec<_> = summaries.iter_mut().flat_map(|summary| &mut summary.instants).collect();
-        let program = instants.first().map(|first| first.program.clone()).unwrap_or_default();
+        let program = instants
+            .first()
+            .map(|first| first.member.program.clone())
+            .unwrap_or_default();
         for instant in &mut instants {
-            instant.program = program.clone();
+            instant.member.program = program.clone();
         }
         return Ok(());
     }

@@ -110,8 +110,6 @@ const fn column(name: &'static str, field: Field) -> Column {
     Column { name, field }
 }
 
-const LEVELS: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
-
 fn shown(text: &str) -> String {
     Escaped(text).to_string()
 }
@@ -129,7 +127,7 @@ pub struct Rows<'a> {
 pub struct Row {
     index: u32,
     path: u32,
-    /// Index into [`LEVELS`].
+    /// Index into [`Level::ALL`].
     level: u8,
     category: Category,
 }
@@ -162,7 +160,7 @@ impl<'a> Rows<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options, detail: Detail) -> Rows<'a> {
         let mut rows = Vec::with_capacity(snapshot.allocations.len());
         let profile = Profile::visiting(snapshot, options, |_, seen| {
-            let level = LEVELS.iter().position(|level| *level == seen.level);
+            let level = Level::ALL.iter().position(|level| *level == seen.level);
             rows.push(Row {
                 index: seen.index as u32,
                 path: seen.path as u32,
@@ -209,7 +207,7 @@ fn texts(profile: &Profile, column: &Column, detail: Detail) -> Option<Texts> {
     let (snapshot, paths) = (profile.snapshot, &profile.paths);
     Some(match column.field {
         Field::Number(_) => return None,
-        Field::Level => Texts::of(LEVELS.iter().map(|level| level.name().to_owned())),
+        Field::Level => Texts::of(Level::ALL.iter().map(|level| level.name().to_owned())),
         Field::Category => Texts::of(Category::ALL.iter().map(|category| category.name().to_owned())),
         Field::Call(text) => Texts::of(snapshot.allocations.calls().iter().map(|call| text(snapshot, call))),
         Field::Origin => Texts::of(paths.iter().map(|path| path.origin.unwrap_or_default().to_owned())),

@@ -118,13 +118,9 @@ fn class(what: What) -> &'static str {
         What::Library => "library",
         What::Program => "program",
         What::Context => "context",
-        What::Rounding
-        | What::Arrays
-        | What::DeviceHeap
-        | What::DynamicParallelism
-        | What::OtherCalls
-        | What::UnnamedCalls
-        | What::Unrecorded => "rounding",
+        What::Rounding | What::Arrays | What::DeviceHeap | What::OtherCalls | What::UnnamedCalls | What::Unrecorded => {
+            "rounding"
+        }
         What::CudaPools | What::ForBlocks => "pool",
         What::LocalMemory => "local",
         What::Code => "code",

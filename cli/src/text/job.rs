@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use culeak::analysis::job::sites::{self, ProcessRow};
+use culeak::analysis::job::sites;
 use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity};
 use culeak::analysis::report::shell_word;
+use culeak::facts::Instant;
 use culeak::snapshot::ProcessState;
 
 pub mod diff;
@@ -234,7 +235,7 @@ fn bad_if(stands_out: bool) -> anstyle::Style {
 }
 
 /// The columns that say which process it is.
-fn members<T>(processes: Vec<T>, row: impl Fn(&T) -> &ProcessRow) -> Rows<T> {
+fn members<T>(processes: Vec<T>, row: impl Fn(&T) -> &Instant) -> Rows<T> {
     let has_ranks = processes.iter().any(|process| row(process).member.rank.is_some());
     let rank = |process: &T| {
         row(process)

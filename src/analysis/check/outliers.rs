@@ -10,9 +10,8 @@ use super::sites::site_name;
 use super::{Breach, SiteKey, Unseen, Verdict};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
-use crate::analysis::job::outliers::{self, judge_each};
-use crate::analysis::job::parallel::{Compared, groups, look_at};
-use crate::analysis::job::spread::{Example, Spread};
+use crate::analysis::job::outliers::{Chance, Example, value};
+use crate::analysis::job::parallel::Peers;
 use crate::analysis::program::Program;
 use crate::analysis::words;
 
@@ -24,11 +23,8 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         populations.entry(&process.program).or_default().push(number);
     }
     for members in populations.values() {
-        let compared = groups(
-            members
-                .iter()
-                .map(|&member| (member, &processes[member as usize].identity)),
-        );
+        let identity = |&member: &u32| (member, &processes[member as usize].identity);
+        let peers = Peers::of(members.iter().map(identity));
         let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();
         // Estimates of equal processes differ by chance, and a site may have no block with a stack.
         let is_hidden = |member: &u32| verdicts[*member as usize].hidden.count > 0;
@@ -41,7 +37,7 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             }
         }
         for (key, values) in &of_sites {
-            for found in larger(values, &compared) {
+            for found in larger(values, &peers) {
                 let verdict = &mut *verdicts[found.member as usize];
                 let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == Some(*key)) else {
                     continue;
@@ -54,7 +50,7 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         }
         let held = |member: &u32| (*member, verdicts[*member as usize].judged.bytes);
         let all: BTreeMap<u32, u64> = members.iter().map(held).collect();
-        for found in larger(&all, &compared) {
+        for found in larger(&all, &peers) {
             let verdict = &mut *verdicts[found.member as usize];
             let error = verdict.judged_estimated.map_or(0, |errors| errors.bytes_error);
             // The error of a difference of two such sums is less than twice that of one.
@@ -113,22 +109,12 @@ impl Larger {
 }
 
 /// The processes that stand out because they have more. `values`: of those that have any.
-fn larger(values: &BTreeMap<u32, u64>, compared: &[Compared<Vec<u32>>]) -> Vec<Larger> {
-    let look = |members: &Vec<u32>| {
-        let mut spread = Spread::default();
-        let bytes = |member: &u32| values.get(member).copied().unwrap_or(0);
-        let all: Vec<Example> = members.iter().map(|member| (*member, bytes(member))).collect();
-        let known = all.iter().filter(|(member, _)| values.contains_key(member));
-        known.for_each(|&(member, bytes)| spread.add(member, bytes));
-        match judge_each(&spread, &all) {
-            outliers::Verdict::StandOut(out) => (Some(out), true),
-            verdict => (None, verdict == outliers::Verdict::Alike),
-        }
-    };
-    let (found, _) = look_at(compared, look);
-    let larger = found.into_iter().flat_map(|finding| {
-        let median = finding.found.median;
-        let members = finding.found.members.into_iter();
+fn larger(values: &BTreeMap<u32, u64>, peers: &Peers) -> Vec<Larger> {
+    let all: Vec<Example> = values.iter().map(|(&member, &bytes)| (member, value(bytes))).collect();
+    let unlike = peers.judge(&all, Chance::default()).unlike;
+    let larger = unlike.into_iter().flat_map(|finding| {
+        let median = finding.outcome.median.unsigned_abs();
+        let members = finding.outcome.members.into_iter();
         members.filter_map(move |member| {
             let bytes = values.get(&member).copied().filter(|bytes| *bytes > median)?;
             Some(Larger {

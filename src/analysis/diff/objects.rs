@@ -2,12 +2,12 @@
 
 use serde::Serialize;
 
-use super::{Cut, DiffRow, Options, State, diff_row};
+use super::{Cut, DiffRow, Options, compared, cut, name};
 use crate::analysis::objects;
-use crate::analysis::pairing::{Key, pair};
-use crate::analysis::report::{By, Row};
+use crate::analysis::pairing::Key;
+use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
-use crate::kind::{Kind, Place};
+use crate::kind::Place;
 use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,30 +33,12 @@ pub(super) fn changes<'a>(
         return None;
     }
     let (old, new) = (side(before, options), side(after, options));
-    let count = |rows: &[(Kind, Row)]| rows.iter().map(|(_, row)| row.count).sum();
+    let count = |rows: &[(Key, Row)]| rows.iter().map(|(_, row)| row.count).sum();
     let (count_before, count_after) = (count(&old), count(&new));
-    let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
-    let mut old: Vec<Option<Row>> = old.into_iter().map(|(_, row)| Some(row)).collect();
-    let mut rows: Vec<DiffRow> = new
-        .into_iter()
-        .zip(partners)
-        .map(|((_, row), partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)))
-        .collect();
-    rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
-    rows.retain(|row| options.all || row.state != State::Unchanged);
-    rows.sort_by(|a, b| {
-        let key = |row: &DiffRow| std::cmp::Reverse((row.count_delta.abs(), row.after.count));
-        key(a)
-            .cmp(&key(b))
-            .then_with(|| (&a.kinds, &a.label).cmp(&(&b.kinds, &b.label)))
-            .then_with(|| a.stack.fingerprint.cmp(&b.stack.fingerprint))
-    });
-    let all = rows.len();
-    rows.truncate(options.top.unwrap_or(usize::MAX));
-    let cut = Cut {
-        below_min: 0,
-        beyond_top: all - rows.len(),
-    };
+    let mut rows = compared(old, new, !same_process);
+    let key = |row: &DiffRow| std::cmp::Reverse((row.count_delta.abs(), row.after.count));
+    rows.sort_by(|a, b| (key(a), &a.kinds, name(a)).cmp(&(key(b), &b.kinds, name(b))));
+    let cut = cut(&mut rows, options, 0);
     Some(ObjectChanges {
         hidden_rows: cut.rows(),
         cut,
@@ -84,11 +66,8 @@ pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Option
     })
 }
 
-fn side<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<(Kind, Row<'a>)> {
-    objects::rows(snapshot, &CallStacks::of(snapshot), &options.kinds, options.by)
-}
-
-fn keys(rows: &[(Kind, Row)], by: By) -> Vec<Key> {
-    let key = if by == By::Site { Key::of_site } else { Key::of_stack };
-    rows.iter().map(|(kind, row)| key(row).of_kind(*kind)).collect()
+fn side<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<(Key, Row<'a>)> {
+    let rows = objects::rows(snapshot, &CallStacks::of(snapshot), &options.kinds, options.by).into_iter();
+    rows.map(|(kind, row)| (Key::by(options.by, &row).of_kind(kind), row))
+        .collect()
 }

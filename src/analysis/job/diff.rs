@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! processes before ─┐  same process, else rank, else file name
-//! processes after  ─┴► pairs ─► changes by call site ─► change.rs ─► JobDiff
+//! processes after  ─┴► pairs ─► changes by call site ─► outliers.rs ─► JobDiff
 //!                               lines may have moved    who changed
 //!                               (pairing.rs)            unlike the others
 //! ```
@@ -12,26 +12,25 @@
 //!
 //! Deliberately absent: a verdict on whether a change is bad.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use foldhash::HashMap as FastMap;
 use serde::Serialize;
 
-use super::change::{self, Apart, Range, Verdict};
-use super::parallel::{Compared, Finding, groups, look_at};
-use super::sites::{ProcessRow, ProcessSums, Site, Sites};
-use super::{Options, Unreadable};
+use super::member::hosts;
+use super::names::{Names, ProcessName, Values};
+use super::outliers::{Chance, Example};
+use super::parallel::{Judged, Peers};
+use super::sites::{ProcessSums, Site, Sites};
+use super::{Options, StandsOut, Unreadable};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use crate::facts::{Change, SiteId, by_site, pair, rank, subtract};
+use crate::facts::{Change, Instant, SiteId, by_site, pair, rank, subtract};
 
 mod partners;
-mod words;
 
 use partners::partners;
-use words::Words;
 
 /// The value of [`JobDiff::format`].
 pub const FORMAT: &str = "culeak-job-diff";
@@ -65,10 +64,10 @@ pub struct JobDiff {
     /// By program, rank, host and pid.
     pub pairs: Vec<Pair>,
     /// Processes of one side alone.
-    pub only_before: Vec<ProcessRow>,
-    pub only_after: Vec<ProcessRow>,
+    pub only_before: Vec<Instant>,
+    pub only_after: Vec<Instant>,
     /// Pairs whose held memory changed unlike that of the others.
-    pub stands_out: Vec<ChangesApart>,
+    pub stands_out: Vec<StandsOut<Changed>>,
     /// Those that changed most first.
     pub sites: Vec<SiteChange>,
     /// Call sites that `--top` or `--min-bytes` cut off.
@@ -106,8 +105,8 @@ pub enum By {
 pub struct Pair {
     pub by: By,
     pub stands_out: bool,
-    pub before: ProcessRow,
-    pub after: ProcessRow,
+    pub before: Instant,
+    pub after: Instant,
 }
 
 impl Pair {
@@ -121,7 +120,7 @@ impl Pair {
 
     /// The variance of the change if it is an estimate; 0 if it is exact.
     fn variance(&self) -> f64 {
-        let of = |row: &ProcessRow| row.held.bytes as f64 * row.held_scatter();
+        let of = |row: &Instant| row.held.bytes as f64 * row.held_scatter();
         of(&self.before) + of(&self.after)
     }
 }
@@ -146,22 +145,12 @@ pub struct SiteChange {
     pub of_processes: u64,
     /// The changes differ too widely for a common one, so no process stands out.
     pub differs: bool,
-    pub stands_out: Option<ChangesApart>,
+    pub stands_out: Option<StandsOut<Changed>>,
     /// Who changed by how much, in words.
     pub sentence: String,
 }
 
-/// Processes that changed unlike the others.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChangesApart {
-    pub count: u64,
-    /// The sum of the distances from the median change.
-    pub apart_bytes: u64,
-    /// Some of them, if there are many.
-    pub processes: Vec<Changed>,
-    pub sentence: String,
-}
-
+/// A pair that changed unlike the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Changed {
     pub rank: Option<u32>,
@@ -177,7 +166,7 @@ pub struct Changed {
 struct Sums {
     all: Change,
     /// By pair, ascending; without those that did not change.
-    changes: Vec<(u32, i64)>,
+    changes: Vec<Example>,
     /// The largest variance of a change, if sums are estimates from sampled stacks.
     variance: f64,
 }
@@ -217,11 +206,11 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
         .into_iter()
         .filter_map(|(old, new, by)| Some((olds[old].take()?, news[new].take()?, by)))
         .collect();
-    matched.sort_by_cached_key(|(_, new, _)| order(&new.row));
-    let mut only_before: Vec<ProcessRow> = olds.into_iter().flatten().map(|sums| sums.row).collect();
-    let mut only_after: Vec<ProcessRow> = news.into_iter().flatten().map(|sums| sums.row).collect();
-    only_before.sort_by_cached_key(order);
-    only_after.sort_by_cached_key(order);
+    matched.sort_by_cached_key(|(_, new, _)| new.row.order());
+    let mut only_before: Vec<Instant> = olds.into_iter().flatten().map(|sums| sums.row).collect();
+    let mut only_after: Vec<Instant> = news.into_iter().flatten().map(|sums| sums.row).collect();
+    only_before.sort_by_cached_key(Instant::order);
+    only_after.sort_by_cached_key(Instant::order);
     let programs: BTreeSet<Program> = matched
         .iter()
         .map(|(_, new, _)| new.row.member.program.clone())
@@ -241,23 +230,20 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
             after: new.row,
         });
     }
-    let hosts: BTreeSet<&str> = pairs.iter().map(|pair| pair.after.member.host.as_str()).collect();
-    let hosts = hosts.len();
-    let words = Words::of(&pairs);
+    let hosts = hosts(pairs.iter().map(|pair| &pair.after.member.host));
     let mut stands_out = Vec::new();
     let mut out: Vec<u32> = Vec::new();
-    let populations: Vec<Population> = programs.iter().map(|program| Population::of(&pairs, program)).collect();
-    for population in &populations {
-        let change = |member: &u32| (*member, clamped(pairs[*member as usize].change()));
-        let changes = population.members.iter().map(change);
-        let changes: Vec<(u32, i64)> = changes.filter(|change| change.1 != 0).collect();
-        let variances = population
-            .members
-            .iter()
-            .map(|member| pairs[*member as usize].variance());
-        let judged = population.judge(&changes, variances.fold(0.0, f64::max));
+    let peers: Vec<Peers> = programs.iter().map(|program| peers(&pairs, program)).collect();
+    let names = Names::of(pairs.iter().map(|pair| Some(ProcessName::of(&pair.after.member))));
+    for peers in &peers {
+        let members = || peers.members.iter().map(|&member| (member, &pairs[member as usize]));
+        let changes: Vec<Example> = members()
+            .map(|(member, pair)| (member, clamped(pair.change())))
+            .collect();
+        let chance = chance(members().map(|(_, pair)| pair.variance()).fold(0.0, f64::max));
+        let judged = peers.judge(&changes, chance);
         out.extend(judged.members());
-        stands_out.extend(words.stands_out(&judged));
+        stands_out.extend(unlike(&pairs, &names, &judged));
     }
     let (mut rows, mut unchanged) = (Vec::new(), 0);
     for ((program, id), sums) in of_sites {
@@ -265,12 +251,33 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
             unchanged += 1;
             continue;
         }
-        let population = &populations[program];
-        let judged = population.judge(&sums.changes, sums.variance);
+        let judged = peers[program].judge(&sums.changes, chance(sums.variance));
         out.extend(judged.members());
-        let of = population.members.len() as u64;
-        rows.push(words.row(&programs[program], sites.get(id), &sums, &judged, of));
+        let of = peers[program].members.len() as u64;
+        let stands_out = unlike(&pairs, &names, &judged);
+        let in_common = || match sums.changes.is_empty() {
+            true => "the same bytes in another number of blocks".to_owned(),
+            false => names.in_common(Values::Changes, &sums.changes, of),
+        };
+        rows.push(SiteChange {
+            program: programs[program].clone(),
+            site: sites.get(id),
+            before: sums.all.before,
+            after: sums.all.after,
+            bytes_delta: judged.range.sum,
+            count_delta: sums.all.count(),
+            median_delta: judged.range.median,
+            min_delta: judged.range.min,
+            max_delta: judged.range.max,
+            grown: judged.range.above,
+            shrunk: judged.range.below,
+            of_processes: of,
+            differs: judged.differs && stands_out.is_none(),
+            sentence: (stands_out.as_ref()).map_or_else(in_common, |out| out.sentence.clone()),
+            stands_out,
+        });
     }
+    drop(names);
     for member in out {
         pairs[member as usize].stands_out = true;
     }
@@ -304,98 +311,41 @@ pub fn diff(before: Side, after: Side, sites: &Sites, options: &Options) -> JobD
 }
 
 fn side_line(side: &Side) -> SideLine {
-    let hosts: BTreeSet<&str> = side
-        .processes
-        .iter()
-        .map(|sums| sums.row.member.host.as_str())
-        .collect();
     SideLine {
         processes: side.processes.len(),
-        hosts: hosts.len(),
+        hosts: hosts(side.processes.iter().map(|sums| &sums.row.member.host)),
         earlier_snapshots: side.earlier_snapshots,
         unreadable: side.unreadable.clone(),
     }
 }
 
-fn order(row: &ProcessRow) -> (Program, u32, String, u32, String) {
-    let member = &row.member;
-    let rank = member.rank.unwrap_or(u32::MAX);
-    (
-        member.program.clone(),
-        rank,
-        member.host.clone(),
-        member.pid,
-        row.source.clone(),
-    )
-}
-
 /// The pairs of a program.
-struct Population {
-    /// Ascending.
-    members: Vec<u32>,
-    groups: Vec<Compared<Vec<u32>>>,
+fn peers(pairs: &[Pair], program: &Program) -> Peers {
+    let of_program = (0..).zip(pairs);
+    let of_program = of_program.filter(|(_, pair)| pair.after.member.program == *program);
+    Peers::of(of_program.map(|(number, pair)| (number, &pair.after.member.identity)))
 }
 
-/// Pairs of a group that changed unlike the others, and how the group changed.
-type Unlike<'g> = Finding<'g, Vec<u32>, (Apart, Range)>;
-
-/// How a quantity changed in a population.
-struct Judged<'g> {
-    /// Over all pairs.
-    range: Range,
-    unlike: Vec<Unlike<'g>>,
-    /// The changes of a group differ too widely for a common one.
-    differs: bool,
+/// The pairs of all groups that changed unlike the others of their group.
+fn unlike(pairs: &[Pair], names: &Names, judged: &Judged) -> Option<StandsOut<Changed>> {
+    let changed = |(member, bytes_delta): Example| {
+        let pair = &pairs[member as usize];
+        Some(Changed {
+            rank: pair.after.member.rank,
+            host: pair.after.member.host.clone(),
+            pid: pair.after.member.pid,
+            bytes_delta,
+            before: pair.before.source.clone(),
+            after: pair.after.source.clone(),
+        })
+    };
+    let sentence = names.unlike(Values::Changes, &judged.unlike);
+    StandsOut::of(judged.unlike.iter().map(|finding| &finding.outcome), sentence, changed)
 }
 
-impl Judged<'_> {
-    fn members(&self) -> impl Iterator<Item = u32> {
-        let apart = self.unlike.iter().map(|finding| &finding.found.0);
-        apart.flat_map(|apart| apart.members.iter().map(|member| member.0))
-    }
-}
-
-impl Population {
-    fn of(pairs: &[Pair], program: &Program) -> Population {
-        let of_program = (0..).zip(pairs);
-        let of_program = of_program.filter(|(_, pair)| pair.after.member.program == *program);
-        let all: Vec<(u32, &Pair)> = of_program.collect();
-        Population {
-            members: all.iter().map(|(number, _)| *number).collect(),
-            groups: groups(all.iter().map(|(number, pair)| (*number, &pair.after.member.identity))),
-        }
-    }
-
-    /// `changes`: of the pairs that changed, ascending. `variance`: the largest of one.
-    fn judge(&self, changes: &[(u32, i64)], variance: f64) -> Judged<'_> {
-        let mut of_all = None;
-        let (unlike, differs) = look_at(&self.groups, |members| {
-            let is_all = members.len() == self.members.len();
-            let own = match is_all {
-                true => Cow::Borrowed(changes),
-                false => Cow::Owned(within(changes, members)),
-            };
-            let (range, verdict) = change::judge(&own, members, variance);
-            if is_all {
-                of_all = Some(range);
-            }
-            match verdict {
-                Verdict::StandOut(apart) => (Some((apart, range)), true),
-                verdict => (None, verdict == Verdict::Alike),
-            }
-        });
-        Judged {
-            range: of_all.unwrap_or_else(|| change::judge(changes, &self.members, variance).0),
-            unlike,
-            differs,
-        }
-    }
-}
-
-/// The changes of these members.
-fn within(changes: &[(u32, i64)], members: &[u32]) -> Vec<(u32, i64)> {
-    let change = |member: &u32| changes.binary_search_by_key(member, |change| change.0).ok();
-    members.iter().filter_map(change).map(|at| changes[at]).collect()
+/// If changes are estimates, with this variance at most.
+fn chance(of_value: f64) -> Chance {
+    Chance { of_byte: 0.0, of_value }
 }
 
 fn clamped(change: i128) -> i64 {
@@ -409,18 +359,10 @@ fn weight(row: &SiteChange) -> u128 {
 }
 
 fn compare(a: &SiteChange, b: &SiteChange) -> std::cmp::Ordering {
-    let text = |row: &SiteChange| {
-        (
-            row.site.label.clone(),
-            row.site.place.clone(),
-            row.site.fingerprint,
-            row.site.pool,
-        )
-    };
     (weight(b).cmp(&weight(a)))
         .then_with(|| b.bytes_delta.cmp(&a.bytes_delta))
         .then_with(|| b.count_delta.cmp(&a.count_delta))
-        .then_with(|| text(a).cmp(&text(b)))
+        .then_with(|| a.site.order().cmp(&b.site.order()))
         .then_with(|| a.program.cmp(&b.program))
 }
 

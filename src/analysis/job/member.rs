@@ -1,5 +1,6 @@
 //! A process of a job, and how processes are called in sentences.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use serde::Serialize;
@@ -46,6 +47,11 @@ impl Member {
         // Snapshots that PyTorch took of itself have neither.
         key(self) == key(other) && self.host == other.host && self.pid != 0
     }
+}
+
+/// The number of different hosts.
+pub fn hosts<'h>(all: impl Iterator<Item = &'h String>) -> usize {
+    all.collect::<BTreeSet<&String>>().len()
 }
 
 /// `3`, `0, 8-15`, `0, 1, 2 and 5 more`: numbers in ascending order, neighbours as ranges, at most `most` of them. There are

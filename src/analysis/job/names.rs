@@ -1,69 +1,240 @@
-//! How processes are named in sentences about a part of a job: `rank 5`, `ranks 8-15`, `processes node1:4711, node2:80`.
+//! How processes are named in sentences about a part of a job: `rank 5`, `ranks 8-15`, `processes node1:4711, node2:80`; and the
+//! sentences.
 
-use super::member::ranges;
-use super::outliers::Naming;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::identity::Identity;
+use super::member::{Member, ranges};
+use super::outliers::{Example, Outliers};
+use super::parallel::{self, Finding, Scope, coordinate};
 use crate::analysis::words;
+use crate::job_variables::Dimension;
 
 /// Ranges of numbers, or processes, that a sentence lists.
 const SHOWN: usize = 8;
 
+/// How processes are called: by rank if each has its own, otherwise by pid and host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Naming {
+    Rank,
+    Pid,
+}
+
+impl Naming {
+    pub fn of<'a>(all: impl Iterator<Item = ProcessName<'a>>) -> Naming {
+        let mut ranks: Vec<Option<u32>> = all.map(|process| process.rank).collect();
+        ranks.sort_unstable();
+        match ranks.iter().all(Option::is_some) && ranks.windows(2).all(|pair| pair[0] != pair[1]) {
+            true => Naming::Rank,
+            false => Naming::Pid,
+        }
+    }
+
+    /// `rank` or `process`, in the number that fits.
+    pub fn noun(self, count: u64) -> &'static str {
+        match (self, count) {
+            (Naming::Rank, 1) => "rank",
+            (Naming::Rank, _) => "ranks",
+            (Naming::Pid, 1) => "process",
+            (Naming::Pid, _) => "processes",
+        }
+    }
+
+    /// The names of these processes, and of `unnamed` more. `with_hosts`: a pid alone names none.
+    pub fn list(self, of: &[ProcessName], unnamed: u64, with_hosts: bool) -> String {
+        let noun = self.noun(of.len() as u64 + unnamed);
+        let numbers = |number: &dyn Fn(&ProcessName) -> Option<u32>| {
+            let mut numbers: Vec<u32> = of.iter().filter_map(number).collect();
+            numbers.sort_unstable();
+            ranges(&numbers, unnamed, SHOWN)
+        };
+        match self {
+            Naming::Rank => format!("{noun} {}", numbers(&|process| process.rank)),
+            Naming::Pid if with_hosts => {
+                let mut pids: Vec<(&str, u32)> = of.iter().map(|process| (process.host, process.pid)).collect();
+                pids.sort_unstable();
+                let shown = pids.iter().take(SHOWN).map(|(host, pid)| format!("{host}:{pid}"));
+                let shown = shown.collect::<Vec<_>>().join(", ");
+                match pids.len().saturating_sub(SHOWN) as u64 + unnamed {
+                    0 => format!("{noun} {shown}"),
+                    more => format!("{noun} {shown} and {} more", words::count(more)),
+                }
+            }
+            Naming::Pid => format!("{noun} {}", numbers(&|process| Some(process.pid))),
+        }
+    }
+}
+
 /// A process, as far as its name needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Named<'a> {
+#[derive(Debug, Clone, Copy)]
+pub struct ProcessName<'a> {
     pub rank: Option<u32>,
     pub host: &'a str,
     pub pid: u32,
+    /// Its part of the job, if sentences may name it.
+    pub identity: Option<&'a Identity>,
 }
 
-/// Ranks name processes if each has its own.
-pub fn naming<'a>(all: impl Iterator<Item = Named<'a>>) -> Naming {
-    let mut ranks: Vec<Option<u32>> = all.map(|process| process.rank).collect();
-    ranks.sort_unstable();
-    let each_has_its_own = ranks.iter().all(Option::is_some) && ranks.windows(2).all(|pair| pair[0] != pair[1]);
-    match each_has_its_own {
-        true => Naming::Rank,
-        false => Naming::Pid,
-    }
-}
-
-/// `rank` or `process`, in the number that fits.
-pub fn noun(naming: Naming, count: u64) -> &'static str {
-    match (naming, count) {
-        (Naming::Rank, 1) => "rank",
-        (Naming::Rank, _) => "ranks",
-        (Naming::Pid, 1) => "process",
-        (Naming::Pid, _) => "processes",
+impl<'a> ProcessName<'a> {
+    pub fn of(member: &'a Member) -> ProcessName<'a> {
+        ProcessName {
+            rank: member.identity.rank,
+            host: &member.host,
+            pid: member.pid,
+            identity: Some(&member.identity),
+        }
     }
 }
 
-/// The names of these processes. `several_hosts`: those of the job are on several, so that a pid alone names none.
-pub fn list(named: &[Named], naming: Naming, several_hosts: bool) -> String {
-    let noun = noun(naming, named.len() as u64);
-    match naming {
-        Naming::Rank => {
-            let mut ranks: Vec<u32> = named.iter().filter_map(|process| process.rank).collect();
-            ranks.sort_unstable();
-            format!("{noun} {}", ranges(&ranks, 0, SHOWN))
-        }
-        Naming::Pid if several_hosts => {
-            let mut sorted = named.to_vec();
-            sorted.sort_unstable_by_key(|process| (process.host, process.pid));
-            let shown = sorted.iter().take(SHOWN);
-            let shown: Vec<String> = shown
-                .map(|process| format!("{}:{}", process.host, process.pid))
-                .collect();
-            let more = match sorted.len().saturating_sub(SHOWN) {
-                0 => String::new(),
-                more => format!(" and {} more", words::count(more as u64)),
-            };
-            format!("{noun} {}{more}", shown.join(", "))
-        }
-        Naming::Pid => {
-            let mut pids: Vec<u32> = named.iter().map(|process| process.pid).collect();
-            pids.sort_unstable();
-            format!("{noun} {}", ranges(&pids, 0, SHOWN))
+/// What values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    Bytes,
+    Changes,
+}
+
+impl Values {
+    fn none(self) -> &'static str {
+        match self {
+            Values::Bytes => "none",
+            Values::Changes => "no change",
         }
     }
+
+    pub fn text(self, value: i64) -> String {
+        match self {
+            Values::Changes if value == 0 => self.none().to_owned(),
+            Values::Changes => words::signed_bytes(value.into()),
+            Values::Bytes => words::bytes(value.unsigned_abs()),
+        }
+    }
+
+    /// `30 MiB each`, `+9 MiB to +11 MiB`, `none`.
+    fn range(self, from: i64, to: i64, count: u64) -> String {
+        match from == to {
+            true if to == 0 => self.none().to_owned(),
+            true if count == 1 => self.text(to),
+            true => format!("{} each", self.text(to)),
+            false => format!("{} to {}", self.text(from), self.text(to)),
+        }
+    }
+}
+
+/// The processes of a job, by number.
+#[derive(Debug)]
+pub struct Names<'a> {
+    processes: Vec<Option<ProcessName<'a>>>,
+    pub naming: Naming,
+    with_hosts: bool,
+}
+
+impl<'a> Names<'a> {
+    pub fn of(processes: impl Iterator<Item = Option<ProcessName<'a>>>) -> Names<'a> {
+        let processes: Vec<Option<ProcessName>> = processes.collect();
+        let mut hosts = processes.iter().flatten().map(|process| process.host);
+        let first = hosts.next();
+        Names {
+            with_hosts: hosts.any(|host| Some(host) != first),
+            naming: Naming::of(processes.iter().flatten().copied()),
+            processes,
+        }
+    }
+
+    fn get(&self, members: impl Iterator<Item = u32>) -> Vec<ProcessName<'a>> {
+        members
+            .filter_map(|member| *self.processes.get(member as usize)?)
+            .collect()
+    }
+
+    pub fn list(&self, members: impl Iterator<Item = u32>) -> String {
+        self.naming.list(&self.get(members), 0, self.with_hosts)
+    }
+
+    /// `all 8 ranks: +10 MiB each`, `ranks 0-5: +9 MiB to +11 MiB`. `values`: of those that have one; `of`: the number of all.
+    pub fn in_common(&self, what: Values, values: &[Example], of: u64) -> String {
+        let (count, all) = (values.len() as u64, || values.iter().map(|value| value.1));
+        let range = what.range(all().min().unwrap_or(0), all().max().unwrap_or(0), count);
+        match count == of {
+            true if self.processes.len() == 1 => range,
+            true if of > 1 => format!("all {} {}: {range}", words::count(of), self.naming.noun(of)),
+            _ => format!("{}: {range}", self.list(values.iter().map(|value| value.0))),
+        }
+    }
+
+    /// The sentences about the outliers of several groups as one, those that are farthest apart first.
+    pub fn unlike(&self, what: Values, all: &[Finding<Vec<u32>, Outliers>]) -> String {
+        let mut order: Vec<_> = all.iter().collect();
+        order.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.apart));
+        let sentence = |of: &&Finding<Vec<u32>, Outliers>| self.sentence(what, &of.outcome, of.group, of.scope, None);
+        parallel::sentence(order.iter().map(sentence))
+    }
+
+    /// `only rank 17: 30 MiB, none in the 63 others of pipeline stage 1`. `via`: the caller, if only memory that was requested through
+    /// it was compared.
+    pub fn sentence(&self, what: Values, out: &Outliers, group: &[u32], scope: &Scope, via: Option<String>) -> String {
+        let via = via.map_or_else(String::new, |via| format!(" through {via}"));
+        let who = format!("{}{via}", self.who(out, group));
+        let others = group.len() as u64 - out.count;
+        let value = what.range(out.from, out.to, out.count);
+        let other = match others {
+            1 => format!("other{scope}"),
+            others => format!("{} others{scope}", words::count(others)),
+        };
+        if out.is_alone {
+            return format!("only {who}: {value}, {} in the {other}", what.none());
+        }
+        let usual = match (what, out.median) {
+            (Values::Bytes, 0) if others == 1 => format!("the {other} has none"),
+            (Values::Bytes, 0) => format!("most of the {other} have none"),
+            (Values::Bytes, median) if others == 1 => format!("the {other} has {}", what.text(median)),
+            (Values::Changes, 0) if others > 1 => format!("most of the {other} did not change"),
+            (Values::Changes, median) if others == 1 => format!("the {other} {}", what.text(median)),
+            (_, median) => format!("the median{scope} is {}", what.text(median)),
+        };
+        let times = out.to as f64 / out.median.max(1) as f64;
+        let is_multiple = what == Values::Bytes && out.from == out.to && out.median > 0;
+        match is_multiple && (1.05..1000.0).contains(&times) {
+            true => format!("{who}: {value}, {times:.1}x as much: {usual}"),
+            false => format!("{who}: {value}; {usual}"),
+        }
+    }
+
+    fn who(&self, out: &Outliers, group: &[u32]) -> String {
+        let (members, all) = (self.get(out.members.iter().copied()), self.get(group.iter().copied()));
+        let mut per_host: BTreeMap<&str, u64> = BTreeMap::new();
+        for process in &all {
+            *per_host.entry(process.host).or_default() += 1;
+        }
+        let unnamed = out.count.saturating_sub(members.len() as u64);
+        let host = members.first().map_or("", |process| process.host);
+        let is_on_host = unnamed == 0 && per_host.len() > 1 && members.iter().all(|process| process.host == host);
+        let names = self.naming.list(&members, unnamed, per_host.len() > 1 && !is_on_host);
+        match is_on_host {
+            true if out.count > 1 && per_host.get(host) == Some(&out.count) => format!("{names} (all on {host})"),
+            true => format!("{names} on {host}"),
+            false => match shared_coordinate(out.count, &members, &all) {
+                Some(coordinate) => format!("{names} (all of {coordinate})"),
+                None => names,
+            },
+        }
+    }
+}
+
+/// `tensor rank 0`, if these are all processes of the group that have this coordinate, and others have another.
+fn shared_coordinate(count: u64, members: &[ProcessName], all: &[ProcessName]) -> Option<String> {
+    if count < 2 || count != members.len() as u64 || members.len() == all.len() {
+        return None;
+    }
+    Dimension::ALL.into_iter().find_map(|dimension| {
+        let of = |process: &ProcessName| process.identity?.groups.get(&dimension).copied();
+        let at = of(&members[0])?;
+        let is_shared = members.iter().all(|process| of(process) == Some(at));
+        let is_all = all.iter().filter(|process| of(process) == Some(at)).count() == members.len();
+        (is_shared && is_all).then(|| coordinate(dimension, at))
+    })
 }
 
 #[cfg(test)]
@@ -72,17 +243,25 @@ mod tests {
 
     #[test]
     fn processes_are_named_by_rank_if_each_has_its_own() {
-        let process = |rank, pid| Named { rank, host: "a", pid };
+        let process = |rank, pid| ProcessName {
+            rank,
+            host: "a",
+            pid,
+            identity: None,
+        };
         let ranks = [process(Some(9), 1), process(Some(8), 2), process(Some(3), 3)];
-        assert_eq!(naming(ranks.into_iter()), Naming::Rank);
-        assert_eq!(list(&ranks, Naming::Rank, true), "ranks 3, 8-9");
-        assert_eq!(list(&ranks[..1], Naming::Rank, true), "rank 9");
+        assert_eq!(Naming::of(ranks.into_iter()), Naming::Rank);
+        assert_eq!(Naming::Rank.list(&ranks, 0, true), "ranks 3, 8-9");
+        assert_eq!(Naming::Rank.list(&ranks[..1], 0, true), "rank 9");
         assert_eq!(
-            naming([process(Some(1), 1), process(Some(1), 2)].into_iter()),
+            Naming::of([process(Some(1), 1), process(Some(1), 2)].into_iter()),
             Naming::Pid
         );
-        assert_eq!(naming([process(Some(1), 1), process(None, 2)].into_iter()), Naming::Pid);
-        assert_eq!(list(&ranks, Naming::Pid, false), "processes 1-3");
-        assert_eq!(list(&ranks[2..], Naming::Pid, true), "process a:3");
+        assert_eq!(
+            Naming::of([process(Some(1), 1), process(None, 2)].into_iter()),
+            Naming::Pid
+        );
+        assert_eq!(Naming::Pid.list(&ranks, 0, false), "processes 1-3");
+        assert_eq!(Naming::Pid.list(&ranks[2..], 0, true), "process a:3");
     }
 }

@@ -9,10 +9,12 @@
 //! tensor or expert ranks of a stage may, each is compared with its data-parallel replicas. The report, the diff, `why` and
 //! `check --fail-on outlier` all use this rule.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
 use super::identity::Identity;
-use super::outliers::Scope;
+use super::outliers::{Chance, Example, Outliers, Range, judge_each};
 use crate::analysis::words;
 use crate::job_variables::Dimension;
 
@@ -33,7 +35,39 @@ pub fn coordinates(identity: &Identity) -> Coordinates {
     DIMENSIONS.map(|dimension| identity.groups.get(&dimension).copied())
 }
 
-/// `pipeline stage 1, tensor rank 0`.
+/// Where a group of processes is in the job: coordinates in dimensions of parallelism. Empty: it is the whole job.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scope(Vec<(Dimension, u32)>);
+
+impl Scope {
+    /// `pipeline stage 1, tensor rank 0`; empty if it is the whole job.
+    pub fn names(&self) -> String {
+        let names = self.0.iter().map(|(dimension, at)| coordinate(*dimension, *at));
+        names.collect::<Vec<String>>().join(", ")
+    }
+}
+
+/// With ` of ` before it, for the end of a sentence.
+impl fmt::Display for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.is_empty() {
+            true => Ok(()),
+            false => write!(out, " of {}", self.names()),
+        }
+    }
+}
+
+pub fn coordinate(dimension: Dimension, at: u32) -> String {
+    let name = match dimension {
+        Dimension::Pipeline => "pipeline stage",
+        Dimension::Tensor => "tensor rank",
+        Dimension::Expert => "expert rank",
+        Dimension::Context => "context rank",
+        Dimension::Data => "data rank",
+    };
+    format!("{name} {at}")
+}
+
 fn scope(at: &Coordinates) -> Scope {
     let known = DIMENSIONS
         .iter()
@@ -148,9 +182,9 @@ pub fn groups<'m>(members: impl Iterator<Item = (u32, &'m Identity)>) -> Vec<Com
         .collect()
 }
 
-/// What was found in a group.
+/// The outcome of a look at a group.
 pub struct Finding<'g, T, F> {
-    pub found: F,
+    pub outcome: F,
     pub scope: &'g Scope,
     pub group: &'g T,
 }
@@ -162,9 +196,9 @@ pub fn look_at<'g, T, F>(
     mut look: impl FnMut(&'g T) -> (Option<F>, bool),
 ) -> (Vec<Finding<'g, T, F>>, bool) {
     let (mut all, mut differs) = (Vec::new(), false);
-    let mut add = |scope, group, (found, has_common_value): (Option<F>, bool)| {
-        differs |= !has_common_value && found.is_none();
-        all.extend(found.map(|found| Finding { found, scope, group }));
+    let mut add = |scope, group, (outcome, has_common_value): (Option<F>, bool)| {
+        differs |= !has_common_value && outcome.is_none();
+        all.extend(outcome.map(|outcome| Finding { outcome, scope, group }));
     };
     for compared in groups {
         let of_all = look(&compared.all);
@@ -179,6 +213,64 @@ pub fn look_at<'g, T, F>(
         }
     }
     (all, differs)
+}
+
+/// The processes of a program, and the groups in which they are compared.
+pub struct Peers {
+    /// Ascending.
+    pub members: Vec<u32>,
+    groups: Vec<Compared<Vec<u32>>>,
+}
+
+/// How a quantity is spread over the processes of a program, and who stands out in which group.
+pub struct Judged<'g> {
+    pub range: Range,
+    pub unlike: Vec<Finding<'g, Vec<u32>, Outliers>>,
+    /// The values of a group differ too widely for a common one.
+    pub differs: bool,
+}
+
+impl Judged<'_> {
+    pub fn members(&self) -> impl Iterator<Item = u32> {
+        self.unlike.iter().flat_map(|finding| &finding.outcome.members).copied()
+    }
+}
+
+impl Peers {
+    /// The processes with these numbers, ascending.
+    pub fn of<'m>(members: impl Iterator<Item = (u32, &'m Identity)>) -> Peers {
+        let members: Vec<(u32, &Identity)> = members.collect();
+        Peers {
+            members: members.iter().map(|(member, _)| *member).collect(),
+            groups: groups(members.into_iter()),
+        }
+    }
+
+    /// `values`: ascending by process; one without a value has 0.
+    pub fn judge(&self, values: &[Example], chance: Chance) -> Judged<'_> {
+        let mut of_all = None;
+        let (unlike, differs) = look_at(&self.groups, |members| {
+            let is_all = members.len() == self.members.len();
+            let own = match is_all {
+                true => Cow::Borrowed(values),
+                false => Cow::Owned(within(values, members)),
+            };
+            let (range, verdict) = judge_each(&own, members, chance);
+            of_all = is_all.then_some(range).or(of_all);
+            verdict.parts()
+        });
+        Judged {
+            range: of_all.unwrap_or_else(|| judge_each(values, &self.members, chance).0),
+            unlike,
+            differs,
+        }
+    }
+}
+
+/// The values of these members.
+fn within(values: &[Example], members: &[u32]) -> Vec<Example> {
+    let value = |member: &u32| values.binary_search_by_key(member, |value| value.0).ok();
+    members.iter().filter_map(value).map(|at| values[at]).collect()
 }
 
 /// Sentences about several groups as one: the first of them, and the number of the others.

@@ -11,14 +11,15 @@ use std::collections::BTreeMap;
 use foldhash::HashSet;
 
 use super::member::Member;
-use super::outliers::{Group, Naming, Outliers, Verdict, judge, judge_each, sentence};
+use super::names::{Names, Naming, ProcessName, Values};
+use super::outliers::{Chance, Example, Outliers, Verdict, judge, judge_each, value};
 use super::parallel::{self, Compared, Coordinates, Grain, coordinates, look_at};
-use super::sites::{ProcessRow, ProcessSums, Sites};
+use super::sites::{ProcessSums, Sites};
 use super::spread::Spread;
-use super::{ProcessesOut, Quantity, SiteRow, StandsOut};
+use super::{Outlier, ProcessesOut, Quantity, SiteRow, StandsOut};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use crate::facts::{Row, SiteId, StackId};
+use crate::facts::{Instant, Row, SiteId, StackId};
 
 /// The most call sites of a program. Those of later processes are added up without a name.
 pub const SITES_MAX: usize = 1 << 18;
@@ -131,8 +132,6 @@ struct Cell {
     members: Vec<u32>,
     /// By [`SiteId`].
     sites: Vec<Option<Box<Sums>>>,
-    held: Spread,
-    peak: Spread,
 }
 
 impl Cell {
@@ -147,8 +146,6 @@ impl Cell {
     fn join(&mut self, other: &Cell) {
         self.members.extend(&other.members);
         self.members.sort_unstable();
-        self.held.join(&other.held);
-        self.peak.join(&other.peak);
         for (site, sums) in (0..).zip(&other.sites) {
             if let Some(sums) = sums {
                 self.site(site).join(sums);
@@ -188,7 +185,7 @@ pub struct Population {
 
 /// What stands out in a population.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Judgement {
     pub sites: Vec<(SiteRow, Vec<u32>)>,
     pub processes: Vec<(ProcessesOut, Vec<u32>)>,
     pub warnings: Vec<String>,
@@ -207,9 +204,6 @@ impl Population {
         let at = coordinates(&sums.row.member);
         let cell = self.cells.entry(self.grain.of(&at)).or_default();
         cell.members.push(number);
-        cell.held.add(number, sums.row.held.bytes);
-        cell.held.scatters(sums.row.held_scatter());
-        cell.peak.add(number, sums.row.peak_bytes);
         for rows in sums.sites.chunk_by(|a, b| a.site == b.site) {
             let site = rows[0].site;
             if !self.known.contains(&site) {
@@ -233,14 +227,14 @@ impl Population {
     }
 
     /// Judges the processes. `with_peaks`: peaks are of the memory that is shown, and not of memory that a filter left out.
-    pub fn judge(&mut self, sites: &Sites, rows: &[Option<ProcessRow>], with_peaks: bool) -> Found {
+    pub fn judge(&mut self, sites: &Sites, rows: &[Option<Instant>], with_peaks: bool) -> Judgement {
         self.cells.values_mut().for_each(|cell| cell.members.sort_unstable());
-        let mut found = Found::default();
+        let mut judgement = Judgement::default();
         let mut whole = joined(&self.cells, Grain::Whole);
         let Some((_, whole)) = whole.pop_first() else {
-            return found;
+            return judgement;
         };
-        let naming = naming(&self.program, &whole.members, rows, &mut found.warnings);
+        let naming = naming(&self.program, &whole.members, rows, &mut judgement.warnings);
         let sizes = self.cells.iter().map(|(at, cell)| (*at, cell.members.len())).collect();
         let (grain, planned) = parallel::plan(&sizes);
         let stages = match grain {
@@ -250,45 +244,45 @@ impl Population {
         let all = |at: Coordinates| stages.get(&at).map_or(whole.as_ref(), Cow::as_ref);
         let exact = |at: Coordinates| &self.cells[&at];
         let groups = planned.into_iter().map(|group| group.map(all, exact));
+        let mut names = Names::of(rows.iter().map(|row| Some(ProcessName::of(&row.as_ref()?.member))));
+        names.naming = naming;
         let context = Judging {
             sites,
             rows,
-            naming,
+            names,
             groups: groups.collect(),
         };
         let mut known: Vec<SiteId> = self.known.iter().copied().collect();
         known.sort_unstable();
         for site in known {
             if let Some(sums) = whole.sums(site) {
-                found
-                    .sites
-                    .push(context.site(&self.program, site, sums, whole.members.len() as u64));
+                let row = context.site(&self.program, site, sums, whole.members.len() as u64);
+                judgement.sites.push(row);
             }
         }
-        type SpreadOf = fn(&Cell) -> &Spread;
-        type ValueOf = fn(&ProcessRow) -> u64;
-        let quantities: [(Quantity, SpreadOf, ValueOf); 2] = [
-            (Quantity::Held, |cell| &cell.held, |row| row.held.bytes),
-            (Quantity::Peak, |cell| &cell.peak, |row| row.peak_bytes),
+        type ValueOf = fn(&Instant) -> (u64, f64);
+        let quantities: [(Quantity, ValueOf); 2] = [
+            (Quantity::Held, |row| (row.held.bytes, row.held_scatter())),
+            (Quantity::Peak, |row| (row.peak_bytes, 0.0)),
         ];
-        let quantities = quantities
-            .into_iter()
-            .filter(|(what, ..)| with_peaks || *what != Quantity::Peak);
-        for (what, spread, value) in quantities {
-            let of = |member: &u32| Some((*member, value(rows.get(*member as usize)?.as_ref()?)));
-            let look = |cell: &&Cell| {
-                let values: Vec<_> = cell.members.iter().filter_map(of).collect();
-                match judge_each(spread(cell), &values) {
-                    Verdict::StandOut(out) => (Some((out, None)), true),
-                    verdict => (None, verdict == Verdict::Alike),
+        let quantities = quantities.into_iter();
+        for (what, of) in quantities.filter(|(what, _)| with_peaks || *what != Quantity::Peak) {
+            let (out, _) = look_at(&context.groups, |cell| {
+                let mut chance = Chance::default();
+                let mut values: Vec<Example> = Vec::with_capacity(cell.members.len());
+                for &member in &cell.members {
+                    let (bytes, scatter) = context.row(member).map_or((0, 0.0), of);
+                    chance.of_byte = chance.of_byte.max(scatter);
+                    values.push((member, value(bytes)));
                 }
-            };
-            let (out, _) = look_at(&context.groups, look);
+                let (out, has_common_value) = judge_each(&values, &cell.members, chance).1.parts();
+                (out.map(|out| (out, None)), has_common_value)
+            });
             if let Some((out, members)) = context.combined(&out, None) {
-                found.processes.push((ProcessesOut { what, out }, members));
+                judgement.processes.push((ProcessesOut { what, out }, members));
             }
         }
-        found
+        judgement
     }
 }
 
@@ -297,15 +291,19 @@ type Finding<'g, 'a> = parallel::Finding<'g, &'a Cell, (Outliers, Option<StackId
 
 struct Judging<'a> {
     sites: &'a Sites,
-    rows: &'a [Option<ProcessRow>],
-    naming: Naming,
+    rows: &'a [Option<Instant>],
+    names: Names<'a>,
     groups: Vec<Compared<&'a Cell>>,
 }
 
 impl Judging<'_> {
+    fn row(&self, member: u32) -> Option<&Instant> {
+        self.rows.get(member as usize)?.as_ref()
+    }
+
     fn site(&self, program: &Program, site: SiteId, sums: &Sums, of: u64) -> (SiteRow, Vec<u32>) {
         let none = Sums::default();
-        let (found, differs) = look_at(&self.groups, |cell| {
+        let (out, differs) = look_at(&self.groups, |cell| {
             let sums = cell.sums(site).unwrap_or(&none);
             match judge(&sums.bytes, &cell.members) {
                 Verdict::StandOut(out) => (Some((out, None)), true),
@@ -313,7 +311,7 @@ impl Judging<'_> {
                 Verdict::NoCommonValue => (self.behind(sums, &cell.members, false), false),
             }
         });
-        let (stands_out, members) = self.combined(&found, Some(sums)).unzip();
+        let (stands_out, members) = self.combined(&out, Some(sums)).unzip();
         let (median_bytes, median_is_exact) = sums.bytes.median(of);
         let row = SiteRow {
             program: program.clone(),
@@ -340,9 +338,9 @@ impl Judging<'_> {
         };
         let (median, _) = sums.bytes.median(members.len() as u64);
         let is_more = |out: &Outliers| {
-            let shows = |&(member, value): &(u32, u64)| {
+            let shows = |&(member, bytes): &Example| {
                 let total = sums.bytes.example(member);
-                total.is_some_and(|total| total.saturating_sub(median) >= (value - out.median) / 2)
+                total.is_some_and(|total| value(total.saturating_sub(median)) >= (bytes - out.median) / 2)
             };
             let all_known = out.examples.len() as u64 == out.count;
             out.from > out.median && (!is_alike || all_known && out.examples.iter().all(shows))
@@ -356,27 +354,30 @@ impl Judging<'_> {
     }
 
     /// The findings of all groups as one, and the processes.
-    fn combined(&self, found: &[Finding], sums: Option<&Sums>) -> Option<(StandsOut, Vec<u32>)> {
-        let mut order: Vec<&Finding> = found.iter().collect();
-        order.sort_by_key(|finding| std::cmp::Reverse(finding.found.0.apart));
+    fn combined(&self, all: &[Finding], sums: Option<&Sums>) -> Option<(StandsOut<Outlier>, Vec<u32>)> {
+        let mut order: Vec<&Finding> = all.iter().collect();
+        order.sort_by_key(|finding| std::cmp::Reverse(finding.outcome.0.apart));
         let sentences = order.iter().map(|finding| {
-            let group = Group {
-                members: &finding.group.members,
-                rows: self.rows,
-                naming: self.naming,
-                scope: finding.scope,
-                via: finding.found.1.and_then(|path| self.via(path, sums?)),
-            };
-            sentence(&finding.found.0, &group)
+            let (out, path) = &finding.outcome;
+            let via = path.and_then(|path| self.via(path, sums?));
+            let members = &finding.group.members;
+            self.names.sentence(Values::Bytes, out, members, finding.scope, via)
         });
-        let text = parallel::sentence(sentences);
-        let mut members: Vec<u32> = found
-            .iter()
-            .flat_map(|finding| finding.found.0.members.iter().copied())
-            .collect();
+        let sentence = parallel::sentence(sentences);
+        let outs = || all.iter().map(|finding| &finding.outcome.0);
+        let mut members: Vec<u32> = outs().flat_map(|out| &out.members).copied().collect();
         members.sort_unstable();
-        let outs: Vec<&Outliers> = found.iter().map(|finding| &finding.found.0).collect();
-        (!found.is_empty()).then(|| (StandsOut::of(&outs, text, self.rows), members))
+        let process = |(member, bytes): Example| {
+            let row = self.row(member)?;
+            Some(Outlier {
+                rank: row.member.rank,
+                host: row.member.host.clone(),
+                pid: row.member.pid,
+                bytes: bytes.unsigned_abs(),
+                source: row.source.clone(),
+            })
+        };
+        Some((StandsOut::of(outs(), sentence, process)?, members))
     }
 
     /// The caller that tells a stack from the others of its site.
@@ -394,7 +395,7 @@ impl Judging<'_> {
 }
 
 /// Ranks name processes if each process has its own.
-fn naming(program: &Program, members: &[u32], rows: &[Option<ProcessRow>], warnings: &mut Vec<String>) -> Naming {
+fn naming(program: &Program, members: &[u32], rows: &[Option<Instant>], warnings: &mut Vec<String>) -> Naming {
     let rows = || members.iter().filter_map(|member| rows.get(*member as usize)?.as_ref());
     let mut ranks: Vec<u32> = rows().filter_map(|row| row.member.rank).collect();
     ranks.sort_unstable();

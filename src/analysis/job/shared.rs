@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 use serde::Serialize;
 
-use super::sites::{ProcessRow, Site, Sites};
-use crate::facts::SiteId;
+use super::sites::{Site, Sites};
+use crate::facts::{Instant, SiteId};
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
@@ -61,7 +61,7 @@ pub struct SharedWith {
 }
 
 impl SharedWith {
-    fn of(row: &ProcessRow) -> SharedWith {
+    fn of(row: &Instant) -> SharedWith {
         SharedWith {
             rank: row.member.rank,
             host: row.member.host.clone(),
@@ -131,7 +131,7 @@ impl Shared {
     }
 
     /// The largest first, and the number of handles that were not kept.
-    pub fn rows(self, sites: &Sites, rows: &[Option<ProcessRow>]) -> (Vec<SharedRow>, u64) {
+    pub fn rows(self, sites: &Sites, rows: &[Option<Instant>]) -> (Vec<SharedRow>, u64) {
         let mut alike: BTreeMap<Alike, Sum> = BTreeMap::new();
         for memory in self.memories.into_values() {
             let Some(first) = memory.users.iter().min() else {

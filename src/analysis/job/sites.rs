@@ -6,26 +6,23 @@
 use std::collections::hash_map::Entry;
 
 use foldhash::HashMap;
-use serde::Serialize;
 
 pub use crate::analysis::site::text::{Site, SiteFrame};
 
-use super::member::Member;
 use super::shared::{self, SharedPart};
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::Key;
-use crate::analysis::report::{Report, is_finished};
+use crate::analysis::report::Report;
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, is_pool};
 use crate::analysis::stack_key::{StackKey, stack_keys};
 use crate::analysis::suppressions::Used;
 use crate::analysis::tally::Tally;
-use crate::facts::{Row, SiteId, StackId, group};
+use crate::facts::{Instant, Row, SiteId, StackId, group};
 use crate::kind::{Kind, Place};
-use crate::point::Point;
-use crate::snapshot::{ProcessState, Sampling, Snapshot, Stack};
+use crate::snapshot::{Snapshot, Stack};
 
 /// The most stacks whose callers are kept.
 const PATHS_MAX: usize = 1 << 18;
@@ -277,106 +274,10 @@ impl Sites {
     }
 }
 
-/// What a job keeps of a process until it has been added, and the row of the process.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ProcessRow {
-    /// The input as named on the command line.
-    pub source: String,
-    #[serde(flatten)]
-    pub member: Member,
-    pub state: ProcessState,
-    /// It has ended, and what it held at its end or exit is shown.
-    pub finished: bool,
-    /// What is shown was never freed, although the process exited: a killed one had no time to, and the shutdown of an interpreter
-    /// frees much of what a script holds when it ends.
-    #[serde(skip)]
-    pub leaked: bool,
-    /// Ordinals in the process.
-    pub devices: Vec<i32>,
-    /// Memory in use, without pools.
-    pub held: Tally,
-    /// Memory of caching allocators.
-    pub pools: Tally,
-    /// The part of it whose blocks were not recorded.
-    pub opaque_pools: Vec<OpaquePool>,
-    /// The sum of the exact peaks of its devices.
-    pub peak_bytes: u64,
-    /// What the driver reports beyond everything that is known; `None` if the driver was not asked.
-    pub unexplained_bytes: Option<i128>,
-    /// Requests that CUDA refused.
-    pub failed: Tally,
-    /// Memory that suppressions removed from its call sites.
-    pub suppressed: Tally,
-    /// Memory that did not pass the filter.
-    pub left_out: Tally,
-    /// It has no mark of the name that the filter starts at, so all of its memory passes.
-    pub lacks_mark: bool,
-    /// Allocations that were not recorded.
-    pub lost_allocations: u64,
-    /// How stacks were sampled: what it holds at call sites is estimated.
-    #[serde(skip)]
-    pub sampling: Option<Sampling>,
-    /// `held` is an estimate, too: what a filter selected, or what was held at a peak.
-    #[serde(skip)]
-    pub held_is_estimated: bool,
-    /// It is an automatic snapshot, and not the recording.
-    #[serde(skip)]
-    pub is_automatic: bool,
-    /// Wall clock of the contents.
-    pub at_unix_ns: u64,
-}
-
-impl ProcessRow {
-    /// The variance of each byte held, if that is an estimate; 0 if it is exact.
-    pub fn held_scatter(&self) -> f64 {
-        match self.sampling {
-            // The variance of a block is less than its size times the distance.
-            Some(sampling) if self.held_is_estimated => sampling.most() as f64,
-            _ => 0.0,
-        }
-    }
-
-    fn of(snapshot: &Snapshot, source: String) -> ProcessRow {
-        let peaks = snapshot.device_peaks.iter();
-        let at_ns = snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns);
-        ProcessRow {
-            source,
-            member: Member::of(snapshot),
-            state: snapshot.process.state,
-            finished: is_finished(snapshot)
-                || snapshot.taken.point == Some(Point::End) && snapshot.process.state != ProcessState::Running,
-            leaked: is_finished(snapshot) && snapshot.process.state == ProcessState::Exited,
-            devices: snapshot.devices.iter().map(|device| device.ordinal).collect(),
-            held: Tally::default(),
-            pools: Tally::default(),
-            opaque_pools: Vec::new(),
-            peak_bytes: peaks.fold(0, |sum, peak| sum.saturating_add(peak.peak_bytes)),
-            unexplained_bytes: None,
-            failed: failed(snapshot),
-            suppressed: Tally::default(),
-            left_out: Tally::default(),
-            lacks_mark: false,
-            lost_allocations: snapshot.losses.lost_allocations,
-            sampling: snapshot.sampling,
-            held_is_estimated: false,
-            is_automatic: snapshot.taken.automatic.is_some(),
-            at_unix_ns: snapshot.process.started_unix_ns.saturating_add(at_ns),
-        }
-    }
-}
-
-/// The failed requests of a process.
-fn failed(snapshot: &Snapshot) -> Tally {
-    Tally::total(snapshot.failed.iter().map(|failed| Tally {
-        bytes: failed.bytes.saturating_mul(failed.count),
-        count: failed.count,
-    }))
-}
-
 /// The memory of one process, by call site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessSums {
-    pub row: ProcessRow,
+    pub row: Instant,
     /// By site; each site and stack once.
     pub sites: Vec<Row>,
     /// What each suppression rule removed, in the order of the rules; no rules unless requested.
@@ -389,7 +290,7 @@ impl ProcessSums {
     /// Stacks that have no name are left out.
     pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
-        let mut row = ProcessRow::of(snapshot, source);
+        let mut row = Instant::of(snapshot, source);
         let mut rows = Vec::new();
         let mut opaque_pools = Vec::new();
         for of_stack in &groups.all {
@@ -430,7 +331,7 @@ impl ProcessSums {
 
     /// The rows of a report by call site that lists all of them, of a snapshot with names. It may be filtered.
     pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
-        let mut row = ProcessRow::of(snapshot, report.source.clone());
+        let mut row = Instant::of(snapshot, report.source.clone());
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
         row.opaque_pools.clone_from(&report.opaque_pools);
         row.held_is_estimated = report.totals_estimated;
@@ -456,10 +357,10 @@ impl ProcessSums {
                 let path = sites.path(&stack.stack);
                 rows.push(Row::at(site, path, stack.tally(), scatter));
             }
-            let rest = Tally {
-                bytes: row.bytes.saturating_sub(listed.bytes),
-                count: row.count.saturating_sub(listed.count),
-            };
+            let rest = Tally::new(
+                row.bytes.saturating_sub(listed.bytes),
+                row.count.saturating_sub(listed.count),
+            );
             if rest != Tally::default() {
                 rows.push(Row::at(site, None, rest, scatter));
             }
@@ -480,7 +381,9 @@ impl ProcessSums {
 mod tests {
     use super::*;
     use crate::analysis::report::Options;
+    use crate::point::Point;
     use crate::sample::{leaky, training};
+    use crate::snapshot::ProcessState;
 
     /// Rows by text, so that both ways compare.
     fn named(sums: &ProcessSums, sites: &Sites) -> Vec<(String, Option<String>, bool, Tally)> {
@@ -498,8 +401,8 @@ mod tests {
         let mut snapshot = leaky();
         let mut of = |state: ProcessState, point: Option<Point>| {
             (snapshot.process.state, snapshot.taken.point) = (state, point);
-            let row = ProcessRow::of(&snapshot, String::new());
-            (row.finished, row.leaked)
+            let row = Instant::of(&snapshot, String::new());
+            (row.finished, row.leaked())
         };
         let exited = ProcessState::Exited;
         assert_eq!(of(exited, None), (true, true));

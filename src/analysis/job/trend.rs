@@ -5,19 +5,19 @@
 //!
 //! Deliberately absent: the series of each process; `--per-process` shows them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use serde::Serialize;
 
 use super::identity::Identity;
-use super::names::{self, Named};
-use super::outliers::Naming;
+use super::member::hosts;
+use super::names::{Names, ProcessName};
 use super::parallel::{Compared, groups};
 use super::sites::Site;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
-use crate::analysis::trend::{Against, Class, Classes, Evidence, Measure, POINTS_NEEDED, Row, Trend};
+use crate::analysis::trend::{Against, Class, Classes, Measure, POINTS_NEEDED, Row, Trend};
 use crate::analysis::words;
 use crate::facts::rank;
 
@@ -229,34 +229,18 @@ impl Job {
             });
         }
         let sums = &mut self.sites[nth];
-        let evidence: &Evidence = match row.judged_by {
-            Measure::Bytes => &row.bytes,
-            Measure::Count => &row.count,
-        };
+        // Bytes say more to the reader, even if the number of blocks decided.
+        let shown = row.shown();
         sums.most = sums.most.max(row.bytes.most);
-        let tally = |bytes, count| Tally { bytes, count };
-        sums.first.join(tally(row.bytes.first, row.count.first));
-        sums.last.join(tally(row.bytes.last, row.count.last));
+        sums.first.join(Tally::new(row.bytes.first, row.count.first));
+        sums.last.join(Tally::new(row.bytes.last, row.count.last));
         sums.all.push(Of {
             process,
             class: row.class,
             judged_by: row.judged_by,
-            // Bytes say more to the reader, even if the number of blocks decided.
-            pace: if row.site.object.is_some() {
-                row.count.pace
-            } else {
-                row.bytes.pace
-            },
-            first: if row.site.object.is_some() {
-                evidence.first
-            } else {
-                row.bytes.first
-            },
-            last: if row.site.object.is_some() {
-                evidence.last
-            } else {
-                row.bytes.last
-            },
+            pace: shown.pace,
+            first: shown.first,
+            last: shown.last,
             full_after: row.full_after,
         });
     }
@@ -284,15 +268,13 @@ impl Job {
             }
         }
         let order = |a: &SiteTrend, b: &SiteTrend| {
-            let text = |row: &SiteTrend| (row.site.label.clone(), row.site.place.clone(), row.site.fingerprint);
             (a.class.cmp(&b.class))
                 .then_with(|| b.pace.total_cmp(&a.pace))
                 .then_with(|| b.last.bytes.cmp(&a.last.bytes))
-                .then_with(|| text(a).cmp(&text(b)))
+                .then_with(|| a.site.order().cmp(&b.site.order()))
         };
         let hidden_sites = hidden + rank(&mut rows, order, |_| true, options.top);
-        let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
-        let hosts = hosts.len();
+        let hosts = hosts(processes.iter().map(|process| &process.host));
         let judged = processes.iter().filter(|process| process.judged).count();
         let mut processes = processes;
         processes.sort_by_cached_key(|process| {
@@ -331,8 +313,7 @@ fn total(paces: impl Iterator<Item = f64>) -> f64 {
 /// What sentences need of the processes.
 struct Words<'p> {
     processes: &'p [ProcessTrend],
-    naming: Naming,
-    several_hosts: bool,
+    names: Names<'p>,
     judged: usize,
     /// Of the judged ones.
     groups: Vec<Compared<Vec<u32>>>,
@@ -341,10 +322,8 @@ struct Words<'p> {
 
 impl<'p> Words<'p> {
     fn of(processes: &'p [ProcessTrend], against: Against) -> Words<'p> {
-        let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
         Words {
-            naming: names::naming(processes.iter().map(named)),
-            several_hosts: hosts.len() > 1,
+            names: Names::of(processes.iter().map(|process| Some(named(process)))),
             judged: processes.iter().filter(|process| process.judged).count(),
             groups: {
                 let judged = (0..).zip(processes).filter(|(_, process)| process.judged);
@@ -391,8 +370,7 @@ impl<'p> Words<'p> {
 
     /// `only rank 5 of 8: +30 MiB per hour, full in 3 h`, `all 8 ranks: +9 MiB to +11 MiB per hour each`.
     fn sentence(&self, site: &Site, same: &[Of]) -> String {
-        let named: Vec<Named> = same.iter().map(|of| named(&self.processes[of.process])).collect();
-        let names = || names::list(&named, self.naming, self.several_hosts);
+        let names = || self.names.list(same.iter().map(|of| of.process as u32));
         let only = if same.len() == 1 { "only " } else { "" };
         // Where stages are known, the processes of one are compared with each other.
         let has_all = |group: &&Compared<Vec<u32>>| same.iter().all(|of| group.all.contains(&(of.process as u32)));
@@ -400,7 +378,7 @@ impl<'p> Words<'p> {
         let (of, scope) = stage.map_or((self.judged, String::new()), |group| {
             (group.all.len(), group.scope.to_string())
         });
-        let all = format!("{} {}", words::count(of as u64), names::noun(self.naming, of as u64));
+        let all = format!("{} {}", words::count(of as u64), self.names.naming.noun(of as u64));
         let who = match (same.len(), of) {
             (1, 1) => names(),
             (n, of) if n == of => format!("all {all}{scope}"),
@@ -432,11 +410,12 @@ impl<'p> Words<'p> {
     }
 }
 
-fn named(process: &ProcessTrend) -> Named<'_> {
-    Named {
+fn named(process: &ProcessTrend) -> ProcessName<'_> {
+    ProcessName {
         rank: process.rank,
         host: &process.host,
         pid: process.pid,
+        identity: None,
     }
 }
 

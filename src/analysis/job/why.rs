@@ -12,16 +12,14 @@ use serde::Serialize;
 
 use super::Unreadable;
 use super::identity::Identity;
-use super::member::Member;
-use super::names::{self, Named};
-use super::outliers::{Naming, Outliers, Verdict, judge_each};
-use super::parallel::{self, Compared, Finding, groups, look_at};
-use super::spread::{Example, Spread};
+use super::member::{Member, hosts};
+use super::names::{Names, ProcessName, Values};
+use super::outliers::{Chance, Example, value};
+use super::parallel::Peers;
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
 use crate::analysis::why::words::class_and_origin;
-use crate::analysis::words;
 use crate::snapshot::Class;
 
 /// The value of [`JobWhy::format`].
@@ -163,27 +161,16 @@ impl Job {
             changed,
             not_searched,
         } = self;
-        let hosts: BTreeSet<&str> = processes.iter().map(|process| process.host.as_str()).collect();
-        let mut populations: BTreeMap<&Program, Vec<u32>> = BTreeMap::new();
-        for (number, process) in (0..).zip(&processes) {
-            populations.entry(&process.program).or_default().push(number);
-        }
-        let programs = populations.keys().map(|&program| program.clone()).collect();
-        let identity = |member: u32| (member, &processes[member as usize].identity);
-        let populations = populations.into_iter().map(|(program, members)| {
-            let groups = groups(members.iter().copied().map(identity));
-            (program, Population { members, groups })
-        });
-        let words = Words {
-            naming: names::naming(processes.iter().map(named)),
-            several_hosts: hosts.len() > 1,
-            populations: populations.collect(),
-            processes: &processes,
+        let programs: BTreeSet<&Program> = processes.iter().map(|process| &process.program).collect();
+        let peers = |program: &Program| {
+            let numbered = (0..).zip(&processes);
+            let of_program = numbered.filter(|(_, process)| process.program == *program);
+            Peers::of(of_program.map(|(number, process)| (number, &process.identity)))
         };
-        let mut rows: Vec<HolderRow> = holders
-            .into_iter()
-            .map(|(key, values)| words.row(key, &values))
-            .collect();
+        let peers: BTreeMap<&Program, Peers> = programs.iter().map(|&program| (program, peers(program))).collect();
+        let names = Names::of(processes.iter().map(|process| Some(named(process))));
+        let row = |(key, values)| row(&processes, &peers, &names, key, &values);
+        let mut rows: Vec<HolderRow> = holders.into_iter().map(row).collect();
         // Those of one key order stay in it.
         rows.sort_by_key(|row| std::cmp::Reverse((row.stands_out, row.tally.bytes)));
         let (mut shown, mut hidden): (Vec<_>, Vec<_>) =
@@ -192,8 +179,8 @@ impl Job {
         JobWhy {
             format: FORMAT,
             version: VERSION,
-            hosts: hosts.len(),
-            programs,
+            hosts: hosts(processes.iter().map(|process| &process.host)),
+            programs: programs.into_iter().cloned().collect(),
             total: Tally::total(processes.iter().map(|process| process.total)),
             holders: shown,
             hidden_holders: hidden.len(),
@@ -206,112 +193,49 @@ impl Job {
     }
 }
 
-fn named(process: &ProcessAnswer) -> Named<'_> {
-    Named {
+fn named(process: &ProcessAnswer) -> ProcessName<'_> {
+    ProcessName {
         rank: process.rank,
         host: &process.host,
         pid: process.pid,
+        identity: Some(&process.identity),
     }
 }
 
-/// The processes of a program.
-struct Population {
-    members: Vec<u32>,
-    groups: Vec<Compared<Vec<u32>>>,
-}
-
-/// What sentences need of the processes.
-struct Words<'p> {
-    processes: &'p [ProcessAnswer],
-    populations: BTreeMap<&'p Program, Population>,
-    naming: Naming,
-    several_hosts: bool,
-}
-
-impl Words<'_> {
-    fn row(&self, (program, class, origin, path, label, place): Key, values: &BTreeMap<u32, Tally>) -> HolderRow {
-        let population = &self.populations[&program];
-        let of = population.members.len() as u64;
-        let mut spread = Spread::default();
-        values
-            .iter()
-            .for_each(|(&member, tally)| spread.add(member, tally.bytes));
-        let bytes = |member: u32| values.get(&member).map_or(0, |tally| tally.bytes);
-        let largest = values.iter().max_by_key(|(_, tally)| tally.bytes);
-        let largest = largest.map(|(&member, _)| self.processes[member as usize].source.clone());
-        let (mut found, _) = look_at(&population.groups, |members| {
-            let all: Vec<Example> = members.iter().map(|&member| (member, bytes(member))).collect();
-            let mut spread = Spread::default();
-            let known = all.iter().filter(|(member, _)| values.contains_key(member));
-            known.for_each(|&(member, bytes)| spread.add(member, bytes));
-            match judge_each(&spread, &all) {
-                Verdict::StandOut(out) => (Some(out), true),
-                verdict => (None, verdict == Verdict::Alike),
-            }
-        });
-        found.sort_by_key(|finding| std::cmp::Reverse(finding.found.apart));
-        let sentence = match found.is_empty() {
-            true => self.in_common(values, of),
-            false => parallel::sentence(found.iter().map(|finding| self.unlike(finding))),
-        };
-        HolderRow {
-            sentence,
-            program,
-            class,
-            origin,
-            path,
-            label,
-            place,
-            tally: Tally::total(values.values().copied()),
-            median_bytes: spread.median(of).0,
-            min_bytes: spread.min(of),
-            max_bytes: spread.max,
-            processes: spread.have(),
-            of_processes: of,
-            largest: largest.unwrap_or_default(),
-            stands_out: !found.is_empty(),
-        }
-    }
-
-    fn names(&self, members: impl Iterator<Item = u32>) -> String {
-        let named: Vec<Named> = members.map(|member| named(&self.processes[member as usize])).collect();
-        names::list(&named, self.naming, self.several_hosts)
-    }
-
-    /// `only rank 5: 30 MiB, none in the 7 others of pipeline stage 1`.
-    fn unlike(&self, finding: &Finding<Vec<u32>, Outliers>) -> String {
-        let (out, scope) = (&finding.found, finding.scope);
-        let names = self.names(out.members.iter().copied());
-        let value = value(out.from, out.to, out.count);
-        let other = match finding.group.len() as u64 - out.count {
-            1 => format!("other{scope}"),
-            others => format!("{} others{scope}", words::count(others)),
-        };
-        match out.is_alone {
-            true => format!("only {names}: {value}, none in the {other}"),
-            false => format!("{names}: {value}, unlike the {other}"),
-        }
-    }
-
-    /// `all 64 ranks: 30 MiB each`, `ranks 0, 3: 30 MiB each`.
-    fn in_common(&self, values: &BTreeMap<u32, Tally>, of: u64) -> String {
-        let count = values.len() as u64;
-        let all = || values.values().map(|tally| tally.bytes);
-        let value = value(all().min().unwrap_or(0), all().max().unwrap_or(0), count);
-        match count == of {
-            true if of == 1 && self.processes.len() == 1 => value,
-            true if of > 1 => format!("all {} {}: {value}", words::count(of), names::noun(self.naming, of)),
-            _ => format!("{}: {value}", self.names(values.keys().copied())),
-        }
-    }
-}
-
-fn value(least: u64, most: u64, count: u64) -> String {
-    match (least == most, count) {
-        (true, _) if most == 0 => "none".to_owned(),
-        (true, 1) => words::bytes(most),
-        (true, _) => format!("{} each", words::bytes(most)),
-        (false, _) => format!("{} to {}", words::bytes(least), words::bytes(most)),
+fn row(
+    processes: &[ProcessAnswer],
+    peers: &BTreeMap<&Program, Peers>,
+    names: &Names,
+    (program, class, origin, path, label, place): Key,
+    values: &BTreeMap<u32, Tally>,
+) -> HolderRow {
+    let peers = &peers[&program];
+    let bytes: Vec<Example> = values
+        .iter()
+        .map(|(&member, tally)| (member, value(tally.bytes)))
+        .collect();
+    let judged = peers.judge(&bytes, Chance::default());
+    let of = peers.members.len() as u64;
+    let largest = values.iter().max_by_key(|(_, tally)| tally.bytes);
+    HolderRow {
+        sentence: match judged.unlike.is_empty() {
+            true => names.in_common(Values::Bytes, &bytes, of),
+            false => names.unlike(Values::Bytes, &judged.unlike),
+        },
+        program,
+        class,
+        origin,
+        path,
+        label,
+        place,
+        tally: Tally::total(values.values().copied()),
+        median_bytes: judged.range.median.unsigned_abs(),
+        min_bytes: judged.range.min.unsigned_abs(),
+        max_bytes: judged.range.max.unsigned_abs(),
+        processes: values.len() as u64,
+        of_processes: of,
+        largest: largest.map_or_else(String::new, |(&member, _)| processes[member as usize].source.clone()),
+        stands_out: !judged.unlike.is_empty(),
     }
 }
 
@@ -416,8 +340,7 @@ mod tests {
         );
         let first = &job.holders[0];
         assert!(
-            first.sentence.starts_with("rank 5: ")
-                && first.sentence.ends_with(", unlike the 3 others of pipeline stage 1"),
+            first.sentence.starts_with("rank 5: ") && first.sentence.contains("the median of pipeline stage 1 is "),
             "{first:?}"
         );
     }

@@ -102,16 +102,11 @@ struct Taken<'s, 'a> {
     is_gone: bool,
     /// Number of segments; 1 unless only their sum is known.
     count: u64,
-    thread: usize,
-    time_ns: u64,
 }
 
 impl Taken<'_, '_> {
     fn tally(&self) -> Tally {
-        Tally {
-            bytes: self.bytes,
-            count: self.count,
-        }
+        Tally::new(self.bytes, self.count)
     }
 }
 
@@ -291,19 +286,10 @@ fn driver_lines<'a>(
     );
     let heap = std::mem::take(&mut sorted.heap);
     add(lines, What::DeviceHeap, sum(&heap), count(&heap), false, by_site(&heap));
-    let launches = std::mem::take(&mut sorted.launches);
-    add(
-        lines,
-        What::DynamicParallelism,
-        sum(&launches),
-        count(&launches),
-        false,
-        by_site(&launches),
-    );
     let mut code = sorted.take(Purpose::Load);
     code.extend(sorted.take(Purpose::Launch));
     code.extend(sorted.take(Purpose::GraphLaunch));
-    let is_exact = heap.is_empty() && launches.is_empty() && !sorted.estimated;
+    let is_exact = heap.is_empty() && !sorted.estimated;
     add(lines, What::Code, sum(&code), count(&code), is_exact, by_binary(&code));
     for (purpose, what, kind) in [
         (Purpose::Stream, What::Streams, Kind::Stream),
@@ -364,8 +350,6 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
                 .get(segment.call.thread)
                 .is_some_and(Thread::is_unknown),
             count: snapshot.segments.count(row),
-            thread: segment.call.thread,
-            time_ns: segment.time_ns,
         });
     }
     if imported.count > 0 {
@@ -435,10 +419,7 @@ fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPea
     let rows = snapshot.segments_at_peaks.iter();
     for row in rows.filter(|row| row.device.or(only) == Some(device)) {
         let purpose = DriverCall::of(stacks.get(row.stack)).purpose;
-        sums.entry(purpose).or_default().join(Tally {
-            bytes: row.bytes,
-            count: row.count,
-        });
+        sums.entry(purpose).or_default().join(Tally::new(row.bytes, row.count));
     }
     let sums = sums
         .into_iter()
@@ -507,10 +488,7 @@ impl BlockSums {
         let mut parts = Parts::default();
         for (&number, kept) in &pages.kept {
             let (name, place) = site_of(stacks.get(snapshot.allocations.at(number as usize).stack));
-            let tally = Tally {
-                bytes: kept.free_bytes,
-                count: 1,
-            };
+            let tally = Tally::new(kept.free_bytes, 1);
             parts.add(name, place, None, tally, true);
         }
         (pages, parts.finish())

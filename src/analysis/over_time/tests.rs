@@ -262,7 +262,7 @@ fn an_allocation_met_before_the_free_of_the_block_before_it_is_another_block() {
         free(0x2000, 0, 2408, 2404),
     ];
     let lives = one(plain_sites(), events);
-    let ends: Vec<_> = lives.lives.iter().map(|life| (life.from, life.to)).collect();
+    let ends: Vec<_> = lives.lives.iter().map(|life| (life.from(), life.to())).collect();
     let known = [(Some(0), Some(2)), (Some(1), Some(3)), (Some(4), None), (None, Some(5))];
     assert_eq!(ends, known);
 }
@@ -277,7 +277,7 @@ fn a_free_that_failed_is_no_free() {
     ];
     let lives = one(plain_sites(), events);
     assert_eq!(lives.lives.len(), 1);
-    assert_eq!((lives.lives[0].from, lives.lives[0].to), (Some(0), Some(1)));
+    assert_eq!((lives.lives[0].from(), lives.lives[0].to()), (Some(0), Some(1)));
 }
 
 #[test]

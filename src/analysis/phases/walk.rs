@@ -15,7 +15,7 @@
 use foldhash::HashMap;
 
 use super::series::SeriesOfSites;
-use crate::analysis::tally::Tally;
+use crate::analysis::tally::{SignedTally, Tally};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Phase, Snapshot};
 use crate::timeline::lives::{Change, Life, Lives};
@@ -67,70 +67,43 @@ pub fn end_of(phase: &Phase, snapshot: &Snapshot, timeline: Option<&Timeline>) -
 /// Sums and peak of a series.
 #[derive(Default)]
 struct Sum {
-    /// Signed, since a damaged log may free more than it allocates.
+    /// SignedTally, since a damaged log may free more than it allocates.
     held: i64,
-    allocated: Signed,
-    freed: Signed,
+    allocated: SignedTally,
+    freed: SignedTally,
     /// Values that are higher than all later ones, with the number of phases begun then.
     highest: Vec<(usize, i64)>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Signed {
-    bytes: i64,
-    count: i64,
-}
-
-impl Signed {
-    fn add(&mut self, bytes: i64, count: i64) {
-        self.bytes = self.bytes.wrapping_add(bytes);
-        self.count = self.count.wrapping_add(count);
-    }
-
-    fn minus(self, other: Signed) -> Signed {
-        Signed {
-            bytes: self.bytes.wrapping_sub(other.bytes),
-            count: self.count.wrapping_sub(other.count),
-        }
-    }
-
-    fn tally(self) -> Tally {
-        Tally {
-            bytes: self.bytes.max(0) as u64,
-            count: self.count.max(0) as u64,
-        }
-    }
 }
 
 /// Live memory by the number of the phase that began last before it was allocated.
 struct ByPhase {
     /// A Fenwick tree.
-    tree: Vec<Signed>,
-    all: Signed,
+    tree: Vec<SignedTally>,
+    all: SignedTally,
 }
 
 impl ByPhase {
     fn new(phases: usize) -> ByPhase {
         ByPhase {
-            tree: vec![Signed::default(); phases + 1],
-            all: Signed::default(),
+            tree: vec![SignedTally::default(); phases + 1],
+            all: SignedTally::default(),
         }
     }
 
-    fn add(&mut self, phase: usize, bytes: i64, count: i64) {
-        self.all.add(bytes, count);
+    fn add(&mut self, phase: usize, bytes: u64, sign: i64) {
+        self.all.add(bytes, sign);
         let mut at = phase + 1;
         while let Some(node) = self.tree.get_mut(at) {
-            node.add(bytes, count);
+            node.add(bytes, sign);
             at += at & at.wrapping_neg();
         }
     }
 
     /// The sum of all phases from this one on.
-    fn since(&self, phase: usize) -> Signed {
-        let (mut before, mut at) = (Signed::default(), phase);
+    fn since(&self, phase: usize) -> SignedTally {
+        let (mut before, mut at) = (SignedTally::default(), phase);
         while at > 0 {
-            before.add(self.tree[at].bytes, self.tree[at].count);
+            before.join(self.tree[at]);
             at &= at - 1;
         }
         self.all.minus(before)
@@ -159,7 +132,7 @@ struct Walk<'a> {
     /// Of segments that ended, by address and site: a duplicate that gets its original's bytes begins again.
     ended: HashMap<(u64, u32), Option<Since>>,
     /// By the number of chosen phases begun: what is live at each site.
-    chosen: Vec<HashMap<u32, Signed>>,
+    chosen: Vec<HashMap<u32, SignedTally>>,
     figures: Vec<Option<Figures>>,
 }
 
@@ -170,7 +143,7 @@ struct Step {
     life: usize,
     site: u32,
     address: u64,
-    bytes: i64,
+    bytes: u64,
     is_segment: bool,
 }
 
@@ -182,7 +155,7 @@ fn steps(timeline: &Timeline, [memory, segments]: [&Lives; 2]) -> impl Iterator<
         life: change.life().unwrap_or_default() + before.map_or(0, |before| before.lives.len()),
         site: life.site + before.map_or(0, |before| before.sites.len() as u32),
         address: life.address,
-        bytes: life.bytes as i64,
+        bytes: life.bytes,
         is_segment: before.is_some(),
     };
     let segments = segments.changes();
@@ -306,9 +279,11 @@ impl Walk<'_> {
             let Some(figures) = &mut self.figures[start + number] else {
                 return;
             };
-            let since = |now: Tally, begin: Tally| Tally {
-                bytes: now.bytes.saturating_sub(begin.bytes),
-                count: now.count.saturating_sub(begin.count),
+            let since = |now: Tally, begin: Tally| {
+                Tally::new(
+                    now.bytes.saturating_sub(begin.bytes),
+                    now.count.saturating_sub(begin.count),
+                )
             };
             figures.held_at_end = sum.held.max(0) as u64;
             let highest = sum.highest.partition_point(|&(begun, _)| begun <= phase);
@@ -329,12 +304,12 @@ impl Walk<'_> {
             for series in series {
                 let sum = &mut self.sums[series];
                 sum.freed.add(bytes, 1);
-                sum.held -= bytes;
+                sum.held -= bytes as i64;
             }
             if step.is_segment {
                 self.ended.insert((step.address, step.site), since);
             }
-            return self.counts(step.site, since, -bytes, -1);
+            return self.counts(step.site, since, bytes, -1);
         }
         let is_new = step.op == Op::Allocated;
         let since = match is_new {
@@ -348,26 +323,26 @@ impl Walk<'_> {
             let sum = &mut self.sums[series];
             match is_new {
                 true => sum.allocated.add(bytes, 1),
-                false => sum.freed.add(-bytes, -1),
+                false => sum.freed.add(bytes, -1),
             }
-            sum.rises(bytes, self.begun);
+            sum.rises(bytes as i64, self.begun);
         }
         self.since[step.life] = since;
         self.counts(step.site, since, bytes, 1);
     }
 
     /// Memory that was allocated then appears or disappears.
-    fn counts(&mut self, site: u32, since: Option<Since>, bytes: i64, count: i64) {
+    fn counts(&mut self, site: u32, since: Option<Since>, bytes: u64, sign: i64) {
         let Some(since) = since else { return };
         for series in self.series.of_site(site) {
-            self.by_phase[series].add(since.phase as usize, bytes, count);
+            self.by_phase[series].add(since.phase as usize, bytes, sign);
         }
         let chosen = (since.chosen as usize).checked_sub(1);
         if let Some(sites) = chosen.and_then(|chosen| self.chosen.get_mut(chosen))
             && self.series.is_held(site)
         {
             let live = sites.entry(site).or_default();
-            live.add(bytes, count);
+            live.add(bytes, sign);
             if live.count == 0 {
                 sites.remove(&site);
             }

@@ -17,10 +17,7 @@ fn lines(profile: &Profile) -> Vec<(String, u64)> {
 
 fn reported(snapshot: &Snapshot) -> Tally {
     let report = report::Report::of(snapshot, &report::Options::default());
-    let rows = report.rows.iter().map(|row| Tally {
-        bytes: row.bytes,
-        count: row.count,
-    });
+    let rows = report.rows.iter().map(|row| Tally::new(row.bytes, row.count));
     Tally::total(rows)
 }
 
@@ -230,10 +227,7 @@ fn assert_adds_up(tree: &Tree) {
     }
     let leaves = Tally::total(tree.nodes.iter().map(|node| {
         let below = below(node);
-        Tally {
-            bytes: node.tally.bytes - below.bytes,
-            count: node.tally.count - below.count,
-        }
+        Tally::new(node.tally.bytes - below.bytes, node.tally.count - below.count)
     }));
     assert_eq!(leaves, tree.root().tally);
 }

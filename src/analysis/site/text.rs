@@ -47,6 +47,11 @@ pub struct SiteFrame {
 }
 
 impl Site {
+    /// By what sites with equal numbers are sorted.
+    pub fn order(&self) -> (&str, Option<&str>, Fingerprint, bool) {
+        (&self.label, self.place.as_deref(), self.fingerprint, self.pool)
+    }
+
     /// The call site of a stack, as if no caching allocator held its memory.
     pub fn of(stack: &CallStack) -> Site {
         let site = stack.site();

@@ -1,4 +1,7 @@
 //! Counts events one by one, in the order of their times: each for its row and for the sum of its level.
+//!
+//! They are no lives (`timeline/lives.rs`), which would take more memory than the log itself: a free repeats the size, the site and the
+//! lifetime of its memory, so no event needs the other end of its life.
 
 use foldhash::HashMap;
 

@@ -47,7 +47,7 @@ impl History {
     /// process and of the end of the process are left out.
     pub fn add(&mut self, facts: Facts) {
         let instant = facts.instants[0].clone();
-        let of = |instant: &Instant| (instant.program.clone(), instant.process.clone());
+        let of = |instant: &Instant| (instant.member.program.clone(), instant.process.clone());
         if instant.at_end || self.last.as_ref().is_some_and(|last| of(last) != of(&instant)) {
             return;
         }

@@ -56,22 +56,24 @@ pub struct Steps {
     pub same: usize,
 }
 
-/// A class and its evidence. Slopes are per unit of x.
-#[derive(Debug, Clone, PartialEq)]
+/// A class and its evidence. Paces are per unit of x: hour, mark or run.
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Judgement {
     pub class: Class,
     /// 0 to 1: how well the class explains the points, and how unlikely they are by chance.
     pub confidence: f64,
-    pub slope: f64,
-    pub slope_low: f64,
-    pub slope_high: f64,
+    /// The Theil–Sen estimate, between `pace_low` and `pace_high` with 95 % confidence.
+    pub pace: f64,
+    pub pace_low: f64,
+    pub pace_high: f64,
+    /// The fraction of the variance that this pace explains.
     pub r_squared: f64,
     /// The probability that a series without trend rises as consistently.
     pub chance: f64,
     pub steps: Steps,
     /// Growing: the point at which growth began. Bounded: the point at which it stopped.
     pub since: Option<usize>,
-    /// Periodic: in units of x.
+    /// Periodic: in the units of the pace.
     pub period: Option<f64>,
 }
 
@@ -89,9 +91,9 @@ pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
     let mut judgement = Judgement {
         class: Class::TooFew,
         confidence: 0.0,
-        slope: 0.0,
-        slope_low: 0.0,
-        slope_high: 0.0,
+        pace: 0.0,
+        pace_low: 0.0,
+        pace_high: 0.0,
         r_squared: 0.0,
         chance: 1.0,
         steps,
@@ -100,7 +102,7 @@ pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
     };
     if let Some(line) = theil_sen(&series.xs, &series.ys) {
         let scale = series.height / series.width;
-        (judgement.slope, judgement.slope_low, judgement.slope_high) =
+        (judgement.pace, judgement.pace_low, judgement.pace_high) =
             (line.slope * scale, line.low * scale, line.high * scale);
         judgement.r_squared = line.r_squared;
     }

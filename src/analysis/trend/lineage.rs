@@ -50,16 +50,16 @@ fn instant(facts: &Facts) -> &Instant {
 fn follows(process: &Facts, lineage: &Facts) -> bool {
     let (first, last) = (instant(process), &lineage.instants[lineage.instants.len() - 1]);
     first.process.ranks == last.process.ranks
-        && first.program.is_like(&last.program)
-        && first.process.started_unix_ns >= last.at_unix_ns()
+        && first.member.program.is_like(&last.member.program)
+        && first.process.started_unix_ns >= last.time_unix_ns()
 }
 
 /// The different programs among the snapshots.
 pub fn programs(all: &[Facts]) -> Vec<&Program> {
     let mut programs: Vec<&Program> = Vec::new();
     for instant in all.iter().flat_map(|facts| &facts.instants) {
-        if !programs.iter().any(|known| known.is_like(&instant.program)) {
-            programs.push(&instant.program);
+        if !programs.iter().any(|known| known.is_like(&instant.member.program)) {
+            programs.push(&instant.member.program);
         }
     }
     programs

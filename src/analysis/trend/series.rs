@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::judge::{Class, Judgement, POINTS_NEEDED, judge};
+use super::judge::{Class, POINTS_NEEDED, judge};
 use super::sentence::sentence;
 use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
@@ -66,7 +66,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
         version: VERSION,
         program: instants
             .last()
-            .map_or_else(Default::default, |instant| instant.program.clone()),
+            .map_or_else(Default::default, |instant| instant.member.program.clone()),
         against,
         points_needed: POINTS_NEEDED,
         too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
@@ -119,11 +119,11 @@ fn points(facts: &Facts, against: Against) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::with_capacity(instants.len());
     for (nth, instant) in instants.iter().enumerate() {
         process += usize::from(nth > 0 && instant.process != instants[nth - 1].process);
-        let since_first = instant.at_unix_ns().saturating_sub(instants[0].at_unix_ns());
+        let since_first = instant.time_unix_ns().saturating_sub(instants[0].time_unix_ns());
         points.push(Point {
             source: instant.source.clone(),
             process,
-            at_unix_ns: instant.at_unix_ns(),
+            at_unix_ns: instant.time_unix_ns(),
             at_ns: instant.at_ns,
             x: match against {
                 Against::Time => since_first as f64 / NS_PER_HOUR,
@@ -242,10 +242,8 @@ fn row(
     };
     let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
     let (agreeing, judged) = (chosen.agreeing, chosen.judged);
-    let gained = match site.object {
-        Some(_) => count.evidence.last.abs_diff(count.evidence.first),
-        None => bytes.evidence.last.abs_diff(bytes.evidence.first),
-    };
+    let shown = if site.object.is_some() { &count } else { &bytes };
+    let gained = shown.evidence.last.abs_diff(shown.evidence.first);
     let full_after = device
         .as_ref()
         .filter(|_| class.is_growth())
@@ -333,25 +331,12 @@ fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64
     if judgement.class == Class::Growing && at_end.is_some_and(|left| left <= last / 2) {
         judgement.class = Class::FreedOnlyAtExit;
     }
-    evidence(&judgement, &values, at_end)
-}
-
-fn evidence(judgement: &Judgement, values: &[u64], at_end: Option<u64>) -> Evidence {
     Evidence {
-        class: judgement.class,
-        confidence: judgement.confidence,
-        pace: judgement.slope,
-        pace_low: judgement.slope_low,
-        pace_high: judgement.slope_high,
-        r_squared: judgement.r_squared,
-        chance: judgement.chance,
-        steps: judgement.steps,
+        judgement,
         first: values.first().copied().unwrap_or_default(),
-        last: values.last().copied().unwrap_or_default(),
+        last,
         least: values.iter().copied().min().unwrap_or_default(),
         most: values.iter().copied().max().unwrap_or_default(),
-        since: judgement.since,
-        period: judgement.period,
         at_end,
     }
 }
@@ -366,7 +351,7 @@ impl Class {
 fn devices(instants: &[Instant]) -> Vec<DeviceTrend> {
     let mut devices: Vec<DeviceTrend> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
-    for device in instants.iter().flat_map(|instant| &instant.devices) {
+    for device in instants.iter().flat_map(|instant| &instant.usage) {
         let index = *known.entry(&device.label).or_insert_with(|| {
             devices.push(DeviceTrend {
                 label: device.label.clone(),

@@ -44,8 +44,6 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             ..Default::default()
         };
         let instant = Instant {
-            source: String::new(),
-            program: Program::default(),
             process: Process {
                 started_unix_ns: 1_800_000_000 * SECOND,
                 host: "node7".to_owned(),
@@ -54,20 +52,13 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
                 ranks: BTreeMap::new(),
             },
             at_ns,
-            at_end: false,
-            marks: 0,
-            mark: None,
-            exact: None,
-            opaque_pools: Vec::new(),
             objects_known: true,
-            devices: vec![DeviceUse {
+            usage: vec![DeviceUse {
                 label: "GPU 0".to_owned(),
                 name: "NVIDIA H200".to_owned(),
                 total_and_used: None,
             }],
-            lost_allocations: 0,
-            sampling: None,
-            bare: false,
+            ..Instant::of(&Snapshot::empty(), String::new())
         };
         Facts {
             instants: vec![instant],
@@ -400,7 +391,7 @@ fn a_device_is_full_when_its_growing_sites_have_filled_it() {
     let line: Vec<u64> = (0..12).map(|nth| 100 + 2 * nth).collect();
     let mut summaries = minutes(&line);
     for summary in &mut summaries {
-        summary.instants[0].devices[0].total_and_used = Some((1000 * MIB, 640 * MIB));
+        summary.instants[0].usage[0].total_and_used = Some((1000 * MIB, 640 * MIB));
     }
     let trend = Trend::of(&Facts::folded(summaries), &all());
     let after = trend.devices[0].full_after.expect("an estimate");

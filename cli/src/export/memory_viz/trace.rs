@@ -157,7 +157,7 @@ impl Memories {
             if !wanted[life.site as usize] {
                 return Memory::No;
             }
-            let known = life.row.and_then(|row| last.get(&row)).copied();
+            let known = life.row().and_then(|row| last.get(&row)).copied();
             let carries = known.map_or(life.behind, |(_, carries)| carries);
             let ordinal = own.or(known.and_then(|(ordinal, _)| ordinal));
             match site.kind {
@@ -165,7 +165,7 @@ impl Memories {
                     ordinal.map_or(Memory::No, |ordinal| Memory::Block { ordinal })
                 }
                 Kind::Mapping => {
-                    let of_row = life.row.map(|row| snapshot.allocations.at(row as usize).requested);
+                    let of_row = life.row().map(|row| snapshot.allocations.at(row as usize).requested);
                     let size = of_row.or(physical.map(|(bytes, _)| bytes)).unwrap_or(0);
                     let ordinal = ordinal.or(physical.and_then(|(_, ordinal)| ordinal));
                     // Mapped memory is listed for its handle; here it is at its addresses.

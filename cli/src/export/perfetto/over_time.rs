@@ -158,7 +158,7 @@ fn counters(
     for life in lives.lives.iter().filter(|life| shown(life)) {
         let counter = counters.entry(track_of(lives, life)).or_default();
         counter.changes += 2;
-        if life.from.is_none() {
+        if life.from().is_none() {
             counter.bytes = counter.bytes.saturating_add(life.bytes);
         }
     }
@@ -231,9 +231,9 @@ fn blocks(
 ) -> Vec<(String, Vec<Slice>)> {
     let timeline = &logged.timeline;
     let time = |event: u32| timeline.memory.time_ns(event as usize);
-    let begin = |life: &Life| life.from.map_or(timeline.since_ns, time);
+    let begin = |life: &Life| life.from().map_or(timeline.since_ns, time);
     let weight = |life: &Life| {
-        let end = life.to.map_or(timeline.until_ns, time);
+        let end = life.to().map_or(timeline.until_ns, time);
         u128::from(life.bytes) * u128::from(end.saturating_sub(begin(life)).max(1))
     };
     let all = lives.lives.iter().filter(|life| shown(life));
@@ -256,7 +256,7 @@ fn blocks(
         *sum = sum.saturating_add(weight);
         slices.push(Slice {
             begin_ns: begin(life),
-            end_ns: life.to.map(time),
+            end_ns: life.to().map(time),
             name: units::bytes(life.bytes),
             notes: vec![
                 ("bytes", life.bytes.to_string()),

@@ -1,9 +1,9 @@
 //! Changes of a job: the call sites that changed, each with who changed by how much, then the processes.
 
 use culeak::analysis::job::diff::{By, JobDiff, Pair, SiteChange};
-use culeak::analysis::job::sites::ProcessRow;
 use culeak::analysis::report::shell_word;
 use culeak::analysis::tally::Tally;
+use culeak::facts::Instant;
 
 use super::{bad_if, cell, members, part, stands_out, subject, unreadable};
 use crate::document::{Cell, Document, Rows, WARN, counted, dim, styled};
@@ -80,7 +80,7 @@ fn headline(diff: &JobDiff, page: &mut Document) {
 }
 
 /// `only before: 2 processes with 64 MiB, not compared: rank 6, rank 7`.
-fn lone(rows: &[ProcessRow], word: &str) -> String {
+fn lone(rows: &[Instant], word: &str) -> String {
     let held = units::bytes(Tally::total(rows.iter().map(|row| row.held)).bytes);
     let names = rows.iter().take(LONE).map(|row| match row.member.rank {
         Some(rank) => format!("rank {rank}"),

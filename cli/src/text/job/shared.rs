@@ -1,7 +1,7 @@
 //! Memory that several processes of a job have open.
 
 use culeak::analysis::job::JobReport;
-use culeak::analysis::job::names::{self, Named};
+use culeak::analysis::job::names::{Naming, ProcessName};
 use culeak::analysis::job::shared::{SharedRow, SharedWith};
 
 use super::super::units;
@@ -24,19 +24,17 @@ pub fn write(job: &JobReport, page: &mut Document) {
 
 /// `64 MiB in 2 blocks of rank 0, weights  train.py:12; open in ranks 1-7, attach  train.py:40`
 pub fn lines(job: &JobReport) -> impl Iterator<Item = String> {
-    let named = |row: &SharedWith| Named {
-        rank: row.rank,
-        host: "",
-        pid: row.pid,
-    };
-    let all = job.processes.iter().map(|process| Named {
-        rank: process.row.member.rank,
-        host: &process.row.member.host,
-        pid: process.row.member.pid,
-    });
-    let naming = names::naming(all);
+    fn named(row: &SharedWith) -> ProcessName<'_> {
+        ProcessName {
+            rank: row.rank,
+            host: "",
+            pid: row.pid,
+            identity: None,
+        }
+    }
+    let naming = Naming::of((job.processes.iter()).map(|process| ProcessName::of(&process.row.member)));
     // Handles are valid on one host.
-    let list = move |of: &[SharedWith]| names::list(&of.iter().map(named).collect::<Vec<_>>(), naming, false);
+    let list = move |of: &[SharedWith]| naming.list(&of.iter().map(named).collect::<Vec<_>>(), 0, false);
     let host = |row: &SharedRow| match row.users.first() {
         Some(user) if job.hosts > 1 => format!(" on {}", Escaped(&user.host)),
         _ => String::new(),

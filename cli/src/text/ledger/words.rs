@@ -52,9 +52,6 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         What::Arrays => format!("rounding of {}", counted(line.count, "array")),
         What::LocalMemory => "local memory and stacks of kernels".to_owned(),
         What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
-        What::DynamicParallelism => {
-            "launches from kernels; CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT sets its size".to_owned()
-        }
         What::Code => format!("code, globals and constants of kernels, in {pieces}"),
         What::Streams => kept(line, "stream", "streams"),
         What::GraphExecs => kept(line, "executable graph", "executable graphs"),

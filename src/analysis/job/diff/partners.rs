@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::By;
-use crate::analysis::job::sites::{ProcessRow, ProcessSums};
+use crate::analysis::job::sites::ProcessSums;
 use crate::analysis::site::file_name;
+use crate::facts::Instant;
 
 /// The indices of processes before and after that are compared, and why.
 pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Vec<String>) -> Vec<(usize, usize, By)> {
     let mut found: Vec<(usize, usize, By)> = Vec::new();
     let mut taken = (vec![false; before.len()], vec![false; after.len()]);
-    let mut pass = |by: By, key: &dyn Fn(&ProcessRow) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
+    let mut pass = |by: By, key: &dyn Fn(&Instant) -> Option<String>, unique: bool, warnings: &mut Vec<String>| {
         let mut known: HashMap<String, Vec<usize>> = HashMap::new();
         for (old, sums) in before.iter().enumerate().filter(|(old, _)| !taken.0[*old]) {
             if let Some(key) = key(&sums.row) {
@@ -61,7 +62,7 @@ pub fn partners(before: &[ProcessSums], after: &[ProcessSums], warnings: &mut Ve
             );
         }
     };
-    let same = |row: &ProcessRow| {
+    let same = |row: &Instant| {
         let member = &row.member;
         (member.pid != 0).then(|| format!("{}\0{}\0{}", member.host, member.pid, member.started_unix_ns))
     };

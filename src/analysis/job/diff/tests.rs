@@ -35,7 +35,10 @@ fn the_rank_that_grew_is_named_first() {
     assert_eq!(diff.sites.len(), 1);
     assert_eq!(diff.unchanged_sites, 1);
     let row = &diff.sites[0];
-    assert_eq!(row.sentence, "only rank 17: +30 MiB, no change in the 63 others");
+    assert_eq!(
+        row.sentence,
+        "only rank 17 on node0002: +30 MiB, no change in the 63 others"
+    );
     assert_eq!(
         (row.bytes_delta, row.median_delta, row.grown),
         (i128::from(30 * MIB), 0, 1)

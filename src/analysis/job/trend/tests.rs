@@ -1,5 +1,7 @@
 //! Trends of jobs whose processes were photographed ten times: the rank that grows is named.
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::analysis::trend::{self, Summary, lineages};
 use crate::sample::leaky;

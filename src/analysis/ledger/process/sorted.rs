@@ -6,8 +6,6 @@
 //! show that the context gave its pool back, and only one segment can have replaced it. Segments of which only the sum is known
 //! have no size that could be recognized.
 
-mod launches;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
@@ -85,8 +83,6 @@ pub(super) struct Sorted<'s, 'a> {
     /// The pools for local memory.
     pub local: Vec<Taken<'s, 'a>>,
     pub heap: Vec<Taken<'s, 'a>>,
-    /// Memory for launches from kernels.
-    pub launches: Vec<Taken<'s, 'a>>,
     /// A pool for local memory is known by its size alone.
     pub estimated: bool,
 }
@@ -105,7 +101,6 @@ impl<'s, 'a> Sorted<'s, 'a> {
             sums: BTreeMap::new(),
             local: Vec::new(),
             heap: Vec::new(),
-            launches: Vec::new(),
             estimated: false,
         };
         for taken in all {
@@ -115,8 +110,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
             };
             sorted.by_purpose.entry(purpose).or_default().push(*taken);
         }
-        // Heaps and memory for launches may be as large as a pool for local memory.
-        sorted.find_launches();
+        // A heap may be as large as a pool for local memory.
         sorted.find_heap(heaps);
         sorted.find_local_memory(contexts as usize, given_back);
         for (purpose, list) in &sorted.by_purpose {
@@ -163,42 +157,6 @@ impl<'s, 'a> Sorted<'s, 'a> {
             }
         }
         self.local.sort_by_key(|taken| Reverse(taken.bytes));
-    }
-
-    fn find_launches(&mut self) {
-        for purpose in [
-            Purpose::Context,
-            Purpose::Load,
-            Purpose::Launch,
-            Purpose::GraphLaunch,
-            Purpose::Limit,
-        ] {
-            let Some(list) = self.by_purpose.get_mut(&purpose) else {
-                continue;
-            };
-            let mut order: Vec<usize> = (0..list.len()).filter(|&nth| list[nth].count == 1).collect();
-            order.sort_by_key(|&nth| list[nth].time_ns);
-            let piece = |&nth: &usize| launches::Piece {
-                thread: list[nth].thread,
-                bytes: list[nth].bytes,
-            };
-            let pieces: Vec<_> = order.iter().map(piece).collect();
-            let mut is_found = vec![false; list.len()];
-            let mut first = 0;
-            while first < pieces.len() {
-                let count = launches::count(&pieces[first..]);
-                order[first..first + count].iter().for_each(|&nth| is_found[nth] = true);
-                first += count.max(1);
-            }
-            let mut is_found = is_found.into_iter();
-            list.retain(|taken| {
-                let is_found = is_found.next().unwrap_or(false);
-                if is_found {
-                    self.launches.push(*taken);
-                }
-                !is_found
-            });
-        }
     }
 
     fn find_heap(&mut self, mut sizes: Vec<u64>) {

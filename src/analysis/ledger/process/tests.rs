@@ -12,7 +12,6 @@ use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{AtPeak, Context, End, EndOf, OtherProcesses, Total};
 
 mod churn;
-mod launches;
 mod pools;
 
 const KIB: u64 = 1 << 10;
@@ -417,10 +416,7 @@ fn memory_of_another_process_is_beside_the_sum() {
     sample.uses(818 * MIB + OWN, Some(818 * MIB), ALONE);
     ledger(&sample, |device| {
         let process = device.process.as_ref().expect("recorded");
-        let imported = Tally {
-            bytes: 300 * MIB,
-            count: 1,
-        };
+        let imported = Tally::new(300 * MIB, 1);
         assert_eq!((process.bytes, process.imported), (i128::from(518 * MIB), imported));
         assert_eq!(process.difference, Some(i128::from(300 * MIB)));
     });
