@@ -25,7 +25,7 @@ use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Names, ParseError, each_rule};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Call, Snapshot, Total};
+use crate::snapshot::{Call, Snapshot};
 
 mod rule;
 
@@ -159,12 +159,12 @@ pub struct CategoryTotal {
 pub struct Sorter<'c> {
     categories: &'c Categories,
     snapshot: &'c Snapshot,
-    known: RefCell<Known>,
+    known: RefCell<Compared>,
 }
 
 /// What was compared before.
 #[derive(Default)]
-struct Known {
+struct Compared {
     frames: HashMap<FrameKey, Bits>,
     /// The rules whose conditions on the stack hold, in order, up to the first that has no other conditions.
     candidates: HashMap<Option<usize>, Box<[usize]>>,
@@ -189,10 +189,11 @@ impl<'a> From<&'a Call> for Request<'a> {
     }
 }
 
-impl From<&Total> for Request<'_> {
-    fn from(total: &Total) -> Self {
+/// Of which no more than the kind is known.
+impl From<Kind> for Request<'_> {
+    fn from(kind: Kind) -> Self {
         Request {
-            kind: total.kind,
+            kind,
             domain: None,
             thread: None,
         }
@@ -222,7 +223,7 @@ impl<'c> Sorter<'c> {
 
     /// Index of the rule that decides; `None` if no rule matches.
     fn rule(&self, stack: Option<usize>, request: Request, stacks: &CallStacks) -> Option<usize> {
-        let Known { frames, candidates } = &mut *self.known.borrow_mut();
+        let Compared { frames, candidates } = &mut *self.known.borrow_mut();
         let candidates = candidates
             .entry(stack)
             .or_insert_with(|| self.candidates(stacks.get(stack), frames));

@@ -17,6 +17,7 @@ use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot};
+use crate::timeline::Site;
 
 /// The conditions; an empty list lets everything pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -188,6 +189,16 @@ impl<'f> Filtering<'f> {
     /// Whether records of this call, stack and time pass.
     pub fn passes(&mut self, call: &Call, stack: Option<usize>, time_ns: u64, stacks: &CallStacks) -> bool {
         time_ns >= self.since_ns && self.passes_at_any_time(call.into(), call.device, stack, stacks)
+    }
+
+    /// Whether memory of a site of the event log passes, if its time does. `thread`: of the site's allocations, if it is one.
+    pub fn passes_site(&mut self, site: &Site, thread: Option<usize>, stacks: &CallStacks) -> bool {
+        let request = Request {
+            kind: site.kind,
+            domain: site.domain.as_deref(),
+            thread,
+        };
+        self.passes_at_any_time(request, site.device, site.stack, stacks)
     }
 
     /// Whether records of this request, device and stack pass if their time does.

@@ -49,7 +49,7 @@ pub use caches::{Cache, CacheSegment};
 use caches::{Holder, Spread};
 pub use change::{DeviceChange, LedgerDiff, LineChange};
 pub use driver_calls::{Purpose, name_segments};
-pub use host::{HostLine, WhatOnHost};
+pub use host::{HostLine, HostLineKind};
 pub use modes::Mode;
 use modes::pytorch_modes;
 use process::ProcessSide;
@@ -80,7 +80,7 @@ pub struct DeviceLedger<'a> {
     pub uuid: &'a str,
     /// The driver's figures; `None` if it was not asked.
     pub driver: Option<DriverSide>,
-    /// In the order of [`What`], then by bytes, largest first.
+    /// In the order of [`LineKind`], then by bytes, largest first.
     pub lines: Vec<Line<'a>>,
     /// The sum of the lines of this process, if what the kernel driver gave to it was recorded.
     pub process: Option<ProcessSum>,
@@ -109,7 +109,7 @@ pub struct DriverSide {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line<'a> {
-    pub what: What,
+    pub what: LineKind,
     /// The framework or library that the line is about.
     pub of: Option<&'a str>,
     pub bytes: i128,
@@ -123,13 +123,13 @@ pub struct Line<'a> {
     /// Largest first; empty for lines without further parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part<'a>>,
-    /// The pools of [`What::CudaPools`], largest first.
+    /// The pools of [`LineKind::CudaPools`], largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<MemoryPool>,
 }
 
 impl<'a> Line<'a> {
-    fn new(what: What, of: Option<&'a str>, bytes: i128, count: u64, exact: bool) -> Line<'a> {
+    fn new(what: LineKind, of: Option<&'a str>, bytes: i128, count: u64, exact: bool) -> Line<'a> {
         Line {
             what,
             of,
@@ -145,7 +145,7 @@ impl<'a> Line<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
+pub enum LineKind {
     /// Live tensors and buffers.
     Blocks,
     /// A caching allocator's memory without its live blocks.
@@ -191,10 +191,10 @@ pub enum What {
     PageTables,
 }
 
-impl What {
+impl LineKind {
     /// Whether the driver counts the memory for this process.
     pub fn is_of_process(self) -> bool {
-        self < What::OtherProcesses
+        self < LineKind::OtherProcesses
     }
 }
 
@@ -206,10 +206,8 @@ impl<'a> Ledger<'a> {
         let count = groups.all.len() as u64;
         let _progress = Progress::over("adding up the ledger", count, Unit::Of("groups"));
         let mut spread = Spread::of(snapshot, stacks, groups);
-        let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
-        order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
-        let devices: Vec<_> = order
-            .into_iter()
+        let devices = by_ordinal(snapshot).into_iter();
+        let devices: Vec<_> = devices
             .map(|device| device_ledger(snapshot, device, &mut spread, stacks, groups))
             .collect();
         let mut host: BTreeMap<&'static str, Tally> = BTreeMap::new();
@@ -237,24 +235,13 @@ impl<'a> Ledger<'a> {
     /// At the peak, memory of the program is known by stack, without the addresses that a ledger needs, and at the instant of
     /// its own peak. What the kernel driver gave has its own peak, and is listed whole.
     fn at_peak(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Ledger<'a> {
-        let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
-        order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
-        let devices = order.into_iter().filter_map(|device| {
+        let devices = by_ordinal(snapshot).into_iter().filter_map(|device| {
             let side = ProcessSide::at_peak(snapshot, device, stacks)?;
-            let shown = &snapshot.devices[device];
             Some(DeviceLedger {
-                ordinal: shown.ordinal,
-                name: &shown.name,
-                uuid: &shown.uuid,
-                driver: None,
                 known: sum(&side.lines),
                 process: Some(side.sum(None, snapshot)),
                 lines: side.lines,
-                unexplained: None,
-                had_managed: false,
-                managed: Tally::default(),
-                outside: Tally::default(),
-                caches: Vec::new(),
+                ..DeviceLedger::empty(snapshot, device)
             })
         });
         Ledger {
@@ -267,6 +254,33 @@ impl<'a> Ledger<'a> {
                 "the program's own memory at its peak is known by stack, and the driver was not asked then".to_owned(),
             ),
             pytorch: Vec::new(),
+        }
+    }
+}
+
+/// Devices in the order of CUDA's ordinals.
+fn by_ordinal(snapshot: &Snapshot) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
+    order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
+    order
+}
+
+impl<'a> DeviceLedger<'a> {
+    fn empty(snapshot: &'a Snapshot, device: usize) -> DeviceLedger<'a> {
+        let shown = &snapshot.devices[device];
+        DeviceLedger {
+            ordinal: shown.ordinal,
+            name: &shown.name,
+            uuid: &shown.uuid,
+            driver: None,
+            lines: Vec::new(),
+            process: None,
+            known: 0,
+            unexplained: None,
+            had_managed: false,
+            managed: Tally::default(),
+            outside: Tally::default(),
+            caches: Vec::new(),
         }
     }
 }
@@ -335,7 +349,7 @@ fn device_ledger<'a>(
         // If records exceed the driver's figure, the remainder becomes negative.
         None => lines.extend(driver_bytes.map(|bytes| {
             let bytes = (i128::from(bytes) - records).max(0);
-            Line::new(What::Context, None, bytes, 0, true)
+            Line::new(LineKind::Context, None, bytes, 0, true)
         })),
     }
     if let Some(usage) = &usage {
@@ -350,11 +364,7 @@ fn device_ledger<'a>(
     let managed = of_place(groups, Place::Managed).filter(|group| group.call.device == Some(device));
     let managed = Tally::total(managed.map(|group| group.tally()));
     let mut counters = snapshot.counters.iter();
-    let shown = &snapshot.devices[device];
     DeviceLedger {
-        ordinal: shown.ordinal,
-        name: &shown.name,
-        uuid: &shown.uuid,
         lines,
         process,
         known,
@@ -371,6 +381,7 @@ fn device_ledger<'a>(
             reserved_bytes: usage.reserved_bytes,
             knows_process: usage.process_bytes.is_some(),
         }),
+        ..DeviceLedger::empty(snapshot, device)
     }
 }
 
@@ -383,7 +394,7 @@ fn pinned(groups: &Groups, device: usize) -> u128 {
 
 /// The lines that come from records: blocks by framework, then their holders without the blocks.
 fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Vec<Line<'a>> {
-    let mut lines: BTreeMap<(What, Option<&'a str>), Line<'a>> = BTreeMap::new();
+    let mut lines: BTreeMap<(LineKind, Option<&'a str>), Line<'a>> = BTreeMap::new();
     let mut add = |what, of, bytes: i128, count| {
         let line = lines.entry((what, of)).or_insert(Line::new(what, of, 0, 0, true));
         line.bytes += bytes;
@@ -393,13 +404,13 @@ fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Ve
         let mut rest = held.bytes;
         for (owner, tally) in blocks {
             rest -= tally.bytes;
-            add(What::Blocks, Some(owner), tally.bytes, tally.count);
+            add(LineKind::Blocks, Some(owner), tally.bytes, tally.count);
         }
         match holder {
-            Holder::Pool(owner) if watched.contains(owner) => add(What::Cached, Some(owner), rest, held.count),
-            Holder::Pool(owner) => add(What::Pool, Some(owner), rest, held.count),
-            Holder::Library(name) => add(What::Library, Some(name), rest, held.count),
-            Holder::Program => add(What::Program, None, rest, held.count),
+            Holder::Pool(owner) if watched.contains(owner) => add(LineKind::Cached, Some(owner), rest, held.count),
+            Holder::Pool(owner) => add(LineKind::Pool, Some(owner), rest, held.count),
+            Holder::Library(name) => add(LineKind::Library, Some(name), rest, held.count),
+            Holder::Program => add(LineKind::Program, None, rest, held.count),
         }
     }
     let mut lines: Vec<_> = lines.into_values().collect();

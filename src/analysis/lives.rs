@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use foldhash::HashSet;
 
-use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::framework::{Watched, can_carry};
 use crate::analysis::groups::Level;
@@ -100,13 +99,7 @@ pub fn wanted(
 ) -> Vec<bool> {
     let (mut filtering, mut sieve) = (Filtering::new(filter, snapshot), Sieve::new(suppressions));
     let passes = |(site, thread): (&Site, &Option<usize>)| {
-        let request = Request {
-            kind: site.kind,
-            domain: site.domain.as_deref(),
-            thread: *thread,
-        };
-        filtering.passes_at_any_time(request, site.device, site.stack, stacks)
-            && sieve.rule(site.stack, stacks).is_none()
+        filtering.passes_site(site, *thread, stacks) && sieve.rule(site.stack, stacks).is_none()
     };
     lives.sites.iter().zip(threads).map(passes).collect()
 }

@@ -183,9 +183,9 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
         let counters = snapshot.counters.iter().filter(|counter| counter.peak_bytes > 0);
         counters.map(|counter| (counter.kind.place(), counter))
     };
-    let mut sums: Vec<Sum> = Vec::new();
+    let mut sums: Vec<PeakSum> = Vec::new();
     for peak in snapshot.device_peaks.iter().filter(|peak| peak.peak_bytes > 0) {
-        sums.push(Sum {
+        sums.push(PeakSum {
             device: Some(peak.device),
             kind: None,
             bytes: peak.peak_bytes,
@@ -194,7 +194,7 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
     }
     for wanted in [Place::Within, Place::Host] {
         let of_place = counters().filter(|(place, _)| *place == wanted);
-        sums.extend(of_place.map(|(_, counter)| Sum {
+        sums.extend(of_place.map(|(_, counter)| PeakSum {
             device: counter.device,
             kind: Some(counter.kind),
             bytes: counter.peak_bytes,
@@ -225,7 +225,7 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
         return Vec::new();
     };
     let groups = Groups::of(&view, stacks).by_stack();
-    let of_sum = |sum: Sum| {
+    let of_sum = |sum: PeakSum| {
         let members = groups.all.iter().filter(|group| sum.includes(group));
         let rows = rows_by(&view, stacks, members, By::Site);
         sum.peak(snapshot, rows)
@@ -234,14 +234,14 @@ fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
 }
 
 /// A sum that has a peak: all memory on a device, or one kind.
-struct Sum {
+struct PeakSum {
     device: Option<usize>,
     kind: Option<Kind>,
     bytes: u64,
     time_ns: u64,
 }
 
-impl Sum {
+impl PeakSum {
     fn includes(&self, group: &Group) -> bool {
         let call = group.call;
         call.device == self.device

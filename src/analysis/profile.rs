@@ -212,7 +212,7 @@ impl<'a> Profile<'a> {
             let levels = levels_of_totals(snapshot, &stacks, &groups);
             for (total, level) in snapshot.totals.iter().zip(levels) {
                 if level.is_listed()
-                    && filtering.passes_at_any_time(total.into(), total.device, total.stack, &stacks)
+                    && filtering.passes_at_any_time(total.kind.into(), total.device, total.stack, &stacks)
                     && sieve.rule(total.stack, &stacks).is_none()
                 {
                     let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);

@@ -179,8 +179,8 @@ pub struct CallStack<'a> {
 }
 
 impl<'a> CallStack<'a> {
-    fn of(stack: &Stack, known: &[Vec<Known<'a>>]) -> CallStack<'a> {
-        let known: Vec<Known> = stack
+    fn of(stack: &Stack, known: &[Vec<Expanded<'a>>]) -> CallStack<'a> {
+        let known: Vec<Expanded> = stack
             .frames
             .iter()
             .flat_map(|&location| known[location].iter().copied())
@@ -386,14 +386,14 @@ pub fn file_name(path: &str) -> &str {
 /// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share
 /// one.
 #[derive(Clone, Copy)]
-struct Known<'a> {
+struct Expanded<'a> {
     frame: Frame<'a>,
     end: below_main::End,
     /// The owner of the caching allocator that the function belongs to.
     allocator: Option<&'static str>,
 }
 
-fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: bool) -> Vec<Known<'a>> {
+fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: bool) -> Vec<Expanded<'a>> {
     let module = location
         .module
         .map_or("", |module| snapshot.modules[module].path.as_str());
@@ -421,7 +421,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
     if frames.is_empty() {
         frames.push(bare);
     }
-    let known = frames.into_iter().map(|frame| Known {
+    let known = frames.into_iter().map(|frame| Expanded {
         end: below_main::end(&frame),
         allocator: origin::caching_allocator(&frame, tensors_recorded),
         frame: Frame {

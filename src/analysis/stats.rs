@@ -14,7 +14,6 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use serde::Serialize;
 
-use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
@@ -380,13 +379,8 @@ impl Rows {
             let class = classes.entry((site.kind, site.domain.as_deref())).or_insert(next);
             rows.class_of.push(*class);
             rows.within.push(site.kind.place() == Place::Within);
-            let request = Request {
-                kind: site.kind,
-                domain: site.domain.as_deref(),
-                // A call site may be that of several threads.
-                thread: None,
-            };
-            if !filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
+            // A call site may be that of several threads.
+            if !filtering.passes_site(site, None, stacks) {
                 rows.of_site.push(LEFT_OUT);
                 continue;
             }

@@ -385,9 +385,9 @@ proptest! {
                     sums.next().cloned()
                 };
                 let (before, after) = (same(&first), same(&second));
-                let peak = |part: &Option<window::Sum>| part.as_ref().map_or(0, |part| part.peak_bytes);
+                let peak = |part: &Option<window::WindowSum>| part.as_ref().map_or(0, |part| part.peak_bytes);
                 prop_assert_eq!(sum.peak_bytes, peak(&before).max(peak(&after)));
-                let allocated = |part: &Option<window::Sum>| part.as_ref().map_or(0, |part| part.allocated.bytes);
+                let allocated = |part: &Option<window::WindowSum>| part.as_ref().map_or(0, |part| part.allocated.bytes);
                 prop_assert_eq!(sum.allocated.bytes, allocated(&before) + allocated(&after));
                 if let (Some(before), Some(after)) = (before, after) {
                     prop_assert_eq!(before.end, after.begin);

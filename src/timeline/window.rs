@@ -22,12 +22,12 @@ pub struct Window {
     pub from_ns: u64,
     pub to_ns: u64,
     /// Of each device all memory on it, then of each kind; only those with memory.
-    pub sums: Vec<Sum>,
+    pub sums: Vec<WindowSum>,
 }
 
 /// The memory of one kind on one device, or all memory on a device, over a window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Sum {
+pub struct WindowSum {
     /// Index into the snapshot's devices.
     pub device: Option<usize>,
     /// `None`: all memory on the device.
@@ -241,7 +241,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn finish(self) -> Vec<Sum> {
+    fn finish(self) -> Vec<WindowSum> {
         let mut at_peaks: Vec<Vec<AtPeak>> = self.sums.iter().map(|_| Vec::new()).collect();
         for site in self.sites {
             let sum = site.of_device.unwrap_or(site.of_kind) as usize;
@@ -262,7 +262,7 @@ impl<'a> Replay<'a> {
         }
         let sums = self.sums.into_iter().zip(at_peaks).map(|(sum, mut at_peak)| {
             at_peak.sort_by(AtPeak::by_size);
-            Sum {
+            WindowSum {
                 device: sum.device,
                 kind: sum.kind,
                 begin: sum.begin.tally(),
@@ -274,7 +274,7 @@ impl<'a> Replay<'a> {
                 at_peak,
             }
         });
-        let mut sums: Vec<Sum> = sums
+        let mut sums: Vec<WindowSum> = sums
             .filter(|sum| sum.peak_bytes > 0 || sum.allocated.count > 0 || sum.begin.count > 0)
             .collect();
         sums.sort_by_key(|sum| (sum.kind.is_some(), sum.device, sum.kind));

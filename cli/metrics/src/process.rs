@@ -230,7 +230,7 @@ fn state(snapshot: &Snapshot) -> &'static str {
 }
 
 /// The name of a ledger line in the report's JSON.
-fn what(what: &culeak::analysis::ledger::What) -> String {
+fn what(what: &culeak::analysis::ledger::LineKind) -> String {
     let name = serde_json::to_value(what).ok();
     name.and_then(|name| Some(name.as_str()?.to_owned()))
         .unwrap_or_default()

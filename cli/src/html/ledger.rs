@@ -1,6 +1,6 @@
 //! The ledger for the page: the lines of the text report, with numbers for the bars.
 
-use culeak::analysis::ledger::{CacheSegment, DeviceLedger, Ledger, What};
+use culeak::analysis::ledger::{CacheSegment, DeviceLedger, Ledger, LineKind};
 use serde::Serialize;
 
 use crate::escape::Escaped;
@@ -110,22 +110,25 @@ fn part(segment: &CacheSegment) -> Part {
     }
 }
 
-fn class(what: What) -> &'static str {
+fn class(what: LineKind) -> &'static str {
     match what {
-        What::Blocks => "blocks",
-        What::Cached => "cached",
-        What::Pool => "pool",
-        What::Library => "library",
-        What::Program => "program",
-        What::Context => "context",
-        What::Rounding | What::Arrays | What::DeviceHeap | What::OtherCalls | What::UnnamedCalls | What::Unrecorded => {
-            "rounding"
-        }
-        What::CudaPools | What::ForBlocks => "pool",
-        What::LocalMemory => "local",
-        What::Code => "code",
-        What::Streams | What::GraphExecs | What::GreenContexts => "objects",
-        What::OtherProcesses => "others",
-        What::DriverContexts | What::DriverDevice | What::PageTables => "driver",
+        LineKind::Blocks => "blocks",
+        LineKind::Cached => "cached",
+        LineKind::Pool => "pool",
+        LineKind::Library => "library",
+        LineKind::Program => "program",
+        LineKind::Context => "context",
+        LineKind::Rounding
+        | LineKind::Arrays
+        | LineKind::DeviceHeap
+        | LineKind::OtherCalls
+        | LineKind::UnnamedCalls
+        | LineKind::Unrecorded => "rounding",
+        LineKind::CudaPools | LineKind::ForBlocks => "pool",
+        LineKind::LocalMemory => "local",
+        LineKind::Code => "code",
+        LineKind::Streams | LineKind::GraphExecs | LineKind::GreenContexts => "objects",
+        LineKind::OtherProcesses => "others",
+        LineKind::DriverContexts | LineKind::DriverDevice | LineKind::PageTables => "driver",
     }
 }

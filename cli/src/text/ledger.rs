@@ -1,6 +1,6 @@
 //! The ledger: one block per device, one line per owner, the remainder last, then the usage of segments.
 
-use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, What};
+use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, LineKind};
 
 pub mod change;
 mod words;
@@ -90,7 +90,7 @@ pub struct Entry {
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryOf {
-    Line(What),
+    Line(LineKind),
     /// The sum of the lines of this process.
     Process,
     /// What no line explains.

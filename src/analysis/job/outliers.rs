@@ -82,17 +82,17 @@ pub struct Chance {
 }
 
 /// The usual values of a population, with which each is compared.
-struct Usual {
+struct Norm {
     of: u64,
     value: i64,
     deviation: u64,
     chance: Chance,
 }
 
-impl Usual {
+impl Norm {
     /// `deviation`: the upper median of the distances from `median`. `None`: there are no others to compare with.
-    fn of(of: u64, median: i64, deviation: u64, chance: Chance) -> Option<Usual> {
-        (of >= 2).then_some(Usual {
+    fn of(of: u64, median: i64, deviation: u64, chance: Chance) -> Option<Norm> {
+        (of >= 2).then_some(Norm {
             of,
             value: median,
             deviation: deviation.max(median.unsigned_abs() / 100).max(1),
@@ -143,7 +143,7 @@ pub fn judge(spread: &Spread, population: &[u32]) -> Verdict {
         of_byte: spread.scatter,
         of_value: 0.0,
     };
-    let Some(usual) = Usual::of(of, value(median), spread.deviation(of, median), chance) else {
+    let Some(usual) = Norm::of(of, value(median), spread.deviation(of, median), chance) else {
         return Verdict::Alike;
     };
     let absent = usual.of.saturating_sub(spread.have());
@@ -257,7 +257,7 @@ pub fn judge_each(values: &[Example], population: &[u32], chance: Chance) -> (Ra
     let of = population.len() as u64;
     let sorted = Sorted::of(values, of);
     let range = sorted.range();
-    let Some(mut usual) = Usual::of(of, range.median, sorted.deviation(range.median), chance) else {
+    let Some(mut usual) = Norm::of(of, range.median, sorted.deviation(range.median), chance) else {
         return (range, Verdict::Alike);
     };
     if of == 2 && range.max.unsigned_abs() < range.min.unsigned_abs() {

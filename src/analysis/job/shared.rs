@@ -99,7 +99,7 @@ struct Memory {
 type Alike = (Option<(u32, SiteId)>, Vec<u32>);
 
 #[derive(Default)]
-struct Sum {
+struct SharedSum {
     bytes: u64,
     blocks: u64,
     opened_at: BTreeSet<SiteId>,
@@ -132,7 +132,7 @@ impl Shared {
 
     /// The largest first, and the number of handles that were not kept.
     pub fn rows(self, sites: &Sites, rows: &[Option<Instant>]) -> (Vec<SharedRow>, u64) {
-        let mut alike: BTreeMap<Alike, Sum> = BTreeMap::new();
+        let mut alike: BTreeMap<Alike, SharedSum> = BTreeMap::new();
         for memory in self.memories.into_values() {
             let Some(first) = memory.users.iter().min() else {
                 continue;
@@ -151,7 +151,7 @@ impl Shared {
             let sites = opened.into_iter().map(|site| sites.get(site));
             sites.min_by_key(|site| (site.label.clone(), site.place.clone()))
         };
-        let row = |((owner, users), sum): (Alike, Sum)| {
+        let row = |((owner, users), sum): (Alike, SharedSum)| {
             Some(SharedRow {
                 bytes: sum.bytes,
                 blocks: sum.blocks,

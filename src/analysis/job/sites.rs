@@ -42,7 +42,7 @@ type Caller = (String, Option<String>);
 
 /// What is known of a stack.
 #[derive(Debug, Clone, Copy)]
-pub struct Known {
+pub struct StackOfSite {
     /// Index of the site's text.
     text: u32,
     allocator: Option<&'static str>,
@@ -50,7 +50,7 @@ pub struct Known {
     path: Option<StackId>,
 }
 
-impl Known {
+impl StackOfSite {
     fn id(&self, pool: bool) -> SiteId {
         self.text * 2 + u32::from(pool)
     }
@@ -59,7 +59,7 @@ impl Known {
 /// The named stacks of all processes so far.
 #[derive(Debug, Default)]
 pub struct Sites {
-    stacks: HashMap<u64, Known>,
+    stacks: HashMap<u64, StackOfSite>,
     /// By fingerprint of the site; the text is of the stack with the least fingerprint, and of equal ones the least text.
     numbers: HashMap<Fingerprint, u32>,
     texts: Vec<(Fingerprint, Site)>,
@@ -96,14 +96,14 @@ fn apart(tensors: bool) -> u64 {
 
 /// What is known of a snapshot's stacks, and at the end of memory without a stack.
 #[derive(Debug, Clone)]
-pub struct Named(Vec<Option<Known>>);
+pub struct StacksOfSites(Vec<Option<StackOfSite>>);
 
-impl Named {
+impl StacksOfSites {
     pub fn is_complete(&self) -> bool {
         self.0.iter().all(Option::is_some)
     }
 
-    fn get(&self, stack: Option<usize>) -> Option<&Known> {
+    fn get(&self, stack: Option<usize>) -> Option<&StackOfSite> {
         self.0.get(stack.unwrap_or(self.0.len() - 1))?.as_ref()
     }
 }
@@ -115,13 +115,13 @@ impl Sites {
     }
 
     /// Looks up the stacks of a snapshot.
-    pub fn named(&self, keys: &Keys) -> Named {
-        Named(keys.0.iter().map(|key| self.stacks.get(key).copied()).collect())
+    pub fn named(&self, keys: &Keys) -> StacksOfSites {
+        StacksOfSites(keys.0.iter().map(|key| self.stacks.get(key).copied()).collect())
     }
 
     /// The stacks of a snapshot that are not known yet, as a snapshot without allocations, and their keys. The caller looks up
     /// its names and passes both to [`Sites::learn`].
-    pub fn unknown(snapshot: &Snapshot, keys: &Keys, named: &Named) -> (Snapshot, Keys) {
+    pub fn unknown(snapshot: &Snapshot, keys: &Keys, named: &StacksOfSites) -> (Snapshot, Keys) {
         let mut seen = foldhash::HashSet::default();
         let is_fresh = |number: &usize| named.0[*number].is_none() && seen.insert(keys.0[*number]);
         let fresh: Vec<usize> = (0..snapshot.stacks.len()).filter(is_fresh).collect();
@@ -157,7 +157,7 @@ impl Sites {
         let stacks = CallStacks::of(part);
         for (number, key) in (0..part.stacks.len()).map(Some).chain([None]).zip(&keys.0) {
             let stack = stacks.get(number);
-            let known = Known {
+            let known = StackOfSite {
                 text: self.text(stack),
                 allocator: stack.allocator,
                 pool: stack.pool,
@@ -288,7 +288,7 @@ pub struct ProcessSums {
 
 impl ProcessSums {
     /// Stacks that have no name are left out.
-    pub fn of(snapshot: &Snapshot, named: &Named, source: String) -> ProcessSums {
+    pub fn of(snapshot: &Snapshot, named: &StacksOfSites, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
         let mut row = Instant::of(snapshot, source);
         let mut rows = Vec::new();

@@ -72,7 +72,7 @@ pub(super) struct LedgerTally {
 }
 
 impl LedgerTally {
-    fn join(&mut self, bytes: i128, count: u64) {
+    pub fn join(&mut self, bytes: i128, count: u64) {
         self.bytes += bytes;
         self.count += count;
     }

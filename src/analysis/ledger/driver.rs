@@ -3,7 +3,7 @@
 //! The driver's own memory is in no process's figure. Its sizes were measured with one driver, and the number of channels in
 //! other processes is assumed, so these lines are estimates. They never exceed what the driver reports as used.
 
-use super::{Line, What};
+use super::{Line, LineKind};
 use crate::snapshot::DeviceUsage;
 
 const KIB: u64 = 1 << 10;
@@ -20,7 +20,7 @@ const OF_PINNED_GIB: u64 = 2 * MIB;
 pub fn other_processes(usage: &DeviceUsage) -> Option<Line<'static>> {
     let others = usage.others?;
     Some(Line::new(
-        What::OtherProcesses,
+        LineKind::OtherProcesses,
         None,
         others.bytes.into(),
         others.count,
@@ -44,9 +44,9 @@ pub fn own_lines(
         + product(others, OF_CONTEXT + CHANNELS * OF_CHANNEL);
     let pinned = u64::try_from(pinned >> 30).unwrap_or(u64::MAX);
     let assumed = [
-        (What::DriverContexts, contexts.saturating_add(others), of_contexts),
-        (What::DriverDevice, 1, OF_DEVICE.into()),
-        (What::PageTables, pinned, product(pinned, OF_PINNED_GIB)),
+        (LineKind::DriverContexts, contexts.saturating_add(others), of_contexts),
+        (LineKind::DriverDevice, 1, OF_DEVICE.into()),
+        (LineKind::PageTables, pinned, product(pinned, OF_PINNED_GIB)),
     ];
     let mut rest = rest.max(0);
     let lines = assumed.into_iter().filter_map(|(what, count, bytes)| {

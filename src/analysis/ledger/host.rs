@@ -14,14 +14,14 @@ use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct HostLine {
-    pub what: WhatOnHost,
+    pub what: HostLineKind,
     pub bytes: u64,
     pub count: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum WhatOnHost {
+pub enum HostLineKind {
     /// PyTorch's cache of pinned memory, which rounds sizes up. Included in the tally of its kind.
     PinnedCache,
     /// What the driver pinned for contexts. In no tally of a kind.
@@ -51,9 +51,9 @@ pub(super) fn lines(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -
         }
     }
     let lines = [
-        (WhatOnHost::PinnedCache, cache),
-        (WhatOnHost::DriverContexts, contexts),
-        (WhatOnHost::DriverOther, other),
+        (HostLineKind::PinnedCache, cache),
+        (HostLineKind::DriverContexts, contexts),
+        (HostLineKind::DriverOther, other),
     ];
     let lines = lines.into_iter().filter(|(_, tally)| tally.count > 0);
     lines

@@ -15,9 +15,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
+use super::caches::LedgerTally;
 use super::driver_calls::{DriverCall, Purpose};
 use super::pages::{PAGE, PagedBlock, Pages};
-use super::{Line, What};
+use super::{Line, LineKind};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
@@ -79,7 +80,7 @@ pub(super) struct ProcessSide<'a> {
     pub channels: Option<u64>,
 }
 
-fn add<'a>(lines: &mut Vec<Line<'a>>, what: What, bytes: i128, count: u64, exact: bool, parts: Vec<Part<'a>>) {
+fn add<'a>(lines: &mut Vec<Line<'a>>, what: LineKind, bytes: i128, count: u64, exact: bool, parts: Vec<Part<'a>>) {
     if bytes != 0 || count > 0 {
         lines.push(Line {
             parts,
@@ -90,7 +91,7 @@ fn add<'a>(lines: &mut Vec<Line<'a>>, what: What, bytes: i128, count: u64, exact
 
 /// Memory that the kernel driver gave, with the call that took it.
 #[derive(Clone, Copy)]
-struct Taken<'s, 'a> {
+struct Segment<'s, 'a> {
     call: DriverCall<'a>,
     stack: &'s CallStack<'a>,
     bytes: u64,
@@ -104,7 +105,7 @@ struct Taken<'s, 'a> {
     count: u64,
 }
 
-impl Taken<'_, '_> {
+impl Segment<'_, '_> {
     fn tally(&self) -> Tally {
         Tally::new(self.bytes, self.count)
     }
@@ -158,7 +159,7 @@ impl<'a> ProcessSide<'a> {
         if taken.iter().all(|taken| taken.call.function.is_none()) {
             add(
                 &mut lines,
-                What::UnnamedCalls,
+                LineKind::UnnamedCalls,
                 sum(&taken),
                 count(&taken),
                 true,
@@ -178,7 +179,7 @@ impl<'a> ProcessSide<'a> {
                 if !list.is_empty() {
                     lines.push(Line {
                         parts: by_site(&list),
-                        ..Line::new(What::ForBlocks, Some(of), sum(&list), count(&list), true)
+                        ..Line::new(LineKind::ForBlocks, Some(of), sum(&list), count(&list), true)
                     });
                 }
             }
@@ -221,7 +222,11 @@ impl<'a> ProcessSide<'a> {
         };
         if taken.iter().all(|taken| taken.call.function.is_none()) {
             let rest = sum(&taken) - blocks.bytes();
-            let what = if rest < 0 { What::Unrecorded } else { What::UnnamedCalls };
+            let what = if rest < 0 {
+                LineKind::Unrecorded
+            } else {
+                LineKind::UnnamedCalls
+            };
             add(&mut lines, what, rest, count(&taken), true, by_site(&taken));
             return Some(side(lines));
         }
@@ -230,19 +235,23 @@ impl<'a> ProcessSide<'a> {
         unrecorded += sorted.bytes(Purpose::Linear) - pages.0.bytes();
         let rounding = pages.0.bytes() - blocks.linear_bytes;
         let partly_used = pages.0.kept.values().map(|kept| kept.pages).sum();
-        add(&mut lines, What::Rounding, rounding, partly_used, true, pages.1);
+        add(&mut lines, LineKind::Rounding, rounding, partly_used, true, pages.1);
 
         for (purpose, what, held) in [
-            (Purpose::Pool, What::CudaPools, blocks.pools),
-            (Purpose::Array, What::Arrays, blocks.arrays),
-            (Purpose::Physical, What::Unrecorded, blocks.physical),
+            (Purpose::Pool, LineKind::CudaPools, blocks.pools),
+            (Purpose::Array, LineKind::Arrays, blocks.arrays),
+            (Purpose::Physical, LineKind::Unrecorded, blocks.physical),
         ] {
             let (list, bytes) = (sorted.take(purpose), sorted.bytes(purpose));
-            let rest = bytes - held.0;
-            if what == What::Unrecorded || rest < 0 {
+            let rest = bytes - held.bytes;
+            if what == LineKind::Unrecorded || rest < 0 {
                 unrecorded += rest;
             } else {
-                let count = if what == What::Arrays { held.1 } else { count(&list) };
+                let count = if what == LineKind::Arrays {
+                    held.count
+                } else {
+                    count(&list)
+                };
                 add(&mut lines, what, rest, count, true, by_site(&list));
                 if purpose == Purpose::Pool
                     && memory_pools::are_known(snapshot, device, &list)
@@ -255,7 +264,7 @@ impl<'a> ProcessSide<'a> {
         driver_lines(&mut lines, &mut sorted, &given_back, contexts, |kind| {
             (objects(snapshot, device, kind), destroyed(snapshot, device, kind))
         });
-        add(&mut lines, What::Unrecorded, unrecorded, 0, true, Vec::new());
+        add(&mut lines, LineKind::Unrecorded, unrecorded, 0, true, Vec::new());
         Some(side(lines))
     }
 }
@@ -278,23 +287,35 @@ fn driver_lines<'a>(
     }
     add(
         lines,
-        What::LocalMemory,
+        LineKind::LocalMemory,
         sum(&local),
         count(&local),
         !sorted.estimated,
         parts,
     );
     let heap = std::mem::take(&mut sorted.heap);
-    add(lines, What::DeviceHeap, sum(&heap), count(&heap), false, by_site(&heap));
-    let mut code = sorted.take(Purpose::Load);
-    code.extend(sorted.take(Purpose::Launch));
-    code.extend(sorted.take(Purpose::GraphLaunch));
+    add(
+        lines,
+        LineKind::DeviceHeap,
+        sum(&heap),
+        count(&heap),
+        false,
+        by_site(&heap),
+    );
+    let code = sorted.take_all([Purpose::Load, Purpose::Launch, Purpose::GraphLaunch]);
     let is_exact = heap.is_empty() && !sorted.estimated;
-    add(lines, What::Code, sum(&code), count(&code), is_exact, by_binary(&code));
+    add(
+        lines,
+        LineKind::Code,
+        sum(&code),
+        count(&code),
+        is_exact,
+        by_binary(&code),
+    );
     for (purpose, what, kind) in [
-        (Purpose::Stream, What::Streams, Kind::Stream),
-        (Purpose::GraphExec, What::GraphExecs, Kind::GraphExec),
-        (Purpose::GreenContext, What::GreenContexts, Kind::GreenContext),
+        (Purpose::Stream, LineKind::Streams, Kind::Stream),
+        (Purpose::GraphExec, LineKind::GraphExecs, Kind::GraphExec),
+        (Purpose::GreenContext, LineKind::GreenContexts, Kind::GreenContext),
     ] {
         let list = sorted.take(purpose);
         if !list.is_empty() {
@@ -306,25 +327,24 @@ fn driver_lines<'a>(
             });
         }
     }
-    let mut other = sorted.take(Purpose::Other);
-    other.extend(sorted.take(Purpose::Host));
-    add(
-        lines,
-        What::OtherCalls,
-        sum(&other),
-        count(&other),
-        true,
-        by_site(&other),
-    );
-    let mut context = sorted.take(Purpose::Context);
-    context.extend(sorted.take(Purpose::Limit));
+    let other = sorted.take_all([Purpose::Other, Purpose::Host]);
+    let parts = by_site(&other);
+    add(lines, LineKind::OtherCalls, sum(&other), count(&other), true, parts);
+    let context = sorted.take_all([Purpose::Context, Purpose::Limit]);
     if !context.is_empty() {
-        add(lines, What::Context, sum(&context), contexts, true, by_site(&context));
+        add(
+            lines,
+            LineKind::Context,
+            sum(&context),
+            contexts,
+            true,
+            by_site(&context),
+        );
     }
 }
 
 /// Memory that the kernel driver gave on a device, and memory of other processes that this one has open.
-fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'a>) -> (Vec<Taken<'s, 'a>>, Tally) {
+fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'a>) -> (Vec<Segment<'s, 'a>>, Tally) {
     let only = snapshot.device_of_segments();
     let mut calls: HashMap<Option<usize>, DriverCall> = HashMap::new();
     let (mut taken, mut imported) = (Vec::new(), Tally::default());
@@ -339,7 +359,7 @@ fn taken<'s, 'a>(snapshot: &'a Snapshot, device: usize, stacks: &'s CallStacks<'
         }
         let stack = stacks.get(segment.stack);
         let call = *calls.entry(segment.stack).or_insert_with(|| DriverCall::of(stack));
-        taken.push(Taken {
+        taken.push(Segment {
             call,
             stack,
             bytes: segment.bytes,
@@ -429,11 +449,11 @@ fn at_peak(snapshot: &Snapshot, device: usize, stacks: &CallStacks) -> Vec<AtPea
     sums
 }
 
-fn count(list: &[Taken]) -> u64 {
+fn count(list: &[Segment]) -> u64 {
     list.iter().map(|taken| taken.count).fold(0, u64::saturating_add)
 }
 
-fn sum(list: &[Taken]) -> i128 {
+fn sum(list: &[Segment]) -> i128 {
     list.iter().map(|taken| i128::from(taken.bytes)).sum()
 }
 
@@ -442,10 +462,9 @@ fn sum(list: &[Taken]) -> i128 {
 struct BlockSums {
     linear: Vec<PagedBlock>,
     linear_bytes: i128,
-    /// Bytes and number.
-    pools: (i128, u64),
-    arrays: (i128, u64),
-    physical: (i128, u64),
+    pools: LedgerTally,
+    arrays: LedgerTally,
+    physical: LedgerTally,
     has_graphs: bool,
 }
 
@@ -472,14 +491,14 @@ impl BlockSums {
                 Kind::Physical => &mut sums.physical,
                 _ => continue,
             };
-            *sum = (sum.0 + i128::from(block.bytes), sum.1 + 1);
+            sum.join(block.bytes.into(), 1);
             sums.has_graphs |= block.kind == Kind::Graph;
         }
         sums
     }
 
     fn bytes(&self) -> i128 {
-        self.linear_bytes + self.pools.0 + self.arrays.0 + self.physical.0
+        self.linear_bytes + self.pools.bytes + self.arrays.bytes + self.physical.bytes
     }
 
     /// The pages of linear blocks, and the call sites whose blocks keep pages that are not full.

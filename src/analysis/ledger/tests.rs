@@ -57,7 +57,7 @@ fn ledger(snapshot: &Snapshot) -> Ledger<'_> {
     Ledger::of(snapshot, &stacks, &Groups::of(snapshot, &stacks))
 }
 
-fn lines(ledger: &Ledger) -> Vec<(What, Option<String>, i128)> {
+fn lines(ledger: &Ledger) -> Vec<(LineKind, Option<String>, i128)> {
     let lines = ledger.devices[0].lines.iter();
     lines
         .map(|line| (line.what, line.of.map(str::to_owned), line.bytes))
@@ -93,12 +93,12 @@ fn every_byte_the_driver_counts_has_a_line_or_is_unexplained() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("PyTorch"), mib(8)),
-            (What::Cached, named("PyTorch"), mib(14)),
-            (What::Library, named("cuBLAS"), mib(32)),
-            (What::Program, None, mib(5)),
-            (What::Context, None, mib(520)),
-            (What::OtherProcesses, None, mib(100)),
+            (LineKind::Blocks, named("PyTorch"), mib(8)),
+            (LineKind::Cached, named("PyTorch"), mib(14)),
+            (LineKind::Library, named("cuBLAS"), mib(32)),
+            (LineKind::Program, None, mib(5)),
+            (LineKind::Context, None, mib(520)),
+            (LineKind::OtherProcesses, None, mib(100)),
         ]
     );
     assert_eq!(ledger.devices[0].unexplained, Some(mib(21)));
@@ -166,8 +166,8 @@ fn adjacent_mappings_are_one_segment_and_their_memory_counts_once() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("PyTorch"), i128::from(70 * MIB)),
-            (What::Cached, named("PyTorch"), i128::from(32 * MIB)),
+            (LineKind::Blocks, named("PyTorch"), i128::from(70 * MIB)),
+            (LineKind::Cached, named("PyTorch"), i128::from(32 * MIB)),
         ]
     );
     let cache = &ledger.devices[0].caches[0];
@@ -203,9 +203,9 @@ fn memory_mapped_by_the_program_under_a_frameworks_blocks_is_the_frameworks() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("PyTorch"), i128::from(15 * MIB)),
-            (What::Cached, named("PyTorch"), i128::from(25 * MIB)),
-            (What::Program, None, i128::from(7 * MIB)),
+            (LineKind::Blocks, named("PyTorch"), i128::from(15 * MIB)),
+            (LineKind::Cached, named("PyTorch"), i128::from(25 * MIB)),
+            (LineKind::Program, None, i128::from(7 * MIB)),
         ]
     );
     assert_eq!(ledger.devices[0].known, i128::from(47 * MIB));
@@ -239,8 +239,8 @@ fn a_block_counts_completely_whichever_thread_mapped_its_memory() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("PyTorch"), i128::from(60 * MIB)),
-            (What::Cached, named("PyTorch"), i128::from(40 * MIB)),
+            (LineKind::Blocks, named("PyTorch"), i128::from(60 * MIB)),
+            (LineKind::Cached, named("PyTorch"), i128::from(40 * MIB)),
         ]
     );
     assert_eq!(ledger.devices[0].outside, Tally::default());
@@ -269,11 +269,11 @@ fn separately_reserved_ranges_are_separate_segments_and_a_block_across_them_coun
     let ledger = ledger(&snapshot);
     assert_eq!(
         lines(&ledger)[0],
-        (What::Blocks, named("PyTorch"), i128::from(30 * MIB))
+        (LineKind::Blocks, named("PyTorch"), i128::from(30 * MIB))
     );
     assert_eq!(
         lines(&ledger)[1],
-        (What::Cached, named("PyTorch"), i128::from(50 * MIB))
+        (LineKind::Cached, named("PyTorch"), i128::from(50 * MIB))
     );
     let segments = ledger.devices[0].caches[0].segments.iter();
     let seen: Vec<_> = segments
@@ -304,7 +304,10 @@ fn the_part_of_a_block_after_the_last_mapping_counts_as_outside() {
     tensor(&mut sample, SEGMENT + 15 * MIB, 30 * MIB, pool);
     let snapshot = sample.finish(0, 0);
     let ledger = ledger(&snapshot);
-    assert_eq!(lines(&ledger)[0], (What::Blocks, named("PyTorch"), i128::from(5 * MIB)));
+    assert_eq!(
+        lines(&ledger)[0],
+        (LineKind::Blocks, named("PyTorch"), i128::from(5 * MIB))
+    );
     assert_eq!(ledger.devices[0].outside.bytes, 25 * MIB);
 }
 
@@ -322,8 +325,8 @@ fn memory_mapped_at_several_addresses_counts_once() {
     assert_eq!(
         lines(&within),
         [
-            (What::Blocks, named("PyTorch"), i128::from(15 * MIB)),
-            (What::Cached, named("PyTorch"), i128::from(5 * MIB)),
+            (LineKind::Blocks, named("PyTorch"), i128::from(15 * MIB)),
+            (LineKind::Cached, named("PyTorch"), i128::from(5 * MIB)),
         ]
     );
     // More blocks than memory: the rest counts as outside.
@@ -360,7 +363,7 @@ fn a_pool_whose_blocks_are_unknown_is_one_line() {
     memory(&mut sample, Kind::Device, 0x1000, 100 * GIB, slab);
     let snapshot = sample.finish(0, 0);
     let ledger = ledger(&snapshot);
-    assert_eq!(lines(&ledger), [(What::Pool, named("XLA"), i128::from(100 * GIB))]);
+    assert_eq!(lines(&ledger), [(LineKind::Pool, named("XLA"), i128::from(100 * GIB))]);
     assert!(ledger.devices[0].caches.is_empty());
 }
 
@@ -377,9 +380,9 @@ fn memory_that_contains_blocks_is_their_owners_pool_whatever_its_stack() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("arena"), i128::from(MIB)),
-            (What::Cached, named("arena"), i128::from(19 * MIB)),
-            (What::Program, None, i128::from(2 * MIB)),
+            (LineKind::Blocks, named("arena"), i128::from(MIB)),
+            (LineKind::Cached, named("arena"), i128::from(19 * MIB)),
+            (LineKind::Program, None, i128::from(2 * MIB)),
         ]
     );
     assert_eq!(ledger.devices[0].caches[0].segments.len(), 1);
@@ -406,8 +409,8 @@ fn blocks_of_unknown_address_lie_in_their_owners_pool_which_has_no_segments() {
     assert_eq!(
         lines(&ledger),
         [
-            (What::Blocks, named("XLA"), i128::from(2 * GIB)),
-            (What::Cached, named("XLA"), i128::from(98 * GIB)),
+            (LineKind::Blocks, named("XLA"), i128::from(2 * GIB)),
+            (LineKind::Cached, named("XLA"), i128::from(98 * GIB)),
         ]
     );
     assert_eq!(ledger.devices[0].outside.count, 0);
@@ -523,7 +526,7 @@ proptest! {
             if let Some(driver) = device.driver {
                 prop_assert_eq!(device.known + device.unexplained.expect("asked"), i128::from(driver.used_bytes));
             }
-            let from_records = device.lines.iter().filter(|line| line.what < What::Context);
+            let from_records = device.lines.iter().filter(|line| line.what < LineKind::Context);
             let recorded = sample.0.allocations.iter().filter(|record| {
                 record.device == Some(index) && record.kind.place() == Place::Device
             });

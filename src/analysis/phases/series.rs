@@ -12,7 +12,6 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, Location};
 use crate::analysis::groups::Level;
 use crate::analysis::lives::levels;
@@ -96,13 +95,8 @@ impl SeriesOfSites {
                     series.all.len() as u16 - 1
                 })
             };
-            let request = Request {
-                kind: site.kind,
-                domain: site.domain.as_deref(),
-                // A site may be that of several threads.
-                thread: None,
-            };
-            if filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
+            // A site may be that of several threads.
+            if filtering.passes_site(site, None, stacks) {
                 if level.is_counted() {
                     count(0);
                     count(at(Layer::Held));
@@ -117,15 +111,10 @@ impl SeriesOfSites {
         }
         let only = snapshot.device_of_segments();
         for site in &segments.sites {
-            let request = Request {
-                kind: site.kind,
-                domain: None,
-                thread: None,
-            };
             let mut wanted = [END; SERIES_OF_SITE];
             if let Some(device) = site.device.or(only)
                 && site.kind == Kind::Segment
-                && filtering.passes_at_any_time(request, Some(device), site.stack, stacks)
+                && filtering.passes_at_any_time(site.kind.into(), Some(device), site.stack, stacks)
             {
                 wanted[0] = *known.entry((Layer::Process, Some(device))).or_insert_with(|| {
                     series.all.push(Series {

@@ -66,7 +66,7 @@ pub fn end_of(phase: &Phase, snapshot: &Snapshot, timeline: Option<&Timeline>) -
 
 /// Sums and peak of a series.
 #[derive(Default)]
-struct Sum {
+struct Running {
     /// SignedTally, since a damaged log may free more than it allocates.
     held: i64,
     allocated: SignedTally,
@@ -124,7 +124,7 @@ pub const CHOSEN_MAX: usize = if cfg!(test) { 500 } else { 10_000 };
 
 struct Walk<'a> {
     series: &'a SeriesOfSites,
-    sums: Vec<Sum>,
+    sums: Vec<Running>,
     by_phase: Vec<ByPhase>,
     begun: usize,
     /// By life of memory, then of segments.
@@ -187,7 +187,7 @@ pub fn walk(
     let [memory, segments] = lives;
     let mut walk = Walk {
         series,
-        sums: (0..count).map(|_| Sum::default()).collect(),
+        sums: (0..count).map(|_| Running::default()).collect(),
         by_phase: (0..count).map(|_| ByPhase::new(phases.len())).collect(),
         begun: 0,
         since: vec![None; memory.lives.len() + segments.lives.len()],
@@ -361,7 +361,7 @@ impl Walk<'_> {
     }
 }
 
-impl Sum {
+impl Running {
     fn rises(&mut self, bytes: i64, begun: usize) {
         self.held += bytes;
         while self.highest.last().is_some_and(|&(_, held)| held <= self.held) {

@@ -3,7 +3,7 @@
 //! Its callers belong to libc, to a language's runtime, or to `_start`; they get the role [`Role::BelowMain`].
 //! Deliberately absent: the outer end of Python lines, which `python` folds.
 
-use super::{Frame, Known, Role};
+use super::{Expanded, Frame, Role};
 use crate::analysis::function_name::plain;
 
 /// What the name of a frame implies for the end of a stack.
@@ -29,7 +29,7 @@ pub(super) fn end(frame: &Frame) -> End {
 }
 
 /// Marks the frames below `main`, unless none would be left to show.
-pub(super) fn fold(frames: &mut [Frame], known: &[Known]) {
+pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) {
     let mut keep = frames.len();
     if let Some(main) = known.iter().rposition(|known| known.end == End::Main) {
         keep = main + 1;

@@ -1,7 +1,7 @@
 //! What would be freed with each holder, and what caching allocators keep.
 
 use super::*;
-use crate::analysis::ledger::What;
+use crate::analysis::ledger::LineKind;
 use crate::analysis::words::count;
 
 /// What the retainers around which there is no other free, by root and name without the type. Retainers of one name are
@@ -199,7 +199,7 @@ pub(super) fn largest(tree: Vec<Retained>, options: &Options) -> Vec<Retained> {
 /// Adds what caching allocators reserve and no live block uses.
 pub(super) fn add_unused<'a>(pools: &mut BTreeMap<&'a str, Pool>, ledger: &Ledger<'a>) {
     let lines = ledger.devices.iter().flat_map(|device| &device.lines);
-    for line in lines.filter(|line| line.what == What::Cached && line.bytes > 0) {
+    for line in lines.filter(|line| line.what == LineKind::Cached && line.bytes > 0) {
         let unused = u64::try_from(line.bytes).unwrap_or(u64::MAX);
         let pool = pools.entry(line.of.unwrap_or(UNNAMED_POOL)).or_default();
         pool.unused_bytes = pool.unused_bytes.saturating_add(unused);

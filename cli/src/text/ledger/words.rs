@@ -1,7 +1,7 @@
 //! The sentences of the ledger: what each line is, whom it is for, and what gives the memory back.
 
 use culeak::analysis::ledger::{
-    DeviceLedger, HostLine, Ledger, Line, MemoryPool, Mode, Part, PoolOf, ProcessSum, Purpose, What, WhatOnHost,
+    DeviceLedger, HostLine, HostLineKind, Ledger, Line, LineKind, MemoryPool, Mode, Part, PoolOf, ProcessSum, Purpose,
 };
 
 use super::{counted, large, units};
@@ -18,12 +18,12 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
     let blocks = counted(line.count, "block");
     let pieces = counted(line.count, "piece");
     let text = match line.what {
-        What::Blocks => match line.of {
+        LineKind::Blocks => match line.of {
             Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
             Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
             _ => format!("{} of {of}", counted(line.count, "live block")),
         },
-        What::Cached => {
+        LineKind::Cached => {
             let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
             let broken = cache
                 .filter(|cache| cache.free_bytes > 0)
@@ -36,53 +36,53 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
                 });
             format!("cached by {of}{broken}")
         }
-        What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
-        What::Library => format!("{of}, in {blocks}"),
-        What::Program => format!("allocated by the program itself, in {blocks}"),
-        What::ForBlocks => match line.of {
+        LineKind::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
+        LineKind::Library => format!("{of}, in {blocks}"),
+        LineKind::Program => format!("allocated by the program itself, in {blocks}"),
+        LineKind::ForBlocks => match line.of {
             Some("pools") => format!("CUDA's pools, in {}", counted(line.count, "chunk")),
             Some("arrays") => format!("arrays, in {pieces}"),
             _ => format!("blocks of {of}, in {pieces}"),
         },
-        What::Rounding => format!("free in {} of 2 MiB that blocks keep", counted(line.count, "page")),
-        What::CudaPools => format!(
+        LineKind::Rounding => format!("free in {} of 2 MiB that blocks keep", counted(line.count, "page")),
+        LineKind::CudaPools => format!(
             "held by CUDA's pools beyond live blocks, in {}",
             counted(line.count, "chunk")
         ),
-        What::Arrays => format!("rounding of {}", counted(line.count, "array")),
-        What::LocalMemory => "local memory and stacks of kernels".to_owned(),
-        What::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
-        What::Code => format!("code, globals and constants of kernels, in {pieces}"),
-        What::Streams => kept(line, "stream", "streams"),
-        What::GraphExecs => kept(line, "executable graph", "executable graphs"),
-        What::GreenContexts => kept(line, "green context", "green contexts"),
-        What::OtherCalls => format!("taken in other driver calls, in {pieces}"),
-        What::UnnamedCalls => format!(
+        LineKind::Arrays => format!("rounding of {}", counted(line.count, "array")),
+        LineKind::LocalMemory => "local memory and stacks of kernels".to_owned(),
+        LineKind::DeviceHeap => "heap of malloc in kernels, kept until the context is destroyed".to_owned(),
+        LineKind::Code => format!("code, globals and constants of kernels, in {pieces}"),
+        LineKind::Streams => kept(line, "stream", "streams"),
+        LineKind::GraphExecs => kept(line, "executable graph", "executable graphs"),
+        LineKind::GreenContexts => kept(line, "green context", "green contexts"),
+        LineKind::OtherCalls => format!("taken in other driver calls, in {pieces}"),
+        LineKind::UnnamedCalls => format!(
             "taken by the driver beyond recorded blocks, in {pieces}; not divided: its functions have no names, in the recording \
              or here, where libcuda.so.1 is missing or is another version"
         ),
-        What::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
-        What::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
-        What::Context => {
+        LineKind::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
+        LineKind::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
+        LineKind::Context => {
             let why = ledger.segments_missing.as_ref();
             let why = why.map_or(String::new(), |why| format!("; not divided: {}", Escaped(why)));
             format!("context and modules of this process{why}")
         }
-        What::Unrecorded if line.bytes < 0 => {
+        LineKind::Unrecorded if line.bytes < 0 => {
             "recorded blocks whose memory from the driver was not recorded".to_owned()
         }
-        What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
-        What::OtherProcesses => plural(line.count, "other process", "other processes"),
-        What::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
-        What::DriverDevice => "the driver's own, for the device".to_owned(),
-        What::PageTables => "page tables of pinned host memory".to_owned(),
+        LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        LineKind::OtherProcesses => plural(line.count, "other process", "other processes"),
+        LineKind::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
+        LineKind::DriverDevice => "the driver's own, for the device".to_owned(),
+        LineKind::PageTables => "page tables of pinned host memory".to_owned(),
     };
     let estimated = if line.exact { "" } else { " (estimated)" };
     let only = match &line.parts[..] {
         [only] if details(line).is_empty() => format!(": {}", part(line, only)),
         _ => String::new(),
     };
-    let remedy = if line.what == What::LocalMemory {
+    let remedy = if line.what == LineKind::LocalMemory {
         remedy(line)
     } else {
         ""
@@ -169,10 +169,10 @@ fn part(line: &Line, part: &Part) -> String {
         .map_or(String::new(), |place| format!("  {}", Escaped(place)));
     let call = part.call.map_or(String::new(), |call| format!("{} in ", Escaped(call)));
     let text = match (line.what, part.replaced_bytes) {
-        (What::Rounding, _) => format!("blocks of {name}{place}"),
-        (What::Code, _) if part.call.is_some() => format!("kernel {name}{place}"),
-        (What::Code, _) => name,
-        (What::LocalMemory, Some(before)) => {
+        (LineKind::Rounding, _) => format!("blocks of {name}{place}"),
+        (LineKind::Code, _) if part.call.is_some() => format!("kernel {name}{place}"),
+        (LineKind::Code, _) => name,
+        (LineKind::LocalMemory, Some(before)) => {
             let by = units::bytes(part.bytes.saturating_sub(before));
             format!("enlarged by {by} by {call}{name}{place}")
         }
@@ -274,12 +274,12 @@ pub fn rest(rest: i128, device: &DeviceLedger) -> &'static str {
 pub fn on_host(line: &HostLine) -> String {
     let size = units::bytes(line.bytes);
     match line.what {
-        WhatOnHost::PinnedCache => format!(
+        HostLineKind::PinnedCache => format!(
             "{size} of it in PyTorch's pinned cache, in {}, rounded up to powers of two; the part in use is not recorded",
             counted(line.count, "block")
         ),
-        WhatOnHost::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
-        WhatOnHost::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),
+        HostLineKind::DriverContexts => format!("{size} pinned by the driver for contexts, in no sum above"),
+        HostLineKind::DriverOther => format!("{size} pinned by the driver in other calls, in no sum above"),
     }
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Taken, site_of};
+use super::{Segment, site_of};
 use crate::analysis::ledger::driver_calls::Purpose;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
@@ -46,7 +46,7 @@ pub struct MemoryPool {
 
 /// Whether the pools of these chunks and of the blocks in them are known. At an earlier time, those of what was freed since are
 /// not, unless the program had only the devices' default pools.
-pub(super) fn are_known(snapshot: &Snapshot, device: usize, chunks: &[Taken]) -> bool {
+pub(super) fn are_known(snapshot: &Snapshot, device: usize, chunks: &[Segment]) -> bool {
     let is_earlier = matches!(snapshot.taken.point, Some(Point::Time(_) | Point::Mark(_)));
     let mut counters = snapshot.counters.iter();
     if !is_earlier || !counters.any(|of| of.kind == Kind::Pool && of.total_count > 0) {
@@ -59,7 +59,7 @@ pub(super) fn are_known(snapshot: &Snapshot, device: usize, chunks: &[Taken]) ->
 }
 
 /// The pools with these chunks, largest first.
-pub(super) fn of(snapshot: &Snapshot, device: usize, chunks: &[Taken], stacks: &CallStacks) -> Vec<MemoryPool> {
+pub(super) fn of(snapshot: &Snapshot, device: usize, chunks: &[Segment], stacks: &CallStacks) -> Vec<MemoryPool> {
     let mut pools: BTreeMap<(PoolOf, Option<u64>), MemoryPool> = BTreeMap::new();
     for chunk in chunks {
         let key = match chunk.pool {

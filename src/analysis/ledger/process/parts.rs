@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use serde::Serialize;
 
-use super::Taken;
+use super::Segment;
 use crate::analysis::site::CallStack;
 use crate::analysis::tally::Tally;
 
@@ -57,7 +57,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-pub(super) fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+pub(super) fn by_site<'a>(list: &[Segment<'_, 'a>]) -> Vec<Part<'a>> {
     let mut parts = Parts::default();
     for taken in list {
         let (name, place) = site_of(taken.stack);
@@ -68,7 +68,7 @@ pub(super) fn by_site<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
 
 /// A segment may contain code of several binaries and kernels: it counts for the first one. A part that names a kernel has a place
 /// and a call.
-pub(super) fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
+pub(super) fn by_binary<'a>(list: &[Segment<'_, 'a>]) -> Vec<Part<'a>> {
     let of_kernels = list.iter().any(|taken| taken.kernel.is_some());
     let binaries: HashSet<&str> = list.iter().map(|taken| taken.call.binary).collect();
     let mut parts = Parts::default();
@@ -88,7 +88,7 @@ pub(super) fn by_binary<'a>(list: &[Taken<'_, 'a>]) -> Vec<Part<'a>> {
     parts.finish()
 }
 
-pub(super) fn part_of_site<'a>(taken: &Taken<'_, 'a>) -> Part<'a> {
+pub(super) fn part_of_site<'a>(taken: &Segment<'_, 'a>) -> Part<'a> {
     let (name, place) = site_of(taken.stack);
     Part {
         name,

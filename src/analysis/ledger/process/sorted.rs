@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use super::super::driver_calls::{DriverCall, Purpose};
-use super::{Taken, sum};
+use super::{Segment, sum};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
@@ -72,17 +72,17 @@ impl GivenBack {
 }
 
 /// Whether these are chunks for the allocations of graphs.
-fn are_chunks(taken: &Taken) -> bool {
+fn are_chunks(taken: &Segment) -> bool {
     taken.bytes > 0 && taken.bytes.is_multiple_of(GRAPH_CHUNK) && taken.bytes >= taken.count.saturating_mul(GRAPH_CHUNK)
 }
 
 /// Segments by purpose, and those that only their sizes tell apart.
 pub(super) struct Sorted<'s, 'a> {
-    by_purpose: BTreeMap<Purpose, Vec<Taken<'s, 'a>>>,
+    by_purpose: BTreeMap<Purpose, Vec<Segment<'s, 'a>>>,
     sums: BTreeMap<Purpose, i128>,
     /// The pools for local memory.
-    pub local: Vec<Taken<'s, 'a>>,
-    pub heap: Vec<Taken<'s, 'a>>,
+    pub local: Vec<Segment<'s, 'a>>,
+    pub heap: Vec<Segment<'s, 'a>>,
     /// A pool for local memory is known by its size alone.
     pub estimated: bool,
 }
@@ -90,7 +90,7 @@ pub(super) struct Sorted<'s, 'a> {
 impl<'s, 'a> Sorted<'s, 'a> {
     /// `heaps`: the sizes of heaps of `malloc` in kernels, as far as there are any.
     pub fn new(
-        all: &[Taken<'s, 'a>],
+        all: &[Segment<'s, 'a>],
         contexts: u64,
         has_graphs: bool,
         heaps: Vec<u64>,
@@ -127,7 +127,7 @@ impl<'s, 'a> Sorted<'s, 'a> {
         self.take_largest(&[Purpose::Limit], contexts, 0);
         let known = self.local.len();
         let later = [Purpose::Load, Purpose::Launch, Purpose::GraphLaunch, Purpose::Other];
-        let is_large = |taken: &&Taken| taken.count == 1 && taken.bytes >= SMALLEST_LOCAL_POOL;
+        let is_large = |taken: &&Segment| taken.count == 1 && taken.bytes >= SMALLEST_LOCAL_POOL;
         let candidates = later
             .iter()
             .filter_map(|purpose| self.by_purpose.get(purpose))
@@ -180,7 +180,11 @@ impl<'s, 'a> Sorted<'s, 'a> {
         self.sums.get(&purpose).copied().unwrap_or(0)
     }
 
-    pub fn take(&mut self, purpose: Purpose) -> Vec<Taken<'s, 'a>> {
+    pub fn take(&mut self, purpose: Purpose) -> Vec<Segment<'s, 'a>> {
         self.by_purpose.remove(&purpose).unwrap_or_default()
+    }
+
+    pub fn take_all<const N: usize>(&mut self, purposes: [Purpose; N]) -> Vec<Segment<'s, 'a>> {
+        purposes.into_iter().flat_map(|purpose| self.take(purpose)).collect()
     }
 }

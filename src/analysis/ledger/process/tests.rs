@@ -27,7 +27,7 @@ fn ledger<R>(sample: &Sample, check: impl FnOnce(&DeviceLedger) -> R) -> R {
 }
 
 /// What, bytes and count of each line, and whether it is exact.
-fn lines(sample: &Sample) -> Vec<(What, u64, u64, bool)> {
+fn lines(sample: &Sample) -> Vec<(LineKind, u64, u64, bool)> {
     ledger(sample, |device| {
         let lines = device.lines.iter();
         lines
@@ -47,11 +47,11 @@ fn a_process_that_allocates_nothing_has_a_context_and_the_pool_for_local_memory(
     assert_eq!(
         lines(&sample),
         [
-            (What::LocalMemory, 414 * MIB, 1, true),
-            (What::Context, 104 * MIB, 1, true),
-            (What::OtherProcesses, 0, 0, true),
-            (What::DriverContexts, 5 * MIB + 576 * KIB, 1, false),
-            (What::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
+            (LineKind::LocalMemory, 414 * MIB, 1, true),
+            (LineKind::Context, 104 * MIB, 1, true),
+            (LineKind::OtherProcesses, 0, 0, true),
+            (LineKind::DriverContexts, 5 * MIB + 576 * KIB, 1, false),
+            (LineKind::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
         ]
     );
     ledger(&sample, |device| {
@@ -104,8 +104,8 @@ fn a_stack_limit_replaces_the_pool_for_local_memory() {
         assert_eq!(
             lines(&sample),
             [
-                (What::LocalMemory, pool * MIB, 1, true),
-                (What::Context, 104 * MIB, 1, true)
+                (LineKind::LocalMemory, pool * MIB, 1, true),
+                (LineKind::Context, 104 * MIB, 1, true)
             ]
         );
     }
@@ -120,10 +120,10 @@ fn a_launch_that_enlarged_local_memory_is_named_and_marked_as_estimated() {
     assert_eq!(
         lines(&sample),
         [
-            (What::LocalMemory, 4374 * MIB, 1, false),
-            (What::DeviceHeap, 10 * MIB, 1, false),
-            (What::Code, 2 * MIB, 1, false),
-            (What::Context, 104 * MIB, 1, true),
+            (LineKind::LocalMemory, 4374 * MIB, 1, false),
+            (LineKind::DeviceHeap, 10 * MIB, 1, false),
+            (LineKind::Code, 2 * MIB, 1, false),
+            (LineKind::Context, 104 * MIB, 1, true),
         ]
     );
     ledger(&sample, |device| {
@@ -173,9 +173,9 @@ fn a_pool_that_the_context_gave_back_says_by_how_much_local_memory_grew() {
     assert_eq!(
         lines(&sample),
         [
-            (What::LocalMemory, 504 * MIB, 1, true),
-            (What::Code, 2 * MIB, 1, true),
-            (What::Context, 104 * MIB, 1, true),
+            (LineKind::LocalMemory, 504 * MIB, 1, true),
+            (LineKind::Code, 2 * MIB, 1, true),
+            (LineKind::Context, 104 * MIB, 1, true),
         ]
     );
     ledger(&sample, |device| {
@@ -184,7 +184,7 @@ fn a_pool_that_the_context_gave_back_says_by_how_much_local_memory_grew() {
     // Large globals may be the pool as well.
     sample.takes("cuModuleLoadData", &[RUNTIME, MAIN], &[300 * MIB]);
     totals(&mut sample, 414 * MIB, "cuDevicePrimaryCtxRetain");
-    assert_eq!(lines(&sample)[0], (What::LocalMemory, 504 * MIB, 1, false));
+    assert_eq!(lines(&sample)[0], (LineKind::LocalMemory, 504 * MIB, 1, false));
 }
 
 #[test]
@@ -222,8 +222,11 @@ fn globals_of_a_module_are_no_local_memory_while_the_context_has_its_own() {
     sample.takes_context(MAIN, Some(414 * MIB));
     sample.takes("cuModuleLoadData", &[RUNTIME, MAIN], &[600 * MIB]);
     let of = |what| lines(&sample).into_iter().find(|line| line.0 == what);
-    assert_eq!(of(What::LocalMemory), Some((What::LocalMemory, 414 * MIB, 1, true)));
-    assert_eq!(of(What::Code), Some((What::Code, 600 * MIB, 1, true)));
+    assert_eq!(
+        of(LineKind::LocalMemory),
+        Some((LineKind::LocalMemory, 414 * MIB, 1, true))
+    );
+    assert_eq!(of(LineKind::Code), Some((LineKind::Code, 600 * MIB, 1, true)));
 }
 
 #[test]
@@ -241,10 +244,10 @@ fn a_heap_of_a_limit_that_the_program_set_is_neither_code_nor_local_memory() {
     sample.takes_context(MAIN, None);
     sample.takes("cuLaunchKernel", &[RUNTIME, MAIN], &[504 * MIB, 130 * MIB, 2 * MIB]);
     let of = |sample: &Sample, what| lines(sample).into_iter().find(|line| line.0 == what).map(|line| line.1);
-    let heap = |sample: &Sample| of(sample, What::DeviceHeap);
+    let heap = |sample: &Sample| of(sample, LineKind::DeviceHeap);
     assert_eq!(heap(&sample), Some(130 * MIB));
-    assert_eq!(of(&sample, What::LocalMemory), Some(504 * MIB));
-    assert_eq!(of(&sample, What::Code), Some(2 * MIB));
+    assert_eq!(of(&sample, LineKind::LocalMemory), Some(504 * MIB));
+    assert_eq!(of(&sample, LineKind::Code), Some(2 * MIB));
     // Any value may be in a file.
     for limit in [1, u64::MAX, u64::MAX - 4 * MIB, 8 * MIB] {
         sample.0.contexts = vec![of_context(Some(limit))];
@@ -273,7 +276,7 @@ fn a_sum_of_segments_has_no_size_by_which_it_could_be_local_memory_or_a_heap() {
         .iter()
         .map(|line| (line.what, line.bytes / i128::from(MIB), line.count))
         .collect();
-    assert_eq!(shown, [(What::Code, 10, 2), (What::Context, 518, 1)]);
+    assert_eq!(shown, [(LineKind::Code, 10, 2), (LineKind::Context, 518, 1)]);
     assert_eq!((side.bytes, side.segments), (i128::from(528 * MIB), 19));
 }
 
@@ -290,9 +293,9 @@ fn executable_graphs_and_streams_have_lines_with_what_is_kept() {
     assert_eq!(
         lines(&sample)[1..4],
         [
-            (What::Streams, 546 * MIB, 0, true),
-            (What::GraphExecs, 220 * MIB, 1000, true),
-            (What::GreenContexts, 108 * MIB, 0, true),
+            (LineKind::Streams, 546 * MIB, 0, true),
+            (LineKind::GraphExecs, 220 * MIB, 1000, true),
+            (LineKind::GreenContexts, 108 * MIB, 0, true),
         ]
     );
     ledger(&sample, |device| {
@@ -350,11 +353,11 @@ fn what_pytorch_takes_beyond_its_tensors_is_divided() {
     assert_eq!(
         lines(&sample)[..5],
         [
-            (What::Program, 300 * KIB, 1, true),
-            (What::Rounding, 2 * MIB - 300 * KIB, 1, true),
-            (What::LocalMemory, 504 * MIB, 1, false),
-            (What::Code, 4 * MIB, 2, false),
-            (What::Context, 104 * MIB, 1, true),
+            (LineKind::Program, 300 * KIB, 1, true),
+            (LineKind::Rounding, 2 * MIB - 300 * KIB, 1, true),
+            (LineKind::LocalMemory, 504 * MIB, 1, false),
+            (LineKind::Code, 4 * MIB, 2, false),
+            (LineKind::Context, 104 * MIB, 1, true),
         ]
     );
     ledger(&sample, |device| {
@@ -381,10 +384,10 @@ fn the_drivers_own_memory_includes_that_for_other_processes_and_page_tables() {
     assert_eq!(
         lines(&sample)[2..],
         [
-            (What::OtherProcesses, 518 * MIB, 1, true),
-            (What::DriverContexts, 11 * MIB + 128 * KIB, 2, false),
-            (What::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
-            (What::PageTables, 6 * MIB, 3, false),
+            (LineKind::OtherProcesses, 518 * MIB, 1, true),
+            (LineKind::DriverContexts, 11 * MIB + 128 * KIB, 2, false),
+            (LineKind::DriverDevice, 3 * MIB + 256 * KIB, 1, false),
+            (LineKind::PageTables, 6 * MIB, 3, false),
         ]
     );
     ledger(&sample, |device| assert_eq!(device.unexplained, Some(0)));
@@ -400,7 +403,7 @@ fn estimates_never_exceed_what_is_used() {
         assert_eq!(device.process.as_ref().and_then(|process| process.difference), None);
         assert_eq!(
             device.lines.last().map(|line| (line.what, line.bytes)),
-            Some((What::DriverContexts, i128::from(MIB)))
+            Some((LineKind::DriverContexts, i128::from(MIB)))
         );
     });
 }
@@ -465,12 +468,12 @@ fn a_script_that_ended_has_the_segments_of_its_end_and_no_ledger_at_other_times(
     sample.takes("cuStreamCreate", &[RUNTIME, MAIN], &[2 * MIB]);
     sample.0.segments.change_last(|row, _| row.time_ns = 55_000_000_000);
     let at = |point| Sample(sample.0.at(&point).expect("a point"));
-    assert_eq!(lines(&at(Point::Exit)), [(What::Streams, 2 * MIB, 0, true)]);
+    assert_eq!(lines(&at(Point::Exit)), [(LineKind::Streams, 2 * MIB, 0, true)]);
     assert_eq!(
         lines(&at(Point::End)),
         [
-            (What::LocalMemory, 414 * MIB, 1, true),
-            (What::Context, 104 * MIB, 1, true)
+            (LineKind::LocalMemory, 414 * MIB, 1, true),
+            (LineKind::Context, 104 * MIB, 1, true)
         ]
     );
     assert!(at(Point::Peak).0.segments.is_empty());
@@ -501,7 +504,7 @@ fn memory_without_a_recorded_block_has_a_line() {
     sample.holds(Kind::Physical, "cuMemCreate", 20 * MIB, 1, stack);
     ledger(&sample, |device| {
         let last = device.lines.last().expect("lines");
-        assert_eq!((last.what, last.bytes), (What::Unrecorded, -i128::from(16 * MIB)));
+        assert_eq!((last.what, last.bytes), (LineKind::Unrecorded, -i128::from(16 * MIB)));
         assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(522 * MIB));
     });
 }
@@ -515,7 +518,10 @@ fn where_the_drivers_functions_have_no_names_its_memory_is_not_divided() {
     sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, 1, stack);
     assert_eq!(
         lines(&sample),
-        [(What::Program, MIB, 1, true), (What::UnnamedCalls, 421 * MIB, 3, true)]
+        [
+            (LineKind::Program, MIB, 1, true),
+            (LineKind::UnnamedCalls, 421 * MIB, 3, true)
+        ]
     );
     ledger(&sample, |device| {
         assert_eq!(device.process.as_ref().expect("recorded").bytes, i128::from(422 * MIB));

@@ -112,10 +112,10 @@ fn after_24_000_random_allocations_and_frees_the_rounding_is_exact() {
         let [program, rounding] = &device.lines[..] else {
             panic!("{:?}", device.lines)
         };
-        assert_eq!((program.what, program.bytes), (What::Program, i128::from(asked)));
+        assert_eq!((program.what, program.bytes), (LineKind::Program, i128::from(asked)));
         assert_eq!(
             (rounding.what, rounding.bytes),
-            (What::Rounding, i128::from(taken - asked))
+            (LineKind::Rounding, i128::from(taken - asked))
         );
         let kept: u64 = rounding.parts.iter().map(|part| part.bytes).sum();
         assert_eq!(

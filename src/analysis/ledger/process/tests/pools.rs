@@ -18,8 +18,8 @@ fn each_context_has_a_pool_for_local_memory() {
     assert_eq!(
         lines(&sample),
         [
-            (What::LocalMemory, 828 * MIB, 2, true),
-            (What::Context, 208 * MIB, 2, true)
+            (LineKind::LocalMemory, 828 * MIB, 2, true),
+            (LineKind::Context, 208 * MIB, 2, true)
         ]
     );
 }
@@ -28,7 +28,7 @@ fn each_context_has_a_pool_for_local_memory() {
 fn a_pool_that_is_too_small_to_recognize_stays_in_the_line_of_the_context() {
     let mut sample = Sample::new();
     sample.takes_context(MAIN, Some(20 * MIB));
-    assert_eq!(lines(&sample), [(What::Context, 124 * MIB, 1, true)]);
+    assert_eq!(lines(&sample), [(LineKind::Context, 124 * MIB, 1, true)]);
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn pools_hold_chunks_beyond_their_blocks() {
     assert_eq!(
         lines(&sample)[..2],
         [
-            (What::Program, 100, 100, true),
-            (What::CudaPools, 3200 * MIB - 100, 100, true)
+            (LineKind::Program, 100, 100, true),
+            (LineKind::CudaPools, 3200 * MIB - 100, 100, true)
         ]
     );
 }
@@ -68,7 +68,7 @@ fn each_pool_has_its_chunks_its_blocks_and_the_line_that_created_it() {
     // A call that was left by an exception may leave its pool behind.
     sample.0.segments.change_last(|_, call| call.pool = Some(0x70));
     ledger(&sample, |device| {
-        let line = device.lines.iter().find(|line| line.what == What::CudaPools);
+        let line = device.lines.iter().find(|line| line.what == LineKind::CudaPools);
         let pools = line.expect("a line of pools").pools.iter();
         let rows: Vec<_> = pools
             .map(|of| {
@@ -122,7 +122,7 @@ fn at_an_earlier_time_pools_are_divided_if_none_of_a_programs_own_is_affected() 
         }
         sample.0.taken.point = Some(Point::Time(5));
         ledger(&sample, |device| {
-            let line = device.lines.iter().find(|line| line.what == What::CudaPools);
+            let line = device.lines.iter().find(|line| line.what == LineKind::CudaPools);
             line.expect("a line of pools").pools.len()
         })
     };
@@ -141,10 +141,10 @@ fn memory_of_graphs_is_in_chunks_and_code_of_a_graph_launch_is_not() {
     assert_eq!(
         lines(&sample)[..4],
         [
-            (What::Program, 3 * MIB, 1, true),
-            (What::CudaPools, 29 * MIB, 1, true),
-            (What::LocalMemory, 414 * MIB, 1, true),
-            (What::Code, 2 * MIB, 1, true),
+            (LineKind::Program, 3 * MIB, 1, true),
+            (LineKind::CudaPools, 29 * MIB, 1, true),
+            (LineKind::LocalMemory, 414 * MIB, 1, true),
+            (LineKind::Code, 2 * MIB, 1, true),
         ]
     );
 }
