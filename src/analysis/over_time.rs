@@ -201,12 +201,12 @@ fn spans(lives: &Lives, classes: &Classes, positions: &[usize]) -> Vec<Span> {
     const MANY: usize = 1 << 22;
     let last = positions.len() as u32;
     // The bucket of an event is the number of boundaries at or before it.
-    let bucket_of = Buckets::of(positions, lives.events.len());
+    let bucket_of = |event: u32| positions.partition_point(|&position| position <= event as usize) as u32;
     let (mut spans, mut limit) = (Vec::new(), MANY);
     for life in &lives.lives {
         let Some(class) = classes.class(life) else { continue };
-        let from = life.from().map_or(0, |event| bucket_of.get(event));
-        let to = life.to().map_or(last, |event| bucket_of.get(event));
+        let from = life.from().map_or(0, bucket_of);
+        let to = life.to().map_or(last, bucket_of);
         if from == to {
             continue;
         }
@@ -230,40 +230,6 @@ fn spans(lives: &Lives, classes: &Classes, positions: &[usize]) -> Vec<Span> {
 impl Classes {
     fn class(&self, life: &Life) -> Option<u32> {
         self.classes[life.site as usize][usize::from(life.behind)]
-    }
-}
-
-/// The bucket of each event. Events are grouped by 64, and a search follows within the buckets of a group.
-struct Buckets<'p> {
-    positions: &'p [usize],
-    first: Vec<u32>,
-}
-
-impl Buckets<'_> {
-    fn of(positions: &[usize], events: usize) -> Buckets<'_> {
-        let mut bucket = 0;
-        let first = (0..=events / 64).map(|group| {
-            while positions.get(bucket).is_some_and(|&position| position <= group * 64) {
-                bucket += 1;
-            }
-            bucket as u32
-        });
-        Buckets {
-            first: first.collect(),
-            positions,
-        }
-    }
-
-    fn get(&self, event: u32) -> u32 {
-        let mut bucket = self.first[event as usize / 64];
-        while self
-            .positions
-            .get(bucket as usize)
-            .is_some_and(|&position| position <= event as usize)
-        {
-            bucket += 1;
-        }
-        bucket
     }
 }
 

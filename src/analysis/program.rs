@@ -86,7 +86,7 @@ struct Interpreter {
     inline: &'static [&'static str],
 }
 
-const INTERPRETERS: [Interpreter; 6] = [
+const INTERPRETERS: [Interpreter; 3] = [
     Interpreter {
         name: "python",
         with_value: &["-X", "-W", "--check-hash-based-pycs"],
@@ -104,24 +104,6 @@ const INTERPRETERS: [Interpreter; 6] = [
         with_value: &["-cp", "-classpath", "--class-path", "-p", "--module-path"],
         module: Some("-jar"),
         inline: &[],
-    },
-    Interpreter {
-        name: "node",
-        with_value: &["-r", "--require"],
-        module: None,
-        inline: &["-e", "-p"],
-    },
-    Interpreter {
-        name: "ruby",
-        with_value: &["-r", "-I"],
-        module: None,
-        inline: &["-e"],
-    },
-    Interpreter {
-        name: "perl",
-        with_value: &["-I"],
-        module: None,
-        inline: &["-e", "-E"],
     },
 ];
 

@@ -15,7 +15,7 @@ use foldhash::HashMap;
 use serde::Serialize;
 
 use crate::analysis::filter::{Filter, Filtering, mark_time};
-use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
+use crate::analysis::report::{ProcessLine, named, place_name, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
@@ -34,36 +34,18 @@ pub const VERSION: u32 = 1;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The order of rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sort {
-    /// Most temporary allocations first.
-    Temporary,
-    /// Most allocations first.
-    #[default]
-    Churn,
-    /// Shortest median lifetime first.
-    Lifetime,
-    /// Most bytes allocated first.
-    Bytes,
-}
-
-impl Sort {
-    pub const ALL: [Sort; 4] = [Sort::Churn, Sort::Temporary, Sort::Lifetime, Sort::Bytes];
-
-    /// The value on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Sort::Temporary => "temporary",
-            Sort::Churn => "churn",
-            Sort::Lifetime => "lifetime",
-            Sort::Bytes => "bytes",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Sort> {
-        Sort::ALL.into_iter().find(|sort| sort.name() == name)
+named! {
+    /// The order of rows.
+    pub enum Sort {
+        /// Most allocations first.
+        #[default]
+        Churn = "churn",
+        /// Most temporary allocations first.
+        Temporary = "temporary",
+        /// Shortest median lifetime first.
+        Lifetime = "lifetime",
+        /// Most bytes allocated first.
+        Bytes = "bytes",
     }
 }
 

@@ -16,7 +16,7 @@
 
 use std::ops::Deref;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
@@ -141,17 +141,33 @@ pub struct Point {
 }
 
 /// Number of call sites of each class, including hidden ones.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Classes {
-    pub growing: usize,
-    pub freed_only_at_exit: usize,
-    pub slowing: usize,
-    pub grew_then_bounded: usize,
-    pub periodic: usize,
-    pub irregular: usize,
-    pub shrinking: usize,
-    pub steady: usize,
-    pub too_few: usize,
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Classes([usize; Class::ALL.len()]);
+
+impl Classes {
+    pub fn add(&mut self, class: Class) {
+        self.0[class as usize] += 1;
+    }
+
+    /// Most suspicious first.
+    pub fn each(&self) -> impl Iterator<Item = (Class, usize)> {
+        Class::ALL.into_iter().zip(self.0)
+    }
+
+    pub fn of(&self, class: Class) -> usize {
+        self.0[class as usize]
+    }
+
+    /// Those that grow until the end of the process.
+    pub fn growing(&self) -> usize {
+        self.of(Class::Growing) + self.of(Class::FreedOnlyAtExit)
+    }
+}
+
+impl Serialize for Classes {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_map(self.each())
+    }
 }
 
 /// One call site over all points.
@@ -249,7 +265,7 @@ impl Trend {
     }
 
     pub fn is_growing(&self) -> bool {
-        self.classes.growing + self.classes.freed_only_at_exit > 0
+        self.classes.growing() > 0
     }
 
     /// The last point, and what was left at exit if that is a point after it. Rows end at the former.
@@ -259,22 +275,6 @@ impl Trend {
             Some(running) if last.at_end && running.process == last.process => Some((running, Some(last))),
             _ => Some((last, None)),
         }
-    }
-}
-
-impl Classes {
-    pub fn add(&mut self, class: Class) {
-        *match class {
-            Class::Growing => &mut self.growing,
-            Class::FreedOnlyAtExit => &mut self.freed_only_at_exit,
-            Class::Slowing => &mut self.slowing,
-            Class::GrewThenBounded => &mut self.grew_then_bounded,
-            Class::Periodic => &mut self.periodic,
-            Class::Irregular => &mut self.irregular,
-            Class::Shrinking => &mut self.shrinking,
-            Class::Steady => &mut self.steady,
-            Class::TooFew => &mut self.too_few,
-        } += 1;
     }
 }
 

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use foldhash::HashMap;
 use serde::Serialize;
 
-use super::{Op, Site, Timeline, Unknown};
+use super::{Log, Op, Site, Timeline, Unknown};
 use crate::analysis::tally::{SignedTally, Tally};
 use crate::kind::Kind;
 use crate::snapshot::{Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
@@ -50,14 +50,10 @@ impl Timeline {
     /// The state at one of the two times is not known, or the first is later.
     pub fn window(&self, snapshot: &Snapshot, from_ns: u64, to_ns: u64) -> Result<Window, Unknown> {
         let (from_ns, to_ns) = self.range(from_ns, to_ns)?;
-        let mut replay = Replay::new(self, snapshot, from_ns);
-        for event in self.memory.between(from_ns, to_ns) {
-            replay.apply(event.op, event.site, event.bytes, event.time_ns);
-        }
         Ok(Window {
             from_ns,
             to_ns,
-            sums: replay.finish(),
+            sums: self.memory.sums_between(&snapshot.allocations, from_ns, to_ns),
         })
     }
 
@@ -117,6 +113,17 @@ impl Timeline {
     }
 }
 
+impl Log {
+    /// The events after `from_ns`, up to and including `to_ns`, added up. `last`: the final state.
+    pub(super) fn sums_between(&self, last: &Allocations, from_ns: u64, to_ns: u64) -> Vec<WindowSum> {
+        let mut replay = Replay::new(self, last, from_ns);
+        for event in self.between(from_ns, to_ns) {
+            replay.apply(event.op, event.site, event.bytes, event.time_ns);
+        }
+        replay.finish()
+    }
+}
+
 /// The sums while events are replayed.
 struct Replay<'a> {
     sites: Vec<SiteSum<'a>>,
@@ -150,19 +157,19 @@ struct Running {
 
 impl<'a> Replay<'a> {
     /// With the state at this time.
-    fn new(timeline: &'a Timeline, snapshot: &Snapshot, at_ns: u64) -> Replay<'a> {
+    fn new(log: &'a Log, last: &Allocations, at_ns: u64) -> Replay<'a> {
         let mut replay = Replay {
             sites: Vec::new(),
             sums: Vec::new(),
         };
         let mut numbers = HashMap::default();
-        for site in &timeline.memory.sites {
+        for site in &log.sites {
             replay.add_site(Cow::Borrowed(site), &mut numbers);
         }
         let mut of_rows: HashMap<(Option<usize>, *const Call), u32> = HashMap::default();
-        let sites = (0..).zip(&timeline.memory.sites);
+        let sites = (0..).zip(&log.sites);
         let mut known: HashMap<Site, u32> = sites.map(|(number, site)| (site.clone(), number)).collect();
-        for row in snapshot.allocations.iter().filter(|row| row.time_ns <= at_ns) {
+        for row in last.iter().filter(|row| row.time_ns <= at_ns) {
             let site = *of_rows
                 .entry((row.stack, std::ptr::from_ref(row.call)))
                 .or_insert_with(|| {
@@ -174,7 +181,7 @@ impl<'a> Replay<'a> {
                 });
             replay.change(site, row.bytes, 1);
         }
-        for ended in timeline.memory.ended_after(at_ns) {
+        for ended in log.ended_after(at_ns) {
             replay.change(ended.free.site, ended.free.bytes, 1);
         }
         for sum in &mut replay.sums {

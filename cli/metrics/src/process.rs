@@ -150,11 +150,7 @@ impl Samples {
         let Some(trend) = growth.trend.as_ref().filter(|_| growth.points >= POINTS_NEEDED) else {
             return;
         };
-        self.push(
-            Name::GrowingSites,
-            [],
-            (trend.classes.growing + trend.classes.freed_only_at_exit) as f64,
-        );
+        self.push(Name::GrowingSites, [], trend.classes.growing() as f64);
         for device in trend.devices.iter().take(DEVICES_MAX) {
             let label = || device_label(&device.label);
             self.push(Name::Growth, [label()], per_second(device.pace));

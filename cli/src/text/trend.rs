@@ -93,23 +93,12 @@ pub fn headline(trend: &Trend) -> Document {
 }
 
 pub fn classes(classes: &Classes) -> String {
-    let counts = [
-        (classes.growing, Class::Growing),
-        (classes.freed_only_at_exit, Class::FreedOnlyAtExit),
-        (classes.slowing, Class::Slowing),
-        (classes.grew_then_bounded, Class::GrewThenBounded),
-        (classes.periodic, Class::Periodic),
-        (classes.irregular, Class::Irregular),
-        (classes.shrinking, Class::Shrinking),
-        (classes.steady, Class::Steady),
-        (classes.too_few, Class::TooFew),
-    ];
-    let all: usize = counts.iter().map(|(count, _)| count).sum();
-    let shown = counts
-        .iter()
-        .filter(|(count, class)| *count > 0 || *class == Class::Growing);
+    let all: usize = classes.each().map(|(_, count)| count).sum();
+    let shown = classes
+        .each()
+        .filter(|(class, count)| *count > 0 || *class == Class::Growing);
     let each: Vec<String> = shown
-        .map(|(count, class)| format!("{count} {}", word(*class).0))
+        .map(|(class, count)| format!("{count} {}", word(class).0))
         .collect();
     format!("{}: {}", counted(all, "call site"), each.join(", "))
 }

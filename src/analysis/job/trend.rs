@@ -301,7 +301,7 @@ impl Job {
 
 impl JobTrend {
     pub fn is_growing(&self) -> bool {
-        self.classes.growing + self.classes.freed_only_at_exit > 0
+        self.classes.growing() > 0
     }
 }
 

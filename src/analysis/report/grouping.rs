@@ -2,12 +2,13 @@
 
 use super::*;
 
+/// Enums whose values have names on the command line.
 macro_rules! named {
     ($( $(#[$meta:meta])* pub enum $name:ident {
         $( $(#[$variant_meta:meta])* $variant:ident = $text:literal, )*
     } )*) => { $(
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $( $(#[$variant_meta])* $variant, )* }
 
@@ -25,6 +26,8 @@ macro_rules! named {
         }
     )* };
 }
+
+pub(crate) use named;
 
 named! {
     /// What the records of a row have in common.

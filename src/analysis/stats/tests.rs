@@ -223,7 +223,7 @@ fn every_order_puts_its_own_rows_first() {
         };
         Stats::of(&snapshot, &timeline, &options).unwrap().rows[0].label.clone()
     };
-    assert_eq!(Sort::ALL.map(first), ["workspace"; 4]);
+    assert!(Sort::ALL.iter().all(|&sort| first(sort) == "workspace"));
     let options = Options {
         top: Some(1),
         ..Options::default()

@@ -154,7 +154,7 @@ mod tests {
         let summaries = Summary::folded((1..=20).map(|second| summary(second, bytes(second))));
         let expected = Trend::of(&summaries, &Options::default());
         let trend = history(20, bytes).trend(&Options::default()).expect("points");
-        assert_eq!(trend.classes.growing, 1);
+        assert_eq!(trend.classes.growing(), 1);
         let of = |trend: &Trend| {
             (
                 trend.rows[0].site.label.clone(),

@@ -48,6 +48,21 @@ pub enum Class {
     TooFew,
 }
 
+impl Class {
+    /// In the order of their declaration.
+    pub const ALL: [Class; 9] = [
+        Class::Growing,
+        Class::FreedOnlyAtExit,
+        Class::Slowing,
+        Class::GrewThenBounded,
+        Class::Periodic,
+        Class::Irregular,
+        Class::Shrinking,
+        Class::Steady,
+        Class::TooFew,
+    ];
+}
+
 /// Number of steps between consecutive points, by direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Steps {

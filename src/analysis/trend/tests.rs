@@ -454,7 +454,7 @@ fn snapshots_become_a_trend_by_call_site() {
     assert_eq!(row.series.counts, (1..=12).collect::<Vec<_>>());
     assert_eq!(row.series.bytes.last(), Some(&(24 * MIB)));
     assert_eq!(row.site.stack.iter().filter(|frame| frame.site).count(), 1);
-    assert!(row.full_after.is_some() && trend.classes.steady == 1);
+    assert!(row.full_after.is_some() && trend.classes.of(Class::Steady) == 1);
     assert_eq!(trend.points[3].held.bytes, 308 * MIB);
 }
 
