@@ -57,7 +57,7 @@
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
 //! | | [`point`] | points in time: the end, the peak, exit, marks |
 //! | | [`timeline`] | every allocation and free, in order of time |
-//! | | [`facts`] | what processes hold, as rows of numbers with dictionaries: for trends and jobs |
+//! | | [`facts`] | what processes hold, as rows of numbers with dictionaries, and what each process is: for trends and jobs |
 //! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
 //!
 //! This crate contains no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.

@@ -290,7 +290,7 @@ impl ProcessSums {
     /// Stacks that have no name are left out.
     pub fn of(snapshot: &Snapshot, named: &StacksOfSites, source: String) -> ProcessSums {
         let groups = Groups::without_stacks(snapshot);
-        let mut row = Instant::of(snapshot, source);
+        let mut row = Instant::in_job(snapshot, source);
         let mut rows = Vec::new();
         let mut opaque_pools = Vec::new();
         for of_stack in &groups.all {
@@ -331,7 +331,7 @@ impl ProcessSums {
 
     /// The rows of a report by call site that lists all of them, of a snapshot with names. It may be filtered.
     pub fn of_report(snapshot: &Snapshot, report: &Report, sites: &mut Sites) -> ProcessSums {
-        let mut row = Instant::of(snapshot, report.source.clone());
+        let mut row = Instant::in_job(snapshot, report.source.clone());
         (row.held, row.pools) = (report.totals.held.total(), report.totals.pool);
         row.opaque_pools.clone_from(&report.opaque_pools);
         row.held_is_estimated = report.totals_estimated;
