@@ -95,7 +95,7 @@ fn statistics(sort: Sort) -> String {
 fn rows_of_statistics_keep_file_and_line() {
     for (columns, sort) in [60, 80, 100]
         .into_iter()
-        .flat_map(|columns| Sort::ALL.map(|sort| (columns, sort)))
+        .flat_map(|columns| Sort::ALL.iter().map(move |&sort| (columns, sort)))
     {
         let text = with_available(columns, || statistics(sort));
         let table: Vec<&str> = text
