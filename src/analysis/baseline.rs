@@ -109,7 +109,7 @@ fn sorted(sites: impl IntoIterator<Item = Site>, join: fn(u64, u64) -> u64) -> V
 }
 
 /// The sites that these keys belong to.
-fn partners<'s>(sites: &'s [Site], keys: impl Iterator<Item = Key>) -> impl Iterator<Item = Option<&'s Site>> {
+fn partners(sites: &[Site], keys: impl Iterator<Item = Key>) -> impl Iterator<Item = Option<&Site>> {
     let sites: Vec<(&Site, Key)> = sites.iter().filter_map(|site| Some((site, site.key()?))).collect();
     let before: Vec<Key> = sites.iter().map(|(_, key)| *key).collect();
     let partners = pair(&before, &keys.collect::<Vec<Key>>(), true).into_iter();
