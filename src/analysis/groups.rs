@@ -21,8 +21,6 @@
 //!
 //! Deliberately absent: ranking; see `report`.
 
-use std::collections::hash_map::Entry;
-
 use foldhash::HashMap;
 
 use crate::analysis::estimate::{Errors, Estimate, NEVER_UNSEEN, Unchosen};
@@ -328,6 +326,8 @@ struct Key {
 /// A group under construction.
 struct Counted {
     key: Key,
+    /// The next group of the same stack.
+    next: u32,
     count: u64,
     bytes: u128,
     smallest: u64,
@@ -338,21 +338,51 @@ struct Counted {
     estimate: Estimate,
 }
 
-/// Groups in the order of their first records.
-#[derive(Default)]
+/// The end of a list of groups.
+const END: u32 = u32::MAX;
+/// The most groups of a stack that are searched linearly.
+const CHAIN: usize = 8;
+
+/// Groups in the order of their first records. A stack may have millions of records, so groups are found by the number
+/// of the stack, without hashing. If a stack has many groups, those after the first few are in a map.
 struct Counter {
     groups: Vec<Counted>,
-    numbers: HashMap<Key, u32>,
+    /// The first group of each stack; the last element is for records without a stack.
+    first: Vec<u32>,
+    behind: HashMap<Key, u32>,
 }
 
 impl Counter {
+    fn new(stacks: usize) -> Counter {
+        Counter {
+            groups: Vec::new(),
+            first: vec![END; stacks + 1],
+            behind: HashMap::default(),
+        }
+    }
+
     fn join(&mut self, group: Counted) {
-        match self.numbers.entry(group.key) {
-            Entry::Occupied(entry) => self.groups[*entry.get() as usize].join(&group),
-            Entry::Vacant(entry) => {
-                entry.insert(self.groups.len() as u32);
-                self.groups.push(group);
+        let stack = (group.key.stack as usize).min(self.first.len() - 1);
+        let (mut place, mut last) = (self.first[stack], END);
+        for _ in 0..CHAIN {
+            let Some(known) = self.groups.get_mut(place as usize) else {
+                let added = self.groups.len() as u32;
+                match self.groups.get_mut(last as usize) {
+                    Some(last) => last.next = added,
+                    None => self.first[stack] = added,
+                }
+                return self.groups.push(group);
+            };
+            if known.key == group.key {
+                return known.join(&group);
             }
+            (last, place) = (place, known.next);
+        }
+        let added = self.groups.len() as u32;
+        let place = *self.behind.entry(group.key).or_insert(added);
+        match self.groups.get_mut(place as usize) {
+            Some(known) => known.join(&group),
+            None => self.groups.push(group),
         }
     }
 }
@@ -387,7 +417,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
         }
     };
     let count = |rows: &[Row], first: usize| {
-        let mut counter = Counter::default();
+        let mut counter = Counter::new(snapshot.stacks.len());
         for (nth, row) in rows.iter().enumerate() {
             progress.tick(nth);
             let size = if summed { 0 } else { row.bytes };
@@ -398,6 +428,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                     owner: carriers.number(row.address, allocations.calls[row.call as usize].kind),
                     apart: apart(row),
                 },
+                next: END,
                 bytes: row.bytes.into(),
                 count: allocations.count(first + nth),
                 smallest: size,
@@ -419,7 +450,10 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
         (count(earlier, 0), others.join())
     });
     match others {
-        Ok(others) => others.groups.into_iter().for_each(|group| counter.join(group)),
+        Ok(others) => others
+            .groups
+            .into_iter()
+            .for_each(|group| counter.join(Counted { next: END, ..group })),
         Err(panic) => std::panic::resume_unwind(panic),
     }
     counter.groups
@@ -474,6 +508,7 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64) -> Vec<C
             owner: alike[0].owner,
             apart: alike[0].bytes,
         },
+        next: END,
         count: alike.len() as u64,
         bytes: alike.iter().map(|each| u128::from(each.bytes)).sum(),
         smallest: alike[0].bytes,
@@ -513,7 +548,7 @@ mod tests {
         let stacks = CallStacks::of(&snapshot);
         let calls: std::collections::HashSet<_> = snapshot.allocations.iter().map(|a| a.call).collect();
         let groups = Groups::of(&snapshot, &stacks);
-        assert!(calls.len() > 32 && groups.all.len() == calls.len());
+        assert!(calls.len() > 4 * CHAIN && groups.all.len() == calls.len());
         for group in &groups.all {
             let members: Vec<_> = snapshot.allocations.iter().filter(|a| a.call == group.call).collect();
             let bytes = members.iter().map(|a| u128::from(a.bytes)).sum::<u128>();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{DeviceLedger, Ledger, Line, What};
+use super::{DeviceLedger, Ledger, Line, LineKind};
 use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::diff::{Side, elapsed, same_process, side, warnings};
 use crate::analysis::framework::block_owner;
@@ -54,7 +54,7 @@ pub struct DeviceChange<'a> {
 /// A line of the ledger in either or both.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LineChange<'a> {
-    pub what: What,
+    pub what: LineKind,
     /// The framework or library that the line is about.
     pub of: Option<&'a str>,
     /// What live blocks are for; `None` for other lines, and for blocks of sampled stacks.
@@ -65,7 +65,7 @@ pub struct LineChange<'a> {
     pub count_delta: i128,
 }
 
-type Key<'a> = (What, Option<&'a str>, Option<Category>);
+type Key<'a> = (LineKind, Option<&'a str>, Option<Category>);
 type Lines<'a> = BTreeMap<Key<'a>, Line<'a>>;
 
 impl<'a> LedgerDiff<'a> {
@@ -138,7 +138,7 @@ fn ledger<'a>(snapshot: &'a Snapshot, categories: &Categories) -> (Ledger<'a>, V
     let devices = std::mem::take(&mut ledger.devices).into_iter().map(|device| {
         let mut lines = Lines::new();
         for line in &device.lines {
-            let owner = line.of.filter(|_| line.what == What::Blocks);
+            let owner = line.of.filter(|_| line.what == LineKind::Blocks);
             let parts = owner.and_then(|owner| parts.get(&(device.ordinal, owner)));
             for (category, part) in divided(line, parts) {
                 let shown = lines

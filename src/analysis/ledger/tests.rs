@@ -568,12 +568,15 @@ fn a_change_divides_blocks_by_what_they_are_for_and_adds_up_to_the_ledgers() {
             .unwrap_or_else(|| panic!("{what:?} {category:?}: {:#?}", device.lines));
         (line.bytes_delta, line.count_delta)
     };
-    assert_eq!(line(What::Blocks, Some(Category::Parameters)), (i128::from(3 * MIB), 1));
-    let blocks = device.lines.iter().filter(|line| line.what == What::Blocks);
+    assert_eq!(
+        line(LineKind::Blocks, Some(Category::Parameters)),
+        (i128::from(3 * MIB), 1)
+    );
+    let blocks = device.lines.iter().filter(|line| line.what == LineKind::Blocks);
     assert!(
         blocks.clone().all(|line| line.category.is_some()) && blocks.map(|line| line.count_delta).sum::<i128>() == 1
     );
-    assert_eq!(line(What::Cached, None).0, -i128::from(3 * MIB));
+    assert_eq!(line(LineKind::Cached, None).0, -i128::from(3 * MIB));
     assert_eq!(device.lines.iter().map(|line| line.bytes_delta).sum::<i128>(), 0);
     for (nth, snapshot) in [&before, &after].into_iter().enumerate() {
         assert_eq!(device.process[nth], ledger(snapshot).devices[0].known);

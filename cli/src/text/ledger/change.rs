@@ -1,6 +1,6 @@
 //! The ledgers of two points side by side: one line per owner, the largest change first.
 
-use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, What};
+use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, LineKind};
 
 use super::large;
 use crate::document::{BOLD, Cell, DIM, Document, PLAIN, Rows, bold};
@@ -106,32 +106,31 @@ fn of_counts([before, after]: [u64; 2]) -> String {
 fn name_of(line: &LineChange) -> String {
     let of = Escaped(line.of.unwrap_or_default());
     match line.what {
-        What::Blocks => format!(
+        LineKind::Blocks => format!(
             "{} of {of}",
             line.category.map_or("live blocks", |category| category.name())
         ),
-        What::Cached => format!("cached by {of}"),
-        What::Pool => format!("held by {of}'s pool; the part in use is unknown"),
-        What::Library => of.to_string(),
-        What::Program => "allocated by the program itself".to_owned(),
-        What::ForBlocks => format!("memory of {of}"),
-        What::Rounding => "free in pages that blocks keep".to_owned(),
-        What::CudaPools => "held by CUDA's pools beyond live blocks".to_owned(),
-        What::Arrays => "rounding of arrays".to_owned(),
-        What::LocalMemory => "local memory and stacks of kernels".to_owned(),
-        What::DeviceHeap => "heap of malloc in kernels".to_owned(),
-        What::DynamicParallelism => "launches from kernels".to_owned(),
-        What::Code => "code, globals and constants of kernels".to_owned(),
-        What::Streams => "streams".to_owned(),
-        What::GraphExecs => "executable graphs".to_owned(),
-        What::GreenContexts => "green contexts".to_owned(),
-        What::OtherCalls => "taken in other driver calls".to_owned(),
-        What::UnnamedCalls => "taken by the driver beyond recorded blocks, not divided".to_owned(),
-        What::Context => "contexts".to_owned(),
-        What::Unrecorded => "taken for blocks that were not recorded".to_owned(),
-        What::OtherProcesses => "other processes".to_owned(),
-        What::DriverContexts => "the driver's own, for contexts".to_owned(),
-        What::DriverDevice => "the driver's own, for the device".to_owned(),
-        What::PageTables => "page tables of pinned host memory".to_owned(),
+        LineKind::Cached => format!("cached by {of}"),
+        LineKind::Pool => format!("held by {of}'s pool; the part in use is unknown"),
+        LineKind::Library => of.to_string(),
+        LineKind::Program => "allocated by the program itself".to_owned(),
+        LineKind::ForBlocks => format!("memory of {of}"),
+        LineKind::Rounding => "free in pages that blocks keep".to_owned(),
+        LineKind::CudaPools => "held by CUDA's pools beyond live blocks".to_owned(),
+        LineKind::Arrays => "rounding of arrays".to_owned(),
+        LineKind::LocalMemory => "local memory and stacks of kernels".to_owned(),
+        LineKind::DeviceHeap => "heap of malloc in kernels".to_owned(),
+        LineKind::Code => "code, globals and constants of kernels".to_owned(),
+        LineKind::Streams => "streams".to_owned(),
+        LineKind::GraphExecs => "executable graphs".to_owned(),
+        LineKind::GreenContexts => "green contexts".to_owned(),
+        LineKind::OtherCalls => "taken in other driver calls".to_owned(),
+        LineKind::UnnamedCalls => "taken by the driver beyond recorded blocks, not divided".to_owned(),
+        LineKind::Context => "contexts".to_owned(),
+        LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        LineKind::OtherProcesses => "other processes".to_owned(),
+        LineKind::DriverContexts => "the driver's own, for contexts".to_owned(),
+        LineKind::DriverDevice => "the driver's own, for the device".to_owned(),
+        LineKind::PageTables => "page tables of pinned host memory".to_owned(),
     }
 }
