@@ -21,6 +21,7 @@ pub const FORMAT: &str = "culeak-baseline";
 pub const VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Baseline {
     /// Always [`FORMAT`].
     pub format: String,
@@ -39,6 +40,7 @@ pub struct Baseline {
 
 /// Objects of one kind, of one call site.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ObjectSite {
     /// The name of a [`Kind`].
     pub kind: String,
@@ -72,6 +74,7 @@ impl ObjectSite {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Site {
     /// The function, for readers; not used for matching.
     pub label: String,

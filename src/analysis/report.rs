@@ -72,6 +72,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -153,15 +154,20 @@ impl Cut {
 
 /// The process that a snapshot shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessLine<'a> {
+    /// In the process's own namespace.
     pub pid: u32,
     pub command_line: &'a [String],
     pub executable: &'a str,
     pub host: &'a str,
+    /// Variables such as RANK that were set.
     pub ranks: &'a BTreeMap<String, String>,
     pub state: ProcessState,
+    /// Wall clock, nanoseconds since 1970.
     pub started_unix_ns: u64,
     pub lasted_ns: u64,
+    /// Path of the recording.
     pub recording: &'a str,
 }
 
@@ -171,6 +177,7 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
 
 /// Live records that have something in common.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     /// What the records have in common, as text.
     pub label: String,
@@ -207,6 +214,7 @@ pub struct Row<'a> {
 pub const STACKS_KEPT: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowStack<'a> {
     pub bytes: u64,
     pub count: u64,
@@ -234,6 +242,7 @@ impl<'a> Row<'a> {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Memory in use, without pools. It is leaked if the process has ended.
     pub held: Held,
@@ -261,6 +270,7 @@ pub struct Totals {
 
 /// Memory in use, each byte counted once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Held {
     /// Tensors and buffers of frameworks.
     pub blocks: Tally,
@@ -280,6 +290,7 @@ impl Held {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTotal<'a> {
     pub ordinal: i32,
     pub name: &'a str,
@@ -290,6 +301,7 @@ pub struct DeviceTotal<'a> {
 
 /// Allocation calls that failed, with equal calls in one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FailedRow<'a> {
     pub bytes: u64,
     pub count: u64,

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
@@ -37,6 +37,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// The order of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
     /// Most temporary allocations first.
@@ -86,6 +87,7 @@ pub struct Options {
 
 /// Events, added up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sums {
     pub allocated: Tally,
     pub freed: Tally,
@@ -119,6 +121,7 @@ fn fraction(part: u64, whole: u64) -> f64 {
 
 /// How long the freed blocks were live.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Lifetimes {
     /// The number of freed blocks.
     pub count: u64,
@@ -131,6 +134,7 @@ pub struct Lifetimes {
 
 /// Freed blocks that were live for at least `from_ns` and less than `to_ns`, twice as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bucket {
     pub from_ns: u64,
     pub to_ns: u64,
@@ -139,6 +143,7 @@ pub struct Bucket {
 
 /// The events of one call site, of one kind of memory in one place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     /// The function of the call site.
     pub label: String,
@@ -163,6 +168,7 @@ impl<'a> Row<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stats<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -218,7 +224,7 @@ impl<'a> Stats<'a> {
                 let site = &timeline.memory.sites[row.site as usize];
                 let stack = stacks.get(site.stack).clone();
                 Row {
-                    label: stack.site().map_or_else(|| "(no stack)".to_owned(), Frame::name),
+                    label: stack.site().map_or_else(|| NO_STACK.to_owned(), Frame::name),
                     kind: site.kind.name(),
                     place: place_name(snapshot, site.kind, site.device),
                     domain: site.domain.as_deref(),

@@ -58,6 +58,7 @@ pub struct Options {
 
 /// What growth is measured against.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
     #[default]
@@ -80,6 +81,7 @@ impl Against {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Trend {
     pub format: &'static str,
     pub version: u32,
@@ -111,6 +113,7 @@ pub struct Trend {
 
 /// A process, and the part of its life that the snapshots show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessSpan {
     #[serde(flatten)]
     pub process: Process,
@@ -121,6 +124,7 @@ pub struct ProcessSpan {
 
 /// One snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     pub source: String,
     pub process: usize,
@@ -140,6 +144,7 @@ pub struct Point {
 
 /// Number of call sites of each class, including hidden ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Classes {
     pub growing: usize,
     pub freed_only_at_exit: usize,
@@ -154,6 +159,7 @@ pub struct Classes {
 
 /// One call site over all points.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     pub site: Site,
     pub class: Class,
@@ -183,6 +189,7 @@ pub struct Row {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     Bytes,
@@ -190,6 +197,7 @@ pub enum Measure {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Series {
     pub bytes: Vec<u64>,
     pub counts: Vec<u64>,
@@ -197,6 +205,7 @@ pub struct Series {
 
 /// The evidence for a class, from the process with most points; among several, the last.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Evidence {
     pub class: Class,
     pub confidence: f64,
@@ -223,6 +232,7 @@ pub struct Evidence {
 
 /// The growth of a device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTrend {
     pub label: String,
     pub name: String,

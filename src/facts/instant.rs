@@ -33,6 +33,7 @@ pub struct Instant {
 
 /// Identifies a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Process {
     pub started_unix_ns: u64,
     pub host: String,

@@ -47,6 +47,7 @@ pub struct Side {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobDiff {
     pub format: &'static str,
     pub version: u32,
@@ -81,6 +82,7 @@ pub struct JobDiff {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SideLine {
     pub processes: usize,
     pub hosts: usize,
@@ -90,6 +92,7 @@ pub struct SideLine {
 
 /// Why two processes are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// They are one process at two times.
@@ -103,7 +106,9 @@ pub enum By {
 
 /// A process on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pair {
+    /// Why the two are compared.
     pub by: By,
     pub stands_out: bool,
     pub before: ProcessRow,
@@ -128,6 +133,7 @@ impl Pair {
 
 /// A call site over all pairs of a program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteChange {
     pub program: Program,
     /// Of the later side, if it is on both.
@@ -153,6 +159,7 @@ pub struct SiteChange {
 
 /// Processes that changed unlike the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChangesApart {
     pub count: u64,
     /// The sum of the distances from the median change.
@@ -163,6 +170,7 @@ pub struct ChangesApart {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
     pub rank: Option<u32>,
     pub host: String,

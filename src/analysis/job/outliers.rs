@@ -188,6 +188,7 @@ pub fn judge_each(spread: &Spread, values: &[Example]) -> Verdict {
 
 /// How processes are called: by rank if each has its own, otherwise by pid and host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Naming {
     Rank,

@@ -279,6 +279,7 @@ impl Sites {
 
 /// What a job keeps of a process until it has been added, and the row of the process.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessRow {
     /// The input as named on the command line.
     pub source: String,

@@ -36,6 +36,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobWhy {
     pub format: &'static str,
     pub version: u32,
@@ -57,6 +58,7 @@ pub struct JobWhy {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessAnswer {
     pub source: String,
     pub rank: Option<u32>,
@@ -85,6 +87,7 @@ impl ProcessAnswer {
 
 /// Memory of one call site that is held over paths of one shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderRow {
     pub program: Program,
     pub class: Class,

@@ -1,6 +1,7 @@
 //! Groups live records into rows, and sorts the rows.
 
 use super::*;
+use crate::analysis::site::NO_STACK;
 
 macro_rules! named {
     ($( $(#[$meta:meta])* pub enum $name:ident {
@@ -8,6 +9,7 @@ macro_rules! named {
     } )*) => { $(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $( $(#[$variant_meta])* $variant, )* }
 
@@ -290,7 +292,7 @@ fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
 fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter: &Sorter) -> String {
     let (call, site) = (group.call, stacks.get(group.stack).site());
     match by {
-        By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
+        By::Site | By::Stack => site.map_or_else(|| NO_STACK.to_owned(), Frame::name),
         By::Kind | By::ObjectKind => call.kind.name().to_owned(),
         By::Device => place_name(snapshot, call.kind, call.device),
         By::Stream => match call.device {

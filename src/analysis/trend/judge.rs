@@ -28,6 +28,7 @@ const STOPPED: f64 = 0.1;
 
 /// The class of a series, most suspicious first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Grows and has not slowed.
@@ -50,6 +51,7 @@ pub enum Class {
 
 /// Number of steps between consecutive points, by direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Steps {
     pub up: usize,
     pub down: usize,
