@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use culeak::analysis::function_name::plain;
-use culeak::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role};
+use culeak::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK, Role};
 use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 
 use super::Message;
@@ -74,7 +74,7 @@ impl Frames {
             site: stack.site_fingerprint,
             fingerprint: stack.fingerprint,
             label: site
-                .map_or_else(|| "(no stack)".to_owned(), |site| parts::short_name(&site.name()))
+                .map_or_else(|| NO_STACK.to_owned(), |site| parts::short_name(&site.name()))
                 .into(),
             place: site
                 .and_then(Frame::short_place)

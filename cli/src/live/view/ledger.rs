@@ -7,8 +7,9 @@ use ratatui::text::{Line, Span};
 use super::super::ledger::{Answer, Device};
 use super::super::state::State;
 use super::{Palette, line, rows, wrapped};
+use crate::document::cells::balance;
 use crate::escape::Escaped;
-use crate::text::ledger::{EntryOf, large};
+use crate::text::ledger::EntryOf;
 use crate::text::units;
 
 /// Parts of a line.
@@ -65,7 +66,7 @@ fn of_answer(answer: &Answer, state: &State, width: usize, palette: &Palette, li
 }
 
 fn of_device(device: &Device, width: usize, palette: &Palette, lines: &mut Vec<Line<'static>>) {
-    let sizes: Vec<String> = device.entries.iter().map(|entry| large(entry.bytes)).collect();
+    let sizes: Vec<String> = device.entries.iter().map(|entry| balance(entry.bytes)).collect();
     let size_width = sizes.iter().map(|size| size.chars().count()).max().unwrap_or(0);
     let indent = size_width + 4;
     for (entry, size) in device.entries.iter().zip(&sizes) {
