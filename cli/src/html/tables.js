@@ -111,7 +111,7 @@ class Table {
 
   // The name in a row becomes a button.
   makeOpener(row) {
-    const cell = row.line.querySelector("td.site, td.text") ?? row.line.cells[0];
+    const cell = row.line.querySelector("td.site") ?? row.line.querySelector("td.text") ?? row.line.cells[0];
     const named = cell.querySelector(".name") ?? cell;
     row.below.id = this.id + "-" + row.nth;
     const button = element("button", { type: "button", class: "open", "aria-expanded": "false", "aria-controls": row.below.id, onclick: () => this.toggle(row, button) }, ...named.childNodes);
