@@ -31,6 +31,7 @@ pub enum States {
 /// A dimension of parallelism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "read", derive(serde::Serialize))]
+#[cfg_attr(all(test, feature = "read"), derive(schemars::JsonSchema))]
 #[cfg_attr(feature = "read", serde(rename_all = "snake_case"))]
 pub enum Dimension {
     Pipeline,

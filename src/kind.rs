@@ -8,6 +8,7 @@ macro_rules! kinds {
             /// The kind of memory (or of a claim on memory) of a record. The numbers are part of the recording format.
             #[derive(Hash, PartialOrd, Ord)]
             #[cfg_attr(feature = "read", derive(serde::Serialize, serde::Deserialize))]
+            #[cfg_attr(all(test, feature = "read"), derive(schemars::JsonSchema))]
             pub enum Kind: u8 {
                 $( $(#[doc = $doc])* #[cfg_attr(feature = "read", serde(rename = $text))] $name = $number, )*
             }

@@ -135,6 +135,9 @@ pub mod snapshot;
 #[cfg(feature = "read")]
 pub mod timeline;
 
+#[cfg(all(test, feature = "read"))]
+mod schemas_tests;
+
 /// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
 #[cfg(all(test, feature = "read"))]
 #[path = "../tests/support/sample.rs"]

@@ -38,6 +38,7 @@ pub const BY_PYTORCH: &str = "PyTorch";
 pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Snapshot {
     /// Always [`FORMAT`].
     pub format: String,
@@ -45,11 +46,17 @@ pub struct Snapshot {
     pub version: u32,
     pub taken: Taken,
     pub process: Process,
+    /// GPUs that the process used.
     pub devices: Vec<Device>,
+    /// CUDA contexts.
     pub contexts: Vec<Context>,
+    /// Threads that requested memory.
     pub threads: Vec<Thread>,
+    /// Executables and libraries.
     pub modules: Vec<Module>,
+    /// Code addresses, and their names once they are symbolized.
     pub locations: Vec<Location>,
+    /// Call stacks.
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
     pub allocations: Allocations,
@@ -85,6 +92,7 @@ pub struct Snapshot {
     /// How stacks were sampled; `None`: each allocation has its stack, unless that was lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
+    /// Totals per device and kind, including freed memory.
     pub counters: Vec<Counter>,
     /// The same for objects and segments.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -126,6 +134,7 @@ fn is_false(value: &bool) -> bool {
 /// Stacks were taken for blocks chosen by chance ([`crate::sampling`]). `totals` and `at_peaks` are estimates then; counters and
 /// peaks are exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sampling {
     /// The mean distance in bytes from one stack to the next.
     pub bytes: u64,
@@ -151,6 +160,7 @@ impl Sampling {
 
 /// When and how the snapshot was taken.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Taken {
     /// Version of the culeak that took it.
     pub by: String,
@@ -180,6 +190,7 @@ pub struct Taken {
 
 /// An automatic snapshot: the recorder wrote it while the program ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Automatic {
     pub reason: Reason,
     /// The name of the mark, if a mark is the reason.
@@ -190,12 +201,14 @@ pub struct Automatic {
 
 /// The end of the program's own work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct End {
     pub of: EndOf,
     pub time_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum EndOf {
     /// The Python interpreter began to finalize.
@@ -207,6 +220,7 @@ pub enum EndOf {
 /// Memory of one stack, kind and device that was live when the sum that it counts towards was at its peak: the sum of its
 /// device for memory on a device, otherwise the sum of its kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtPeak {
     pub stack: Option<usize>,
     pub kind: Kind,
@@ -230,6 +244,7 @@ impl AtPeak {
 
 /// A range of time that the program named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Phase {
     pub name: String,
     /// The NVTX domain; `None`: the default one, or the client API.
@@ -244,6 +259,7 @@ pub struct Phase {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Process {
     pub pid: u32,
     /// The pid in the namespace where the snapshot was taken, if it differs: the process runs in a container.
@@ -275,6 +291,7 @@ impl Process {
 
 /// A CPython interpreter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Python {
     /// `3.12.1`.
     pub version: String,
@@ -284,6 +301,7 @@ pub struct Python {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// Still alive on this host.
@@ -298,6 +316,7 @@ pub enum ProcessState {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Device {
     /// CUDA's ordinal in that process (after CUDA_VISIBLE_DEVICES).
     pub ordinal: i32,
@@ -307,6 +326,7 @@ pub struct Device {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Context {
     pub handle: u64,
     pub device: Option<usize>,
@@ -319,6 +339,7 @@ pub struct Context {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Thread {
     pub tid: u32,
     pub name: String,
@@ -333,6 +354,7 @@ impl Thread {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
     /// The NULL stream with legacy semantics.
@@ -344,6 +366,7 @@ pub enum Stream {
 
 /// Allocation calls that failed, with equal calls in one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failed {
     pub bytes: u64,
     pub count: u64,
@@ -361,6 +384,7 @@ pub struct Failed {
 /// Everything requested at one stack, of one kind on one device, since the recording began, including memory that was
 /// freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Total {
     pub stack: Option<usize>,
     pub kind: Kind,
@@ -371,6 +395,7 @@ pub struct Total {
 
 /// What happened to one kind of memory on one device since the recording began, including memory that was freed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Counter {
     pub device: Option<usize>,
     pub kind: Kind,
@@ -387,6 +412,7 @@ pub struct Counter {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DevicePeak {
     pub device: usize,
     pub peak_bytes: u64,
@@ -398,6 +424,7 @@ pub struct DevicePeak {
 /// A framework's allocator on one device, by its own statistics. It reports them with each block that it hands out or
 /// takes back, so the recorded blocks are compared with them each time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Allocator {
     pub domain: String,
     pub device: Option<usize>,
@@ -416,6 +443,7 @@ pub struct Allocator {
 /// Memory use of the devices as the driver reports it. It is not part of a recording: `culeak` asks the driver when it
 /// takes a snapshot of a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Usage {
     /// The library that was asked: `NVML 580.65.06`.
     pub source: String,
@@ -426,6 +454,7 @@ pub struct Usage {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceUsage {
     pub device: usize,
     pub total_bytes: u64,
@@ -440,6 +469,7 @@ pub struct DeviceUsage {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OtherProcesses {
     pub bytes: u64,
     pub count: u64,
@@ -447,6 +477,7 @@ pub struct OtherProcesses {
 
 /// A point in time that the program named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Mark {
     pub time_ns: u64,
     pub name: String,
@@ -455,6 +486,7 @@ pub struct Mark {
 
 /// What the recorder could not observe or record. Reports print every field, zeros too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Losses {
     /// Allocations not recorded (full disk, quota, file-size limit), and launches of graphs whose memory is not.
     pub lost_allocations: u64,

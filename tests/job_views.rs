@@ -299,10 +299,9 @@ fn the_page_and_the_live_view_of_a_folder_list_its_processes() {
         "{}",
         &page[..page.len().min(500)]
     );
-    // The text for browsers without scripts.
     assert!(page.contains("only rank 5: 30 MiB, none in the 7 others"));
     let each = run(&["report", "job/out", "--per-process", "--html", "-"], folder.path());
-    assert!(text(&each).contains("== job/out/ranks."), "pages of processes");
+    assert!(text(&each).contains("data-name=\"job/out/ranks."), "pages of processes");
     let live = run(&["live", "job/out", "--once"], folder.path());
     let live = text(&live);
     let mut lines = live.lines();

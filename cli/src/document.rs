@@ -1,26 +1,30 @@
 //! A document: what a page says, as lines, tables, stacks, labelled fields, warnings and the next command.
 //!
-//! Pages build a [`Document`] and know nothing of columns, colours or formats. It has two renderers, `text` and
-//! `markdown`. Text is escaped when it enters a document, so that no page can forget it. Deliberately absent: decisions
+//! Pages build a [`Document`] and know nothing of columns, colours or formats. It has three renderers, `text`, `markdown` and
+//! `html`. Text is escaped when it enters a document, so that no page can forget it. Deliberately absent: decisions
 //! on what to show, which the analysis makes.
 
 use std::fmt;
 use std::ops::Add;
 
 use anstyle::{AnsiColor, Style};
-use culeak::analysis::estimate::Errors;
 use culeak::analysis::function_name::plain;
 use culeak::analysis::site::text::SiteFrame;
-use culeak::analysis::site::{CallStack, Frame, Line, Role};
-use culeak::analysis::words::{self, bytes};
+use culeak::analysis::site::{CallStack, Frame, Line, Role, fold};
+use culeak::analysis::words;
 
 use crate::escape::Escaped;
 
+pub mod cells;
+pub mod chart;
 pub mod columns;
+pub mod html;
 mod markdown;
 mod text;
 pub mod wrap;
 
+pub use cells::{Cell, Site, counted, estimate, things, things_about};
+pub use chart::{Chart, ChartPoint, Form};
 pub use text::{print, short_name};
 
 pub const PLAIN: Style = Style::new();
@@ -81,101 +85,6 @@ impl fmt::Display for Text {
     }
 }
 
-/// A call site in a table: names are aligned, places and marks follow.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct Site {
-    pub name: String,
-    pub place: String,
-    /// Two spaces and text, or nothing: `  [pool]`.
-    pub mark: String,
-}
-
-impl Site {
-    /// A label and the place of its frame.
-    pub fn of(label: &str, frame: Option<&Frame>, mark: impl Into<String>) -> Site {
-        Site::at(label, frame.and_then(Frame::short_place).as_deref(), mark)
-    }
-
-    pub fn at(label: &str, place: Option<&str>, mark: impl Into<String>) -> Site {
-        Site {
-            name: Escaped(&plain(label)).to_string(),
-            place: Escaped(place.unwrap_or_default()).to_string(),
-            mark: mark.into(),
-        }
-    }
-}
-
-/// The value of a cell. Numbers are aligned at the right.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Cell {
-    Size(u64),
-    Count(u64),
-    /// A change of bytes.
-    Delta(i128),
-    /// Nanoseconds.
-    Time(u64),
-    /// Bytes; with errors if they are an estimate.
-    Estimate(u64, Option<Errors>),
-    /// A number as text: `98 %`, `8/8`, `12 blocks`.
-    Number(String),
-    Text(Text),
-    Site(Site),
-}
-
-impl Cell {
-    fn is_number(&self) -> bool {
-        !matches!(self, Cell::Text(_) | Cell::Site(_))
-    }
-
-    fn text(&self) -> Text {
-        match self {
-            Cell::Size(size) => bytes(*size).into(),
-            Cell::Count(count) => words::count(*count).into(),
-            Cell::Delta(delta) => words::signed_bytes(*delta).into(),
-            Cell::Time(ns) => words::duration(*ns).into(),
-            Cell::Estimate(size, errors) => estimate(*size, *errors).into(),
-            Cell::Number(number) => number.as_str().into(),
-            Cell::Text(text) => text.clone(),
-            Cell::Site(site) => format!("{}  {}{}", site.name, site.place, site.mark).into(),
-        }
-    }
-}
-
-impl<T: Into<Text>> From<T> for Cell {
-    fn from(text: T) -> Cell {
-        Cell::Text(text.into())
-    }
-}
-
-impl From<Site> for Cell {
-    fn from(site: Site) -> Cell {
-        Cell::Site(site)
-    }
-}
-
-/// `1.1 GiB`; `≈ 1.1 GiB ± 20 MiB` if it is an estimate from sampled stacks, `at most 20 MiB` if no block was chosen.
-pub fn estimate(size: u64, errors: Option<Errors>) -> String {
-    match errors {
-        None => bytes(size),
-        Some(errors) if size == 0 => format!("at most {}", bytes(errors.bytes_error)),
-        Some(errors) => format!("≈ {} ± {}", bytes(size), bytes(errors.bytes_error)),
-    }
-}
-
-/// `3 blocks`, `1 process`.
-pub fn counted(n: impl TryInto<u64>, noun: &str) -> String {
-    let many = match noun.ends_with("ss") || noun.ends_with("ch") {
-        true => format!("{noun}es"),
-        false => format!("{noun}s"),
-    };
-    words::plural(n.try_into().unwrap_or(u64::MAX), noun, &many)
-}
-
-/// A number of things in a table; the singular is as wide as the plural.
-pub fn things(n: u64, noun: &str) -> Cell {
-    Cell::Number(counted(n, noun) + if n == 1 { " " } else { "" })
-}
-
 #[derive(Debug, Clone, Default)]
 struct Column {
     heading: &'static str,
@@ -187,8 +96,6 @@ struct Column {
     expendable: u8,
     /// Its cells are shortened if there is no room.
     flexible: bool,
-    /// Its cells are aligned at the right, also if they are text.
-    right: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -199,6 +106,8 @@ struct Row {
     sign: &'static str,
     cells: Vec<Cell>,
     below: Document,
+    /// In no sum of the other rows.
+    is_apart: bool,
 }
 
 /// Rows and columns.
@@ -207,6 +116,8 @@ struct Table {
     indent: usize,
     /// As text it has no headings.
     is_bare: bool,
+    /// Its sizes are the parts of a whole.
+    adds_up: bool,
     columns: Vec<Column>,
     rows: Vec<Row>,
 }
@@ -247,8 +158,7 @@ impl<T> Rows<T> {
 
     /// `1.1 GiB  in 128 blocks`.
     pub fn tally(self, size: impl Fn(&T) -> Cell, count: impl Fn(&T) -> Cell) -> Rows<T> {
-        self.column("bytes", |value| bold(size(value).text()))
-            .right()
+        self.column("bytes", |value| size(value).styled(BOLD))
             .column("count", count)
             .last(|column| column.prefix = "in ")
     }
@@ -256,11 +166,6 @@ impl<T> Rows<T> {
     fn last(mut self, change: impl Fn(&mut Column)) -> Rows<T> {
         self.table.columns.last_mut().into_iter().for_each(change);
         self
-    }
-
-    /// Aligns the cells of the last column at the right.
-    pub fn right(self) -> Rows<T> {
-        self.last(|column| column.right = true)
     }
 
     /// Without headings, as text.
@@ -271,6 +176,15 @@ impl<T> Rows<T> {
 
     pub fn indent(mut self, indent: usize) -> Rows<T> {
         self.table.indent = indent;
+        self
+    }
+
+    /// Its sizes are the parts of a whole, except those of rows that are apart.
+    pub fn parts(mut self, is_apart: impl Fn(&T) -> bool) -> Rows<T> {
+        self.table.adds_up = true;
+        for (row, value) in self.table.rows.iter_mut().zip(&self.values) {
+            row.is_apart = is_apart(value);
+        }
         self
     }
 
@@ -352,6 +266,9 @@ enum Block {
     /// A label and its text. Fields that follow each other are aligned.
     Field(&'static str, Text),
     Tree(Tree),
+    Chart(Chart),
+    /// What a page shows on demand; in text, always.
+    Folded(Text, Document),
     Warning(Text),
     Next(Text),
 }
@@ -476,6 +393,14 @@ impl Document {
         self.0.push(Block::Tree(tree));
     }
 
+    pub fn chart(&mut self, chart: Chart) {
+        self.0.push(Block::Chart(chart));
+    }
+
+    pub fn folded(&mut self, title: impl Into<Text>, content: Document) {
+        self.0.push(Block::Folded(title.into(), content));
+    }
+
     pub fn append(&mut self, other: Document) {
         self.0.extend(other.0);
     }
@@ -525,6 +450,26 @@ impl Document {
         }
         self.0.push(Block::Stack { indent, lines, is_full });
     }
+
+    /// The frames of a call site whose snapshot is dropped.
+    pub fn site_stack(&mut self, stack: &[SiteFrame], indent: usize) {
+        let frames: Vec<&SiteFrame> = stack.iter().collect();
+        let lines = fold(&frames, |frame| {
+            (frame.role == Role::User, frame.python_library.as_deref())
+        });
+        let line = |line: Line<&SiteFrame>| match line {
+            Line::Frame(frame) => StackLine::Frame {
+                style: style_of(frame.role),
+                name: Escaped(&frame.function).to_string(),
+                place: Escaped(frame.place.as_deref().unwrap_or(&frame.module)).to_string(),
+                inlined: false,
+            },
+            Line::Folded { library, frames } => StackLine::Note(folded(library, frames)),
+        };
+        let lines = lines.into_iter().map(line).collect();
+        let is_full = false;
+        self.0.push(Block::Stack { indent, lines, is_full });
+    }
 }
 
 /// `… and 3 more rows`, and what follows.
@@ -544,121 +489,4 @@ fn long_place(frame: &Frame) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::columns::{width, with_available};
-    use super::*;
-
-    fn site(name: &str, place: &str, mark: &str) -> Site {
-        Site {
-            name: name.to_owned(),
-            place: place.to_owned(),
-            mark: mark.to_owned(),
-        }
-    }
-
-    fn lines(sites: &[Site]) -> Vec<String> {
-        let mut page = Document::default();
-        let rows = Rows::of(sites)
-            .bare()
-            .tally(|_| Cell::Size(1_300_000_000), |_| things(128, "block"));
-        page.table(rows.column("call site", |&site| site.clone()));
-        page.plain_lines()
-    }
-
-    #[test]
-    fn rows_fit_the_terminal_and_are_whole_in_a_file() {
-        let long = "a_function_with_a_name_that_is_forty_columns";
-        let file = "a_file_with_a_long_name_of_its_own.cu:1234";
-        let sites = [site(long, file, "  [cuBLAS]"), site("short", "train.cu:7", "")];
-        for columns in [60, 80, 100, 200] {
-            for line in with_available(columns, || lines(&sites)) {
-                assert!(width(&line) <= columns, "{columns}: {line}");
-            }
-        }
-        let whole = lines(&sites);
-        assert!(
-            whole[0].contains(long) && whole[0].ends_with("own.cu:1234  [cuBLAS]"),
-            "{whole:?}"
-        );
-        assert!(
-            with_available(80, || lines(&sites))[1].ends_with("train.cu:7"),
-            "places stay readable"
-        );
-    }
-
-    #[test]
-    fn wide_characters_leave_the_columns_aligned() {
-        let rows = lines(&[site("訓練する", "a.py:1", ""), site("step", "b.py:2", "")]);
-        let place = |row: &str, name: &str| row.find(name).map(|at| width(&row[..at]));
-        assert_eq!(place(&rows[0], "a.py"), place(&rows[1], "b.py"), "{rows:?}");
-    }
-
-    #[test]
-    fn a_narrow_terminal_loses_the_least_important_columns_and_no_names() {
-        let table = || {
-            let mut page = Document::default();
-            let rows = Rows::of(["a_phase_with_a_long_name"])
-                .column("phase", |name| *name)
-                .flexible();
-            let rows = rows
-                .column("allocated", |_| Cell::Size(1 << 30))
-                .short("alloc")
-                .expendable(1);
-            page.table(
-                rows.column("left behind", |_| Cell::Count(7))
-                    .short("left")
-                    .expendable(2),
-            );
-            page.plain_lines().join("\n")
-        };
-        assert_eq!(
-            table(),
-            "  phase                     allocated  left behind\n  a_phase_with_a_long_name      1 GiB            7"
-        );
-        assert_eq!(
-            with_available(40, table),
-            "  phase                     alloc  left\n  a_phase_with_a_long_name  1 GiB     7"
-        );
-        assert_eq!(
-            with_available(36, table),
-            "  phase                     alloc\n  a_phase_with_a_long_name  1 GiB"
-        );
-    }
-
-    #[test]
-    fn one_document_has_a_text_and_a_page_of_markdown() {
-        let mut page = Document::default();
-        page.heading(styled(BAD, "failed:") + " 2 blocks");
-        page.item("a_reason");
-        page.table(Rows::of([site("step<int>", "a.cu:7", "")]).column("call site", Site::clone));
-        page.more(3usize, "call site", "");
-        page.warnings(["lost"]);
-        page.next("culeak report x");
-        assert_eq!(
-            page.plain(),
-            "failed: 2 blocks\n  a_reason\n  call site\n  step<int>  a.cu:7\n  … and 3 more call sites\nwarning: lost\nnext: culeak report x\n"
-        );
-        let mut out = Vec::new();
-        page.markdown(&mut out).expect("memory is writable");
-        assert_eq!(
-            String::from_utf8_lossy(&out),
-            "### ❌ failed: 2 blocks\n\n- a\\_reason\n\n| call site | place |\n|---|---|\n| step&lt;int&gt; | a.cu:7 |\n\n\
-             - … and 3 more call sites\n\n> lost\n\nnext: culeak report x\n\n"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_enters_a_document_is_escaped(name in "\\PC*|[\\x00-\\x1f\u{202e}a]{0,20}") {
-            let mut page = Document::default();
-            page.line(name.as_str());
-            page.field("label", bold(&name));
-            page.table(Rows::of([&name]).column("name", |name| name.as_str()));
-            page.warnings([&name]);
-            page.next(&name);
-            prop_assert!(page.plain_lines().iter().all(|line| !line.contains(crate::escape::is_active)));
-        }
-    }
-}
+mod tests;

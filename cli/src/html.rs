@@ -1,40 +1,61 @@
-//! Reports, diffs and trends as one HTML file: it opens from disk, loads nothing, and treats all recorded text as text.
+//! Pages as one HTML file: it opens from disk, loads nothing, and treats all recorded text as text.
 //!
 //! ```text
-//! Report | Diff | Trend ─► data (strings, frames, columns) ─► deflate, base64 ─┐
-//! the text report                    ─► escaped text ──────────────────┤─► page.html, with page.css, the scripts, and
-//!                                                                      │   the libraries in vendor/
-//!                                    Content-Security-Policy by hash ◄─┘
+//! documents (report, diff, trend, job, why) ─► document/html.rs ─────────────┐
+//! a snapshot's stacks ─► graph.rs ─┐                                         ├─► page.html, with page.css, the scripts, and
+//! its log of events ─► timeline.rs ┴─► data (strings, frames, columns)       │   the libraries in vendor/
+//!                                           ─► deflate, base64 ──────────────┤
+//!                                    Content-Security-Policy by hash ────────┘
 //! ```
 //!
-//! The page shows the values and sentences of the text report and `--json`, so they cannot disagree. The page's script
-//! reads compressed data and passes it to the browser as text, never as markup; the policy forbids markup from strings.
-//! A browser without scripts shows the text report.
+//! The page shows the documents of the terminal, so they cannot disagree, and they are readable in a browser without scripts. Scripts
+//! sort and search their tables, and draw the two things that only a page has: the graph of stacks and memory over time. They read
+//! compressed data and pass it to the browser as text, never as markup; the policy forbids markup from strings.
 //!
-//! The scripts, in order of their dependencies: `elements.js` (building blocks), `data.js` (reads the data), `units.js`
-//! (formats numbers), `table.js`; then `graph.js` (draws stacks), `view.js` (the graph's controls), `spans.js` (sums over time),
-//! `area.js` (draws them), `timeline.js` (its controls), `rows.js`, `holders.js`
-//! (what holds memory), `report.js` and `diff.js`, or `chart.js` and `trend.js`, or `holders.js` and `why.js`, or `job.js`; last `page.js`, which starts them. Deliberately absent:
-//! verdicts, storage, and network access.
+//! The scripts, in order of their dependencies: `elements.js` (building blocks), `units.js` (formats numbers), `tables.js`
+//! (sorts, searches and opens the rows of tables); for graphs `data.js` (reads the data), `graph.js` (draws stacks), `view.js` (the graph's
+//! controls), `spans.js` (sums over time), `area.js` (draws them) and `timeline.js` (its controls); last `page.js`, which starts
+//! them. Deliberately absent: verdicts, storage, and network access.
+
+use std::io::{self, Write};
+
+use crate::document::Document;
 
 mod columns;
 mod data;
 mod diff;
-pub mod job;
-mod ledger;
+mod graph;
 mod page;
 mod report;
-mod rows;
 mod stacks;
 mod timeline;
-mod trend;
-pub mod why;
 
 pub use diff::write as write_diff;
-pub use job::write as write_job;
 pub use report::{Item, write as write_report};
-pub use trend::write as write_trends;
-pub use why::write as write_why;
+
+/// Rows of a table that a page has at most.
+pub const ROWS: usize = 1000;
+/// Rows that each have their stacks below them.
+const ROWS_WITH_STACKS: usize = 500;
+
+/// What a page shows of one of its processes.
+pub struct Section {
+    /// The entry of the list of processes.
+    pub name: String,
+    pub document: Document,
+    /// What follows the graphs, if there are any.
+    pub below: Document,
+}
+
+/// Writes documents as one page.
+pub fn write(title: &str, documents: Vec<(String, Document)>, out: &mut dyn Write) -> io::Result<()> {
+    let sections = documents.into_iter().map(|(name, document)| Section {
+        name,
+        document,
+        below: Document::default(),
+    });
+    page::write(title, &sections.collect::<Vec<_>>(), None, out)
+}
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@
 //! live/           the live view
 //! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
 //! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
-//! html/           reports as HTML pages
+//! html/           documents as HTML pages, with graphs of stacks
 //! push/           requests to Pyroscope and OpenTelemetry receivers
 //!
 //! launch          a program prepared for recording: its options and its environment
@@ -30,7 +30,7 @@
 //! probe           queries in a child process, with a time limit
 //!
 //! text/           the pages: each makes a document of what the analysis found
-//! document/       a document and its renderers: text, as wide as the terminal, and Markdown
+//! document/       a document and its renderers: text, as wide as the terminal, Markdown and HTML
 //! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
 //! pickle          Python's pickle format, for memory snapshots of PyTorch
 //! symbolize       names for code addresses

@@ -21,6 +21,7 @@ pub const FORMAT: &str = "culeak-baseline";
 pub const VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Baseline {
     /// Always [`FORMAT`].
     pub format: String,
@@ -39,6 +40,7 @@ pub struct Baseline {
 
 /// The memory of a call site, or its objects of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Site {
     /// The name of the [`Kind`] of objects; `None`: it is memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]

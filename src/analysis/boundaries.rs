@@ -18,6 +18,7 @@ use crate::timeline::{Timeline, UNIT};
 
 /// The mark at which a check judges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Boundary {
     pub mark: String,
     /// Which of the marks of this name, from 1 on, and their number.
@@ -32,6 +33,7 @@ pub struct Boundary {
 
 /// What was held at a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldAt {
     pub time_ns: u64,
     #[serde(flatten)]

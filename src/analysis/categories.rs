@@ -136,6 +136,7 @@ impl Categories {
 
 /// The memory that one rule decided.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Decided {
     pub rule: String,
     pub source: String,
@@ -145,6 +146,7 @@ pub struct Decided {
 
 /// The memory of one category.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CategoryTotal {
     pub category: Category,
     pub memory: Tally,

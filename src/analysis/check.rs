@@ -63,6 +63,7 @@ pub const VERSION: u32 = 3;
 
 /// One reason why the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Breach {
     Bytes {
@@ -152,10 +153,12 @@ pub enum Breach {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Verdict<'a> {
     pub format: &'static str,
     pub version: u32,
     #[serde(rename = "passed", serialize_with = "unseen::is_passed")]
+    #[cfg_attr(test, schemars(with = "bool"))]
     pub outcome: Outcome,
     pub breaches: Vec<Breach>,
     /// What the rules speak of and was not seen, unless the user accepts that.

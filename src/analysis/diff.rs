@@ -41,6 +41,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Diff<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -71,6 +72,7 @@ pub struct Diff<'a> {
 
 /// One of the two snapshots.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Side<'a> {
     pub process: ProcessLine<'a>,
     pub taken_unix_ns: u64,
@@ -82,6 +84,7 @@ pub struct Side<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     New,
@@ -93,6 +96,7 @@ pub enum State {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DiffRow<'a> {
     pub state: State,
     pub label: String,
@@ -111,6 +115,7 @@ pub struct DiffRow<'a> {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
     pub before: Tally,
     pub after: Tally,

@@ -39,6 +39,7 @@ pub const NEVER_UNSEEN: u64 = 6;
 
 /// The standard errors of an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Errors {
     pub bytes_error: u64,
     /// `None`: not known.

@@ -21,8 +21,11 @@ use crate::timeline::Site;
 
 /// The conditions; an empty list lets everything pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Filter {
+    /// Only these kinds.
     pub kinds: Vec<Kind>,
+    /// Only on these devices.
     pub devices: Vec<Location>,
     /// Accept only stacks that match one of these.
     pub focus: Vec<Pattern>,
@@ -30,6 +33,7 @@ pub struct Filter {
     pub ignore: Vec<Pattern>,
     /// Accept only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
+    /// Only these categories.
     pub categories: Vec<Category>,
     /// The rules for `categories`.
     #[serde(skip)]
@@ -46,6 +50,7 @@ pub enum Location {
 
 /// A filter, and the memory that it left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Filtered {
     #[serde(flatten)]
     pub filter: Filter,

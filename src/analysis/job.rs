@@ -201,6 +201,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobReport {
     pub format: &'static str,
     pub version: u32,
@@ -249,6 +250,7 @@ pub struct JobReport {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobProcess {
     /// Its memory, or that of one of its call sites, is far from that of the other processes.
     pub stands_out: bool,
@@ -258,6 +260,7 @@ pub struct JobProcess {
 
 /// An input that could not be read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Unreadable {
     pub source: String,
     pub reason: String,
@@ -265,6 +268,7 @@ pub struct Unreadable {
 
 /// A call site in all processes of a program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteRow {
     pub program: Program,
     pub site: Site,
@@ -293,6 +297,7 @@ impl SiteRow {
 
 /// A sum over all memory of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
     Held,
@@ -300,6 +305,7 @@ pub enum Quantity {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessesOut {
     pub what: Quantity,
     #[serde(flatten)]
@@ -308,6 +314,7 @@ pub struct ProcessesOut {
 
 /// Processes whose values are far from those of the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StandsOut<P> {
     pub count: u64,
     /// The sum of the distances from the median.
@@ -319,6 +326,7 @@ pub struct StandsOut<P> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Outlier {
     pub rank: Option<u32>,
     pub host: String,

@@ -56,6 +56,7 @@ use process::ProcessSide;
 pub use process::{AtPeakOfProcess, MemoryPool, Part, PoolOf, ProcessSum};
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Ledger<'a> {
     /// By CUDA's ordinal.
     pub devices: Vec<DeviceLedger<'a>>,
@@ -74,6 +75,7 @@ pub struct Ledger<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceLedger<'a> {
     pub ordinal: i32,
     pub name: &'a str,
@@ -99,6 +101,7 @@ pub struct DeviceLedger<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DriverSide {
     pub total_bytes: u64,
     pub used_bytes: u64,
@@ -108,6 +111,7 @@ pub struct DriverSide {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Line<'a> {
     pub what: LineKind,
     /// The framework or library that the line is about.
@@ -144,6 +148,7 @@ impl<'a> Line<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum LineKind {
     /// Live tensors and buffers.

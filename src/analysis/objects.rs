@@ -24,6 +24,7 @@ use crate::snapshot::{Call, Counter, Snapshot};
 
 /// The objects of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Objects<'a> {
     /// Whether objects were recorded, and those of this point are known. Otherwise `rows` is empty.
     pub known: bool,
@@ -41,6 +42,7 @@ pub struct Objects<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KindOfObject {
     pub kind: &'static str,
     pub live: u64,
@@ -56,6 +58,7 @@ const KERNELS: usize = 3;
 
 /// Objects of one kind, of one call site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ObjectRow<'a> {
     pub kind: &'static str,
     /// The function of the call site.

@@ -34,6 +34,7 @@ const REMEDIES: &[(&str, Remedy)] = &[
 
 /// The memory of a caching allocator of which an unknown part is in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OpaquePool {
     /// `CuPy`.
     pub owner: &'static str,

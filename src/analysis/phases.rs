@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::analysis::filter::Filter;
 use crate::analysis::lives;
 use crate::analysis::report::{ProcessLine, process_line};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, NO_STACK};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::snapshot::{Phase, Snapshot};
@@ -50,6 +50,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Phases<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -69,6 +70,7 @@ pub struct Phases<'a> {
 
 /// The part of the time for which events are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Log {
     pub since_ns: u64,
     pub until_ns: u64,
@@ -77,6 +79,7 @@ pub struct Log {
 
 /// All phases of one name below the same phases.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     pub name: String,
     pub domain: Option<&'a str>,
@@ -96,6 +99,7 @@ pub struct Row<'a> {
 
 /// Mean and maximum.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stat {
     pub mean: u64,
     pub max: u64,
@@ -116,6 +120,7 @@ impl Stat {
 
 /// The [`Figures`] of several phases, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stats {
     pub held_at_begin: Stat,
     pub held_at_end: Stat,
@@ -158,6 +163,7 @@ impl Stats {
 
 /// One phase.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Chosen<'a> {
     pub name: &'a str,
     pub domain: Option<&'a str>,
@@ -176,6 +182,7 @@ pub struct Chosen<'a> {
 
 /// What a phase left behind at a call site.
 #[derive(Debug, Clone, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteLeft<'a> {
     pub bytes: u64,
     pub count: u64,
@@ -476,7 +483,7 @@ fn by_call_site<'a>(left: &[(u32, Tally)], timeline: &Timeline, stacks: &CallSta
             SiteLeft {
                 bytes,
                 count,
-                label: site.map_or_else(|| "(recorded without a stack)".to_owned(), |site| site.name()),
+                label: site.map_or_else(|| NO_STACK.to_owned(), |site| site.name()),
                 place: site.and_then(|site| site.short_place()),
                 stack,
             }

@@ -22,6 +22,7 @@ use crate::snapshot::{EndOf, Phase, Snapshot};
 
 /// Sums at the end, at exit and at the peaks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Points {
     /// The end of the program's own work; `None` if it has none, or the snapshot shows another point.
     pub end: Option<AtEnd>,
@@ -31,6 +32,7 @@ pub struct Points {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtEnd {
     pub of: EndOf,
     pub time_ns: u64,
@@ -41,6 +43,7 @@ pub struct AtEnd {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtExit {
     pub time_ns: u64,
     /// Memory in use, without pools.
@@ -51,6 +54,7 @@ pub struct AtExit {
 
 /// The peak of one sum.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Peak {
     /// `GPU 0`, or `host memory`.
     pub place: String,
@@ -75,6 +79,7 @@ pub struct Peak {
 
 /// A call site's memory at a peak.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PeakSite {
     pub label: String,
     /// File and line.

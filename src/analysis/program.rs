@@ -14,6 +14,7 @@ use crate::wildcard;
 
 /// A program, as far as it is known. An empty executable is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Program {
     pub executable: String,
     /// What an interpreter runs: `train.py`, or `pytest` after `-m`.

@@ -75,6 +75,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Report<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -156,20 +157,26 @@ impl Cut {
 
 /// The process that a snapshot shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessLine<'a> {
+    /// In the process's own namespace.
     pub pid: u32,
     pub command_line: &'a [String],
     pub executable: &'a str,
     pub host: &'a str,
+    /// Variables such as RANK that were set.
     pub ranks: &'a BTreeMap<String, String>,
     pub state: ProcessState,
+    /// Wall clock, nanoseconds since 1970.
     pub started_unix_ns: u64,
     pub lasted_ns: u64,
+    /// Path of the recording.
     pub recording: &'a str,
 }
 
 /// Live records that have something in common.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     /// What the records have in common, as text.
     pub label: String,
@@ -206,6 +213,7 @@ pub struct Row<'a> {
 pub const STACKS_KEPT: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RowStack<'a> {
     pub bytes: u64,
     pub count: u64,
@@ -234,6 +242,7 @@ impl<'a> Row<'a> {
 
 /// Allocation calls that failed, with equal calls in one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FailedRow<'a> {
     pub bytes: u64,
     pub count: u64,

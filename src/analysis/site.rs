@@ -31,6 +31,9 @@ use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Language, Location, Snapshot, Stack};
 
+/// The call site of memory that was recorded without a stack.
+pub const NO_STACK: &str = "(no stack)";
+
 mod below_main;
 mod origin;
 mod python;
@@ -39,6 +42,7 @@ pub mod text;
 
 /// What a frame means to the reader of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Inside CUDA or culeak.
@@ -58,6 +62,7 @@ pub enum Role {
 
 /// One line of a stack: a code address, or a call that the compiler inlined there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Frame<'a> {
     pub function: Option<&'a str>,
     pub file: Option<&'a str>,
@@ -156,6 +161,7 @@ impl Serialize for Fingerprint {
 
 /// One stack of a snapshot, with roles and a call site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CallStack<'a> {
     /// Over module, function and line of each shown frame.
     pub fingerprint: Fingerprint,
@@ -171,6 +177,7 @@ pub struct CallStack<'a> {
     pub allocator: Option<&'static str>,
     /// The CUDA library that requested the memory: `cuBLAS`.
     pub library: Option<&'static str>,
+    /// The outer frames are missing.
     pub truncated: bool,
     /// Index of the site in `frames`; `None` for an allocation recorded without its stack.
     pub site: Option<usize>,

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, named, place_name, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
@@ -67,6 +67,7 @@ pub struct Options {
 
 /// Events, added up.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sums {
     pub allocated: Tally,
     pub freed: Tally,
@@ -100,6 +101,7 @@ fn fraction(part: u64, whole: u64) -> f64 {
 
 /// How long the freed blocks were live.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Lifetimes {
     /// The number of freed blocks.
     pub count: u64,
@@ -112,6 +114,7 @@ pub struct Lifetimes {
 
 /// Freed blocks that were live for at least `from_ns` and less than `to_ns`, twice as long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Bucket {
     pub from_ns: u64,
     pub to_ns: u64,
@@ -120,6 +123,7 @@ pub struct Bucket {
 
 /// The events of one call site, of one kind of memory in one place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row<'a> {
     /// The function of the call site.
     pub label: String,
@@ -144,6 +148,7 @@ impl<'a> Row<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stats<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -199,7 +204,7 @@ impl<'a> Stats<'a> {
                 let site = &timeline.memory.sites[row.site as usize];
                 let stack = stacks.get(site.stack).clone();
                 Row {
-                    label: stack.site().map_or_else(|| "(no stack)".to_owned(), Frame::name),
+                    label: stack.site().map_or_else(|| NO_STACK.to_owned(), Frame::name),
                     kind: site.kind.name(),
                     place: place_name(snapshot, site.kind, site.device),
                     domain: site.domain.as_deref(),

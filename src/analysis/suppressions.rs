@@ -140,6 +140,7 @@ pub struct Suppressions {
 
 /// What one rule suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Used {
     pub rule: String,
     pub source: String,

@@ -60,6 +60,7 @@ pub struct Options {
 
 /// What growth is measured against.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
     #[default]
@@ -82,6 +83,7 @@ impl Against {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Trend {
     pub format: &'static str,
     pub version: u32,
@@ -113,6 +115,7 @@ pub struct Trend {
 
 /// A process, and the part of its life that the snapshots show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessSpan {
     #[serde(flatten)]
     pub process: Process,
@@ -123,6 +126,7 @@ pub struct ProcessSpan {
 
 /// One snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Point {
     pub source: String,
     pub process: usize,
@@ -164,6 +168,17 @@ impl Classes {
     }
 }
 
+#[cfg(test)]
+impl schemars::JsonSchema for Classes {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Classes".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        std::collections::BTreeMap::<String, usize>::json_schema(generator)
+    }
+}
+
 impl Serialize for Classes {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.collect_map(self.each())
@@ -172,6 +187,7 @@ impl Serialize for Classes {
 
 /// One call site over all points.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     pub site: Site,
     pub class: Class,
@@ -201,6 +217,7 @@ pub struct Row {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     Bytes,
@@ -208,6 +225,7 @@ pub enum Measure {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Series {
     pub bytes: Vec<u64>,
     pub counts: Vec<u64>,
@@ -215,6 +233,7 @@ pub struct Series {
 
 /// The evidence for a class, from the process with most points; among several, the last. Points are those of all processes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Evidence {
     #[serde(flatten)]
     pub judgement: Judgement,
@@ -236,6 +255,7 @@ impl Deref for Evidence {
 
 /// The growth of a device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTrend {
     pub label: String,
     pub name: String,

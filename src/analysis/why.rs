@@ -21,7 +21,7 @@ use crate::analysis::groups::{Groups, Level};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, process_line, shell_word};
-use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
 use crate::analysis::tally::Tally;
 use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken};
 
@@ -79,6 +79,7 @@ pub enum Unanswered {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Why<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -128,6 +129,7 @@ pub struct Why<'a> {
     pub pools: BTreeMap<&'a str, Pool>,
     /// The block that was asked for by address.
     pub block: Option<One<'a>>,
+    /// The filters of the command line; null: none was given.
     pub filter: Option<Filtered>,
     pub taken: &'a Taken,
     pub losses: &'a Losses,
@@ -137,6 +139,7 @@ pub struct Why<'a> {
 
 /// What a selector names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Matched {
     /// Blocks by their call site or their address.
@@ -148,6 +151,7 @@ pub enum Matched {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClassTotal {
     pub class: Class,
     #[serde(flatten)]
@@ -156,6 +160,7 @@ pub struct ClassTotal {
 
 /// Memory that a caching allocator keeps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pool {
     /// Reserved and not in use by a live block. Not part of the total.
     pub unused_bytes: u64,
@@ -166,6 +171,7 @@ pub struct Pool {
 
 /// Blocks whose paths have the same beginning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Origin<'a> {
     pub class: Class,
     pub root: RootKind,
@@ -198,6 +204,7 @@ impl Origin<'_> {
 
 /// Blocks of one call site that are held over one path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderRow {
     /// The function of the call site.
     pub label: String,
@@ -221,6 +228,7 @@ pub struct HolderRow {
 
 /// Another holder of memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Also {
     /// Indices and keys are `*`.
     pub name: String,
@@ -239,6 +247,7 @@ fn is_false(flag: &bool) -> bool {
 
 /// A holder in the tree of retained memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Retained {
     /// Retainers that differ only in an index are one: `20 × __main__.keep[*] (Block)`. Repeated steps are one, and the text
     /// is at most 200 characters long.
@@ -269,10 +278,12 @@ impl Retained {
 
 /// One block with its whole path.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct One<'a> {
     pub address: u64,
     pub bytes: u64,
     pub kind: &'static str,
+    /// When the snapshot was taken.
     pub age_ns: u64,
     pub stack: CallStack<'a>,
     /// `None`: its holder was not searched for.
@@ -373,7 +384,7 @@ fn largest_first(a: Tally, b: Tally) -> std::cmp::Ordering {
 fn site_names(stack: &CallStack) -> (String, Option<String>) {
     match stack.site() {
         Some(site) => (site.name(), site.short_place()),
-        None => ("(no stack)".to_owned(), None),
+        None => (NO_STACK.to_owned(), None),
     }
 }
 

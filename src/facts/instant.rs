@@ -10,6 +10,7 @@ use crate::point::Point;
 use crate::snapshot::ProcessState;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Instant {
     /// The input as named on the command line.
     pub source: String,
@@ -79,6 +80,7 @@ pub struct Instant {
 
 /// Identifies a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Process {
     pub started_unix_ns: u64,
     pub host: String,

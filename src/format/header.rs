@@ -67,6 +67,7 @@ const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);
 numbered! {
     /// Why the recorder took an automatic snapshot; in the low half of [`Header::dump_reason`].
     #[cfg_attr(feature = "read", derive(serde::Serialize, serde::Deserialize))]
+    #[cfg_attr(all(test, feature = "read"), derive(schemars::JsonSchema))]
     #[cfg_attr(feature = "read", serde(rename_all = "snake_case"))]
     pub enum Reason: u32 {
         /// A request failed for lack of memory.

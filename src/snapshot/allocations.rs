@@ -25,6 +25,7 @@ pub(super) mod json;
 
 /// The fields that allocations have in common if they were requested in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Call {
     pub kind: Kind,
     /// For kinds that lie within other memory, the allocator that owns the block: `pytorch`, `xla`, or a name that the
@@ -33,7 +34,9 @@ pub struct Call {
     pub domain: Option<String>,
     /// The function that the program called: `cudaMalloc`, `cuMemAlloc_v2`, …
     pub api: String,
+    /// Index into `devices`.
     pub device: Option<usize>,
+    /// Index into `contexts`.
     pub context: Option<usize>,
     pub stream: Option<Stream>,
     /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed.
@@ -41,6 +44,7 @@ pub struct Call {
     /// The number of the IPC handle: of memory that was exported, and of the handle that another process has opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<u64>,
+    /// Index into `threads`.
     pub thread: usize,
     /// With sampled stacks: the mean distance in bytes by which the thread chose it, if larger than [`Sampling::bytes`].
     ///

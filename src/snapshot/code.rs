@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Module {
     pub path: String,
     /// Lower-case hex; empty if the file has none.
@@ -22,11 +23,14 @@ pub struct Module {
 /// One code address. `symbols` is empty until the CLI resolves it; several entries are inlined calls, innermost first.
 /// A Python frame needs no resolving: it has no module and exactly one symbol, with file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Location {
+    /// Index into `modules`; null for Python.
     pub module: Option<usize>,
     /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the
     /// runtime address. For a Python frame, the offset of the instruction in its function.
     pub address: u64,
+    /// Empty until symbolized. Several: inlined calls, innermost first.
     #[serde(default)]
     pub symbols: Vec<Symbol>,
     #[serde(default, skip_serializing_if = "Language::is_native")]
@@ -35,6 +39,7 @@ pub struct Location {
 
 /// What executes a frame's code: the processor or an interpreter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
     #[default]
@@ -49,6 +54,7 @@ impl Language {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Symbol {
     /// Demangled.
     pub function: String,
@@ -59,6 +65,7 @@ pub struct Symbol {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stack {
     /// Indices into `locations`, innermost (nearest the CUDA call) first.
     pub frames: Vec<usize>,

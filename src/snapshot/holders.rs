@@ -14,6 +14,7 @@ use crate::point::Point;
 
 /// The result of a search for holders.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Holders {
     pub search: Search,
     /// Distinct shapes of paths.
@@ -71,6 +72,7 @@ pub fn change_retained(retainers: &mut [Retainer], innermost: Option<usize>, byt
 
 /// How the holders were searched for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Search {
     /// On the recording's clock; 0 if unknown.
     pub at_ns: u64,
@@ -108,6 +110,7 @@ pub struct Search {
 
 /// Why a search stopped before it was done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Stop {
     /// The time limit was reached.
@@ -122,6 +125,7 @@ fn is_zero(n: &u64) -> bool {
 
 /// Why a block is alive; each block has exactly one class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// A path of references leads to it from a root.
@@ -167,6 +171,7 @@ impl Class {
 
 /// What a path begins with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum RootKind {
     /// A global variable of a Python module.
@@ -208,6 +213,7 @@ impl RootKind {
 
 /// A path from a root to a block, with indices and keys replaced by `*`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderPath {
     pub class: Class,
     pub root: RootKind,
@@ -248,6 +254,7 @@ impl HolderPath {
 
 /// One reference on a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Step {
     /// How the previous holder refers: `[*]`, `.store`, `.grad_fn`, `local t`.
     pub via: String,
@@ -257,6 +264,7 @@ pub struct Step {
 
 /// A holder in the dominator tree.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Retainer {
     /// `trainer.history (list of 12)`.
     pub name: String,
@@ -284,6 +292,7 @@ impl Retainer {
 
 /// A block and what holds it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldBlock {
     pub address: u64,
     /// Of the allocation; identifies the block together with its address.

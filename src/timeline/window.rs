@@ -17,6 +17,7 @@ use crate::snapshot::{Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Sn
 
 /// The events between two times, added up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Window {
     /// Nanoseconds since the recording began.
     pub from_ns: u64,
@@ -27,6 +28,7 @@ pub struct Window {
 
 /// The memory of one kind on one device, or all memory on a device, over a window.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WindowSum {
     /// Index into the snapshot's devices.
     pub device: Option<usize>,

@@ -48,7 +48,7 @@ def backgrounds(boxes):
 
 
 def the_table_is_below_the_headline(browser):
-    for name in ("training", "timeline", "diff", "job"):
+    for name in ("training", "timeline", "diff"):
         with tab(browser, written(name)) as t:
             assert t.page.locator("main h2").first.inner_text() in ("Call sites", "Stacks"), name
             row = t.rows().first.bounding_box()

@@ -74,7 +74,7 @@ class Tab:
         return self.page.locator(".frame").all_inner_texts()
 
     def rows(self):
-        return self.page.locator("table.rows").first.locator("tbody tr[data-row]")
+        return self.page.locator("table.rows").first.locator(":scope > tbody > tr[data-row]")
 
 
 @contextmanager

@@ -16,6 +16,9 @@ use crate::load::many::{self, How};
 use crate::options::rows_shown;
 use crate::{html, output, progress, text};
 
+/// The most values of processes in the charts of a page, over all call sites.
+const CHART_VALUES: usize = 40_000;
+
 /// Reports every input that can be read; any other input makes the exit code 2.
 ///
 /// # Errors
@@ -31,12 +34,7 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs) -> Result<ExitC
     };
     let options = Options {
         top: match args.html {
-            Some(_) => Some(
-                args.top
-                    .filter(|&top| top > 0)
-                    .unwrap_or(html::job::SITES)
-                    .min(html::job::SITES),
-            ),
+            Some(_) => Some(args.top.filter(|&top| top > 0).unwrap_or(html::ROWS).min(html::ROWS)),
             None => rows_shown(args.top, !args.json),
         },
         min_bytes: args.min_bytes,
@@ -66,9 +64,16 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs) -> Result<ExitC
         return Ok(ExitCode::from(USAGE));
     }
     match (&args.html, args.json) {
-        (Some(path), _) => output::create(path, args.overwrite, |out| html::write_job(&job, &values, out))?,
+        (Some(path), _) => {
+            let charts = CHART_VALUES / job.processes.len().max(1);
+            let page = text::job::page(&job, Some(html::ROWS), &values[..values.len().min(charts)]);
+            let title = format!("culeak: {}", document::counted(job.processes.len(), "process"));
+            output::create(path, args.overwrite, |out| {
+                html::write(&title, vec![(String::new(), page)], out)
+            })?;
+        }
         (None, true) => text::print_json(&job)?,
-        (None, false) => document::print(|| text::job::page(&job, options.top))?,
+        (None, false) => document::print(|| text::job::page(&job, options.top, &[]))?,
     }
     let all_read = inputs.unreadable == 0 && job.unreadable.is_empty();
     Ok(ExitCode::from(if all_read { 0 } else { USAGE }))

@@ -117,7 +117,13 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     }
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     if let Some(path) = &args.html {
-        output::create(path, args.overwrite, |out| html::write_trends(&trends, options.by, out))?;
+        let title = match trends.as_slice() {
+            [one] => format!("culeak trend: {}", one.program),
+            several => format!("culeak trend: {} processes", several.len()),
+        };
+        let page = |trend: &Trend| (trend.program.to_string(), text::trend::page(trend, true));
+        let pages = trends.iter().map(page).collect();
+        output::create(path, args.overwrite, |out| html::write(&title, pages, out))?;
     } else if args.json {
         match trends.as_slice() {
             [one] => text::print_json(one)?,
@@ -129,7 +135,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
                 if nth > 0 {
                     writeln!(out)?;
                 }
-                text::trend::page(trend).text(out)?;
+                text::trend::page(trend, false).text(out)?;
             }
             Ok(())
         })?;

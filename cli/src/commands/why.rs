@@ -96,6 +96,9 @@ fn class_parser() -> impl TypedValueParser<Value = Class> {
     PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
 }
 
+/// Rows of one holder that a page lists at most.
+const ROWS_OF_A_HOLDER: usize = 200;
+
 pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         output::check(path, args.overwrite)?;
@@ -118,10 +121,7 @@ fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
     let in_text = !args.json && args.html.is_none();
     let (top, rows) = match (in_text, &args.html) {
         (true, _) => (rows_shown(args.top, true), Some(text::why::ROWS_SHOWN)),
-        (_, Some(_)) => (
-            rows_shown(args.top.or(Some(html::why::MOST)), false),
-            Some(html::why::MOST_ROWS),
-        ),
+        (_, Some(_)) => (rows_shown(args.top.or(Some(html::ROWS)), false), Some(ROWS_OF_A_HOLDER)),
         _ => (rows_shown(args.top, false), None),
     };
     let options = Options {
@@ -136,7 +136,11 @@ fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
     };
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
     match &args.html {
-        Some(path) => output::create(path, args.overwrite, |out| html::write_why(&why, out))?,
+        Some(path) => {
+            let title = format!("culeak why: {}", text::parts::process(&why.process));
+            let pages = vec![(String::new(), text::why::page(&why))];
+            output::create(path, args.overwrite, |out| html::write(&title, pages, out))?;
+        }
         None if args.json => text::print_json(&why)?,
         None => document::print(|| text::why::page(&why))?,
     }

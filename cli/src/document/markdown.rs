@@ -21,6 +21,11 @@ impl Document {
                 Block::Table(table) => table.markdown(out)?,
                 Block::Stack { lines, .. } => stack(lines, out)?,
                 Block::Tree(tree) => tree.branches.iter().try_for_each(|branch| stack(&branch.frames, out))?,
+                Block::Chart(_) => {}
+                Block::Folded(title, inner) => {
+                    writeln!(out, "{}\n", marked(title))?;
+                    inner.markdown(out)?;
+                }
                 Block::Field(label, text) => writeln!(out, "- **{label}** {}", marked(text))?,
                 Block::Warning(text) => writeln!(out, "> {}\n", marked(text))?,
                 Block::Next(text) => writeln!(out, "next: {}\n", marked(text))?,
@@ -60,11 +65,7 @@ impl Table {
         let (mut headings, mut rules) = (String::new(), String::new());
         for (nth, column) in self.columns.iter().enumerate() {
             headings += &format!(" {} |", column.heading);
-            rules += if column.right || is(nth, Cell::is_number) {
-                "---:|"
-            } else {
-                "---|"
-            };
+            rules += if is(nth, Cell::is_number) { "---:|" } else { "---|" };
             if is(nth, |cell| matches!(cell, Cell::Site(_))) {
                 headings += " place |";
                 rules += "---|";

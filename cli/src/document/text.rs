@@ -114,6 +114,11 @@ impl Document {
                         lines.push(styled(BOLD, padded(label, label_width)) + GAP + text.clone());
                     }
                     Block::Tree(tree) => lines.extend(tree.lines(available())),
+                    Block::Chart(_) => {}
+                    Block::Folded(title, inner) => {
+                        lines.push(title.clone());
+                        lines.extend(inner.lines());
+                    }
                     Block::Warning(text) => lines.push(styled(WARN, "warning:") + " " + text.clone()),
                     // The command continues as a shell expects.
                     Block::Next(text) => {
@@ -203,7 +208,7 @@ impl<'t> Measured<'t> {
         let names = names.max().unwrap_or(NAME_WIDTH);
         let behind = sites().map(|site| width(&site.place) + width(&site.mark)).max();
         let column = &table.columns[number];
-        let is_number = column.right || cells().any(Cell::is_number);
+        let is_number = cells().any(Cell::is_number);
         Measured {
             number,
             column,

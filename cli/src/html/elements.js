@@ -1,8 +1,5 @@
-// Building blocks of the page: elements, sections, lists of facts, shortened names.
+// Building blocks of the page: elements, sections, shortened names.
 "use strict";
-
-// The functions that show a page, by the name in the data. Each file adds its own.
-const pages = {};
 
 const main = document.getElementById("main");
 
@@ -24,38 +21,9 @@ function section(host, title, ...content) {
   return heading;
 }
 
-// A list of names and texts; an empty name continues the row above.
-function facts(rows, classes) {
-  return element("dl", { class: "facts " + (classes || "") }, rows.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
-}
-
 // Cuts a long name in the middle; the row's details have all of it.
 function shorten(name) {
   return name.length <= 120 ? name : name.slice(0, 80) + "…" + name.slice(-39);
-}
-
-// Shows one of several items; a selection list appears if there is more than one.
-function oneOf(host, label, names, show) {
-  const place = element("div");
-  const change = (number) => {
-    place.replaceChildren();
-    show(number, place);
-  };
-  if (names.length > 1) {
-    const options = names.map((name, number) => element("option", { value: number }, name));
-    const id = "choose-" + label.toLowerCase();
-    host.append(element("p", {}, element("label", { for: id }, label), " ", element("select", { id, onchange: (event) => change(Number(event.target.value)) }, options)));
-  }
-  host.append(place);
-  if (names.length > 0) change(0);
-}
-
-function exact(bytes) {
-  return formatCount(bytes) + " bytes";
-}
-
-function numberCell(text, name, value) {
-  return element("span", { ["data-" + name]: value, title: name === "bytes" ? exact(value) : null }, text);
 }
 
 // The current value of a colour variable of the style sheet.

@@ -1,25 +1,20 @@
-//! A report, or several, as a page.
+//! The report of a process, or of several, as a page.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::analysis::estimate::sampled;
-use culeak::analysis::groups::Level;
 use culeak::analysis::lives::Logged;
-use culeak::analysis::profile::{self, Profile};
-use culeak::analysis::report::{By, FailedRow, Options, Report, Row, Tally, process_line};
-use culeak::kind::Kind;
+use culeak::analysis::report::{By, Options, Report, Row, Tally, process_line};
+use culeak::analysis::site::Fingerprint;
+use culeak::analysis::why::{self, SiteHolders, Why};
 use culeak::snapshot::Snapshot;
-use serde::Serialize;
 
-use super::data::Data;
-use super::page::{self, Parts};
-use super::stacks::{Stack, Stacks};
-use super::{ledger, rows, timeline, why};
-use crate::document::Document;
+use super::graph::Graphs;
+use super::{ROWS, ROWS_WITH_STACKS, Section, page};
+use crate::document::{Cell, Document, Rows, Site, bold};
 use crate::escape::Escaped;
-use crate::text;
-use crate::text::parts;
-use crate::text::report::{Extent, sums};
+use crate::text::report::{headline, ranked, ranking, sums};
+use crate::text::{self, parts};
 
 /// One process and how to report it.
 pub struct Item<'a> {
@@ -31,295 +26,137 @@ pub struct Item<'a> {
     pub full_stacks: bool,
 }
 
-#[derive(Serialize)]
-struct Page {
-    what: &'static str,
-    dimensions: [&'static str; 5],
-    processes: Vec<Process>,
-}
-
-#[derive(Serialize)]
-struct Process {
-    source: String,
-    process: String,
-    headline: String,
-    /// The process has ended, so live memory is leaked.
-    finished: bool,
-    trigger: Option<Failed>,
-    warnings: Vec<String>,
-    ledger: ledger::Shown,
-    over_time: Option<timeline::Shown>,
-    /// The names of the samples' places.
-    places: Vec<String>,
-    /// What holds the memory of each row; empty if that was not searched for.
-    held: Vec<Vec<why::Line>>,
-    /// The tree of retained memory.
-    retainers: Vec<why::Node>,
-    by: &'static str,
-    /// Rows are call sites or stacks, which have a place in the source.
-    is_code: bool,
-    hidden_rows: usize,
-    hidden: Tally,
-    /// The lines on what suppressions left out of rows and graph.
-    suppressed: Vec<String>,
-    totals: Vec<sums::Sum>,
-    failed: Vec<Failed>,
-    /// Objects without an address: the kinds, and the call sites.
-    object_kinds: Vec<String>,
-    objects: Vec<Failed>,
-    hidden_objects: usize,
-    losses: Vec<sums::Sum>,
-    all_losses: Vec<sums::Sum>,
-    next: String,
-}
-
-/// A failed request or objects of a call site, and the number of the stack.
-#[derive(Serialize)]
-struct Failed {
-    text: String,
-    stack: u64,
-}
+/// Stacks that are listed of a row; the graph has all.
+const STACKS: usize = 5;
+/// Holders that are listed of a row.
+const HOLDERS: usize = 200;
+/// Rows that each of many processes has at least.
+const FEWEST_ROWS: usize = 20;
 
 /// Writes the whole page.
 pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
-    let mut data = Data::new();
-    data.full_stacks = items.iter().any(|item| item.full_stacks);
-    let mut plain = Vec::new();
-    let mut processes = Vec::new();
-    for (number, item) in items.iter().enumerate() {
-        let options = Options {
-            stacks_kept: Some(STACKS_OF_A_ROW),
-            ..item.options.clone()
-        };
-        let mut report = Report::of(item.snapshot, &options);
-        if items.len() > 1 {
-            writeln!(plain, "== {} ==", Escaped(&item.options.source))?;
-        }
-        as_text(&mut report, item.full_stacks, &mut plain)?;
-        processes.push(process(&mut data, number, item, report)?);
-    }
+    let mut graphs = Graphs::new(items.iter().any(|item| item.full_stacks), false);
+    let most = (ROWS_WITH_STACKS / items.len().max(1)).max(FEWEST_ROWS);
+    let sections = items.iter().map(|item| {
+        graphs.add(item);
+        section(item, most)
+    });
+    let sections: Vec<Section> = sections.collect();
     let title = match items {
         [one] => format!("culeak: {}", parts::process(&process_line(one.snapshot))),
         several => format!("culeak: {} processes", several.len()),
     };
-    let content = Page {
-        what: "report",
-        dimensions: rows::DIMENSIONS,
-        processes,
-    };
-    page::write(
-        Parts::Graph,
-        &title,
-        &String::from_utf8_lossy(&plain),
-        data,
-        &content,
-        out,
-    )
+    page::write(&title, &sections, Some(graphs), out)
 }
 
-/// Limits the size of the page: a row for a thread or a kind may have all stacks.
-const STACKS_OF_A_ROW: usize = 1000;
-
-/// Call sites of objects on a page.
-const OBJECTS_SHOWN: usize = 500;
-
-/// Rows in the text for browsers without scripts.
-const ROWS_IN_TEXT: usize = 20;
-
-fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Result<()> {
-    let rest = report.rows.split_off(report.rows.len().min(ROWS_IN_TEXT));
-    let (hidden, hidden_rows, cut) = (report.hidden, report.hidden_rows, report.cut);
-    for row in &rest {
-        report.hidden.join(Tally {
-            bytes: row.bytes,
-            count: row.count,
-        });
-    }
-    report.hidden_rows += rest.len();
-    report.cut.beyond_top += rest.len();
-    let extent = Extent {
-        full_stacks,
-        ..Extent::default()
-    };
-    out.write_all(text::report::page(report, extent).plain().as_bytes())?;
-    (report.hidden, report.hidden_rows, report.cut) = (hidden, hidden_rows, cut);
-    report.rows.extend(rest);
-    writeln!(out)
-}
-
-fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Report<'a>) -> io::Result<Process> {
+fn section(item: &Item, most: usize) -> Section {
     let full = item.full_stacks;
-    let mut stacks = Stacks::default();
-    let samples = samples(data, &mut stacks, item);
-    let over_time = item
-        .timeline
-        .map(|events| timeline::Prepared::of(data, &mut stacks, item, events));
-    let mut request = |row: &FailedRow<'a>| {
-        let stack = stacks.add_call_stack(data, &row.stack, full);
-        (sums::failed(row), stack)
+    let at_most = |top: Option<usize>| Some(top.unwrap_or(most).min(most));
+    let options = Options {
+        stacks_kept: Some(STACKS),
+        top: at_most(item.options.top),
+        top_objects: at_most(item.options.top_objects),
+        ..item.options.clone()
     };
-    let trigger = report.trigger.as_ref().map(&mut request);
-    let failed: Vec<_> = report.failed.iter().map(request).collect();
-    let sites = report.objects.rows.iter().take(OBJECTS_SHOWN);
-    let objects: Vec<(String, usize)> = sites
-        .map(|row| {
-            let stack = stacks.add_call_stack(data, &row.stack, full);
-            (text::objects::title(row), stack)
-        })
-        .collect();
-    let hidden_objects = report.objects.hidden_rows + report.objects.rows.len() - objects.len();
-    let object_kinds = report.objects.kinds.iter().map(text::objects::kind).collect();
-    let tables = [("rows", &report.rows), ("pools", &report.pools)].map(|(name, rows)| {
-        let of_rows: Vec<_> = rows.iter().map(|row| of_row(data, &mut stacks, row, full)).collect();
-        (name, rows, of_rows)
+    let report = Report::of(item.snapshot, &options);
+    Section {
+        name: format!("{}: {}", Escaped(&item.options.source), parts::process(&report.process)),
+        document: document(&report, full),
+        below: below(item.snapshot, &report, full),
+    }
+}
+
+/// What is in front of the graphs: the headline and the rows.
+fn document(report: &Report, full: bool) -> Document {
+    let mut page = Document::default();
+    text::report::cause(report, full, &mut page);
+    page.append(headline(report));
+    page.warnings(&report.warnings);
+    page.heading(match report.by {
+        By::Site => "Call sites".to_owned(),
+        by => format!("By {}", by.name().replace('-', " ")),
     });
-    let places = stacks.write(data, &format!("{number}.stacks"));
-    for (name, rows, mut stacks) in tables {
-        for (stack, _) in stacks.iter_mut().flatten() {
-            *stack = places[*stack as usize];
+    let holders = report.held_by.iter().map(|site| (site.site_fingerprint, site));
+    let holders: HashMap<Fingerprint, &SiteHolders> = holders.collect();
+    let names = |tallies: Vec<&str>| tallies.join(", ");
+    let columns = |rows: Rows<(_, Site)>| {
+        rows.column_if(report.by != By::Kind, "kind", |(row, _): &(&Row, Site)| {
+            names(row.kinds.keys().copied().collect())
+        })
+        .column_if(report.by != By::Device, "device", |(row, _)| {
+            names(row.devices.keys().map(String::as_str).collect())
+        })
+        .expendable(1)
+        .column("oldest", |(row, _)| Cell::Time(row.oldest_age_ns))
+        .expendable(1)
+        .below(|(row, _), page| details(row, &holders, full, page))
+    };
+    match report.by {
+        By::ObjectKind => text::objects::write_kinds(report, &mut page),
+        _ => ranking(report, "the graph has all", columns, &mut page),
+    }
+    text::report::rules(report, &mut page);
+    page
+}
+
+/// What a row opens.
+fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, page: &mut Document) {
+    text::report::facts(row, page);
+    let first = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
+    if let Some(site) = first.and_then(|site| holders.get(&site)) {
+        page.line(bold("held by"));
+        text::why::write_holders(site, HOLDERS, 2, page);
+    }
+    for stack in &row.stacks {
+        let (bytes, count) = (stack.bytes, stack.count);
+        let memory = parts::tally(Tally { bytes, count });
+        if row.stacks.len() > 1 {
+            page.line(bold(format!("{}{memory}", parts::about(row.estimated.is_some()))));
         }
-        rows::write(data, &format!("{number}.{name}"), rows, report.by, &stacks);
+        page.stack(&stack.stack, full, 6);
     }
-    let lies_in = samples.write(data, &format!("{number}.samples"), &places);
-    let over_time = over_time.map(|prepared| prepared.write(data, &format!("{number}.time"), &places));
-    let moved = |(text, stack): (String, usize)| Failed {
-        text,
-        stack: places[stack],
-    };
-    let mut suppressed = Document::default();
-    let (objects_too, is_sampled) = (report.suppressed_objects, report.sampling.is_some());
-    parts::suppressions(
-        report.suppressed,
-        objects_too,
-        &report.suppressions,
-        is_sampled,
-        &mut suppressed,
-    );
-    // The filter is shown among the warnings, at the top.
-    let filter = report
-        .filter
-        .iter()
-        .map(|filter| format!("filter: {}", parts::filter(filter, report.objects.left_out)));
-    let sampling = report.sampling.map(|sampling| sampled("of this process", sampling));
-    let warnings = report.warnings.iter().map(|text| Escaped(text).to_string());
-    let warnings = sampling.into_iter().chain(warnings);
-    Ok(Process {
-        source: Escaped(&item.options.source).to_string(),
-        process: parts::process(&report.process),
-        headline: text::report::headline(&report).plain().trim().to_owned(),
-        finished: report.finished,
-        trigger: trigger.map(moved),
-        warnings: filter.chain(warnings).collect(),
-        ledger: match &report.filter {
-            None => ledger::of(&report.ledger),
-            Some(_) => ledger::Shown::default(),
-        },
-        over_time,
-        places: lies_in,
-        held: match report.by {
-            By::Site | By::Stack => why::of_rows(&report),
-            _ => Vec::new(),
-        },
-        retainers: why::tree_of(item.snapshot, &report),
-        by: report.by.name(),
-        is_code: matches!(report.by, By::Site | By::Stack),
-        hidden_rows: report.hidden_rows,
-        hidden: report.hidden,
-        suppressed: suppressed
-            .plain_lines()
-            .iter()
-            .map(|line| line.trim().to_owned())
-            .collect(),
-        totals: sums::totals(&report, true),
-        failed: failed.into_iter().map(moved).collect(),
-        object_kinds,
-        objects: objects.into_iter().map(moved).collect(),
-        hidden_objects,
-        losses: sums::losses(&report, false),
-        all_losses: sums::losses(&report, true),
-        next: Escaped(&report.next).to_string(),
-    })
+    text::report::other_stacks(row, row.stacks.len(), page);
 }
 
-/// The stacks that a report keeps of a row.
-fn of_row<'a>(data: &mut Data<'a>, all: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
-    let stacks = row.stacks.iter().map(|stack| {
-        let tally = Tally {
-            bytes: stack.bytes,
-            count: stack.count,
+/// What is behind the graphs.
+fn below(snapshot: &Snapshot, report: &Report, full: bool) -> Document {
+    let mut page = Document::default();
+    page.heading("Where the memory is");
+    text::report::ledger(report, &mut page);
+    if !report.pools.is_empty() {
+        page.heading("Pools behind these blocks");
+        let site = |row: &Row| Site::of(&row.label, row.site(), parts::mark(row));
+        let rows = report.pools.iter().map(|row| (row, site(row)));
+        page.table(ranked(rows.collect()).below(|(row, _), page| details(row, &HashMap::new(), full, page)));
+    }
+    // The tree is of all memory, so there is none with a filter.
+    if !report.held_by.is_empty() && report.filter.is_none() {
+        let options = why::Options {
+            top: Some(ROWS),
+            rows: Some(0),
+            ..why::Options::default()
         };
-        (all.add_call_stack(data, &stack.stack, full) as u64, tally)
-    });
-    stacks.collect()
-}
-
-/// The graph's data: memory by stack, kind and place.
-struct Samples {
-    samples: Vec<profile::Sample>,
-    /// The number of each sample's stack.
-    stacks: Vec<usize>,
-    /// The owner of each sample other than the program, as the number of a string.
-    owners: Vec<u64>,
-    /// The place of each sample, as an index into `places`.
-    lies_in: Vec<u64>,
-    places: Vec<String>,
-}
-
-fn samples<'a>(data: &mut Data<'a>, stacks: &mut Stacks, item: &Item<'a>) -> Samples {
-    let options = profile::Options {
-        full_stacks: item.full_stacks,
-        filter: item.options.filter.clone(),
-        suppressions: item.options.suppressions.clone(),
-        ..profile::Options::default()
-    };
-    let profile = Profile::of(item.snapshot, &options);
-    let frames: Vec<u32> = profile.frames.iter().map(|frame| data.frame(frame)).collect();
-    let paths: Vec<usize> = profile
-        .paths
-        .iter()
-        .map(|path| {
-            stacks.add(Stack {
-                frames: path.frames.iter().map(|&frame| frames[frame]).collect(),
-                truncated: path.truncated,
-            })
-        })
-        .collect();
-    let mut places: Vec<String> = profile.samples.iter().map(|sample| profile.place(sample)).collect();
-    let each = places.clone();
-    places.sort();
-    places.dedup();
-    let place = |place: String| places.binary_search(&place).unwrap_or(0) as u64;
-    let owner = |sample: &profile::Sample| data.text(profile.paths[sample.path].origin.unwrap_or_default());
-    Samples {
-        owners: profile.samples.iter().map(owner).collect(),
-        stacks: profile.samples.iter().map(|sample| paths[sample.path]).collect(),
-        lies_in: each.into_iter().map(place).collect(),
-        samples: profile.samples,
-        places,
+        if let Ok(why) = Why::of(snapshot, &options) {
+            page.heading("What would be freed");
+            text::why::retainers(&why, &mut page);
+        }
     }
-}
-
-impl Samples {
-    /// Writes the samples in the order of their stacks, and returns the names of places.
-    fn write(self, data: &mut Data, prefix: &str, moved: &[u64]) -> Vec<String> {
-        let mut order: Vec<usize> = (0..self.samples.len()).collect();
-        order.sort_by_key(|&nth| moved[self.stacks[nth]]);
-        let mut add = |name: &str, number: &dyn Fn(usize) -> u64| {
-            let numbers = order.iter().map(|&nth| number(nth));
-            data.columns.add(format!("{prefix}.{name}"), numbers);
-        };
-        add("stack", &|nth| moved[self.stacks[nth]]);
-        add("kind", &|nth| number_of(self.samples[nth].kind));
-        add("owner", &|nth| self.owners[nth]);
-        add("place", &|nth| self.lies_in[nth]);
-        add("cached", &|nth| (self.samples[nth].level == Level::Cached).into());
-        add("bytes", &|nth| self.samples[nth].live.bytes);
-        add("count", &|nth| self.samples[nth].live.count);
-        self.places
+    if !report.failed.is_empty() {
+        page.heading("Failed requests");
+        let rows = Rows::of(&report.failed).column("request", |row| sums::failed(row));
+        page.table(rows.below(|row, page| page.stack(&row.stack, full, 6)));
     }
-}
-
-/// A kind's index in the page's list of kinds.
-pub fn number_of(kind: Kind) -> u64 {
-    Kind::ALL.iter().position(|&other| other == kind).unwrap_or(0) as u64
+    if !report.objects.kinds.is_empty() {
+        page.heading("Objects without an address");
+        text::objects::write(report, full, &mut page);
+    }
+    page.heading("Totals");
+    page.fields(sums::totals(report, true));
+    page.heading("Not recorded");
+    page.fields(sums::losses(report, false));
+    let mut all = Document::default();
+    all.fields(sums::losses(report, true));
+    page.folded("all counts", all);
+    page.next(&report.next);
+    page
 }

@@ -5,13 +5,9 @@
 
 use std::collections::HashMap;
 
-use culeak::analysis::site::text::SiteFrame;
-use culeak::analysis::site::{CallStack, Line, Role, fold};
-use serde::Serialize;
+use culeak::analysis::site::CallStack;
 
 use super::data::Data;
-use crate::escape::Escaped;
-use crate::text::parts;
 
 /// One stack, outermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,33 +74,4 @@ impl Stacks {
         }
         places
     }
-}
-
-/// A line of a call site's stack: a frame, or several of one library.
-#[derive(Serialize)]
-pub struct StackLine {
-    function: String,
-    place: String,
-    users: bool,
-}
-
-/// The frames of a call site as lines.
-pub fn lines_of(stack: &[SiteFrame]) -> Vec<StackLine> {
-    let frames: Vec<&SiteFrame> = stack.iter().collect();
-    let lines = fold(&frames, |frame| {
-        (frame.role == Role::User, frame.python_library.as_deref())
-    });
-    let line = |line: Line<&SiteFrame>| match line {
-        Line::Frame(frame) => StackLine {
-            function: Escaped(&frame.function).to_string(),
-            place: Escaped(frame.place.as_deref().unwrap_or(&frame.module)).to_string(),
-            users: frame.role == Role::User,
-        },
-        Line::Folded { library, frames } => StackLine {
-            function: parts::folded(library, frames),
-            place: String::new(),
-            users: false,
-        },
-    };
-    lines.into_iter().map(line).collect()
 }

@@ -141,7 +141,7 @@ class OverTime {
     const time = (at) => this.chart.timeText(spans.times[at]);
     const what = this.all ? `alive at ${time(b)}` : `allocated between ${time(a)} and ${time(b)} and alive at ${time(b)}`;
     const highest = this.curve ? Math.max(spans.highest(this.curve, a, b), total(a)) : 0;
-    const text = `${formatBytes(sum(this.bytes))} in ${formatBlocks(sum(this.count), 0)} ${what}. In the window: ${formatBytes(total(a))} held at its start, ${formatBytes(total(b))} at its end, at most ${formatBytes(highest)} at once.`;
+    const text = `${formatBytes(sum(this.bytes))} in ${formatBlocks(sum(this.count))} ${what}. In the window: ${formatBytes(total(a))} held at its start, ${formatBytes(total(b))} at its end, at most ${formatBytes(highest)} at once.`;
     this.summary.replaceChildren(element("span", { "data-bytes": sum(this.bytes), "data-count": sum(this.count), "data-highest": highest }, text));
   }
 

@@ -18,7 +18,8 @@ use culeak::timeline::{Site, Timeline};
 use serde::Serialize;
 
 use super::data::Data;
-use super::report::{Item, number_of};
+use super::graph::number_of;
+use super::report::Item;
 use super::stacks::Stacks;
 use crate::escape::Escaped;
 use crate::text::names;

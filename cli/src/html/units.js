@@ -23,23 +23,12 @@ function plural(count, one, many) {
   return formatCount(count) + " " + (count === 1 ? one : many);
 }
 
-// A figure that may be an estimate from sampled stacks. `estimated`: 0 if it is exact, otherwise 1 more than the standard error in
-// bytes.
-function formatAbout(text, estimated) {
-  return estimated ? "≈ " + text : text;
-}
-
-// With the standard error.
-function formatEstimate(text, estimated) {
-  return estimated ? formatAbout(text, estimated) + " ± " + formatBytes(estimated - 1) : text;
-}
-
 function withSign(number, format) {
   return (number < 0 ? "-" : "+") + format(Math.abs(number));
 }
 
-function formatBlocks(count, claims) {
-  return claims === count && claims > 0 ? plural(count, "claim", "claims") : plural(count, "block", "blocks");
+function formatBlocks(count) {
+  return plural(count, "block", "blocks");
 }
 
 function formatDuration(ns) {

@@ -9,7 +9,7 @@ class View {
     this.context = context;
     this.stacks = stacks;
     this.tables = [];
-    this.isDiff = context.page.what === "diff";
+    this.isDiff = context.page.is_diff;
     this.column = (name) => context.columns[samples + "." + name];
     this.starts = new Uint32Array(stacks.count + 1);
     const of = this.column("stack");
@@ -112,9 +112,36 @@ class View {
     if (this.search.value) this.find();
   }
 
+  // Filters these tables too; their rows lead to the graph.
+  filters(tables) {
+    this.tables = tables;
+    for (const table of tables) {
+      table.opening = (row) => {
+        const stack = this.largestOf(row.line.querySelector(".site .name")?.textContent, row.line.querySelector(".site .at")?.textContent ?? "");
+        if (stack === null) return;
+        const reveal = () => this.reveal(stack);
+        row.below.firstElementChild.prepend(element("button", { type: "button", onclick: reveal }, "show in graph"));
+      };
+    }
+  }
+
+  // The stack with the most memory that has this frame; null: none.
+  largestOf(name, place) {
+    const { frames } = this.context;
+    const { starts, frames: all, count } = this.stacks;
+    const isWanted = Uint8Array.from({ length: frames.count }, (_, frame) => frames.name(frame) === name && frames.place(frame) === place);
+    let largest = null;
+    for (let stack = 0; stack < count; stack++) {
+      if (!all.subarray(starts[stack], starts[stack + 1]).some((frame) => isWanted[frame])) continue;
+      if (largest === null || this.weights[stack] > this.weights[largest]) largest = stack;
+    }
+    return largest;
+  }
+
   // Whether a row has memory of the selected kind.
   isOfKind(table, row) {
-    return this.kind < 0 || table.rows.hasKind(row, this.context.header.kinds[this.kind]);
+    const column = table.column("kind");
+    return this.kind < 0 || column < 0 || table.cell(row, column).textContent.split(", ").includes(this.context.header.kinds[this.kind]);
   }
 
   // Computes the weight of each stack from the selected measure, place and kind.
@@ -145,7 +172,7 @@ class View {
   }
 
   format(value) {
-    return this.measure === "bytes" ? formatBytes(value) : formatBlocks(value, 0);
+    return this.measure === "bytes" ? formatBytes(value) : formatBlocks(value);
   }
 
   invert(inverted) {
@@ -351,7 +378,7 @@ class View {
     this.graph.search(found);
     const wanted = text.toLowerCase();
     for (const table of this.tables) {
-      table.filter((row) => this.isOfKind(table, row) && (table.rows.stacksOf(row).some((part) => hit[part.stack]) || table.rows.text(row).toLowerCase().includes(wanted)));
+      table.filter((row) => this.isOfKind(table, row) && table.text(row).includes(wanted));
     }
     const matches = found.reduce((sum, one) => sum + one, 0);
     this.result.textContent = matches === 0 ? "no frame matches" : plural(matches, "frame", "frames") + " in stacks with " + this.format(sum) + ", " + formatPart(sum, this.graph.total);

@@ -55,8 +55,7 @@ pub fn page_of(verdicts: &[(&str, Verdict)]) -> Document {
     let mut page = Document::default();
     let with = |outcome: Outcome| verdicts.iter().filter(move |(_, verdict)| verdict.outcome == outcome);
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
-    let is_estimate = verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some());
-    let about = if is_estimate { "≈ " } else { "" };
+    let about = parts::about(verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some()));
     let processes = counted(verdicts.len(), "process");
     let not_passed = [Outcome::Failed, Outcome::NoVerdict].map(|outcome| (outcome, with(outcome).collect::<Vec<_>>()));
     let not_passed: Vec<_> = not_passed.into_iter().filter(|(_, of)| !of.is_empty()).collect();
@@ -218,7 +217,7 @@ fn reasons(verdict: &Verdict, word: &str, page: &mut Document) {
 fn not_judged(verdict: &Verdict, page: &mut Document) {
     if verdict.ignored.count > 0 {
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
-        let about = if verdict.sampling.is_some() { "≈ " } else { "" };
+        let about = parts::about(verdict.sampling.is_some());
         page.line(format!("not judged: {about}{tally} ({reasons})"));
     }
     if verdict.objects_before_mark > 0 {

@@ -8,7 +8,7 @@ use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
 use super::{objects, parts, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Text, bold, short_name, styled};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Text, bold, short_name, styled};
 use crate::escape::Escaped;
 
 /// The diff; `stacks` adds each row's whole stack.
@@ -18,10 +18,8 @@ pub fn page(diff: &Diff, stacks: bool, full_stacks: bool) -> Document {
         (true, full) => RowStack::Whole { full },
     };
     page_around(diff, detail, |page| {
-        for row in &diff.rows {
-            page.item(title(row));
-            write_stack(row, detail, false, page);
-        }
+        let rows = Rows::of(&diff.rows).bare().column("change", |row| title(row));
+        page.table(rows.below(|row, page| write_stack(row, detail, false, page)));
         page.more(
             diff.hidden_rows,
             "row",
@@ -67,7 +65,7 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
 }
 
 /// The totals, and the two processes.
-pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
+fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
     let mut rows = Vec::new();
     if !diff.only_objects {

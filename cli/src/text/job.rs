@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use culeak::analysis::job::sites;
-use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity};
+use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
 use culeak::analysis::report::shell_word;
 use culeak::facts::Instant;
 use culeak::snapshot::ProcessState;
@@ -14,22 +14,24 @@ pub mod trend;
 pub mod why;
 
 use super::{parts, units};
-use crate::document::{BAD, BOLD, Cell, Document, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim, styled};
+use crate::document::{
+    BAD, BOLD, Cell, Chart, ChartPoint, Document, Form, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim, styled,
+};
 
 /// Call sites in the summary at the top.
 const SUMMARY: usize = 5;
 /// Unreadable inputs that are listed.
 const UNREADABLE: usize = 10;
 
-/// At most `top` processes; the call sites were cut before.
-pub fn page(job: &JobReport, top: Option<usize>) -> Document {
+/// At most `top` processes; the call sites were cut before. `values`: of call sites the bytes of each process, for charts.
+pub fn page(job: &JobReport, top: Option<usize>, values: &[Vec<u64>]) -> Document {
     let mut page = Document::default();
     headline(job, &mut page);
     summary(job, &mut page);
     page.blank();
     processes(job, top, &mut page);
     page.blank();
-    sites(job, &mut page);
+    sites(job, values, &mut page);
     shared::write(job, &mut page);
     if !job.unreadable.is_empty() {
         page.blank();
@@ -83,6 +85,13 @@ fn unreadable<'j>(title: &str, inputs: impl ExactSizeIterator<Item = (&'j str, &
     page.more(all.saturating_sub(UNREADABLE), "input", "; --json lists all");
 }
 
+fn process_name(process: &JobProcess) -> String {
+    match process.row.member.rank {
+        Some(rank) => format!("rank {rank}"),
+        None => format!("process {}", process.row.member.pid),
+    }
+}
+
 /// Requests that CUDA refused, and in which processes.
 fn failed_requests(job: &JobReport, page: &mut Document) {
     const SHOWN: usize = 3;
@@ -91,13 +100,13 @@ fn failed_requests(job: &JobReport, page: &mut Document) {
         .iter()
         .filter(|process| process.row.failed.count > 0)
         .collect();
-    let name = |process: &&JobProcess| match process.row.member.rank {
-        Some(rank) => format!("rank {rank}"),
-        None => format!("process {}", process.row.member.pid),
-    };
     let names = match failed.len() {
         0 => return,
-        1..=SHOWN => failed.iter().map(name).collect::<Vec<_>>().join(", "),
+        1..=SHOWN => failed
+            .iter()
+            .map(|process| process_name(process))
+            .collect::<Vec<_>>()
+            .join(", "),
         all => counted(all, "process"),
     };
     let (requests, bytes) = (
@@ -264,7 +273,7 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
         devices.join(",")
     };
     let unexplained = |process: &&JobProcess| match process.row.unexplained_bytes {
-        Some(bytes) => Cell::Delta(bytes),
+        Some(bytes) => Cell::Delta(bytes, None),
         None => Cell::Number(String::new()),
     };
     let rows = members(shown, |process| &process.row)
@@ -285,7 +294,7 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
 }
 
 /// The word for a state.
-pub fn state(state: ProcessState) -> &'static str {
+fn state(state: ProcessState) -> &'static str {
     match state {
         ProcessState::Running => "running",
         ProcessState::Exited => "exited",
@@ -299,7 +308,32 @@ fn part(of: u64, all: u64) -> Cell {
     Cell::Number(format!("{}/{}", units::count(of), units::count(all)))
 }
 
-fn sites(job: &JobReport, page: &mut Document) {
+/// The bytes of each process at a call site, and a stack of it.
+fn bars(job: &JobReport, row: &SiteRow, values: &[u64], page: &mut Document) {
+    let members = job.processes.iter().zip(values);
+    let members = members.filter(|(process, _)| process.row.member.program == row.program);
+    let outliers = row.stands_out.iter().flat_map(|found| &found.processes);
+    let outliers: BTreeSet<&str> = outliers.map(|outlier| outlier.source.as_str()).collect();
+    let point = |(nth, (process, value)): (usize, (&JobProcess, &u64))| ChartPoint {
+        name: process_name(process),
+        x: nth as f64,
+        value: *value,
+        part: 0,
+        stands_out: outliers.contains(process.row.source.as_str()),
+    };
+    page.chart(Chart {
+        label: format!(
+            "bytes of each process; the median is {}",
+            units::bytes(row.median_bytes)
+        ),
+        points: members.enumerate().map(point).collect(),
+        form: Form::Bars,
+        counts: false,
+    });
+    page.site_stack(&row.site.stack, 6);
+}
+
+fn sites(job: &JobReport, values: &[Vec<u64>], page: &mut Document) {
     if job.sites.is_empty() {
         return page.line(match (job.hidden_sites, &job.filter) {
             (1.., _) => "no call site is as large as --min-bytes",
@@ -308,20 +342,25 @@ fn sites(job: &JobReport, page: &mut Document) {
         });
     }
     let about = |exact| if exact { "" } else { "~" };
-    let rows = Rows::of(&job.sites)
-        .column("sum", |row| Cell::Size(row.sum_bytes))
-        .column("median", |row| {
+    let rows = Rows::of(job.sites.iter().enumerate())
+        .column("sum", |(_, row)| Cell::Size(row.sum_bytes))
+        .column("median", |(_, row)| {
             Cell::Number(format!(
                 "{}{}",
                 about(row.median_is_exact),
                 units::bytes(row.median_bytes)
             ))
         })
-        .column("min", |row| Cell::Size(row.min_bytes))
-        .column("max", |row| Cell::Size(row.max_bytes))
-        .column("processes", |row| part(row.processes, row.of_processes))
-        .column("call site", |row| cell(&row.site))
-        .style(|row| bad_if(row.stands_out.is_some()));
+        .column("min", |(_, row)| Cell::Size(row.min_bytes))
+        .column("max", |(_, row)| Cell::Size(row.max_bytes))
+        .column("processes", |(_, row)| part(row.processes, row.of_processes))
+        .column("call site", |(_, row)| cell(&row.site))
+        .style(|(_, row)| bad_if(row.stands_out.is_some()))
+        .below(|&(nth, row), page| {
+            if let Some(values) = values.get(nth) {
+                bars(job, row, values, page);
+            }
+        });
     page.table(rows);
     let hidden = parts::tally(job.hidden);
     page.more(

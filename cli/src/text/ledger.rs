@@ -1,20 +1,19 @@
 //! The ledger: one block per device, one line per owner, the remainder last, then the usage of segments.
 
-use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line, LineKind};
+use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line};
 
 pub mod change;
 mod words;
 
 use super::units;
-use crate::document::{BOLD, Cell, Document, Rows, WARN, bold, counted, dim, styled};
+use crate::document::cells::balance;
+use crate::document::{BOLD, Cell, DIM, Document, Rows, WARN, bold, counted, dim};
 use crate::escape::Escaped;
 
 /// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 5;
 /// Parts of a line.
 const DETAILS_SHOWN: usize = 3;
-/// Cells of a bar.
-const BAR: u64 = 20;
 
 /// Rows that belong to no device: host memory, and the mode of PyTorch's allocator.
 pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
@@ -72,8 +71,8 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
             units::bytes(driver.total_bytes),
             Escaped(ledger.source.unwrap_or("the driver"))
         ),
-        None if device.process.is_some() => format!("{} taken by this process", large(device.known)),
-        None => format!("{} recorded", large(device.known)),
+        None if device.process.is_some() => format!("{} taken by this process", balance(device.known)),
+        None => format!("{} recorded", balance(device.known)),
     }
 }
 
@@ -90,19 +89,13 @@ pub struct Entry {
 /// What an entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryOf {
-    Line(LineKind),
+    Line,
     /// The sum of the lines of this process.
     Process,
     /// What no line explains.
     Rest,
     /// In no sum.
     Beside,
-}
-
-impl EntryOf {
-    pub fn in_sum(self) -> bool {
-        matches!(self, EntryOf::Line(_) | EntryOf::Rest)
-    }
 }
 
 /// All lines of a device: the owners, the sum of this process, the remainder, and memory that is in no total.
@@ -113,7 +106,7 @@ pub fn entries(device: &DeviceLedger, ledger: &Ledger) -> Vec<Entry> {
     let entry = |line: &Line| Entry {
         bytes: line.bytes,
         text: words::line(line, device, ledger),
-        of: EntryOf::Line(line.what),
+        of: EntryOf::Line,
         details: words::details(line),
     };
     let plain = |bytes, of, text| Entry {
@@ -150,9 +143,9 @@ fn lines(device: &DeviceLedger, ledger: &Ledger, page: &mut Document) {
     let style = |entry: &Entry| if entry.of == EntryOf::Rest { WARN } else { BOLD };
     let rows = Rows::of(entries(device, ledger))
         .bare()
-        .column("bytes", |entry| styled(style(entry), large(entry.bytes)))
-        .right()
+        .column("bytes", |entry| Cell::Balance(entry.bytes).styled(style(entry)))
         .column("owner", |entry| entry.text.clone())
+        .parts(|entry| matches!(entry.of, EntryOf::Process | EntryOf::Beside))
         .sign(|entry| if entry.of == EntryOf::Process { "= " } else { "" })
         .below(|entry, page| details(&entry.details, page));
     page.table(rows);
@@ -186,44 +179,10 @@ fn segments(cache: &Cache, page: &mut Document) {
         .bare()
         .indent(4)
         .column("bytes", |segment| Cell::Size(segment.bytes))
-        .column("", |segment| dim(bar(segment.live_bytes, segment.bytes)))
+        .column("", |segment| Cell::Part(segment.live_bytes, segment.bytes).styled(DIM))
         .column("in use", use_of);
     page.table(rows);
     let sum = |part: fn(&CacheSegment) -> u64| units::bytes(rest.iter().map(part).fold(0, u64::saturating_add));
     let (live, bytes) = (sum(|segment| segment.live_bytes), sum(|segment| segment.bytes));
     page.more_at(4, rest.len(), "segment", format!(" with {live} of {bytes} in use"));
-}
-
-/// A bar of the bytes in use. It is empty or full only if the segment is.
-fn bar(live: u64, bytes: u64) -> String {
-    let cells = (u128::from(live) * u128::from(BAR))
-        .checked_div(bytes.into())
-        .unwrap_or(0) as u64;
-    let cells = match live {
-        0 => 0,
-        _ if live >= bytes => BAR,
-        _ => cells.clamp(1, BAR - 1),
-    };
-    let part = |text: &str, count: u64| text.repeat(count as usize);
-    part("█", cells) + &part("░", BAR - cells)
-}
-
-/// Totals of a damaged file may exceed 64 bits; they are capped.
-pub fn large(bytes: i128) -> String {
-    let size = units::bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
-    if bytes < 0 { format!("-{size}") } else { size }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bar_is_empty_or_full_only_when_the_segment_is() {
-        assert_eq!(bar(0, 100), "░".repeat(20));
-        assert_eq!(bar(100, 100), "█".repeat(20));
-        assert_eq!(bar(1, 1 << 40).matches('█').count(), 1);
-        assert_eq!(bar((1 << 40) - 1, 1 << 40).matches('█').count(), 19);
-        assert_eq!(bar(50, 100).matches('█').count(), 10);
-    }
 }

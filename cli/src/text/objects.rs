@@ -34,20 +34,6 @@ pub fn line(objects: &Objects) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// `graph-exec: 40 live, 43 created, 3 destroyed`; numbers that are not known are omitted.
-pub fn kind(of: &KindOfObject) -> String {
-    let mut text = format!("{}: {} live", of.kind, units::count(of.live));
-    if of.suppressed > 0 {
-        text += &format!(" ({} suppressed)", units::count(of.suppressed));
-    }
-    for (count, word) in [(of.created, "created"), (of.destroyed, "destroyed")] {
-        if let Some(count) = count {
-            text += &format!(", {} {word}", units::count(count));
-        }
-    }
-    text
-}
-
 /// `21 stream objects left at 1 call site`, if the report shows only kinds of objects.
 pub fn headline(report: &Report) -> Option<Text> {
     let kinds = &report.filter.as_ref()?.filter.kinds;
@@ -110,14 +96,15 @@ pub fn write_kinds(report: &Report, page: &mut Document) {
 pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
     write_kinds(report, page);
     page.blank();
-    for row in &report.objects.rows {
-        page.item(title(row));
+    let below = |row: &&ObjectRow, page: &mut Document| {
         page.stack(&row.stack, full_stacks, 5);
         if row.stacks_in_all > 1 {
             page.indented(5, dim(format!("and {}", counted(row.stacks_in_all - 1, "more stack"))));
         }
         page.blank();
-    }
+    };
+    let rows = Rows::of(&report.objects.rows).bare();
+    page.table(rows.column("objects", |row| title(row)).below(below));
     if report.objects.hidden_rows > 0 {
         let objects = counted(report.objects.hidden, "object");
         page.more(
@@ -167,10 +154,8 @@ pub fn write_changes(changes: &ObjectChanges, with_title: bool, stacks: RowStack
         page.blank();
         page.line(bold(format!("objects without an address: {after} ({delta})")));
     }
-    for row in &changes.rows {
-        page.item(change(row));
-        diff::write_stack(row, stacks, true, page);
-    }
+    let rows = Rows::of(&changes.rows).bare().column("change", |row| change(row));
+    page.table(rows.below(|row, page| diff::write_stack(row, stacks, true, page)));
     page.more(
         changes.hidden_rows,
         "row",

@@ -14,7 +14,7 @@ use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
 
 use super::units;
-pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, folded, short_name};
+pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, short_name};
 use crate::document::{Document, columns, counted, dim, estimate, styled};
 use crate::escape::Escaped;
 
@@ -28,12 +28,6 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
         text.fmt(out)?;
         write!(out, "{style:#}")
     }
-}
-
-/// A character whose height is this part of the most.
-pub fn bar(value: u64, most: u64) -> char {
-    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    BLOCKS[(u128::from(value) * 7 / u128::from(most.max(1))) as usize]
 }
 
 /// A function's qualified name without parameters.
@@ -80,12 +74,9 @@ pub fn callers(page: &mut Document, indent: usize, callers: impl Iterator<Item =
     }
 }
 
-/// `≈ ` in front of totals that are estimates.
-pub fn about(report: &Report) -> &'static str {
-    match report.totals_estimated {
-        true => "≈ ",
-        false => "",
-    }
+/// `≈ ` in front of an estimate.
+pub fn about(is_estimate: bool) -> &'static str {
+    if is_estimate { "≈ " } else { "" }
 }
 
 /// As [`tally`]; `≈ 1.1 GiB ± 20 MiB in ≈ 128 blocks` if it is an estimate from sampled stacks.
@@ -229,8 +220,11 @@ pub fn with_objects(memory: Tally, objects: u64) -> String {
 /// memory is an estimate from sampled stacks.
 pub fn suppressions(suppressed: Tally, objects: u64, rules: &[Used], sampled: bool, page: &mut Document) {
     let with_objects = |memory: Tally, objects: u64| {
-        let about = if sampled && memory.count > 0 { "≈ " } else { "" };
-        format!("{about}{}", self::with_objects(memory, objects))
+        format!(
+            "{}{}",
+            about(sampled && memory.count > 0),
+            self::with_objects(memory, objects)
+        )
     };
     if suppressed.count > 0 || objects > 0 {
         page.line(format!("suppressed: {}", with_objects(suppressed, objects)));

@@ -2,6 +2,7 @@
 //! totals, the losses, the warnings, and the next command.
 
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, shell_word};
+use culeak::analysis::site::NO_STACK;
 use culeak::point::Point;
 use culeak::snapshot::{Automatic, Reason};
 
@@ -14,8 +15,8 @@ pub mod sums;
 
 pub use headline::headline;
 use headline::{call_sites, has_no_stack};
-use ranking::{counted, ranking};
-pub use ranking::{judged, ranked};
+use ranking::counted;
+pub use ranking::{judged, ranked, ranking};
 
 /// What a report shows beyond the default.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,29 +42,18 @@ impl Extent {
 pub fn page(report: &Report, extent: Extent) -> Document {
     let full_stacks = extent.full_stacks;
     let mut page = Document::default();
-    match (&report.trigger, &report.taken.automatic) {
-        (Some(failed), _) => request(failed, full_stacks, &mut page),
-        (None, Some(automatic)) => reason(automatic, &mut page),
-        (None, None) => {}
-    }
-    // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
-    let is_peak = report.taken.point == Some(Point::Peak);
-    let has_ledger = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
-    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
-    if has_entries && report.filter.is_none() && has_ledger {
-        ledger::write(&report.ledger, &mut page);
-    }
+    cause(report, full_stacks, &mut page);
+    ledger(report, &mut page);
     page.append(headline(report));
     match report.by {
         By::ObjectKind if extent.objects => {}
         By::ObjectKind => objects::write_kinds(report, &mut page),
-        _ => ranking(report, &mut page),
+        _ => {
+            let all = format!("{} shows all", parts::all_rows(report.cut));
+            ranking(report, &all, |rows| rows, &mut page);
+        }
     }
-    let (objects, sampled) = (report.suppressed_objects, report.sampling.is_some());
-    parts::suppressions(report.suppressed, objects, &report.suppressions, sampled, &mut page);
-    if report.by == By::Category {
-        categories::write(&report.categories, &mut page);
-    }
+    rules(report, &mut page);
     page.blank();
     let detailed = matches!(report.by, By::Site | By::Stack);
     if detailed {
@@ -100,10 +90,38 @@ pub fn page(report: &Report, extent: Extent) -> Document {
 const ROWS_ON_A_SCREEN: usize = 15;
 const DETAILS_ON_A_SCREEN: usize = 2;
 
+/// The failed request or the event that a snapshot was taken for.
+pub fn cause(report: &Report, full_stacks: bool, page: &mut Document) {
+    match (&report.trigger, &report.taken.automatic) {
+        (Some(failed), _) => request(failed, full_stacks, page),
+        (None, Some(automatic)) => reason(automatic, page),
+        (None, None) => {}
+    }
+}
+
+/// The ledger. It covers all memory, so with a filter its sums would contradict the other lines.
+pub fn ledger(report: &Report, page: &mut Document) {
+    let is_peak = report.taken.point == Some(Point::Peak);
+    let has_ledger = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
+    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
+    if has_entries && report.filter.is_none() && has_ledger {
+        ledger::write(&report.ledger, page);
+    }
+}
+
+/// What the rules of suppressions and categories decided.
+pub fn rules(report: &Report, page: &mut Document) {
+    let (objects, sampled) = (report.suppressed_objects, report.sampling.is_some());
+    parts::suppressions(report.suppressed, objects, &report.suppressions, sampled, page);
+    if report.by == By::Category {
+        categories::write(&report.categories, page);
+    }
+}
+
 /// Out of memory: the size, the device and the call site of the failed request.
 fn request(failed: &FailedRow, full_stacks: bool, page: &mut Document) {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
-    let name = line.map_or_else(|| "(no stack)".to_owned(), |line| short_name(&line.name()));
+    let name = line.map_or_else(|| NO_STACK.to_owned(), |line| short_name(&line.name()));
     let (api, bytes, place) = (failed.api, units::bytes(failed.bytes), parts::place(line));
     let title = format!(
         "out of memory: {api} of {bytes} on {} failed in {name}{place}",
@@ -131,6 +149,25 @@ fn reason(automatic: &Automatic, page: &mut Document) {
 fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
     let (place, mark) = (parts::place(row.site()), parts::mark(row));
     page.line(bold(format!("#{number}  {}{place}{mark}", short_name(&row.label))));
+    facts(row, page);
+    if let Some(first) = row.stacks.first() {
+        page.stack(&first.stack, full_stacks, 6);
+    }
+    other_stacks(row, 1, page);
+    page.blank();
+}
+
+/// The line on stacks that are not shown.
+pub fn other_stacks(row: &Row, shown: usize, page: &mut Document) {
+    let others = row.stacks_in_all.saturating_sub(shown);
+    if others > 0 {
+        let others = document::counted(others, "other stack");
+        page.indented(6, dim(format!("and {others}; --by stack shows each")));
+    }
+}
+
+/// The memory of a row: its sizes, kinds, places, functions, threads and ages.
+pub fn facts(row: &Row, page: &mut Document) {
     let is_sum = row.largest == 0 && row.bytes > 0;
     let each = match (row.count, row.smallest == row.largest) {
         (1, _) => String::new(),
@@ -162,12 +199,4 @@ fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
         true => page.indented(4, format!("by {apis}")),
         false => page.indented(4, format!("by {apis}, {threads}, {age}")),
     }
-    if let Some(first) = row.stacks.first() {
-        page.stack(&first.stack, full_stacks, 6);
-    }
-    if row.stacks_in_all > 1 {
-        let others = document::counted(row.stacks_in_all - 1, "other stack");
-        page.indented(6, dim(format!("and {others}; --by stack shows each")));
-    }
-    page.blank();
 }

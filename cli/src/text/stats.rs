@@ -5,6 +5,7 @@ use culeak::point::Point;
 
 use super::parts;
 use super::units;
+use crate::document::chart::character;
 use crate::document::{Cell, Document, GOOD, Rows, Site, bold, counted, dim, short_name, styled};
 
 /// Rows with details.
@@ -177,7 +178,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, page: &mut Document) {
 fn lifetimes(lifetimes: &Lifetimes) -> String {
     let histogram = &lifetimes.histogram;
     let most = histogram.iter().map(|bucket| bucket.count).max().unwrap_or(0);
-    let bar = |count: u64| if count == 0 { ' ' } else { parts::bar(count, most) };
+    let bar = |count: u64| if count == 0 { ' ' } else { character(count, most) };
     let bars: String = histogram.iter().map(|bucket| bar(bucket.count)).collect();
     format!(
         "lifetimes {} {bars} {}, median {}, longest {}",

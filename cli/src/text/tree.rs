@@ -18,7 +18,7 @@ const WIDEST: usize = 1200;
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, page: &mut Document) {
     let total = tree.root().tally;
     let numbers = |tally: Tally, _, is_estimate| {
-        let about = about(is_estimate);
+        let about = parts::about(is_estimate);
         vec![
             Cell::Number(format!("{about}{}", units::bytes(tally.bytes))),
             Cell::Number(percent(tally.bytes, total.bytes)),
@@ -35,15 +35,10 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, page: &mut Document
     }
 }
 
-/// Marks an estimate.
-fn about(is_estimate: bool) -> &'static str {
-    if is_estimate { "≈ " } else { "" }
-}
-
 /// A tree of changes, with the memory after.
 pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, page: &mut Document) {
     let numbers = |now: Tally, before: Tally, is_estimate| {
-        let about = about(is_estimate);
+        let about = parts::about(is_estimate);
         let bytes = i128::from(now.bytes) - i128::from(before.bytes);
         let count = i128::from(now.count) - i128::from(before.count);
         vec![

@@ -8,21 +8,26 @@ use culeak::analysis::trend::{
 use culeak::analysis::words::of_kind;
 
 use super::{parts, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Text, WARN, bold, counted, dim, short_name, styled};
+use crate::document::{
+    BAD, Cell, Chart, ChartPoint, DIM, Document, Form, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim,
+    short_name, styled,
+};
 use crate::escape::Escaped;
 
-/// The width of a curve in columns.
-const CURVE: usize = 24;
-
-pub fn page(trend: &Trend) -> Document {
+/// `charts`: with a chart of each series, and columns to sort by.
+pub fn page(trend: &Trend, charts: bool) -> Document {
     let mut page = headline(trend);
+    if charts {
+        let held: Vec<u64> = trend.points.iter().map(|point| point.held.bytes).collect();
+        page.chart(chart("all memory", &held, false, trend));
+    }
     for device in trend.devices.iter().filter_map(|device| growth(device, trend.against)) {
         page.line(device);
     }
     if !trend.rows.is_empty() {
         page.blank();
     }
-    trend.rows.iter().for_each(|row| write_row(row, trend, &mut page));
+    page.table(rows(trend, charts));
     page.more(
         trend.hidden_rows,
         "call site",
@@ -36,7 +41,7 @@ pub fn page(trend: &Trend) -> Document {
 }
 
 /// A process, and its number of snapshots.
-pub fn process(span: &ProcessSpan) -> String {
+fn process(span: &ProcessSpan) -> String {
     let process = &span.process;
     let ranks = process.ranks.iter().map(|(name, value)| format!(", {name} {value}"));
     let end = if span.finished { ", the last one at exit" } else { "" };
@@ -50,7 +55,7 @@ pub fn process(span: &ProcessSpan) -> String {
     Escaped(&text).to_string()
 }
 
-pub fn headline(trend: &Trend) -> Document {
+fn headline(trend: &Trend) -> Document {
     let mut page = Document::default();
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
     let (running, at_exit) = trend.end().unwrap_or((last, None));
@@ -119,7 +124,7 @@ pub fn word(class: Class) -> (&'static str, Style) {
 }
 
 /// The growth of a device's memory, if it grows.
-pub fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
+fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
     if device.pace <= 0.0 {
         return None;
     }
@@ -147,26 +152,111 @@ pub fn sizes(object: Option<&str>, first: Tally, last: Tally, about: &str) -> St
     }
 }
 
-fn write_row(row: &Row, trend: &Trend, page: &mut Document) {
-    let (class, style) = word(row.class);
-    let (evidence, values) = match row.judged_by {
-        Measure::Bytes => (&row.bytes, &row.series.bytes),
-        Measure::Count => (&row.count, &row.series.counts),
+/// The series that decided a row's class, and its evidence.
+fn judged(row: &Row) -> (&Evidence, &[u64], bool) {
+    match row.judged_by {
+        Measure::Bytes => (&row.bytes, &row.series.bytes, false),
+        Measure::Count => (&row.count, &row.series.counts, true),
+    }
+}
+
+fn rows(trend: &Trend, charts: bool) -> Rows<&Row> {
+    let class = |row: &&Row| styled(word(row.class).1, format!("{:18}", word(row.class).0));
+    let curve = |row: &&Row| {
+        let (_, values, counts) = judged(row);
+        Cell::Chart(chart("held", values, counts, trend))
     };
-    let of = |bytes, count| Tally { bytes, count };
-    let (first, last) = (of(row.bytes.first, row.count.first), of(row.bytes.last, row.count.last));
-    let sizes = sizes(row.site.object, first, last, if row.is_estimate { "≈ " } else { "" });
+    let first_and_last = |row: &&Row| {
+        let of = |bytes, count| Tally { bytes, count };
+        let (first, last) = (of(row.bytes.first, row.count.first), of(row.bytes.last, row.count.last));
+        sizes(row.site.object, first, last, parts::about(row.is_estimate))
+    };
     // Too few points have no meaningful evidence.
-    let numbers = match row.class {
+    let evidence = |row: &&Row| match row.class {
         Class::TooFew => Text::default(),
-        _ => Text::from("  ") + dim(numbers(row, evidence, trend.against)),
+        _ => dim(numbers(row, judged(row).0, trend.against)),
     };
-    let curve = sparkline(values, trend);
-    page.item(styled(style, format!("{class:18}")) + format!("  {curve}  {sizes}") + numbers);
+    let last = |row: &&Row| match row.site.object {
+        Some(kind) => Cell::Things(row.count.last, of_kind(row.count.last, kind)),
+        None => Cell::Size(row.bytes.last),
+    };
+    let site = |row: &&Row| {
+        let mark = parts::mark_of(row.site.pool, row.site.allocator, row.site.library);
+        Site::at(&row.site.label, row.site.place.as_deref(), mark)
+    };
+    let confidence = |row: &&Row| Cell::Number(format!("{:.0} %", row.confidence * 100.0));
+    Rows::of(&trend.rows)
+        .bare()
+        .column("class", class)
+        .column("over time", curve)
+        .column("first and last", first_and_last)
+        .column_if(charts, "last", last)
+        .column_if(charts, "call site", site)
+        .column_if(charts, "confidence", confidence)
+        .column_if(!charts, "evidence", evidence)
+        .below(|row, page| match charts {
+            true => details(row, trend, page),
+            false => summary(row, page),
+        })
+}
+
+fn summary(row: &Row, page: &mut Document) {
     let pool = if row.site.pool { parts::POOL } else { "" };
     page.indented(6, format!("{}{pool}", with_short_name(row)));
     let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
     parts::callers(page, 6, outer.map(|frame| (&frame.function, String::new())));
+}
+
+fn details(row: &Row, trend: &Trend, page: &mut Document) {
+    page.line(&*row.sentence);
+    if row.site.object.is_none() {
+        page.chart(chart("bytes", &row.series.bytes, false, trend));
+    }
+    page.chart(chart("blocks", &row.series.counts, true, trend));
+    let range = |evidence: &Evidence, words: fn(u64) -> String| {
+        let (first, last) = (words(evidence.first), words(evidence.last));
+        let (least, most) = (words(evidence.least), words(evidence.most));
+        format!("first {first}, last {last}, between {least} and {most}")
+    };
+    page.fields([
+        ("bytes", range(&row.bytes, units::bytes)),
+        ("blocks", range(&row.count, units::count)),
+        ("evidence", numbers(row, judged(row).0, trend.against)),
+        ("kind", row.site.kinds.join(", ")),
+    ]);
+    page.site_stack(&row.site.stack, 6);
+}
+
+/// A series of a trend.
+fn chart(what: &str, values: &[u64], counts: bool, trend: &Trend) -> Chart {
+    let began = trend.points.first().map_or(0, |point| point.at_unix_ns);
+    let name = |point: &Point| match trend.against {
+        Against::Time => format!("after {}", units::duration(point.at_unix_ns.saturating_sub(began))),
+        Against::Marks => counted(point.marks, "mark"),
+        Against::Runs => point.source.clone(),
+    };
+    let points = trend.points.iter().zip(values).map(|(point, &value)| ChartPoint {
+        name: name(point),
+        x: point.x,
+        value,
+        part: if trend.against == Against::Runs {
+            0
+        } else {
+            point.process
+        },
+        stands_out: false,
+    });
+    let along = match trend.against {
+        Against::Time => "over time",
+        Against::Marks => "by mark",
+        Against::Runs => "by run",
+    };
+    Chart {
+        label: format!("{what} {along}"),
+        points: points.collect(),
+        form: Form::Curve,
+        counts,
+    }
 }
 
 /// The sentence. It begins with the call site, whose name is shortened on a terminal.
@@ -179,7 +269,7 @@ fn with_short_name(row: &Row) -> String {
 }
 
 /// The evidence in numbers.
-pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
+fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let (steps, unit) = (evidence.steps, against.unit());
     let pace = match row.site.object {
         Some(_) => format!("{:+.1} per {unit}", row.count.pace),
@@ -190,26 +280,8 @@ pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     format!("{pace}, R² {fit:.2}, steps: {steps}, confidence {confidence:.0} %")
 }
 
-/// A series as block characters, from 0 to its maximum, with a gap between processes.
-fn sparkline(values: &[u64], trend: &Trend) -> String {
-    let most = values.iter().copied().max().unwrap_or(0);
-    let columns = values.len().min(CURVE);
-    let mut line = String::new();
-    let mut process = trend.points.first().map(|point| point.process);
-    for column in 0..columns {
-        let (start, end) = (column * values.len() / columns, (column + 1) * values.len() / columns);
-        let of = trend.points.get(start).map(|point| point.process);
-        if of != process && trend.against != Against::Runs {
-            line.push(' ');
-        }
-        process = of;
-        line.push(parts::bar(values[start..end].iter().copied().max().unwrap_or(0), most));
-    }
-    line
-}
-
 /// The command to run next.
-pub fn next(trend: &Trend) -> Option<String> {
+fn next(trend: &Trend) -> Option<String> {
     let process = &trend.processes[trend.processes.len() - 1];
     let word = culeak::analysis::report::shell_word;
     match (trend.too_few, trend.is_growing()) {

@@ -71,7 +71,7 @@ fn nothing_is(class: Class) -> &'static str {
 }
 
 /// The path, and whether it is certain, unless the origin says so for all of its paths.
-pub fn path(row: &HolderRow, origin: &Origin) -> String {
+fn path(row: &HolderRow, origin: &Origin) -> String {
     let possibly = if row.possibly && !origin.possibly { POSSIBLY } else { "" };
     format!("{possibly}{}", Escaped(&row.path)).trim_end().to_owned()
 }
@@ -83,8 +83,7 @@ fn origins(why: &Why, page: &mut Document) {
     let style = |origin: &Origin| if origin.class == Class::Held { BOLD } else { WARN };
     let rows = Rows::of(&why.origins)
         .bare()
-        .column("bytes", |origin| bold(units::bytes(origin.tally.bytes)))
-        .right()
+        .column("bytes", |origin| Cell::Size(origin.tally.bytes).styled(BOLD))
         .column("holder", |origin| styled(style(origin), origin.text()) + frees(origin))
         .below(|origin, page| holders(origin, page));
     page.table(rows);
@@ -123,7 +122,7 @@ fn holders(origin: &Origin, page: &mut Document) {
 }
 
 /// What would be freed with the origin, if others hold a part of its memory.
-pub fn frees(origin: &Origin) -> String {
+fn frees(origin: &Origin) -> String {
     match origin.retained {
         Some(retained) if retained.count == 0 => "; dropping it alone frees nothing".to_owned(),
         Some(retained) if retained.bytes < origin.tally.bytes => {
@@ -137,7 +136,7 @@ pub fn frees(origin: &Origin) -> String {
 const OTHERS_NAMED: usize = 3;
 
 /// `also held by __main__.other, __main__.best (1 MiB) and 2 more`; `None` if nothing else holds the memory.
-pub fn also_text(also: &[Also], of: Tally) -> Option<String> {
+fn also_text(also: &[Also], of: Tally) -> Option<String> {
     let name = |also: &Also| {
         let name = Escaped(&also.name);
         match also.tally.bytes < of.bytes {
@@ -162,7 +161,8 @@ fn listed(names: &[String]) -> String {
     names.join(separator)
 }
 
-fn retainers(why: &Why, page: &mut Document) {
+/// What would be freed with what.
+pub fn retainers(why: &Why, page: &mut Document) {
     if why.retainers.is_empty() {
         return;
     }
@@ -184,11 +184,11 @@ fn retainers(why: &Why, page: &mut Document) {
 }
 
 /// In place of a holder.
-pub const NOT_KNOWN: &str = "(which holder frees it is not known)";
+const NOT_KNOWN: &str = "(which holder frees it is not known)";
 
 /// `head['next'] (dict of 2), and 398 more like it below`; `held by 2, only
 /// with all of them: __main__.keep (list of 8), __main__.other`.
-pub fn retainer_text(retainer: &Retained) -> String {
+fn retainer_text(retainer: &Retained) -> String {
     let mut text = match retainer.is_shared() {
         false => Escaped(&retainer.name).to_string(),
         true => {
@@ -245,7 +245,7 @@ fn one(block: &One, page: &mut Document) {
 }
 
 /// The rows below the holders.
-pub fn sums(why: &Why) -> Vec<Sum> {
+fn sums(why: &Why) -> Vec<Sum> {
     let mut rows: Vec<Sum> = Vec::new();
     for total in why.classes.iter().filter(|_| why.block.is_none()) {
         let name = match total.class {

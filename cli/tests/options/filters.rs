@@ -155,7 +155,6 @@ fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
         "{graph}"
     );
     let page = report(&["--html", "-"]);
-    // The text for browsers without scripts; the page itself is drawn from the same report.
     assert!(
         page.contains(filter_line) && !page.contains("Trainer::step"),
         "an unfiltered page"

@@ -13,6 +13,7 @@ use crate::point::Point;
 use crate::snapshot::Class;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limits {
     pub max_leaked: Option<u64>,
     pub max_count: Option<u64>,
@@ -43,6 +44,7 @@ pub struct Limits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Budget {
     /// A pattern as in suppressions.
     pub pattern: Pattern,
@@ -50,6 +52,7 @@ pub struct Budget {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Tolerance {
     Bytes(u64),
@@ -78,6 +81,7 @@ impl Tolerance {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum FailOn {
     /// Sites that the baseline does not contain.

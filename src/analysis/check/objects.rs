@@ -19,6 +19,7 @@ use crate::snapshot::Snapshot;
 
 /// Objects of one kind, of one call site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JudgedObjects<'a> {
     #[serde(flatten)]
     pub row: ObjectRow<'a>,

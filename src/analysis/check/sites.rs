@@ -15,6 +15,7 @@ pub type SiteKey = (Fingerprint, bool);
 
 /// A call site compared with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
     New,
@@ -24,6 +25,7 @@ pub enum Standing {
 
 /// A call site that was judged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Judged<'a> {
     #[serde(flatten)]
     pub row: Row<'a>,

@@ -22,6 +22,7 @@ use crate::snapshot::{ProcessState, Snapshot};
 
 /// Something that a rule speaks of and that was not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Unseen {
     /// The option; empty: every rule.
     pub rule: String,

@@ -11,6 +11,7 @@ use crate::kind::Place;
 use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ObjectChanges<'a> {
     /// Each of one kind, with 0 bytes; the largest change of the count first.
     pub rows: Vec<DiffRow<'a>>,

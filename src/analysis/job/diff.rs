@@ -46,6 +46,7 @@ pub struct Side {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobDiff {
     pub format: &'static str,
     pub version: u32,
@@ -80,6 +81,7 @@ pub struct JobDiff {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SideLine {
     pub processes: usize,
     pub hosts: usize,
@@ -89,6 +91,7 @@ pub struct SideLine {
 
 /// Why two processes are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum By {
     /// They are one process at two times.
@@ -102,7 +105,9 @@ pub enum By {
 
 /// A process on both sides.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Pair {
+    /// Why the two are compared.
     pub by: By,
     pub stands_out: bool,
     pub before: Instant,
@@ -127,6 +132,7 @@ impl Pair {
 
 /// A call site over all pairs of a program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteChange {
     pub program: Program,
     /// Of the later side, if it is on both.
@@ -152,6 +158,7 @@ pub struct SiteChange {
 
 /// A pair that changed unlike the others.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Changed {
     pub rank: Option<u32>,
     pub host: String,

@@ -13,6 +13,7 @@ use crate::snapshot::Process;
 
 /// The part of a process in a job. What the environment does not state is `None` or empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Identity {
     /// The name that the scheduler or launcher gave to this run.
     pub job: Option<String>,

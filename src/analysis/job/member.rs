@@ -12,6 +12,7 @@ use crate::snapshot::Snapshot;
 
 /// A process of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Member {
     #[serde(flatten)]
     pub identity: Identity,

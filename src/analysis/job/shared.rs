@@ -53,6 +53,7 @@ pub(super) fn parts(snapshot: &Snapshot, mut site_of: impl FnMut(Option<usize>) 
 
 /// A process in a row.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SharedWith {
     pub rank: Option<u32>,
     pub host: String,
@@ -73,6 +74,7 @@ impl SharedWith {
 
 /// Blocks of one call site of one process that the same processes have open.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SharedRow {
     pub bytes: u64,
     pub blocks: u64,

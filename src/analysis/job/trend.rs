@@ -38,6 +38,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobTrend {
     pub format: &'static str,
     pub version: u32,
@@ -62,6 +63,7 @@ pub struct JobTrend {
 
 /// A process, restarts included.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessTrend {
     pub rank: Option<u32>,
     pub host: String,
@@ -91,6 +93,7 @@ pub struct ProcessTrend {
 
 /// A call site over all processes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteTrend {
     pub site: Site,
     /// The most suspicious one in any process.
@@ -116,6 +119,7 @@ pub struct SiteTrend {
 
 /// A process whose call site has the row's class.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Growing {
     pub rank: Option<u32>,
     pub host: String,

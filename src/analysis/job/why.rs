@@ -34,6 +34,7 @@ pub struct Options {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobWhy {
     pub format: &'static str,
     pub version: u32,
@@ -55,6 +56,7 @@ pub struct JobWhy {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessAnswer {
     pub source: String,
     pub rank: Option<u32>,
@@ -83,6 +85,7 @@ impl ProcessAnswer {
 
 /// Memory of one call site that is held over paths of one shape.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderRow {
     pub program: Program,
     pub class: Class,

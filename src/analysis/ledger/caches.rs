@@ -40,6 +40,7 @@ pub(super) enum Holder<'a> {
 
 /// One caching allocator on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Cache<'a> {
     pub owner: &'a str,
     pub bytes: u64,
@@ -54,6 +55,7 @@ pub struct Cache<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CacheSegment {
     pub address: u64,
     pub bytes: u64,

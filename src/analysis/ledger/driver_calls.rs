@@ -22,6 +22,7 @@ use crate::snapshot::Snapshot;
 
 /// What a driver call takes memory for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Purpose {
     /// A context.

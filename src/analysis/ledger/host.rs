@@ -13,6 +13,7 @@ use crate::kind::{Kind, Place};
 use crate::snapshot::Snapshot;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostLine {
     pub what: HostLineKind,
     pub bytes: u64,
@@ -20,6 +21,7 @@ pub struct HostLine {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum HostLineKind {
     /// PyTorch's cache of pinned memory, which rounds sizes up. Included in the tally of its kind.

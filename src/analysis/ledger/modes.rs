@@ -10,6 +10,7 @@ use crate::kind::Kind;
 
 /// How PyTorch's allocator gets memory from CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// Segments from cudaMalloc; each tensor is recorded.

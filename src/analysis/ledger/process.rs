@@ -35,6 +35,7 @@ use sorted::{DEVICE_HEAP, GivenBack, Sorted};
 
 /// The segments of one purpose when the process had most of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtPeakOfProcess {
     pub purpose: Purpose,
     pub bytes: u64,
@@ -43,6 +44,7 @@ pub struct AtPeakOfProcess {
 
 /// The sum that the driver should count for the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessSum {
     /// Sum of the segments.
     pub bytes: i128,

@@ -22,6 +22,7 @@ use crate::timeline::lives::Lives;
 
 /// What a series adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
     /// Memory in use, each byte once, and memory that caching allocators keep, if their blocks are not known.
@@ -36,6 +37,7 @@ pub enum Layer {
 
 /// A sum over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Series {
     pub layer: Layer,
     /// `None`: all GPUs and the host together.

@@ -23,6 +23,7 @@ use crate::timeline::{Log, Op, Timeline, UNIT};
 
 /// What happened to a series' memory during a phase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Figures {
     pub held_at_begin: u64,
     pub held_at_end: u64,

@@ -1,6 +1,7 @@
 //! Groups live records into rows, and sorts the rows.
 
 use super::*;
+use crate::analysis::site::NO_STACK;
 
 /// Enums whose values have names on the command line.
 macro_rules! named {
@@ -9,6 +10,7 @@ macro_rules! named {
     } )*) => { $(
         $(#[$meta])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
         pub enum $name { $( $(#[$variant_meta])* $variant, )* }
 
@@ -293,7 +295,7 @@ fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
 fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter: &Sorter) -> String {
     let (call, site) = (group.call, stacks.get(group.stack).site());
     match by {
-        By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
+        By::Site | By::Stack => site.map_or_else(|| NO_STACK.to_owned(), Frame::name),
         By::Kind | By::ObjectKind => call.kind.name().to_owned(),
         By::Device => place_name(snapshot, call.kind, call.device),
         By::Stream => match call.device {

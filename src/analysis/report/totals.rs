@@ -13,6 +13,7 @@ use crate::kind::{Kind, Place};
 use crate::snapshot::{Device, ProcessState, Snapshot};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Totals {
     /// Memory in use, without pools. It is leaked if the process has ended.
     pub held: Held,
@@ -40,6 +41,7 @@ pub struct Totals {
 
 /// Memory in use, each byte counted once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Held {
     /// Tensors and buffers of frameworks.
     pub blocks: Tally,
@@ -59,6 +61,7 @@ impl Held {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTotal<'a> {
     pub ordinal: i32,
     pub name: &'a str,

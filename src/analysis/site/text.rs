@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 
-use super::{CallStack, Fingerprint, Role};
+use super::{CallStack, Fingerprint, NO_STACK, Role};
 use crate::analysis::function_name::plain;
 
 /// A call site as text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Site {
     /// The function, or module and offset.
     pub label: String,
@@ -34,6 +35,7 @@ pub struct Site {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteFrame {
     pub function: String,
     pub place: Option<String>,
@@ -64,7 +66,7 @@ impl Site {
             python_library: frame.python_library().map(str::to_owned),
         });
         Site {
-            label: site.map_or_else(|| "(no stack)".to_owned(), |site| plain(&site.name()).into_owned()),
+            label: site.map_or_else(|| NO_STACK.to_owned(), |site| plain(&site.name()).into_owned()),
             place: site.and_then(|site| site.short_place()),
             file: site.and_then(|site| site.file).map(str::to_owned),
             line: site.and_then(|site| site.line),

@@ -28,6 +28,7 @@ const STOPPED: f64 = 0.1;
 
 /// The class of a series, most suspicious first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// Grows and has not slowed.
@@ -65,6 +66,7 @@ impl Class {
 
 /// Number of steps between consecutive points, by direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Steps {
     pub up: usize,
     pub down: usize,
@@ -73,6 +75,7 @@ pub struct Steps {
 
 /// A class and its evidence. Paces are per unit of x: hour, mark or run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Judgement {
     pub class: Class,
     /// 0 to 1: how well the class explains the points, and how unlikely they are by chance.

@@ -6,6 +6,7 @@ use crate::analysis::why::words::path_text;
 
 /// The holders of one call site's memory.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteHolders {
     pub label: String,
     pub place: Option<String>,
@@ -19,6 +20,7 @@ pub struct SiteHolders {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SiteHolder {
     pub class: Class,
     /// The class and the origin in words.

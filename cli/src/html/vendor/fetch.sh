@@ -17,11 +17,10 @@ take() { # take PACKAGE VERSION FILE...: packs the package and unpacks these fil
 }
 take d3-hierarchy 3.1.3 dist/d3-hierarchy.min.js
 take d3-selection 3.0.1 dist/d3-selection.min.js
-take uplot 1.6.32 dist/uPlot.iife.min.js dist/uPlot.min.css
 
 if [ "${1:-}" = --write ]; then
-    cp "$folder"/*.min.js "$folder"/*.min.css .
-    sha256sum -- *.min.js *.min.css > checksums
+    cp "$folder"/*.min.js .
+    sha256sum -- *.min.js > checksums
 fi
 (cd "$folder" && sha256sum --check "$OLDPWD/checksums")
 sha256sum --check --quiet checksums

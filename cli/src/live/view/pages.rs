@@ -7,7 +7,7 @@ use super::super::processes::ProcessRow;
 use super::super::reading::Reading;
 use super::super::rows::{Row, StackRow};
 use super::super::state::State;
-use crate::document::{Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, styled};
+use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, styled};
 use crate::text::diff::{state as change, style_of};
 use crate::text::parts::tally;
 use crate::text::units;
@@ -41,11 +41,8 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
         .column("count", |row| Cell::Count(row.of.after.count))
         .expendable(2)
         .column("growth", growth)
-        .right()
         .column_if(wide, "+count", |row| changed(row.of.count(), units::signed_count))
-        .right()
         .column_if(!state.diff, "oldest", oldest)
-        .right()
         .rank("oldest", 3)
         .column("call site", |row| site(row, wide));
     let mut page = Document::default();
@@ -53,11 +50,8 @@ pub fn sites(state: &State, places: Range<usize>, wide: bool) -> Document {
     page
 }
 
-fn changed(by: i128, write: fn(i128) -> String) -> Text {
-    match by {
-        0 => Text::default(),
-        _ => styled(style_of(by), write(by)),
-    }
+fn changed(by: i128, write: fn(i128) -> String) -> Cell {
+    Cell::Number(if by == 0 { String::new() } else { write(by) }).styled(style_of(by))
 }
 
 /// The kind tells the rows of objects of one call site apart.
@@ -125,13 +119,12 @@ fn objects(count: u64, kind: &str) -> String {
 
 fn sums(stack: &StackRow, of_objects: bool, now_ns: u64) -> String {
     let growth = match of_objects {
-        true => changed(stack.of.count(), units::signed_count),
-        false => changed(stack.of.bytes(), units::signed_bytes),
+        true => (stack.of.count(), units::signed_count(stack.of.count())),
+        false => (stack.of.bytes(), units::signed_bytes(stack.of.bytes())),
     };
-    let growth = if growth.is_empty() {
-        String::new()
-    } else {
-        format!(", growth {growth}")
+    let growth = match growth {
+        (0, _) => String::new(),
+        (_, growth) => format!(", growth {growth}"),
     };
     let age = |time_ns: u64| units::duration(now_ns.saturating_sub(time_ns));
     let ages = match stack.of.after.count {
@@ -229,8 +222,7 @@ pub fn help(state: &State) -> Document {
     let keys = Rows::of(KEYS)
         .bare()
         .indent(0)
-        .column("key", |(key, _)| bold(key))
-        .right();
+        .column("key", |(key, _)| Cell::Number((*key).to_owned()).styled(BOLD));
     page.table(keys.column("what it does", |(_, what)| *what));
     page.blank();
     page.line("The view reads the recording; w reads the memory of the process, which runs on.");
@@ -264,7 +256,6 @@ pub fn processes(all: &[ProcessRow]) -> Document {
         .column("peak", |row| Cell::Size(row.peak_bytes))
         .expendable(2)
         .column("growth/s", growth)
-        .right()
         .column("state", |row| row.state)
         .column("program", name)
         .flexible();

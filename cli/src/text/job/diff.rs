@@ -103,10 +103,10 @@ fn sites(diff: &JobDiff, page: &mut Document) {
     }
     let is_bad = |row: &&SiteChange| row.stands_out.is_some() && row.bytes_delta >= 0;
     let rows = Rows::of(&diff.sites)
-        .column("change", |row| Cell::Delta(row.bytes_delta))
-        .column("median", |row| Cell::Delta(row.median_delta.into()))
-        .column("min", |row| Cell::Delta(row.min_delta.into()))
-        .column("max", |row| Cell::Delta(row.max_delta.into()))
+        .column("change", |row| Cell::Delta(row.bytes_delta, None))
+        .column("median", |row| Cell::Delta(row.median_delta.into(), None))
+        .column("min", |row| Cell::Delta(row.min_delta.into(), None))
+        .column("max", |row| Cell::Delta(row.max_delta.into(), None))
         .column("processes", |row| part(row.grown + row.shrunk, row.of_processes))
         .column("call site", |row| cell(&row.site))
         .column("", |row| row.sentence.clone())
@@ -140,8 +140,8 @@ fn processes(diff: &JobDiff, top: Option<usize>, page: &mut Document) {
         let rows = members(changed, |pair| &pair.after)
             .column("before", |pair| Cell::Size(pair.before.held.bytes))
             .column("after", |pair| Cell::Size(pair.after.held.bytes))
-            .column("change", |pair| Cell::Delta(pair.change()))
-            .column_if(with_peaks, "peak", |pair| Cell::Delta(pair.peak_change()))
+            .column("change", |pair| Cell::Delta(pair.change(), None))
+            .column_if(with_peaks, "peak", |pair| Cell::Delta(pair.peak_change(), None))
             .column_if(by_name, "recording", |pair| pair.after.source.clone())
             .column("", |pair| stands_out(pair.stands_out))
             .style(|pair| bad_if(pair.stands_out));

@@ -23,7 +23,7 @@ pub fn write(job: &JobReport, page: &mut Document) {
 }
 
 /// `64 MiB in 2 blocks of rank 0, weights  train.py:12; open in ranks 1-7, attach  train.py:40`
-pub fn lines(job: &JobReport) -> impl Iterator<Item = String> {
+fn lines(job: &JobReport) -> impl Iterator<Item = String> {
     fn named(row: &SharedWith) -> ProcessName<'_> {
         ProcessName {
             rank: row.rank,

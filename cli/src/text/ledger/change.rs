@@ -2,7 +2,6 @@
 
 use culeak::analysis::ledger::{DeviceChange, LedgerDiff, Line, LineChange, LineKind};
 
-use super::large;
 use crate::document::{BOLD, Cell, DIM, Document, PLAIN, Rows, bold};
 use crate::escape::Escaped;
 use crate::text::{diff, units};
@@ -71,13 +70,12 @@ fn write_device(device: &DeviceChange, page: &mut Document) {
         rows.push(sum([before, after], "unexplained", false));
     }
     let rows = Rows::of(rows)
-        .column("before", |line| large(line.bytes[0]))
-        .right()
-        .column("after", |line| large(line.bytes[1]))
-        .right()
-        .column("change", |line| Cell::Delta(line.bytes[1] - line.bytes[0]))
-        .column("number", |line| line.counts.map_or(String::new(), of_counts))
-        .right()
+        .column("before", |line| Cell::Balance(line.bytes[0]))
+        .column("after", |line| Cell::Balance(line.bytes[1]))
+        .column("change", |line| Cell::Delta(line.bytes[1] - line.bytes[0], None))
+        .column("number", |line| {
+            Cell::Number(line.counts.map_or(String::new(), of_counts))
+        })
         .column("owner", |line| line.name.clone())
         .sign(|line| if line.is_sum { "= " } else { "" })
         .style(|line| match line.bytes[0] == line.bytes[1] {

@@ -4,7 +4,7 @@ use culeak::analysis::ledger::{
     DeviceLedger, HostLine, HostLineKind, Ledger, Line, LineKind, MemoryPool, Mode, Part, PoolOf, ProcessSum, Purpose,
 };
 
-use super::{counted, large, units};
+use super::{balance, counted, units};
 use crate::document::short_name;
 use crate::escape::Escaped;
 use crate::text::units::plural;
@@ -237,7 +237,7 @@ fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {
             None => "this process".to_owned(),
         };
     };
-    let more = large(difference);
+    let more = balance(difference);
     let imported = process.imported;
     match difference {
         0 => "this process, as the driver counts it (difference 0 B)".to_owned(),
@@ -252,7 +252,7 @@ fn compared(process: &ProcessSum, device: &DeviceLedger) -> String {
             format!("this process; the driver counts {more} more, and {lost} not recorded")
         }
         1.. => format!("this process; the driver counts {more} more"),
-        _ => format!("this process; the driver counts {} less", large(-difference)),
+        _ => format!("this process; the driver counts {} less", balance(-difference)),
     }
 }
 

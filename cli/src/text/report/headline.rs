@@ -63,7 +63,11 @@ fn holds(report: &Report, mut page: Document) -> Document {
     let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
     if on_device.count > 0 {
         let (size, peak) = (
-            format!("{}{}", parts::about(report), units::bytes(on_device.bytes)),
+            format!(
+                "{}{}",
+                parts::about(report.totals_estimated),
+                units::bytes(on_device.bytes)
+            ),
             peaks(report),
         );
         what.push(match live.as_slice() {

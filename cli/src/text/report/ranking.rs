@@ -10,7 +10,16 @@ use culeak::kind::{Kind, Place};
 use crate::document::{self, Cell, Document, Rows, Site, short_name};
 use crate::text::parts;
 
-pub(super) fn ranking(report: &Report, page: &mut Document) {
+/// A row, and its call site in the table.
+pub type Ranked<'r, 'a> = (&'r Row<'a>, Site);
+
+/// The rows. `change` adds columns and what stands below the rows; `rest`: where the rows are that were cut.
+pub fn ranking<'r, 'a>(
+    report: &'r Report<'a>,
+    rest: &str,
+    change: impl FnOnce(Rows<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>>,
+    page: &mut Document,
+) {
     let is_code = matches!(report.by, By::Site | By::Stack);
     let site = |row: &Row| match is_code {
         true => Site::of(&row.label, row.site(), parts::mark(row)),
@@ -24,21 +33,15 @@ pub(super) fn ranking(report: &Report, page: &mut Document) {
     if report.by == By::Stack {
         name_callers(&report.rows, &mut sites);
     }
-    page.table(ranked(report.rows.iter().zip(sites).collect()));
-    let (tally, option) = (parts::tally(report.hidden), parts::all_rows(report.cut));
-    let is_estimate = report.rows.iter().any(|row| row.estimated.is_some());
-    let about = if is_estimate { "≈ " } else { "" };
-    page.more(
-        report.hidden_rows,
-        "row",
-        format!(" with {about}{tally}; {option} shows all"),
-    );
+    page.table(change(ranked(report.rows.iter().zip(sites).collect())));
+    let about = parts::about(report.rows.iter().any(|row| row.estimated.is_some()));
+    let tally = parts::tally(report.hidden);
+    page.more(report.hidden_rows, "row", format!(" with {about}{tally}; {rest}"));
 }
 
 /// Rows with their memory, largest first.
-pub fn ranked<'r, 'a>(rows: Vec<(&'r Row<'a>, Site)>) -> Rows<(&'r Row<'a>, Site)> {
-    // Numbers are aligned, so the singular is as wide as the plural.
-    let count = |(row, _): &(&Row, Site)| Cell::Number(counted(row) + if row.count == 1 { " " } else { "" });
+pub fn ranked<'r, 'a>(rows: Vec<Ranked<'r, 'a>>) -> Rows<Ranked<'r, 'a>> {
+    let count = |(row, _): &Ranked| document::things_about(parts::about(row.estimated.is_some()), row.count, noun(row));
     Rows::of(rows)
         .bare()
         .tally(|(row, _)| Cell::Estimate(row.bytes, row.estimated), count)
@@ -106,16 +109,16 @@ fn callers(row: &Row) -> Vec<String> {
 
 /// `3 blocks`; `3 claims` for records that hold no memory; `3 segments`.
 pub(super) fn counted(row: &Row) -> String {
+    let about = parts::about(row.estimated.is_some());
+    format!("{about}{}", document::counted(row.count, noun(row)))
+}
+
+fn noun(row: &Row) -> &'static str {
     let kinds = || row.kinds.keys().filter_map(|kind| Kind::from_name(kind));
-    let noun = match row.claims == row.count {
+    match row.claims == row.count {
         true => "claim",
         false if kinds().all(|kind| kind == Kind::Channel) => "channel",
         false if kinds().all(|kind| kind.place() == Place::Segment) => "segment",
         false => "block",
-    };
-    let counted = document::counted(row.count, noun);
-    match row.estimated {
-        None => counted,
-        Some(_) => format!("≈ {counted}"),
     }
 }

@@ -9,7 +9,7 @@ use culeak::analysis::words::of_kind;
 use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Sampling, Taken};
 
-use crate::document::{self, Cell, Rows, Site, counted, things};
+use crate::document::{self, Cell, Rows, Site, counted, things_about};
 use crate::escape::Escaped;
 use crate::text::{objects, parts, units};
 
@@ -35,7 +35,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         .filter(|(tally, _)| tally.count > 0)
         .map(|(tally, name)| format!("{} {name}", units::bytes(tally.bytes)))
         .collect();
-    let about = parts::about(report);
+    let about = parts::about(report.totals_estimated);
     row(
         word,
         match held.total() {
@@ -212,10 +212,7 @@ const PEAK_SITES_SHOWN: usize = 3;
 /// The largest call sites of a peak, one per line.
 fn peak_sites(peak: &Peak) -> Vec<String> {
     let (shown, listed) = peak.sites.split_at(peak.sites.len().min(PEAK_SITES_SHOWN));
-    let count = |site: &&PeakSite| match (site.estimated, things(site.count, "block")) {
-        (Some(_), Cell::Number(blocks)) => Cell::Number(format!("≈ {blocks}")),
-        (_, blocks) => blocks,
-    };
+    let count = |site: &&PeakSite| things_about(parts::about(site.estimated.is_some()), site.count, "block");
     let mark = |site: &PeakSite| parts::mark_of(site.pool, site.allocator, site.library);
     let rows = Rows::of(shown)
         .tally(|site| Cell::Estimate(site.bytes, site.estimated), count)

@@ -161,7 +161,11 @@ fn texts() -> Vec<(&'static str, String)> {
         Summary::of(&snapshot, format!("{nth}.json"), &of_trend)
     });
     let facts = Summary::folded(summaries);
-    let trend = plain(|out| wrap::lines(out, |out| text::trend::page(&Trend::of(&facts, &of_trend)).text(out)));
+    let trend = plain(|out| {
+        wrap::lines(out, |out| {
+            text::trend::page(&Trend::of(&facts, &of_trend), false).text(out)
+        })
+    });
     vec![
         ("stats", statistics(Sort::Churn)),
         ("stats by lifetime", statistics(Sort::Lifetime)),

@@ -16,6 +16,7 @@ use crate::snapshot::{Allocation, Snapshot};
 
 /// Which pool it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum PoolOf {
     /// The program created it.
@@ -28,6 +29,7 @@ pub enum PoolOf {
 
 /// A memory pool on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MemoryPool {
     pub of: PoolOf,
     /// The handle of a pool that the program created.

@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, HashSet};
 use serde::Serialize;
 
 use super::Segment;
-use crate::analysis::site::CallStack;
+use crate::analysis::site::{CallStack, NO_STACK};
 use crate::analysis::tally::Tally;
 
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Part<'a> {
     /// The function of the call site, the binary, or the state of objects.
     pub name: String,
@@ -103,8 +104,8 @@ pub(super) fn part_of_site<'a>(taken: &Segment<'_, 'a>) -> Part<'a> {
 
 /// Function and place of a stack's call site.
 pub(super) fn site_of(stack: &CallStack) -> (String, Option<String>) {
-    stack.python_line().or_else(|| stack.site()).map_or_else(
-        || ("(no stack)".to_owned(), None),
-        |site| (site.name(), site.short_place()),
-    )
+    stack
+        .python_line()
+        .or_else(|| stack.site())
+        .map_or_else(|| (NO_STACK.to_owned(), None), |site| (site.name(), site.short_place()))
 }
