@@ -442,7 +442,7 @@ mod tests {
 
     fn facts() -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        io::Write::write_all(&mut file, &[0; BYTES]).expect("written");
+        io::Write::write_all(&mut file, &[0; culeak::proof::BYTES]).expect("written");
         file
     }
 
