@@ -84,6 +84,9 @@ pub struct Snapshot {
     /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
     #[serde(default, skip_serializing_if = "Allocations::is_empty")]
     pub freed_after_end: Allocations,
+    /// If this shows the end: memory and objects that were allocated afterwards and never freed. Files do not have them.
+    #[serde(skip)]
+    pub allocated_after_end: Allocations,
     /// The end of the program's own work; `None` if the process has not reached it or ended without one (`_exit`, a
     /// signal, exec).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -2,6 +2,7 @@
 //! and has no verdict once a part that it speaks of is missing.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -213,7 +214,8 @@ fn rounds(source: Source) -> Outcome {
     outcome
 }
 
-/// A folder with a copy of what the program recorded; a job is two processes. The path is that of the first.
+/// A folder with a copy of what the program recorded; a job is two processes, of which only the header of the second differs. The path
+/// is that of the first.
 fn copied(outcome: &Outcome, of: Of) -> (TempDir, PathBuf) {
     let folder = folder();
     for entry in fs::read_dir(outcome.out()).expect("readable").flatten() {
@@ -221,7 +223,9 @@ fn copied(outcome: &Outcome, of: Of) -> (TempDir, PathBuf) {
     }
     let recording = recordings_in(folder.path()).remove(0);
     if of == Job {
-        fs::copy(&recording, folder.path().join("second.culeak")).expect("copied");
+        let second = folder.path().join("second.culeak");
+        fs::copy(&recording, &second).expect("copied");
+        change(&second, offset_of!(Header, pid), &1u32.to_le_bytes());
     }
     (folder, recording)
 }
@@ -325,6 +329,24 @@ fn what_was_seen_is_judged_if_the_user_accepts_the_rest() {
         let (code, text) = check(folder.path(), &strict, &[]);
         assert!(code == Some(1) && text.contains(what), "{strict}: {text}");
     }
+}
+
+#[test]
+fn what_a_process_leaves_is_not_known_while_it_runs() {
+    let folder = folder();
+    let mut running = profile("endings").arg("waits").start_in(folder.path());
+    let mut line = String::new();
+    let mut from = BufReader::new(running.stdout());
+    from.read_line(&mut line).expect("the victim prints a line");
+    let out = folder.path().join("out");
+    let (code, text) = check(&out, "--max-leaked 64MiB", &[]);
+    assert!(code == Some(2) && text.contains("the process still runs"), "{text}");
+    assert_eq!(check(&out, "--max-leaked 64MiB", &["--at", "exit"]).0, Some(0));
+    assert_eq!(check(&out, "--max-leaked 64MiB", &["--allow-losses"]).0, Some(0));
+    assert_eq!(check(&out, "--max-leaked 1KiB", &[]).0, Some(1));
+    drop(running.child.stdin.take());
+    assert!(running.finish().status.success());
+    assert_eq!(check(&out, "--max-leaked 64MiB", &[]).0, Some(0));
 }
 
 #[test]

@@ -228,7 +228,8 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
             let others: String = usages.map(|line| format!(", or {line}")).collect();
             let verb = if named.len() == 1 { "is" } else { "are" };
             let missing: Vec<&str> = named.iter().map(|name| name.trim_end_matches("...")).collect();
-            let example = example(usage.split(' ').nth(1)?).map(|example| format!("; for example: {example}"));
+            let example = example(usage.split(' ').nth(1)?, missing.first().copied().unwrap_or_default());
+            let example = example.map(|example| format!("; for example: {example}"));
             let swallowed =
                 swallowed(usage.split(' ').nth(1)?, words).filter(|_| named.iter().any(|name| name.starts_with('<')));
             let swallowed = swallowed.map(|text| format!("{text}; ")).unwrap_or_default();
@@ -262,12 +263,18 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// The first example in the help of a command that starts it.
-fn example(command: &str) -> Option<String> {
+/// The first example in the help of a command that starts it, of those with the missing option if there are any.
+fn example(command: &str, missing: &str) -> Option<String> {
     let whole = public();
     let help = whole.find_subcommand(command)?.get_after_help()?.to_string();
     let start = format!("culeak {command} ");
-    let line = help.lines().map(str::trim).find(|line| line.starts_with(&start))?;
+    let lines: Vec<&str> = help
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.starts_with(&start))
+        .collect();
+    let with_option = lines.iter().find(|line| line.split(' ').any(|word| word == missing));
+    let line = with_option.or(lines.first())?;
     Some(line.split("  ").next().unwrap_or(line).to_owned())
 }
 

@@ -47,15 +47,16 @@ mod unseen;
 mod warnings;
 
 pub use growth::BySite;
+use limits::Besides;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 pub use objects::JudgedObjects;
-pub use outliers::fail_outliers;
+pub use outliers::{fail_outliers, once_each};
 pub use selection::{Ignored, judged, judged_by_site};
 use selection::{freed_at_shutdown, groups, is_pool_by_stack, is_selected, since, sort};
 pub use sites::{Judged, SiteKey, Standing};
 use sites::{blame_totals, of_site, standing};
 use totals::{Bounds, Known, Peaks, Whole, of_budgets, of_the_whole};
-pub use unseen::{Outcome, Unseen, unknown_since};
+pub use unseen::{Outcome, Unseen, missing_ranks, of_running_process, unknown_since};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
@@ -179,6 +180,11 @@ pub struct Verdict<'a> {
     /// Memory that the script held at its end and that the interpreter's shutdown freed, if the last state was judged: what
     /// `--since` and `--kind` select of it.
     pub freed_at_shutdown: Tally,
+    /// If the end of the script is judged: memory of the selected kinds that was allocated after it and never freed, without what
+    /// rules suppress.
+    pub allocated_after_end: Tally,
+    /// Objects of the judged kinds that were created after the end and never destroyed.
+    pub objects_created_after_end: u64,
     /// The memory that limits apply to.
     pub judged: Tally,
     /// The standard errors of `judged`, if it is an estimate.
@@ -280,7 +286,18 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let judged_estimated = found.estimated;
     let hidden = whole.hidden(snapshot);
     let mut unseen = unseen::of_recording(snapshot, rules);
-    unseen.extend(pools::unseen(&groups.all, &stacks, rules, found.most_bytes()));
+    let besides = Besides {
+        judged: found.most(),
+        largest: judged.iter().map(|row| row.row.bytes).max().unwrap_or(0),
+    };
+    unseen.extend(pools::unseen(&groups.all, &stacks, rules, &besides));
+    unseen.extend(unseen::of_suppressions(
+        snapshot,
+        &sorted.sieve,
+        &stacks,
+        rules,
+        &besides,
+    ));
     let mut breaches = of_the_whole(&whole, found, rules, &mut unseen);
     breaches.extend(of_budgets(&whole, &stacks, &hidden, limits, &mut unseen));
     breaches.append(&mut objects.breaches);
@@ -295,11 +312,13 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let mut of_classes = classes::breaches(snapshot, &groups, &sorted.judged, &stacks, rules);
     classes::blame(&mut judged, &mut of_classes);
     breaches.extend(of_classes);
-    let mut warnings = warnings::of(snapshot, &groups, &stacks, rules);
+    let mut warnings = warnings::of(snapshot, &groups, &stacks, &mut sorted.sieve, rules);
     let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
     warnings.extend(classes::warnings(snapshot, unknown, rules));
     unseen.extend(classes::unseen(snapshot, unknown, rules));
     judged.sort_by_key(|row| !row.to_blame);
+    let (allocated_after_end, objects_created_after_end) =
+        selection::after_end(snapshot, &groups, &stacks, &mut sorted.sieve, rules);
     let mut verdict = Verdict {
         format: FORMAT,
         version: VERSION,
@@ -313,6 +332,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
         freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, rules),
+        allocated_after_end,
+        objects_created_after_end,
         judged: found.tally,
         judged_estimated,
         sampling: snapshot.sampling,

@@ -111,6 +111,20 @@ impl<'a> Blocks<'a> {
         }
     }
 
+    /// The bytes of the record of this kind that lie in blocks.
+    pub fn bytes_in(&self, kind: Kind, row: &Row) -> u64 {
+        let Some((start, end)) = span(kind, row) else { return 0 };
+        let first = self.blocks.partition_point(|block| block.address < start);
+        let blocks = self.blocks[first..].iter().take_while(|block| block.address < end);
+        let (mut bytes, mut counted_to) = (0, start);
+        for block in blocks {
+            let block_end = block.address.saturating_add(block.bytes).min(end);
+            bytes += block_end.saturating_sub(block.address.max(counted_to));
+            counted_to = counted_to.max(block_end);
+        }
+        bytes
+    }
+
     pub fn owner(&self, block: &Block) -> &'a str {
         block_owner(&self.calls[block.call as usize])
     }

@@ -373,6 +373,11 @@ impl<'a> CallStacks<'a> {
         stack.map_or(&self.unknown, |stack| &self.stacks[stack])
     }
 
+    /// The stacks of the snapshot.
+    pub fn all(&self) -> impl Iterator<Item = &CallStack<'a>> {
+        self.stacks.iter()
+    }
+
     /// Whether a record of this kind and stack belongs to a caching allocator: a pool object, or memory that such an
     /// allocator requested. The blocks that it hands out do not count.
     pub fn is_pool(&self, kind: Kind, stack: Option<usize>) -> bool {

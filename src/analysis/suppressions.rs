@@ -24,14 +24,17 @@
 //! its types other than `leak` are deliberately absent.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::analysis::function_name::{plain, without_hash};
-use crate::analysis::site::{CallStack, CallStacks, Frame, file_name};
+use crate::analysis::site::{CallStack, Frame, file_name};
 use crate::analysis::tally::Tally;
+
+mod sieve;
+
+pub use sieve::{Doubt, Lack, Sieve};
 
 /// Rules for memory that CUDA, its libraries and frameworks keep until the process ends.
 pub const BUILT_IN: &str = include_str!("suppressions/built_in.txt");
@@ -195,80 +198,6 @@ impl Suppressions {
                 .unwrap_or(first);
         }
         self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
-    }
-}
-
-/// Rules applied to one snapshot. Several records may share a stack and there may be hundreds of rules, so each stack
-/// is matched once.
-pub struct Sieve<'r> {
-    rules: &'r Suppressions,
-    by_stack: HashMap<(Option<usize>, Of), Option<usize>>,
-    /// Memory and the number of objects, by rule.
-    taken: Vec<(Tally, u64)>,
-}
-
-impl<'r> Sieve<'r> {
-    pub fn new(rules: &'r Suppressions) -> Sieve<'r> {
-        Sieve {
-            rules,
-            by_stack: HashMap::new(),
-            taken: vec![(Tally::default(), 0); rules.rules.len()],
-        }
-    }
-
-    /// The rule that suppresses memory of this stack.
-    pub fn rule(&mut self, stack: Option<usize>, stacks: &CallStacks) -> Option<usize> {
-        self.rule_of(stack, Of::Memory, stacks)
-    }
-
-    fn rule_of(&mut self, stack: Option<usize>, of: Of, stacks: &CallStacks) -> Option<usize> {
-        if self.rules.is_empty() {
-            return None;
-        }
-        let rule = self.by_stack.entry((stack, of));
-        *rule.or_insert_with(|| self.rules.matching(stacks.get(stack), of))
-    }
-
-    /// Whether no rule suppresses memory of this stack. Otherwise `tally` is added to the rule.
-    pub fn lets_through(&mut self, stack: Option<usize>, tally: Tally, stacks: &CallStacks) -> bool {
-        let rule = self.rule(stack, stacks);
-        if let Some(rule) = rule {
-            self.taken[rule].0.join(tally);
-        }
-        rule.is_none()
-    }
-
-    /// Whether no rule suppresses objects of this stack. Otherwise `count` is added to the rule.
-    pub fn lets_objects_through(&mut self, stack: Option<usize>, count: u64, stacks: &CallStacks) -> bool {
-        let rule = self.rule_of(stack, Of::Objects, stacks);
-        if let Some(rule) = rule {
-            let objects = &mut self.taken[rule].1;
-            *objects = objects.saturating_add(count);
-        }
-        rule.is_none()
-    }
-
-    /// The memory that all rules suppressed.
-    pub fn suppressed(&self) -> Tally {
-        Tally::total(self.taken.iter().map(|taken| taken.0))
-    }
-
-    /// The number of objects that all rules suppressed.
-    pub fn suppressed_objects(&self) -> u64 {
-        self.taken.iter().fold(0, |sum, taken| sum.saturating_add(taken.1))
-    }
-
-    /// All rules except `keep` rules, with what each suppressed.
-    pub fn used(&self) -> Vec<Used> {
-        let rules = self.rules.rules.iter().zip(&self.taken).filter(|(rule, _)| !rule.keeps);
-        let used = rules.map(|(rule, &(suppressed, objects))| Used {
-            rule: rule.text.clone(),
-            source: rule.source.clone(),
-            line: rule.line,
-            suppressed,
-            objects,
-        });
-        used.collect()
     }
 }
 

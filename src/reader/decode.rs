@@ -280,6 +280,7 @@ impl RawSnapshot {
             objects,
             objects_known: order == Order::OldestFirst,
             objects_freed_after_end,
+            allocated_after_end: Allocations::default(),
             segments,
             segments_freed_after_end,
             segment_totals,

@@ -13,7 +13,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-use super::{Allocation, Counter, EndOf, ProcessState, Snapshot, Thread};
+use super::{Allocation, Counter, EndOf, Gathering, ProcessState, Snapshot, Thread};
 use crate::kind::{Kind, Place};
 use crate::point::Point;
 
@@ -153,6 +153,11 @@ impl Snapshot {
             counter.total_count = counter.total_count.saturating_sub(count);
             counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
         }
+        let mut later = Gathering::default();
+        let rows = self.allocations.iter().chain(self.objects.iter());
+        rows.filter(|row| row.time_ns > end.time_ns)
+            .for_each(|row| later.add(row));
+        self.allocated_after_end = later.finish();
         self.allocations.retain(|row| row.time_ns <= end.time_ns);
         let freed = std::mem::take(&mut self.freed_after_end);
         self.allocations.join(&freed);

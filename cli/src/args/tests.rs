@@ -183,6 +183,12 @@ fn what_is_missing_is_refused_with_what_to_type() {
         needs_check.starts_with("--check is missing; type: culeak run --check --max-leaked <SIZE> <COMMAND>..."),
         "{needs_check}"
     );
+    let needs_job = refusal("culeak doctor runs");
+    assert!(
+        needs_job.starts_with("--job is missing; type: culeak doctor --job <RUNS>...")
+            && needs_job.ends_with("; for example: culeak doctor --job runs --ranks 64"),
+        "{needs_job}"
+    );
     assert_eq!(
         refusal("culeak report x --html p --json"),
         "--html and --json exclude each other; leave out one of them"

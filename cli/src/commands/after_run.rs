@@ -1,19 +1,20 @@
 //! The end of `run`: a report of every process that used CUDA, and a verdict with `--check`.
 //!
 //! The tag in their names identifies the recordings of this run. All output goes to stderr or to a file, since stdout belongs
-//! to the program. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
+//! to the program. Deliberately absent: waiting for processes that outlive the program, except a second for those that are about to
+//! end; they are reported as running.
 
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use culeak::analysis::check::{Outcome, Rules, Unseen, other_point, point_of};
+use culeak::analysis::check::{Rules, of_running_process, other_point, point_of};
 use culeak::analysis::report::{Options, Report, shell_word};
 use culeak::snapshot::ProcessState;
 
 use super::check::conclude;
-use crate::errors::{Failure, USAGE, exit_of};
+use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
 use crate::launch::environment;
 use crate::launch::proof::{Gap, Proof};
@@ -22,6 +23,7 @@ use crate::options::format::{self, Format};
 use crate::options::rules::{RULE_OPTIONS, RuleArgs};
 use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
+use crate::text::units;
 use crate::{html, progress, text};
 
 /// The options for what follows the run.
@@ -104,8 +106,9 @@ impl AfterArgs {
 /// What else is known about the run.
 pub struct Started<'a> {
     pub proof: Option<&'a Proof>,
-    /// Options of the run exclude processes.
-    pub excludes: bool,
+    /// The pattern of programs that are recorded; `None`: all.
+    pub only: Option<&'a str>,
+    pub follows_children: bool,
 }
 
 /// Writes the report and the verdict; `given` is the output folder as the user named it. Returns the exit code of `run` for a
@@ -121,6 +124,13 @@ pub fn report(
     gap: Option<&Gap>,
     run: &Started,
 ) -> Result<u8, Failure> {
+    let left_running = match run.proof {
+        Some(proof) if args.check && run.follows_children && args.rules.at.is_none() => {
+            proof.left_running(&environment::tag_part(tag), run.only)
+        }
+        _ => Vec::new(),
+    };
+    // Afterwards: a process that has ended meanwhile has its recording here.
     let recordings = environment::recordings(folder, tag);
     let missing = match run.proof.map_or(0, |proof| proof.missing(recordings.len())) {
         0 => None,
@@ -128,7 +138,9 @@ pub fn report(
     };
     let gap = missing.as_ref().or(gap);
     if recordings.is_empty() {
-        return Ok(nothing_recorded(args, folder, gap));
+        let code = nothing_recorded(args, folder, gap);
+        let is_left = code == 0 && lacks(args, &still_run(&left_running));
+        return Ok(if is_left { USAGE } else { code });
     }
     let named = recordings
         .iter()
@@ -136,8 +148,8 @@ pub fn report(
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check && args.html.is_none() {
         progress::note(format_args!("recorded {}", Escaped(&named.join(", "))));
-        let is_missing = unrecorded(args, folder, gap, run);
-        return Ok(if is_missing { exit_of(Outcome::NoVerdict) } else { 0 });
+        let is_missing = lacks(args, &unrecorded(folder, gap, run));
+        return Ok(if is_missing { USAGE } else { 0 });
     }
     let rules = if args.check {
         args.rules.rules()?
@@ -161,30 +173,63 @@ pub fn report(
             Escaped(&command)
         ));
     }
-    Ok(match (unrecorded(args, folder, gap, run), args.check) {
-        (true, _) => exit_of(Outcome::NoVerdict),
-        (false, true) => code,
-        (false, false) => 0,
+    let missing = [unrecorded(folder, gap, run), still_run(&left_running)].concat();
+    let is_missing = lacks(args, &missing);
+    Ok(match (args.check, code) {
+        (true, LEAK) => code,
+        _ if is_missing => USAGE,
+        (true, _) => code,
+        (false, _) => 0,
     })
 }
 
-/// Whether one process has a recording and another has none, which prevents a verdict. Says so.
-fn unrecorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>, run: &Started) -> bool {
-    let prevents_verdict = |gap: &&Gap| match gap {
-        Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
-        Gap::NotChosen => !run.excludes,
-        _ => false,
-    };
-    let is_required = args.check || args.require_recording;
-    let Some(gap) = gap.filter(prevents_verdict).filter(|_| is_required) else {
-        return false;
-    };
+/// Says what a run lacks, and returns whether that prevents a verdict.
+fn lacks(args: &AfterArgs, missing: &[String]) -> bool {
+    let accepts = args.check && args.rules.allow_losses && !args.require_recording;
     let result = match args.check {
+        _ if accepts => "warning",
         true => "no verdict, since a process was not recorded",
         false => "--require-recording: a process was not recorded",
     };
-    eprintln!("culeak: {result}: {}", Escaped(&gap.sentence(folder)));
-    true
+    let accept = if args.check && !accepts {
+        ", or accept it with --allow-losses"
+    } else {
+        ""
+    };
+    let missing = missing.iter().filter(|_| args.check || args.require_recording);
+    missing
+        .map(|what| eprintln!("culeak: {result}: {}{accept}", Escaped(what)))
+        .count()
+        > 0
+        && !accepts
+}
+
+/// Descendants of the program that may still use CUDA.
+fn still_run(processes: &[String]) -> Vec<String> {
+    const SHOWN: usize = 8;
+    let one = "process of the program still runs and may use CUDA";
+    let count = units::plural(
+        processes.len() as u64,
+        one,
+        "processes of the program still run and may use CUDA",
+    );
+    let more = if processes.len() > SHOWN { " …" } else { "" };
+    let names = processes[..processes.len().min(SHOWN)].join(", ");
+    let what = format!("{count}: {names}{more}; let the program wait for its end");
+    if processes.is_empty() { Vec::new() } else { vec![what] }
+}
+
+/// Why one process has a recording and another has none.
+fn unrecorded(folder: &Path, gap: Option<&Gap>, run: &Started) -> Vec<String> {
+    let prevents_verdict = |gap: &&Gap| match gap {
+        Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
+        Gap::NotChosen => run.only.is_none() && run.follows_children,
+        _ => false,
+    };
+    gap.filter(prevents_verdict)
+        .map(|gap| gap.sentence(folder))
+        .into_iter()
+        .collect()
 }
 
 /// The folder of this run's recordings as an input, or a pattern if it has recordings of other runs.
@@ -309,11 +354,7 @@ impl Finished {
             return Err(Failure::new(format!("{source}: {reason}")));
         }
         if item.snapshot.process.state == ProcessState::Running && rules.is_some_and(|rules| rules.at.is_none()) {
-            judged.as_mut().unwrap_or(&mut item).unseen.push(Unseen::part(
-                "",
-                "the process still runs, so what it leaves is not known",
-                "let the program wait for it, or judge what it holds now with --at exit",
-            ));
+            judged.as_mut().unwrap_or(&mut item).unseen.push(of_running_process());
         }
         Ok(Finished { item, judged })
     }

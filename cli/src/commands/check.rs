@@ -7,11 +7,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::baseline::Baseline;
-use culeak::analysis::check::{Outcome, Rules, Verdict, baseline_of, fail_outliers, lacks_holders};
+use culeak::analysis::check::{
+    Outcome, Rules, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, of_running_process, once_each,
+};
 use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
+use culeak::snapshot::ProcessState;
 
 use super::boundaries::BoundaryArgs;
 use crate::errors::{Failure, USAGE, exit_of};
@@ -31,8 +34,8 @@ Without limits, any leak fails; with limits, only leaks over a limit fail. With 
 Memory that was never freed is judged. For a Python script with a limit, a baseline or --since, it is the memory held when the script \
 ended. --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
 
-Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no verdict. There is no verdict if \
-something that a rule needs was not recorded; the output names it. The other inputs are still judged.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, or no leak over the limit but unreadable input or no \
+verdict. There is no verdict if something that a rule needs was not recorded; the output names it. The other inputs are still judged.
 
 Examples:
   culeak check app.culeak
@@ -59,7 +62,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub boundary: BoundaryArgs,
     /// Write the current leaks to the file of --baseline, and pass
-    #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
+    #[arg(long, conflicts_with_all = ["tolerance", "fail_on", "max_leaked", "max_count", "max_per_site", "max_kind", "max_objects", "budget"])]
     pub update_baseline: bool,
     /// Print a suppression rule for each leaking call site, and for each with objects of a kind that is over its limit, instead of
     /// the verdict
@@ -121,7 +124,10 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
                 found.and_then(|()| check_baseline(item, &rules))
             }
-            false => load::at::judge(item, &rules, &args.names).and_then(|()| with_holders(item, &rules)),
+            false => {
+                has_ended(item, &rules);
+                load::at::judge(item, &rules, &args.names).and_then(|()| with_holders(item, &rules))
+            }
         };
         let judged = judged.inspect_err(progress::fail).is_ok();
         unreadable += usize::from(!judged);
@@ -148,6 +154,15 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     finish(args, verdicts, loaded.iter(), unreadable)
 }
 
+/// Notes that what a process leaves is not known while it runs. Whoever names a process, or a snapshot of one, asks for what it holds
+/// now.
+fn has_ended(item: &mut Loaded, rules: &Rules) {
+    let is_running = item.snapshot.process.state == ProcessState::Running && item.root.is_none();
+    if is_running && rules.at.is_none() && load::must_be_recording(Path::new(&item.source)).is_ok() {
+        item.unseen.push(of_running_process());
+    }
+}
+
 /// Searches for what holds the memory of a running process, if memory fails by it.
 fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     let pid = item.root.is_some().then(|| item.source.parse().ok()).flatten();
@@ -164,13 +179,20 @@ fn finish<'a>(
     items: impl Iterator<Item = &'a Loaded>,
     unreadable: usize,
 ) -> Result<ExitCode, Failure> {
+    let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
+    // One file speaks of its process alone.
+    let is_of_job = !matches!(args.inputs.as_slice(), [input] if processes.len() == 1 && !Path::new(input).is_dir());
+    if is_of_job {
+        for (number, unseen) in missing_ranks(&processes) {
+            verdicts[number].1.lacks([unseen]);
+        }
+    }
     if args.rules.fail_on.contains(&Failing::Outlier) {
-        let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
-        let [_, _, ..] = processes.as_slice() else {
+        if once_each(&processes).len() < 2 {
             return Err(Failure::new(
                 "--fail-on outlier compares the processes of a job, but there is one only; name all of them, or their folder",
             ));
-        };
+        }
         let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();
         fail_outliers(&mut each, &processes);
     }
@@ -184,11 +206,13 @@ fn finish<'a>(
 
 /// The exit code for these inputs, besides those that could not be judged.
 pub fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
+    let outcome = Outcome::of_all(each, unread);
     if unread > 0 {
         let inputs = text::units::plural(unread as u64, "input was", "inputs were");
-        progress::say(format_args!("no verdict: {inputs} not judged (see above)"));
+        let result = text::check::result(outcome);
+        progress::say(format_args!("{result}: {inputs} not judged (see above)"));
     }
-    exit_of(Outcome::of_all(each, unread))
+    exit_of(outcome)
 }
 
 /// Judges each input as it was at a mark that the program sets again and again.

@@ -18,7 +18,7 @@ use super::after_run::{self, AfterArgs};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::holds::{LIMIT, Served, Serving};
-use crate::launch::proof::Gap;
+use crate::launch::proof::{self, Gap};
 use crate::launch::{self, RecordArgs, environment, preload, spooled, supervise};
 use crate::progress;
 use crate::text::units;
@@ -89,13 +89,14 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     progress::show();
     let served = serving.map(Serving::finish);
     spooled::deliver(&prepared.folder, &prepared.tag);
+    let recorded = prepared.proof.as_ref().map_or(0, |proof| proof.missing(0));
+    proof::count_for_outer_run(recorded);
     let gap = match &prepared.proof {
         _ if prepared.blind => Some(Gap::Obstacle),
         Some(proof) => proof.gap(ended.name.as_deref()),
         None => Some(Gap::Unknown),
     };
     if let Some(served) = &served {
-        let recorded = prepared.proof.as_ref().map_or(0, |proof| proof.missing(0));
         mention_holds(served, recorded);
     }
     let verdict = after_run::report(
@@ -106,7 +107,8 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         gap.as_ref(),
         &after_run::Started {
             proof: prepared.proof.as_ref(),
-            excludes: args.record.only.is_some() || args.record.no_follow_children,
+            only: args.record.only.as_deref(),
+            follows_children: !args.record.no_follow_children,
         },
     );
     mention_auto_snapshots(&prepared.folder, &prepared.tag);

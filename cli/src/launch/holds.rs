@@ -14,8 +14,7 @@
 
 use std::any::Any;
 use std::fmt::Write;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,13 +26,14 @@ use std::{io, mem, ptr};
 
 use culeak::hold::{self, Holds, Moment, SLOTS, Slot, State, Waiting};
 use culeak::point::Point;
-use culeak::proof::{BYTES, HOLDS};
+use culeak::proof::HOLDS;
 use culeak::reader;
 use culeak_holders::source::taken::Taken;
 use culeak_holders::source::{Source, live};
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
 
+use super::proof;
 use crate::errors::Failure;
 use crate::load::{self, Loaded, holders, sidecar};
 use crate::options::NameArgs;
@@ -121,17 +121,10 @@ impl Serving {
     }
 }
 
-/// Maps the area, which is never unmapped.
 fn map(facts: &Path) -> io::Result<&'static Holds> {
-    let file = File::options().read(true).write(true).open(facts)?;
-    let flags = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping of a file that has this length.
-    let address = unsafe { libc::mmap(ptr::null_mut(), BYTES, flags, libc::MAP_SHARED, file.as_raw_fd(), 0) };
-    if address == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    let facts = proof::map(facts)?;
     // SAFETY: the area lies at this offset of the mapping and consists of atomics.
-    Ok(unsafe { &*address.cast::<u8>().add(HOLDS).cast::<Holds>() })
+    Ok(unsafe { &*facts.add(HOLDS).cast::<Holds>() })
 }
 
 /// `struct robust_list_head` of the kernel.
@@ -449,7 +442,7 @@ mod tests {
 
     fn facts() -> tempfile::NamedTempFile {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        io::Write::write_all(&mut file, &[0; BYTES]).expect("written");
+        io::Write::write_all(&mut file, &[0; culeak::proof::BYTES]).expect("written");
         file
     }
 

@@ -2,14 +2,23 @@
 //!
 //! `run --check` must distinguish the two. The preload library records facts in a small file (`culeak::proof`), which is read
 //! here after the program has ended. A descendant that removed the library from its environment leaves no trace;
-//! `--require-recording` is for users who expect a recording. Deliberately absent: hooks of `exec`.
+//! `--require-recording` is for users who expect a recording. Descendants that still run are found by their environment.
+//! Deliberately absent: hooks of `exec`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use std::{env, process, ptr};
 
 use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
+use culeak::wildcard;
+use nix::libc;
 use tempfile::NamedTempFile;
 
 use crate::escape::Escaped;
@@ -64,12 +73,89 @@ impl Proof {
         }
     }
 
+    /// The names and ids of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
+    /// and `only` the pattern of programs that are recorded. Waits for those that are about to end.
+    pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<String> {
+        /// A helper process of Python ends when it notices the end of its parent.
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let until = Instant::now() + PATIENCE;
+        let mut left = self.running(only);
+        while !left.is_empty() && Instant::now() < until {
+            sleep(Duration::from_millis(20));
+            left.retain(|&pid| self.is_ours(pid));
+            if left.is_empty() {
+                left = self.running(only);
+            }
+        }
+        let is_recorded = |pid: &u32| {
+            let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            let maps = String::from_utf8_lossy(&maps);
+            maps.lines().any(|line| line.contains(tag) && line.ends_with(".culeak"))
+        };
+        left.retain(|pid| !is_recorded(pid));
+        let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        left.iter()
+            .map(|pid| format!("{} ({pid})", name(pid).trim_end()))
+            .collect()
+    }
+
+    fn running(&self, only: Option<&str>) -> Vec<u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_chosen = |pid: u32| {
+            let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+            let program = program.file_name().unwrap_or_default().as_bytes().to_owned();
+            only.is_none_or(|only| wildcard::matches(only.as_bytes(), &program))
+        };
+        pids.filter(|&pid| self.is_ours(pid) && is_chosen(pid)).collect()
+    }
+
+    /// Whether the process runs in the environment of this run. That of one that has ended is empty.
+    fn is_ours(&self, pid: u32) -> bool {
+        let mut entry = OsString::from(format!("{VARIABLE}="));
+        entry.push(self.setting());
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|of| of == entry.as_bytes())
+    }
+
     /// Why processes were not recorded, if that is known; `ended_as` is the name of the process when it ended.
     pub fn gap(&self, ended_as: Option<&str>) -> Option<Gap> {
         match std::fs::read(self.0.path()) {
             Ok(bytes) if bytes.len() == BYTES => gap(&bytes, ended_as),
             _ => Some(Gap::Unknown),
         }
+    }
+}
+
+const VARIABLE: &str = "CULEAK_RUN";
+
+/// Adds recordings of this run to those of a `culeak run` that this run is a part of, which does not find them.
+pub fn count_for_outer_run(recordings: u32) {
+    let outer = env::var_os(VARIABLE).unwrap_or_default();
+    let path = outer.as_bytes().splitn(2, |&byte| byte == b':').nth(1);
+    let Some(Ok(facts)) = path.map(|path| map(Path::new(OsStr::from_bytes(path)))) else {
+        return;
+    };
+    // SAFETY: the offset is that of an aligned number in the mapping, which processes change as an atomic only.
+    let count = unsafe { &*facts.add(CREATED).cast::<AtomicU32>() };
+    count.fetch_add(recordings, Relaxed);
+}
+
+/// Maps a file of facts, which is never unmapped: `BYTES` of atomics, aligned to a page.
+///
+/// # Errors
+/// The file cannot be opened or mapped, or is none.
+pub fn map(facts: &Path) -> io::Result<*const u8> {
+    let file = File::options().read(true).write(true).open(facts)?;
+    if file.metadata()?.len() != BYTES as u64 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let flags = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of a file that has this length.
+    let address = unsafe { libc::mmap(ptr::null_mut(), BYTES, flags, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    match address == libc::MAP_FAILED {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(address.cast_const().cast()),
     }
 }
 
@@ -131,8 +217,8 @@ impl Gap {
                 Escaped(name)
             ),
             Gap::Missing(count) => format!(
-                "{} missing from {}: removed, moved, or written elsewhere because the program sets CULEAK_OUTPUT; leave \
-                 them in place until the run ends",
+                "{} missing from {}: removed, moved, or written elsewhere because the program sets CULEAK_OUTPUT, clears its \
+                 environment or starts culeak run; leave them in place until the run ends",
                 crate::text::units::plural(
                     (*count).into(),
                     "recording of this run is",

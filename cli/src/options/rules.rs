@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, Type
 use culeak::analysis::baseline::{self, Baseline};
 use culeak::analysis::check::{self, Budget, FailOn, Limits, Rules, Tolerance, Unseen, baseline_of};
 use culeak::analysis::suppressions::Suppressions;
-use culeak::kind::Kind;
+use culeak::kind::{Kind, Place};
 use culeak::point::Point;
 use culeak::snapshot::Class;
 use serde::Deserialize;
@@ -66,8 +66,8 @@ pub struct RuleArgs {
     /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
     #[arg(long, value_name = "KIND", value_parser = memory_kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; without it, a pool whose blocks were not recorded
-    /// prevents a verdict. PyTorch tensors are always judged
+    /// Also judge memory that caching allocators hold for reuse, beside the blocks in it; without it, a pool whose blocks were not
+    /// recorded prevents a verdict
     #[arg(long)]
     pub judge_pools: bool,
     /// Judge even if something that a rule needs is missing: lost events or marks, missing snapshots, an incomplete search for
@@ -181,6 +181,37 @@ impl RuleArgs {
         Ok(rules)
     }
 
+    /// Refuses limits on what these options exclude, and two limits of one thing.
+    fn contradictions(&self) -> Result<(), Failure> {
+        let twice = |limits: &[(Kind, u64)]| {
+            let mut seen = BTreeSet::new();
+            limits.iter().map(|(kind, _)| *kind).find(|kind| !seen.insert(*kind))
+        };
+        for (option, limits) in [("--max-kind", &self.max_kind), ("--max-objects", &self.max_objects)] {
+            if let Some(kind) = twice(limits) {
+                return Err(Failure::new(format!(
+                    "{option} {}: two limits are given; keep one of them",
+                    kind.name()
+                )));
+            }
+        }
+        let is_judged = |kind: Kind| match self.kind.is_empty() {
+            true => kind.place() != Place::Nowhere,
+            false => self.kind.contains(&kind),
+        };
+        let Some((kind, _)) = self.max_kind.iter().find(|(kind, _)| !is_judged(*kind)) else {
+            return Ok(());
+        };
+        let or = match self.kind.is_empty() {
+            true => "",
+            false => ", or leave --kind out, which may come from the config file",
+        };
+        let kind = kind.name();
+        Err(Failure::new(format!(
+            "--max-kind {kind}: memory of this kind is not judged, so the limit has no effect; add --kind {kind}{or}"
+        )))
+    }
+
     fn against_baseline(&self) -> Vec<FailOn> {
         let values = self.fail_on.iter().filter_map(|failing| match failing {
             Failing::AgainstBaseline(what) => Some(*what),
@@ -203,6 +234,7 @@ impl RuleArgs {
     /// # Errors
     /// See [`RuleArgs::rules`].
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
+        self.contradictions()?;
         let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
             .map_err(|failure| self.defaults.named(self.defaults.suppressions, failure))?;
         Ok(Rules {
@@ -453,6 +485,37 @@ mod tests {
             .collect();
         names.retain(|name| !matches!(*name, "help" | "version"));
         assert_eq!(names, RULE_OPTIONS);
+    }
+
+    #[test]
+    fn limits_that_nothing_could_break_and_two_limits_of_one_kind_are_refused() {
+        let refused = |kind: &[Kind], max_kind: &[(Kind, u64)], max_objects: &[(Kind, u64)]| {
+            let rules = RuleArgs {
+                kind: kind.to_vec(),
+                max_kind: max_kind.to_vec(),
+                max_objects: max_objects.to_vec(),
+                ..RuleArgs::default()
+            };
+            rules.rules().err().map(|failure| failure.message).unwrap_or_default()
+        };
+        let pinned = [(Kind::HostPinned, 0)];
+        assert_eq!(refused(&[], &pinned, &[]), "");
+        assert_eq!(refused(&[Kind::Device, Kind::HostPinned], &pinned, &[]), "");
+        let excluded = refused(&[Kind::Device], &pinned, &[]);
+        assert!(
+            excluded.starts_with("--max-kind pinned: ") && excluded.contains("add --kind pinned, or"),
+            "{excluded}"
+        );
+        // Claims are judged only if they are named.
+        let claim = refused(&[], &[(Kind::Reserved, 0)], &[]);
+        assert!(
+            claim.contains("not judged") && claim.ends_with("add --kind reserved"),
+            "{claim}"
+        );
+        let twice = refused(&[], &[(Kind::Device, 1), (Kind::Device, 2)], &[]);
+        assert!(twice.starts_with("--max-kind device: two limits"), "{twice}");
+        let twice = refused(&[], &[], &[(Kind::Stream, 1), (Kind::Stream, 1)]);
+        assert!(twice.starts_with("--max-objects stream: two limits"), "{twice}");
     }
 
     #[test]

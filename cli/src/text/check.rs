@@ -225,6 +225,23 @@ fn not_judged(verdict: &Verdict, page: &mut Document) {
         let mark: String = verdict.limits.since.iter().map(|mark| format!(" {mark}")).collect();
         page.line(format!("not judged: {objects} (created before the mark{mark})"));
     }
+    let objects = counted(verdict.objects_created_after_end, "object");
+    let later = [
+        (
+            verdict.allocated_after_end.count,
+            parts::tally(verdict.allocated_after_end),
+            "allocated",
+        ),
+        (verdict.objects_created_after_end, objects, "created"),
+    ];
+    for (_, what, verb) in later.iter().filter(|(count, ..)| *count > 0) {
+        let end = verdict
+            .when
+            .as_deref()
+            .unwrap_or("when the process ended")
+            .replacen("when", "after", 1);
+        page.line(format!("not judged: {what} {verb} {end}; --at exit judges it"));
+    }
     if verdict.freed_at_shutdown.count > 0 {
         let freed = parts::tally(verdict.freed_at_shutdown);
         let text = "held when the script ended, which the interpreter's shutdown freed; --at end includes it";

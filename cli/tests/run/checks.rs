@@ -1,9 +1,15 @@
 //! Checks and reports of what a program left.
 
+use std::ffi::OsStr;
+
 use super::*;
 
 /// Checks a shell script on the fake driver; `$0` is a program that uses CUDA.
 fn check_of_script(options: &[&str], script: &str) -> Output {
+    check_of_script_with(options, script, &[])
+}
+
+fn check_of_script_with(options: &[&str], script: &str, variables: &[(&str, &OsStr)]) -> Output {
     let folder = folder();
     let driver = culeak(folder.path())
         .args(["shim-path", "--fake-driver"])
@@ -13,6 +19,7 @@ fn check_of_script(options: &[&str], script: &str) -> Output {
     command.args(["run", "--check", "--max-leaked", "1GiB", "-o", "out"]);
     command.args(options).args(["--", "sh", "-c", script, CULEAK]);
     command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    command.envs(variables.iter().copied());
     command.output().expect("culeak starts")
 }
 
@@ -62,6 +69,66 @@ fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
         assert!(
             message.contains("no verdict") && message.contains(reason),
             "{script}: {message}"
+        );
+    }
+}
+
+#[test]
+fn a_check_does_not_pass_if_a_process_was_recorded_elsewhere() {
+    let cleared = "env -i LD_PRELOAD=\"$LD_PRELOAD\" LD_LIBRARY_PATH=\"$LD_LIBRARY_PATH\" $0 demo-program; exit 0";
+    let nested = "$0 run --no-report -o inner -- $0 demo-program; exit 0";
+    for elsewhere in [cleared, nested] {
+        let beside = format!("$0 demo-program; {elsewhere}");
+        for script in [elsewhere, &beside] {
+            let output = check_of_script(&[], script);
+            let message = stderr(&output);
+            assert_eq!(output.status.code(), Some(2), "{script}: {message}");
+            assert!(
+                message.contains("1 recording of this run is missing") && message.contains("clears its environment"),
+                "{script}: {message}"
+            );
+        }
+        let accepted = check_of_script(&["--allow-losses"], &beside);
+        assert_eq!(accepted.status.code(), Some(0), "{}", stderr(&accepted));
+        // A leak that was seen fails in any case.
+        let failed = check_of_script(&["--max-count", "0"], &beside);
+        assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+    }
+}
+
+#[test]
+fn a_check_does_not_pass_if_a_process_outlives_the_program() {
+    // The process ends when the test closes the other end of the FIFO.
+    let script = "mkfifo \"$FIFO\"; cat \"$FIFO\" >/dev/null 2>&1 & $0 demo-program; exit 0";
+    let outliving = |options: &[&str]| {
+        let held = folder();
+        let fifo = held.path().join("fifo");
+        let output = check_of_script_with(options, script, &[("FIFO", fifo.as_os_str())]);
+        fs::write(&fifo, "end").expect("written");
+        output
+    };
+    let output = outliving(&[]);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("1 process of the program still runs and may use CUDA: cat ("),
+        "{message}"
+    );
+    for accepted in [
+        &["--allow-losses"][..],
+        &["--at", "exit"],
+        &["--no-follow-children"],
+        &["--only", "culeak"],
+    ] {
+        let output = outliving(accepted);
+        let message = stderr(&output);
+        assert!(
+            output.status.code() == Some(0) || accepted == ["--no-follow-children"],
+            "{accepted:?}: {message}"
+        );
+        assert!(
+            accepted == ["--allow-losses"] || !message.contains("still runs and"),
+            "{accepted:?}: {message}"
         );
     }
 }

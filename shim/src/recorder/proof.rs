@@ -1,5 +1,5 @@
-//! Facts about this process that `culeak run` reads (see `culeak::proof`). Without `CULEAK_RUN` this module does
-//! nothing.
+//! Facts about this process that `culeak run` reads (see `culeak::proof`). Without `CULEAK_RUN` this module only counts recordings
+//! of processes whose environment was cleared: an ancestor has it.
 //!
 //! The file is mapped when the library is loaded, and its descriptor is closed at once. A fact is a byte in the
 //! mapping: stating it takes no system call, and works where the file cannot be opened any more.
@@ -12,6 +12,10 @@ use crate::settings;
 use culeak::hold::Holds;
 use culeak::proof::{BYTES, CREATED, Fact, HOLDS, NAME_BYTES};
 use culeak::system::{Descriptor, Errno};
+
+mod ancestors;
+
+const VARIABLE: &CStr = c"CULEAK_RUN";
 
 /// The mapped file; null without one.
 static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
@@ -57,6 +61,9 @@ pub fn state(fact: Fact, value: u8) {
 
 /// A recording was created.
 pub fn created() {
+    if settings::variable(VARIABLE).is_none() {
+        ancestors::find_run();
+    }
     if let Some(count) = at::<AtomicU32>(CREATED) {
         count.fetch_add(1, Relaxed);
     }
@@ -87,7 +94,11 @@ fn state_name(facts: *mut u8) {
 
 /// The pid of `culeak run`, and the path of its file.
 fn run() -> Option<(i32, &'static CStr)> {
-    let value = settings::text(c"CULEAK_RUN")?.to_bytes_with_nul();
+    parse(settings::text(VARIABLE)?)
+}
+
+fn parse(value: &CStr) -> Option<(i32, &CStr)> {
+    let value = value.to_bytes_with_nul();
     let colon = value.iter().position(|&byte| byte == b':')?;
     let pid = std::str::from_utf8(&value[..colon]).ok()?.parse().ok()?;
     Some((pid, CStr::from_bytes_with_nul(&value[colon + 1..]).ok()?))

@@ -8,6 +8,7 @@ use super::growth::BySite;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
+use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Class;
@@ -117,6 +118,13 @@ impl Limits {
     }
 }
 
+/// The judged memory beside memory in question.
+pub(super) struct Besides {
+    pub judged: Tally,
+    /// The most bytes of one call site.
+    pub largest: u64,
+}
+
 /// Everything that a snapshot is checked against.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
@@ -131,6 +139,31 @@ pub struct Rules {
     pub config: Option<String>,
     /// What was held at the previous mark, if only what call sites hold above it is judged.
     pub previous: Option<BySite>,
+}
+
+impl Rules {
+    /// Whether more memory, whose call sites and holders are unknown, could break a limit. `kinds`: which kinds it may be of.
+    pub(super) fn could_be_broken_by(&self, more: Tally, besides: &Besides, kinds: impl Fn(Kind) -> bool) -> bool {
+        let limits = &self.limits;
+        if limits.are_of_objects(self.boundary.is_some(), self.baseline.is_some()) {
+            return false;
+        }
+        let (bytes, count) = limits.effective(self.baseline.is_some());
+        let mut all = besides.judged;
+        all.join(more);
+        let mut of_kinds = limits.per_kind.iter().filter(|(kind, _)| kinds(**kind));
+        more.count > 0
+            && (self.baseline.is_some()
+                || limits.outliers
+                || !limits.classes.is_empty()
+                || bytes.is_some_and(|limit| all.bytes > limit)
+                || count.is_some_and(|limit| all.count > limit)
+                || limits
+                    .max_per_site
+                    .is_some_and(|limit| besides.largest.saturating_add(more.bytes) > limit)
+                || limits.budgets.iter().any(|budget| all.bytes > budget.bytes)
+                || of_kinds.any(|(_, &limit)| all.bytes > limit))
+    }
 }
 
 impl From<Limits> for Rules {

@@ -4,7 +4,7 @@
 //! judged: of the selected kinds, and not suppressed. Each is compared with those that do the same work: of the same program, and
 //! of the same pipeline stage if stages are known. A process that holds less than the others does not fail.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sites::site_name;
 use super::{Breach, SiteKey, Unseen, Verdict};
@@ -19,8 +19,11 @@ use crate::analysis::words;
 /// `processes`: of each verdict.
 pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
     let mut populations: BTreeMap<&Program, Vec<u32>> = BTreeMap::new();
-    for (number, process) in (0..).zip(processes) {
-        populations.entry(&process.program).or_default().push(number);
+    for number in once_each(processes) {
+        populations
+            .entry(&processes[number].program)
+            .or_default()
+            .push(number as u32);
     }
     for members in populations.values() {
         let identity = |&member: &u32| (member, &processes[member as usize].identity);
@@ -80,6 +83,18 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         verdict.settle();
         verdict.rows.sort_by_key(|row| !row.to_blame);
     }
+}
+
+/// The numbers of the processes; of several inputs that show one process, the first.
+pub fn once_each(processes: &[Member]) -> Vec<usize> {
+    let mut seen = BTreeSet::new();
+    let mut is_new = |process: &Member| {
+        // Snapshots that PyTorch took of itself have no pid.
+        process.pid == 0 || seen.insert((process.host.clone(), process.pid, process.started_unix_ns))
+    };
+    (0..processes.len())
+        .filter(|&number| is_new(&processes[number]))
+        .collect()
 }
 
 const RULE: &str = "--fail-on outlier";
@@ -150,8 +165,11 @@ mod tests {
             })
             .collect();
         let rules = Rules::default();
-        let members = ranks.iter().zip(&snapshots).map(|(&(_, stage), snapshot)| {
-            let mut member = Member::of(snapshot);
+        let members = (1..).zip(ranks).zip(&snapshots).map(|((pid, &(_, stage)), snapshot)| {
+            let mut member = Member {
+                pid,
+                ..Member::of(snapshot)
+            };
             let stage = stage.map(|stage| (Dimension::Pipeline, stage));
             member.identity.groups = stage.into_iter().collect();
             member
@@ -196,6 +214,21 @@ mod tests {
             "{:?}",
             breaches[3]
         );
+    }
+
+    #[test]
+    fn copies_of_a_recording_are_one_process() {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[sample::MAIN]);
+        sample.holds(Kind::Device, "cuMemAlloc_v2", MIB, 1, stack);
+        let one = Member::of(&sample.finish(0, 0));
+        let other = Member {
+            pid: one.pid + 1,
+            ..one.clone()
+        };
+        let unknown = Member { pid: 0, ..one.clone() };
+        let processes = [one.clone(), one, other, unknown.clone(), unknown];
+        assert_eq!(once_each(&processes), [0, 2, 3, 4]);
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Which records a check judges: those of the selected kinds, allocated since the mark, and not suppressed.
 
-use super::{BySite, Limits, Rules, sampled, unknown_since};
+use super::{BySite, Limits, Rules, objects, pools, sampled, unknown_since};
 use crate::analysis::filter::mark_time;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::Tally;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
+use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
 
@@ -74,8 +75,12 @@ pub(super) fn sort<'c, 'a>(
 
 /// Whether a check judges memory of this kind and level.
 pub(super) fn is_selected(group: &Group, limits: &Limits) -> bool {
-    let named = limits.kinds.contains(&group.call.kind);
-    match group.level {
+    selects(group.call.kind, group.level, limits)
+}
+
+fn selects(kind: Kind, level: Level, limits: &Limits) -> bool {
+    let named = limits.kinds.contains(&kind);
+    match level {
         Level::Held => limits.kinds.is_empty() || named,
         Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
         Level::Behind => false,
@@ -92,9 +97,14 @@ pub(super) fn is_pool_by_stack(group: &Group, stacks: &CallStacks) -> bool {
         && stacks.get(group.stack).allocator.is_some()
 }
 
-/// All live records, split at the mark of `--since`.
+/// All live records, split at the mark of `--since`. With `--judge-pools`, pools count beside the blocks in them.
 pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Groups<'a> {
-    Groups::split_at(snapshot, stacks, since(snapshot, rules))
+    let since = since(snapshot, rules);
+    let mut groups = Groups::split_at(snapshot, stacks, since);
+    if rules.limits.judge_pools {
+        pools::beside_their_blocks(snapshot, &mut groups, since);
+    }
+    groups
 }
 
 /// No memory was allocated so late.
@@ -124,6 +134,31 @@ pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
     let stacks = CallStacks::of(snapshot);
     let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
     BySite::of(sort(snapshot, &groups, &stacks, rules).judged.iter(), &stacks)
+}
+
+/// Memory, and the number of objects, that a check of the end does not judge, because they are younger: those that it would judge
+/// otherwise.
+pub(super) fn after_end(
+    snapshot: &Snapshot,
+    groups: &Groups,
+    stacks: &CallStacks,
+    sieve: &mut Sieve,
+    rules: &Rules,
+) -> (Tally, u64) {
+    let limits = &rules.limits;
+    let (mut memory, mut count) = (Tally::default(), 0);
+    for row in &snapshot.allocated_after_end {
+        if row.kind.is_object() {
+            let is_judged = limits.max_objects.contains_key(&row.kind) || objects::are_compared(rules);
+            count += u64::from(is_judged && sieve.lets_objects_through(row.stack, 0, stacks));
+        } else {
+            let is_selected = selects(row.kind, groups.level(&row, stacks), limits);
+            if is_selected && sieve.lets_through(row.stack, Tally::default(), stacks) {
+                memory.add(row.bytes);
+            }
+        }
+    }
+    (memory, count)
 }
 
 /// What `--since` and `--kind` select of the memory that the interpreter's shutdown freed.

@@ -6,6 +6,7 @@ use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
 use crate::snapshot::ProcessState;
 
+mod hidden;
 mod objects;
 mod sampled;
 mod unseen;

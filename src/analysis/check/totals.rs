@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use super::unseen::{LARGER_DEPTH, NAME_FRAMES};
 use super::{Breach, Limits, Rules, Unseen};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
 use crate::analysis::groups::{Group, Level};
@@ -359,8 +360,11 @@ impl Sum {
         }
     }
 
-    pub fn most_bytes(&self) -> u64 {
-        self.bytes.most
+    pub fn most(&self) -> Tally {
+        Tally {
+            bytes: self.bytes.most,
+            count: self.count.most,
+        }
     }
 }
 
@@ -500,11 +504,11 @@ pub(super) fn of_budgets(
                 true => (hidden.why(), hidden.next()),
                 false if unnamed > 0 => (
                     format!("{} have stacks without names", words::bytes(unnamed)),
-                    "check with the programs that ran (--debug-dir names their folder), and record Python frames too",
+                    NAME_FRAMES,
                 ),
                 false => (
                     format!("{} have stacks that were cut off", words::bytes(cut)),
-                    "record with a larger --depth",
+                    LARGER_DEPTH,
                 ),
             };
             let what = format!(

@@ -11,12 +11,18 @@
 //! of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`]). Deliberately absent: what no recording
 //! can show, such as the memory of a function without a hook; that is a warning.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Serialize, Serializer};
 
-use super::{Breach, Rules, Verdict};
+use super::limits::Besides;
+use super::{Breach, Rules, Verdict, objects};
 use crate::analysis::filter::{mark_time, no_mark};
+use crate::analysis::job::member::{Member, ranges};
 use crate::analysis::report::is_finished;
-use crate::analysis::words::plural;
+use crate::analysis::site::CallStacks;
+use crate::analysis::suppressions::{Lack, Sieve};
+use crate::analysis::words::{bytes, plural};
 use crate::point::Point;
 use crate::snapshot::{ProcessState, Snapshot};
 
@@ -67,13 +73,13 @@ impl Unseen {
     }
 }
 
-/// What a check says. The order is that of exit codes: of several inputs, the last one counts.
+/// What a check says. Of several inputs, the last one in this order counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
     Passed,
-    Failed,
     /// Nothing that was seen fails, but not everything was seen.
     NoVerdict,
+    Failed,
 }
 
 impl Outcome {
@@ -87,8 +93,8 @@ impl Outcome {
 
     /// Of several inputs, besides `unread`, which have no verdict because they cannot be read.
     pub fn of_all(each: impl Iterator<Item = Outcome>, unread: usize) -> Outcome {
-        let worst = each.max().unwrap_or(Outcome::Passed);
-        if unread > 0 { Outcome::NoVerdict } else { worst }
+        let unread = (unread > 0).then_some(Outcome::NoVerdict);
+        each.chain(unread).max().unwrap_or(Outcome::Passed)
     }
 }
 
@@ -117,6 +123,88 @@ impl Verdict<'_> {
     pub(super) fn settle(&mut self) {
         self.outcome = Outcome::of(&self.breaches, &self.unseen);
     }
+}
+
+/// What to do if stacks were cut off.
+pub(super) const LARGER_DEPTH: &str = "record with a larger --depth";
+/// What to do if frames have no names.
+pub(super) const NAME_FRAMES: &str =
+    "check with the programs that ran (--debug-dir names their folder), and record Python frames too";
+
+/// What suppressions exclude although the stacks do not show that they match, if it could break a limit.
+pub(super) fn of_suppressions(
+    snapshot: &Snapshot,
+    sieve: &Sieve,
+    stacks: &CallStacks,
+    rules: &Rules,
+    besides: &Besides,
+) -> Vec<Unseen> {
+    let python = snapshot.process.python.as_ref();
+    let has_python = python.is_none_or(|python| python.no_frames.is_none());
+    let judges_objects = !rules.limits.max_objects.is_empty() || objects::are_compared(rules);
+    let doubts = sieve.doubts(stacks, has_python).into_iter();
+    let doubts = doubts.filter_map(|doubt| {
+        let memory = Some(doubt.tally).filter(|tally| rules.could_be_broken_by(*tally, besides, |_| true));
+        let memory =
+            memory.map(|tally| format!("{} in {}", bytes(tally.bytes), plural(tally.count, "block", "blocks")));
+        let objects = Some(doubt.objects).filter(|&count| count > 0 && judges_objects);
+        let objects = objects.map(|count| plural(count, "object", "objects"));
+        let excluded: Vec<String> = memory.into_iter().chain(objects).collect();
+        let (why, next) = match doubt.lack {
+            Lack::Callers => ("their stacks were cut off", LARGER_DEPTH),
+            Lack::Names => ("frames of their stacks have no names", NAME_FRAMES),
+            Lack::Python => ("their stacks lack the frames of Python", NAME_FRAMES),
+        };
+        let excluded = excluded.join(" and ");
+        let (is_excluded, rule) = (!excluded.is_empty(), doubt.rule);
+        let what = match doubt.keep {
+            Some(keep) => format!("{rule} excludes {excluded}, which {keep} above it may exempt: {why}"),
+            None => format!("{rule} excludes {excluded}, which another call site may have requested: {why}"),
+        };
+        is_excluded.then(|| Unseen::part("", what, format!("{next}, or leave the rule out")))
+    });
+    doubts.collect()
+}
+
+/// What a recording lacks whose process still runs, unless the user chose a point in time.
+pub fn of_running_process() -> Unseen {
+    Unseen::part(
+        "",
+        "the process still runs, so what it leaves is not known",
+        "wait for its end, or judge what it holds now with --at exit",
+    )
+}
+
+/// Ranks of jobs of which no process is judged, each with the number of the process whose verdict lacks them.
+pub fn missing_ranks(processes: &[Member]) -> Vec<(usize, Unseen)> {
+    /// More ranks than any job has are a mistake.
+    const RANKS_MOST: u32 = 1_000_000;
+    const RANGES: usize = 8;
+    let mut jobs: BTreeMap<_, (usize, BTreeSet<u32>)> = BTreeMap::new();
+    for (number, process) in processes.iter().enumerate() {
+        if let Some(rank) = process.rank {
+            let world = process.world.filter(|world| *world <= RANKS_MOST);
+            let job = (process.job.as_deref(), process.restart, world);
+            jobs.entry(job).or_insert((number, BTreeSet::new())).1.insert(rank);
+        }
+    }
+    let lacking = jobs.into_iter().filter_map(|((_, _, world), (number, present))| {
+        // Without a number of ranks, those after the last one are not noticed.
+        let ranks = world
+            .or(present.last().copied().filter(|last| *last < RANKS_MOST))
+            .unwrap_or(0);
+        let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
+        let (noun, have) = match missing.len() {
+            0 => return None,
+            1 => ("rank", "has no recording"),
+            _ => ("ranks", "have no recordings"),
+        };
+        let of: String = world.iter().map(|world| format!(" of {world}")).collect();
+        let what = format!("{noun} {}{of} {have} here", ranges(&missing, 0, RANGES));
+        let next = "name all recordings of the job; culeak doctor --job says why some are missing";
+        Some((number, Unseen::part("", what, next)))
+    });
+    lacking.collect()
 }
 
 /// What the recording lacks for these rules.

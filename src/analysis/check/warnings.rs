@@ -5,10 +5,17 @@ use crate::analysis::groups::{Groups, Level};
 use crate::analysis::program::Program;
 use crate::analysis::report::{began_late, ended_early, is_finished};
 use crate::analysis::site::CallStacks;
+use crate::analysis::suppressions::Sieve;
 use crate::analysis::words;
 use crate::snapshot::Snapshot;
 
-pub(super) fn of(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &Rules) -> Vec<String> {
+pub(super) fn of(
+    snapshot: &Snapshot,
+    groups: &Groups,
+    stacks: &CallStacks,
+    sieve: &mut Sieve,
+    rules: &Rules,
+) -> Vec<String> {
     let mut warnings = Vec::new();
     let losses = &snapshot.losses;
     let program = Program::of(snapshot);
@@ -28,14 +35,24 @@ pub(super) fn of(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rule
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
     for budget in &rules.limits.budgets {
-        let of_stack = |stack| budget.pattern.matches_stack(stacks.get(Some(stack)));
-        if !(0..snapshot.stacks.len()).any(of_stack) {
-            warnings.push(format!(
-                "the budget of {} for {} matches no stack of the recording; check the pattern",
-                words::bytes(budget.bytes),
-                budget.pattern.text()
-            ));
-        }
+        let numbers = 0..snapshot.stacks.len();
+        let matching = numbers.filter(|&stack| budget.pattern.matches_stack(stacks.get(Some(stack))));
+        let matching: Vec<usize> = matching.collect();
+        let mut all_suppressed = || matching.iter().all(|&stack| sieve.rule(Some(stack), stacks).is_some());
+        let why = match matching.is_empty() {
+            true => "matches no stack of the recording; check the pattern",
+            false if all_suppressed() => "matches only stacks that suppressions exclude, so it limits nothing",
+            false => continue,
+        };
+        let (bytes, pattern) = (words::bytes(budget.bytes), budget.pattern.text());
+        warnings.push(format!("the budget of {bytes} for {pattern} {why}"));
+    }
+    if let Some((rule, sites)) = sieve.too_broad(stacks) {
+        warnings.push(format!(
+            "{} ({}:{}) matches every stack of the program, so it hides all leaks, of {sites} call sites so far; name the function or \
+             file of a leak that is accepted: --gen-suppressions prints a rule for each",
+            rule.text, rule.source, rule.line
+        ));
     }
     if !losses.unhooked.is_empty() {
         warnings.push(format!(
