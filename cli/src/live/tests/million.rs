@@ -43,7 +43,7 @@ fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
             depth: 128,
             pid_namespace: 0,
             time_namespace: 0,
-            process_start_ticks: reader::start_ticks(std::process::id()).unwrap_or(0),
+            process_start_ticks: culeak::proc::start_ticks(std::process::id()).unwrap_or(0),
             executable: b"/opt/million",
             command_line: b"/opt/million\0",
             host: host.trim_end().as_bytes(),
