@@ -103,7 +103,7 @@ fn create(path: &str) -> &'static Recording {
         pid_namespace: 0,
         time_namespace: 0,
         process_start_ticks: if stays {
-            reader::start_ticks(pid).unwrap_or(0)
+            culeak::proc::start_ticks(pid).unwrap_or(0)
         } else {
             0
         },

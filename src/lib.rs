@@ -39,6 +39,7 @@
 //! | used by | module | contents |
 //! |---|---|---|
 //! | shim, CLI | [`cuda_functions`] | every CUDA function that is hooked, one row each |
+//! | | [`cpython`] | where each version of CPython keeps things |
 //! | | [`kind`] | kinds of memory, and where each of them counts |
 //! | | [`quantities`] | sizes and times as people write them |
 //! | | [`variables`] | the environment variables `CULEAK_*` |
@@ -55,6 +56,7 @@
 //! | | [`sampling`] | which blocks get a stack, and what those stand for |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
+//! | | [`proc`] | what `/proc` says of processes |
 //! | | [`point`] | points in time: the end, the peak, exit, marks |
 //! | | [`timeline`] | every allocation and free, in order of time |
 //! | | [`facts`] | what processes hold, as rows of numbers with dictionaries, and what each process is: for trends and jobs |
@@ -103,6 +105,7 @@
 //!   driver.
 #![recursion_limit = "256"]
 
+pub mod cpython;
 pub mod cuda_functions;
 pub mod hold;
 pub mod job_variables;
@@ -128,6 +131,8 @@ pub mod analysis;
 pub mod facts;
 #[cfg(feature = "read")]
 pub mod point;
+#[cfg(feature = "read")]
+pub mod proc;
 #[cfg(feature = "read")]
 pub mod reader;
 #[cfg(feature = "read")]

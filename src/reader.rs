@@ -65,7 +65,6 @@ mod totals;
 pub use error::ReadError;
 pub use follow::Follower;
 pub use identity::{Identity, identity};
-pub use liveness::{own_pid, start_ticks};
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;

@@ -328,6 +328,13 @@ pub struct Device {
     pub name: String,
 }
 
+/// A device's UUID as nvidia-smi prints it, with `GPU` or `MIG` in front.
+pub fn uuid_text(kind: &str, bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let groups = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("{kind}-{}", groups.join("-"))
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Context {
@@ -555,5 +562,17 @@ impl Snapshot {
             version: VERSION,
             ..Snapshot::default()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_look_as_nvidia_smi_prints_them() {
+        let bytes: [u8; 16] = std::array::from_fn(|index| index as u8);
+        assert_eq!(uuid_text("GPU", &bytes), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(uuid_text("MIG", &bytes), "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 }

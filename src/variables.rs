@@ -272,6 +272,26 @@ mod tests {
     }
 
     #[test]
+    fn the_page_has_the_same_table() {
+        let page = include_str!("../docs/environment.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `CULEAK_")).collect();
+        let row = |variable: &&Variable| {
+            let default = match variable.default {
+                "" => " ".to_owned(),
+                default => format!(" {default} "),
+            };
+            format!("| `{}` | {} |{default}|", variable.name(), variable.meaning)
+        };
+        let expected: Vec<String> = ALL.iter().map(row).collect();
+        assert_eq!(
+            rows,
+            expected,
+            "the table of docs/environment.md:\n{}",
+            expected.join("\n")
+        );
+    }
+
+    #[test]
     fn values_accept_the_units_of_the_command_line() {
         assert_eq!(SNAPSHOT_AT_PEAK.values.read(b"1MiB"), Some(Value::Bytes(1 << 20)));
         assert_eq!(

@@ -17,7 +17,6 @@ use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
-use crate::commands::environment::EnvironmentArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::help::{self, HelpArgs};
 use crate::commands::live::LiveArgs;
@@ -95,7 +94,6 @@ pub enum Command {
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
     Categories(CategoriesArgs),
-    Environment(EnvironmentArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     Help(HelpArgs),
@@ -138,7 +136,6 @@ impl Command {
             | Command::Doctor(_)
             | Command::ShimPath(_)
             | Command::Categories(_)
-            | Command::Environment(_)
             | Command::Completions(_)
             | Command::Man(_)
             | Command::Help(_)

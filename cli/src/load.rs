@@ -32,6 +32,7 @@ use culeak::analysis::lives::Logged;
 use culeak::analysis::points::Points;
 use culeak::reader;
 use culeak::snapshot::Snapshot;
+use culeak::timeline::Timeline;
 
 pub use file::must_be_recording;
 pub use members::Members;
@@ -114,7 +115,7 @@ impl Found {
         }
     }
 
-    fn all(found: impl IntoIterator<Item = Found>) -> Found {
+    pub fn all(found: impl IntoIterator<Item = Found>) -> Found {
         let mut all = Found::default();
         for found in found {
             all.places.extend(found.places);
@@ -256,25 +257,39 @@ impl Place {
         Ok((loaded, keys.into_inner()))
     }
 
-    /// As [`Place::load`], with the events of the process if they were logged.
+    /// As [`Place::load`], with the totals of every stack since the start.
     ///
     /// # Errors
     /// As [`Place::load`].
-    pub fn load_with_timeline(&self) -> Result<Loaded, Failure> {
+    pub fn load_with_totals(&self) -> Result<Loaded, Failure> {
+        self.load_by(&reader::read_with_totals)
+    }
+
+    /// As [`Place::load`], and the events of the process if they were logged.
+    ///
+    /// # Errors
+    /// As [`Place::load`].
+    pub fn load_with_events(&self) -> Result<(Loaded, Option<Timeline>), Failure> {
         let timeline = RefCell::new(None);
         let loaded = self.load_by(&|path| {
             let (snapshot, events) = reader::read_timeline(path)?;
             timeline.replace(events);
             Ok(snapshot)
         })?;
-        let logged = timeline.into_inner().map(|timeline| Logged {
+        Ok((loaded, timeline.into_inner()))
+    }
+
+    /// As [`Place::load_with_events`], with the events in the item.
+    ///
+    /// # Errors
+    /// As [`Place::load`].
+    pub fn load_with_timeline(&self) -> Result<Loaded, Failure> {
+        let (mut loaded, timeline) = self.load_with_events()?;
+        loaded.timeline = timeline.map(|timeline| Logged {
             timeline,
             last: loaded.snapshot.allocations.clone(),
         });
-        Ok(Loaded {
-            timeline: logged,
-            ..loaded
-        })
+        Ok(loaded)
     }
 
     fn load_by(&self, read: Reader) -> Result<Loaded, Failure> {
@@ -312,14 +327,6 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
     }
     let source = path.display().to_string();
     Ok(Loaded::of(file::read_pipe(bytes, &source, &reader::read)?, source))
-}
-
-/// As [`one`], with the totals of every stack since the start.
-///
-/// # Errors
-/// See [`one`].
-pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
-    single(argument.as_ref())?.load_by(&reader::read_with_totals)
 }
 
 /// The source that an argument names.
@@ -376,26 +383,14 @@ pub fn warn_of(left_out: &[String]) {
 /// # Errors
 /// No input can be read.
 pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, |place| place.load())
+    all_by(arguments, Place::load)
 }
 
-/// As [`all`], with the events of each process if they were logged.
+/// As [`all`], where `load` reads each input.
 ///
 /// # Errors
 /// See [`all`].
-pub fn all_with_timelines(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, Place::load_with_timeline)
-}
-
-/// As [`all`], with the totals of every stack since the start.
-///
-/// # Errors
-/// See [`all`].
-pub fn all_with_totals(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, |place| place.load_by(&reader::read_with_totals))
-}
-
-fn all_by(
+pub fn all_by(
     arguments: &[impl AsRef<OsStr>],
     load: impl Fn(&Place) -> Result<Loaded, Failure>,
 ) -> Result<Several, Failure> {

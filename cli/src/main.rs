@@ -127,7 +127,6 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::Categories(args) => commands::categories::execute(&args),
-        Command::Environment(args) => commands::environment::execute(&args),
         Command::Completions(args) => commands::completions::execute(&args, args::public()),
         Command::Man(args) => commands::man::execute(&args, args::public()),
         Command::Help(args) => commands::help::execute(&args, args::public()),

@@ -106,6 +106,31 @@ pub fn create_folder(folder: &Path, what: &str, option: &str) -> Result<(), Fail
     })
 }
 
+/// Writes files into the folder that `--out` names, all or none; those that this program wrote earlier, as the `mark` in them
+/// shows, are replaced.
+///
+/// # Errors
+/// Those of [`create_folder`] and [`create`].
+pub fn replace_own(
+    folder: &Path,
+    what: &str,
+    mark: &str,
+    overwrite: Overwrite,
+    files: &[(String, &[u8])],
+) -> Result<(), Failure> {
+    create_folder(folder, what, "--out")?;
+    let is_ours = |content: &[u8]| content.windows(mark.len()).any(|window| window == mark.as_bytes());
+    let mut checked = Vec::new();
+    for (name, content) in files {
+        let path = folder.join(name);
+        let overwrite = overwrite.or_ours(&path, is_ours);
+        check(&path, overwrite)?;
+        checked.push((path, overwrite, content));
+    }
+    let mut checked = checked.into_iter();
+    checked.try_for_each(|(path, overwrite, content)| create(&path, overwrite, |out| out.write_all(content)))
+}
+
 /// Writes a file, or standard output for `-`. A device or a named pipe is written to, never replaced.
 ///
 /// # Errors

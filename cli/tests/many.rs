@@ -138,14 +138,14 @@ fn one_recording_does_not_hide_those_in_the_folders_below_it() {
     let (code, said) = run(&["check", "nest"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(
-        said.contains("nest: has recordings or snapshots itself, so 1 file is left out")
+        said.contains("nest: has recordings or snapshots itself, so those in the folders below it are left out")
             && said.contains("nest/rank0/leak.culeak"),
         "{said}"
     );
     assert_eq!(run(&["check", "nest/*.culeak"]), (Some(0), String::new()), "as it says");
     assert_eq!(run(&["check", "nest/*.culeak", "nest/rank0"]).0, Some(1));
     let (code, said) = run(&["report", "nest"]);
-    assert!(code == Some(0) && said.contains("1 file is left out"), "{said}");
+    assert!(code == Some(0) && said.contains("are left out"), "{said}");
 }
 
 #[test]

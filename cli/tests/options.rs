@@ -435,7 +435,9 @@ fn a_second_demo_in_the_same_folder_works() {
             text(&demo.stderr)
         );
     }
-    assert!(folder.path().join("tour/before-2.json").exists());
+    let names = fs::read_dir(folder.path().join("tour")).expect("a folder").flatten();
+    let snapshots = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("before."));
+    assert_eq!(snapshots.count(), 2);
 }
 
 #[test]

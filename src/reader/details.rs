@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::RawSnapshot;
 use crate::format::*;
-use crate::snapshot::{Context, Device, Module, Thread};
+use crate::snapshot::{Context, Device, Module, Thread, uuid_text};
 
 /// Row number in the recording → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
@@ -15,7 +15,11 @@ impl RawSnapshot {
             self.rows::<DeviceRow>(Section::Devices, |row| row.ordinal_plus_one != 0),
             |row| Device {
                 ordinal: row.ordinal_plus_one as i32 - 1,
-                uuid: uuid_text(row.uuid_kind, &bytes_of(&row.uuid)),
+                uuid: match (row.uuid_kind, bytes_of(&row.uuid).try_into()) {
+                    (1, Ok(bytes)) => uuid_text("GPU", &bytes),
+                    (2, Ok(bytes)) => uuid_text("MIG", &bytes),
+                    _ => String::new(),
+                },
                 name: until_zero(&bytes_of(&row.name)),
             },
         )
@@ -78,23 +82,6 @@ fn renumbered<V, T>(rows: impl Iterator<Item = (u32, V)>, decode: impl Fn(V) -> 
 
 fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
-}
-
-fn uuid_text(kind: u32, bytes: &[u8]) -> String {
-    let prefix = match kind {
-        1 => "GPU",
-        2 => "MIG",
-        _ => return String::new(),
-    };
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!(
-        "{prefix}-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
 }
 
 fn until_zero(bytes: &[u8]) -> String {

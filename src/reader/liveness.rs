@@ -6,7 +6,6 @@
 //! another pid namespace is searched for among all processes that are visible here.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -14,6 +13,7 @@ use std::path::Path;
 use super::Bytes;
 use crate::file::spool;
 use crate::format::Header;
+use crate::proc;
 
 /// The state of a recording's process, as far as it can be seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +66,9 @@ struct Recorded<'a> {
 impl Recorded<'_> {
     /// Whether the process with this pid here is the recorded one.
     fn runs_as(&self, pid: u32) -> bool {
-        let Some(ticks) = start_ticks(pid) else { return false };
+        let Some(ticks) = proc::start_ticks(pid) else {
+            return false;
+        };
         // A time namespace may shift the boot time, and with it the start times of processes.
         let comparable =
             self.time_namespace == 0 || namespace("self", "time").is_none_or(|ours| ours == self.time_namespace);
@@ -80,30 +82,23 @@ impl Recorded<'_> {
         if self.file_number == 0 {
             return None;
         }
-        let maps = BufReader::new(fs::File::open(format!("/proc/{pid}/maps")).ok()?);
-        let number = self.file_number.to_string();
-        for line in maps.split(b'\n') {
-            // `start-end flags offset device inode   path`
-            let line = line.ok()?;
-            let mut words = line.splitn(6, |&byte| byte == b' ');
-            let inode = words.nth(4).unwrap_or_default();
-            let path = words.next().unwrap_or_default();
-            let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-            let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
-            let name = without_spool_prefix(name);
-            if inode == number.as_bytes() || (!name.is_empty() && name == self.file_name) {
-                return Some(true);
-            }
-        }
-        Some(false)
+        let mappings = proc::mappings(pid).ok()?;
+        let has_name = |mapping: &proc::Mapping| {
+            let name = mapping.file().and_then(Path::file_name);
+            let name = without_spool_prefix(name.map_or(&[], |name| name.as_encoded_bytes()));
+            !name.is_empty() && name == self.file_name
+        };
+        Some(
+            mappings
+                .iter()
+                .any(|mapping| mapping.inode == self.file_number || has_name(mapping)),
+        )
     }
 
     /// The pid here of a process of another pid namespace.
     fn find(&self) -> Option<u32> {
-        let entries = fs::read_dir("/proc").ok()?;
-        let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        pids.find(|&pid: &u32| {
-            let nested = pids_of(pid).is_some_and(|pids| pids.len() > 1 && pids.last() == Some(&self.pid));
+        proc::numbers("/proc").ok()?.find(|&pid: &u32| {
+            let nested = proc::nested_pids(pid).is_some_and(|pids| pids.len() > 1 && pids.last() == Some(&self.pid));
             // The namespaces of other users' processes may not be readable.
             nested
                 && namespace(&pid.to_string(), "pid").is_none_or(|theirs| theirs == self.pid_namespace)
@@ -124,28 +119,4 @@ fn without_spool_prefix(name: &[u8]) -> &[u8] {
 /// The inode of a process's namespace.
 fn namespace(pid: &str, kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/{pid}/ns/{kind}")).ok()?.ino())
-}
-
-/// The pids of a process, from this pid namespace down to its own.
-fn pids_of(pid: u32) -> Option<Vec<u32>> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .split(|&byte| byte == b'\n')
-        .find_map(|line| line.strip_prefix(b"NSpid:"))?;
-    let words = std::str::from_utf8(line).ok()?.split_whitespace();
-    words.map(|word| word.parse().ok()).collect()
-}
-
-/// The pid of a process in its own pid namespace, given its pid here.
-pub fn own_pid(pid: u32) -> Option<u32> {
-    pids_of(pid)?.last().copied()
-}
-
-/// Field 22 of /proc/PID/stat: when the process started, in clock ticks since boot.
-pub fn start_ticks(pid: u32) -> Option<u64> {
-    // The name in parentheses may contain anything, so fields are counted from its end.
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;
-    fields.split_whitespace().nth(19)?.parse().ok()
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::format::Reason;
 use crate::kind::Kind;
 use crate::lockfree::table::{Attributes, Entry, Key, Space};
+use crate::proc::start_ticks;
 use crate::recording::{CodeSeen, ModuleSeen, Recording, Session};
 use crate::snapshot::*;
 use proptest::prelude::*;

@@ -8,6 +8,8 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::ManuallyDrop;
 use std::{fmt, ptr};
 
+use culeak::proc::{self, Files};
+use culeak::snapshot::uuid_text;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +138,7 @@ impl Driver {
             .map(|name| name.to_string_lossy().into_owned())
             .unwrap_or_default();
         let uuid = found
-            .map(|()| uuid_text(&uuid, name.contains(" MIG ")))
+            .map(|()| uuid_text(if name.contains(" MIG ") { "MIG" } else { "GPU" }, &uuid))
             .unwrap_or_default();
         Ok(Device {
             ordinal,
@@ -180,20 +182,6 @@ fn in_full(error: libloading::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |source| source.to_string())
-}
-
-/// A UUID as nvidia-smi prints it.
-fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let kind = if mig { "MIG" } else { "GPU" };
-    format!(
-        "{kind}-{}-{}-{}-{}-{}",
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..]
-    )
 }
 
 /// The answers of a driver, gathered in a child process; see `probe`.
@@ -241,26 +229,14 @@ impl Findings {
 
 /// The path of the library, from the memory map.
 fn loaded_from() -> String {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
-    let driver = paths.find(|path| {
-        path.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libcuda.so"))
-    });
-    driver.unwrap_or(LIBRARY).to_owned()
+    let mappings = proc::mappings(std::process::id()).unwrap_or_default();
+    let driver = Files::of(&mappings).driver;
+    driver.map_or_else(|| LIBRARY.to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn uuids_look_as_nvidia_smi_prints_them() {
-        let bytes: [u8; 16] = std::array::from_fn(|index| index as u8);
-        assert_eq!(uuid_text(&bytes, false), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
-        assert_eq!(uuid_text(&bytes, true), "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f");
-    }
 
     #[test]
     fn an_error_names_function_code_and_meaning() {

@@ -28,6 +28,7 @@ use limits::{stopped_early, threads_running, what_may_hold};
 use crate::blocks::BlockIndex;
 use crate::budget::{Deadline, LeftOut};
 use crate::copy::Copy;
+use crate::copy::selection::{merged, without};
 use crate::counted::Stale;
 use crate::evidence::Evidence;
 use crate::garbage::{Garbage, Unreached};
@@ -39,7 +40,7 @@ use crate::python::Python;
 use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
-use crate::walk::{Entry, Pointer, Usual, Walk, without};
+use crate::walk::{Entry, Pointer, Usual, Walk};
 use crate::{Block, Error, Options, Stopped};
 
 /// What one copy says about a block.
@@ -260,7 +261,7 @@ fn examine<'c, 's>(
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
-    let no_roots = [&states[..], &native.locals_of_recorder(&modules)].concat();
+    let no_roots = merged([&states[..], &native.locals_of_recorder(&modules)].concat());
     // PyTorch and JAX.
     let has_classes = (modules.all().iter()).any(|module| {
         ["libc10", "_jax.", "xla_extension"]
@@ -356,7 +357,7 @@ fn examine<'c, 's>(
             NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
             NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
         })
-        .flat_map(|range| without(range, &no_roots))
+        .flat_map(|range| without(&range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     for found in found

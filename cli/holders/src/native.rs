@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use culeak::analysis::words;
 
-use crate::copy::selection::{is_anonymous, is_recorder};
+use crate::copy::selection::{is_anonymous, is_recorder, merged};
 use crate::copy::{Copy, PAGE};
 use crate::modules::{Module, Modules};
 use crate::parallel;
@@ -476,8 +476,8 @@ impl Native {
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
     pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
         let stacks = self.coroutines.iter().map(|coroutine| coroutine.memory.clone());
-        let left_out: Vec<Range<u64>> = self.slabs.records.iter().cloned().chain(stacks).collect();
-        roots::all(modules, &self.stacks, &self.coroutines, &left_out)
+        let left_out = self.slabs.records.iter().cloned().chain(stacks).collect();
+        roots::all(modules, &self.stacks, &self.coroutines, &merged(left_out))
     }
 
     /// Whether this is static memory of the program, or part of a stack in use.

@@ -3,7 +3,6 @@
 //! Structures come from a table per minor version. They are checked against the interpreter's own description where there
 //! is one (3.13 and later) and against known objects. An unknown layout is refused.
 //!
-//! * [`offsets`]: the tables
 //! * [`find`]: the interpreter, its version, and the checks
 //! * [`types`]: what is known about each type: where its instances keep references
 //! * [`references`]: the references of an object
@@ -20,9 +19,9 @@
 
 use crate::copy::Copy;
 use crate::graph::Edge;
-use crate::python::offsets::Offsets;
 pub use crate::python::types::Number;
 use crate::python::types::Types;
+use culeak::cpython::Offsets;
 
 pub(crate) use signals::name as signal_name;
 
@@ -31,7 +30,6 @@ mod details;
 mod find;
 mod frames;
 mod names;
-mod offsets;
 mod references;
 mod roots;
 mod signals;

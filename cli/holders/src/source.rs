@@ -4,6 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use culeak::proc::Mapping;
+
 pub mod core;
 pub mod live;
 mod registers;
@@ -22,6 +24,21 @@ pub struct Region {
     pub offset: u64,
     /// Path of the file, `[heap]`, `[stack]`; empty if anonymous.
     pub name: String,
+}
+
+impl From<Mapping> for Region {
+    fn from(mapping: Mapping) -> Region {
+        let [readable, writable, executable, shared] = mapping.permissions;
+        Region {
+            range: mapping.range,
+            readable: readable == b'r',
+            writable: writable == b'w',
+            executable: executable == b'x',
+            shared: shared == b's',
+            offset: mapping.offset,
+            name: String::from_utf8_lossy(&mapping.name).into_owned(),
+        }
+    }
 }
 
 /// A thread when the memory was copied.

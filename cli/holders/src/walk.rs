@@ -44,7 +44,7 @@ use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::{Kind, kind_of_class, without};
+pub(crate) use rules::{Kind, kind_of_class};
 use rules::{is_place_of_object, object_in, points_into, two_digits};
 pub(crate) use usual::Usual;
 

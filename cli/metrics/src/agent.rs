@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use culeak::analysis::report::{Options, Report};
 use culeak::analysis::trend::{self, History, Summary};
-use culeak::reader::{self, Pulse, ReadError, start_ticks};
+use culeak::proc::start_ticks;
+use culeak::reader::{self, Pulse, ReadError};
 use culeak::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 
 use crate::choice::Choice;

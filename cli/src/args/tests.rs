@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 use clap_complete::Shell;
-use culeak::variables;
 
 use super::*;
 use crate::commands::man::{self, Page};
@@ -99,34 +98,15 @@ fn no_page_mentions_a_hidden_command() {
 }
 
 #[test]
-fn every_page_has_exit_status_environment_and_examples() {
+fn a_page_keeps_the_lines_of_examples() {
     for page in man::pages(public()) {
-        for section in [".SH EXIT STATUS", ".SH ENVIRONMENT", ".SH EXAMPLES"] {
-            assert!(page_text(&page).contains(section), "{} has no {section}", page.name);
-        }
-        assert!(!page_text(&page).contains("Exit code"), "{} repeats a title", page.name);
-    }
-}
-
-#[test]
-fn the_pages_list_every_variable_or_name_the_page_that_does() {
-    for page in man::pages(public()) {
-        let lists_all = man::PAGES_WITH_ALL_VARIABLES.contains(&page.name.as_str());
-        for variable in variables::ALL {
-            let entry = format!(".TP\n\\fB{}\\fR\n", variable.name());
-            assert_eq!(
-                page_text(&page).matches(&entry).count(),
-                usize::from(lists_all),
-                "{}",
-                page.name
-            );
-        }
-        assert_ne!(
-            page_text(&page).contains("See culeak\\-environment(1)"),
-            lists_all,
+        let notes = page_text(&page).split(".SH NOTES\n.nf\n").nth(1).expect("notes");
+        assert!(
+            notes.contains("Examples:\n") || notes.contains("First steps:\n"),
             "{}",
             page.name
         );
+        assert!(!page_text(&page).contains(".SH EXTRA"), "{} repeats them", page.name);
     }
 }
 

@@ -13,7 +13,7 @@ use culeak::point::Point;
 use culeak::timeline::Timeline;
 
 use crate::errors::Failure;
-use crate::load::{self, Loaded, Place, at};
+use crate::load::{Loaded, Place, at};
 use crate::options::NameArgs;
 use crate::options::rules::RuleArgs;
 use crate::text::units;
@@ -66,7 +66,7 @@ impl BoundaryArgs {
     /// It cannot be read, has no such mark, no state of it is known, or call sites are estimates.
     pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<AtBoundary, Failure> {
         let mark = mark(rules)?;
-        let (mut item, timeline) = load::timeline::with_log_if_any(place)?;
+        let (mut item, timeline) = place.load_with_events()?;
         // Rules match names, which all states share.
         names.name_frames(&mut item);
         let source = item.source.clone();

@@ -31,6 +31,8 @@ pub struct CompletionsArgs {
     pub overwrite: Overwrite,
 }
 
+const NAME: &str = "culeak";
+
 /// Prints or writes the script; `whole` is the command line that it completes.
 pub fn execute(args: &CompletionsArgs, mut whole: clap::Command) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
@@ -42,40 +44,28 @@ pub fn execute(args: &CompletionsArgs, mut whole: clap::Command) -> Result<ExitC
         text::print(|out| out.write_all(&script))?;
         return Ok(ExitCode::SUCCESS);
     };
-    output::create_folder(folder, "completions", "--out")?;
-    let path = folder.join(file_name(args.shell));
-    let is_ours = |content: &[u8]| content.windows(NAME.len()).any(|window| window == NAME.as_bytes());
-    output::create(&path, args.overwrite.or_ours(&path, is_ours), |out| {
-        out.write_all(&script)
-    })?;
-    progress::note(Escaped(&path.display().to_string()));
-    Ok(ExitCode::SUCCESS)
-}
-
-const NAME: &str = "culeak";
-
-/// The values of arguments that are not options, such as the guides of `culeak help`: clap's script for fish lacks them.
-fn arguments_for_fish(whole: &clap::Command) -> String {
-    let mut lines = String::new();
-    for command in whole.get_subcommands() {
-        let values = command.get_positionals().flat_map(clap::Arg::get_possible_values);
-        let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
-        if !names.is_empty() {
-            // The condition is a function of clap's script.
-            lines += &format!(
-                "complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {}\" -f -a \"{}\"\n",
-                command.get_name(),
-                names.join(" ")
-            );
-        }
-    }
-    lines
-}
-
-fn file_name(shell: Shell) -> String {
-    match shell {
+    let name = match args.shell {
         // Every version of bash-completion loads the bare name; only some load other names.
         Shell::Bash => NAME.to_owned(),
         shell => shell.file_name(NAME),
-    }
+    };
+    output::replace_own(folder, "completions", NAME, args.overwrite, &[(name.clone(), &*script)])?;
+    progress::note(Escaped(&folder.join(name).display().to_string()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The values of arguments that are not options, such as the guides of `culeak help`: clap's script for fish lacks them.
+fn arguments_for_fish(whole: &clap::Command) -> String {
+    let line = |command: &clap::Command| {
+        let values = command.get_positionals().flat_map(clap::Arg::get_possible_values);
+        let names: Vec<String> = values.map(|value| value.get_name().to_owned()).collect();
+        let (command, names) = (command.get_name(), names.join(" "));
+        // The condition is a function of clap's script.
+        format!("complete -c {NAME} -n \"__fish_{NAME}_using_subcommand {command}\" -f -a \"{names}\"\n")
+    };
+    whole
+        .get_subcommands()
+        .map(line)
+        .filter(|line| !line.ends_with("\"\"\n"))
+        .collect()
 }

@@ -15,7 +15,6 @@ pub use job::launched::{COMMAND as PROBE_COMMAND, ProbeRankArgs, answer as answe
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,10 +22,10 @@ use clap::Args;
 use culeak::analysis::report::shell_word;
 use serde::Serialize;
 
+use crate::document::{self, BAD, Document, GOOD, Rows, WARN, counted, styled};
 use crate::errors::Failure;
-use crate::escape::Escaped;
 use crate::text;
-use crate::text::parts::{BAD, GOOD, Styled, WARN};
+use crate::text::units::plural;
 
 /// Check whether culeak works on this machine, or why ranks of a job are not recorded, and suggest fixes
 #[derive(Debug, Args)]
@@ -127,7 +126,6 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
         preloading::environment(),
         program::program(&args.launcher),
         driver::driver(root),
-        machine::runtimes(),
         machine::config_file(),
         machine::output_folder(),
         confinement::running_processes(root, confinement::reads_own_memory),
@@ -143,71 +141,65 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
 }
 
 fn print(args: &DoctorArgs, findings: &[Finding], job: Option<&job::Summary>) -> Result<ExitCode, Failure> {
+    let failures = count(findings, Level::Fail);
     match args.json {
         true => text::print_json(&Findings {
             format: "culeak-doctor",
             version: 1,
-            failures: count(findings, Level::Fail),
+            failures,
             warnings: count(findings, Level::Warn),
             findings,
             job,
         })?,
-        false => text::print_lines(|out| {
-            write(findings, out)?;
+        false => document::print(|| {
+            let mut page = page(findings);
             match job {
-                Some(job) => job.write(count(findings, Level::Fail), out),
-                None => write_end(findings, &args.launcher, out),
+                Some(job) => job.write(failures, &mut page),
+                None => write_end(findings, &args.launcher, &mut page),
             }
+            page
         })?,
     }
-    Ok(ExitCode::from(u8::from(count(findings, Level::Fail) > 0)))
+    Ok(ExitCode::from(u8::from(failures > 0)))
 }
 
-fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
+fn page(findings: &[Finding]) -> Document {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
-    for Finding {
-        level,
-        subject,
-        text,
-        remedy,
-    } in findings
-    {
-        let mark = match level {
-            Level::Ok => Styled(GOOD, "ok  "),
-            Level::Warn => Styled(WARN, "warn"),
-            Level::Fail => Styled(BAD, "fail"),
-        };
-        writeln!(
-            out,
-            "{mark}  {:width$}  {}",
-            Escaped(subject).to_string(),
-            Escaped(text)
-        )?;
-        if let Some(remedy) = remedy {
-            writeln!(out, "      {:width$}  → {}", "", Escaped(remedy))?;
-        }
-    }
-    Ok(())
+    let table = Rows::of(findings)
+        .column("", |finding| match finding.level {
+            Level::Ok => styled(GOOD, "ok"),
+            Level::Warn => styled(WARN, "warn"),
+            Level::Fail => styled(BAD, "fail"),
+        })
+        .column("", |finding| finding.subject.to_string())
+        .column("", |finding| finding.text.clone())
+        .below(|finding, below| {
+            if let Some(remedy) = &finding.remedy {
+                below.indented("warn".len() + 2 + width + 2, format!("→ {remedy}"));
+            }
+        });
+    let mut page = Document::default();
+    page.table(table.indent(0).bare());
+    page
 }
 
 /// `program`: what was examined, with its arguments.
-fn write_end(findings: &[Finding], program: &[OsString], out: &mut dyn Write) -> io::Result<()> {
-    let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));
-    let warned = text::units::plural(warnings, "warning", "warnings");
-    match failures {
+fn write_end(findings: &[Finding], program: &[OsString], page: &mut Document) {
+    let warned = counted(count(findings, Level::Warn), "warning");
+    page.blank();
+    match count(findings, Level::Fail) {
         0 => {
+            page.line(format!("culeak works here, {warned}"));
             let words = program.iter().map(|word| shell_word(&word.to_string_lossy()));
-            let next = match program.is_empty() {
+            page.next(match program.is_empty() {
                 true => "culeak demo".to_owned(),
                 false => format!("culeak run -- {}", words.collect::<Vec<_>>().join(" ")),
-            };
-            writeln!(out, "\nculeak works here, {warned}\nnext: {}", Escaped(&next))
+            });
         }
-        _ => writeln!(
-            out,
-            "\n{}, {warned}",
-            text::units::plural(failures, "check failed", "checks failed")
-        ),
+        failures => page.line(format!(
+            "{}, {warned}",
+            plural(failures, "check failed", "checks failed")
+        )),
     }
 }
 
@@ -253,9 +245,9 @@ mod tests {
     fn the_next_command_records_the_program_that_was_examined() {
         let end = |program: &[&str]| {
             let program: Vec<OsString> = program.iter().map(OsString::from).collect();
-            let mut out = Vec::new();
-            write_end(&[], &program, &mut out).expect("memory is writable");
-            String::from_utf8(out).expect("text")
+            let mut page = Document::default();
+            write_end(&[], &program, &mut page);
+            page.plain()
         };
         assert!(end(&[]).ends_with("next: culeak demo\n"));
         assert!(end(&["./leak", "a b"]).ends_with("next: culeak run -- ./leak 'a b'\n"));
@@ -267,10 +259,9 @@ mod tests {
             Finding::ok("driver", "580"),
             Finding::fail("output folder", "read-only", "use --output"),
         ];
-        let mut out = Vec::new();
-        write(&findings, &mut out).expect("memory is writable");
-        write_end(&findings, &[], &mut out).expect("memory is writable");
-        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
+        let mut page = page(&findings);
+        write_end(&findings, &[], &mut page);
+        let text = page.plain();
         assert!(text.contains("ok    driver         580\n"), "{text}");
         assert!(
             text.contains("fail  output folder  read-only\n                     → use --output\n"),

@@ -131,8 +131,6 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         if let Some(options) = &options {
             write!(out, "{}", options.ansi())?;
         }
-        // The options list the variables; their page has the same list.
-        let guide = guide.filter(|guide| options.is_none() || guide.name != "environment");
         let Some(guide) = guide else { return Ok(()) };
         if options.is_some() {
             writeln!(out)?;
@@ -142,26 +140,11 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// The names that are most like this word, the nearest first: by the pairs of letters that both have.
+/// The names that are most like this word, the nearest first.
 fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str> {
     const SHOWN: usize = 3;
-    const ALIKE: f64 = 0.4;
-    let pairs = |word: &str| -> Vec<(char, char)> {
-        // The first letter counts twice.
-        let letters: Vec<char> = [' '].into_iter().chain(word.to_lowercase().chars()).collect();
-        letters.windows(2).map(|pair| (pair[0], pair[1])).collect()
-    };
-    let of_word = pairs(word);
-    let likeness = |name: &str| {
-        let mut left = pairs(name);
-        let all = left.len() + of_word.len();
-        let found = of_word.iter().filter(|pair| {
-            let at = left.iter().position(|other| other == *pair);
-            at.map(|at| left.swap_remove(at)).is_some()
-        });
-        2.0 * found.count() as f64 / all as f64
-    };
-    let mut near: Vec<(f64, &str)> = names.map(|name| (likeness(name), name)).collect();
+    const ALIKE: f64 = 0.8;
+    let mut near: Vec<(f64, &str)> = names.map(|name| (strsim::jaro_winkler(word, name), name)).collect();
     near.retain(|(likeness, _)| *likeness >= ALIKE);
     near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     near.dedup_by_key(|(_, name)| *name);

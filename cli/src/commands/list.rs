@@ -5,213 +5,140 @@
 //! may read.
 
 use std::fs;
-use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
-use culeak::analysis::site::file_name;
 use culeak::kind::Place;
+use culeak::proc::{self, Files};
 use culeak::snapshot::Snapshot;
 use nix::unistd::geteuid;
 use serde::Serialize;
 
-use crate::document::columns;
+use crate::document::{self, Cell, DIM, Document, Rows, Text, styled};
 use crate::errors::Failure;
-use crate::escape::Escaped;
 use crate::load;
-use crate::text::parts::{BOLD, DIM, Styled};
-use crate::text::{self, units};
-
-/// A process that maps the CUDA driver or a recording.
-struct Found {
-    pid: u32,
-    name: String,
-    recording: Recording,
-}
-
-enum Recording {
-    Readable(Box<Snapshot>),
-    Unreadable(String),
-    /// The driver is mapped, but not a recording.
-    Missing,
-}
+use crate::text;
 
 /// The list as JSON.
 #[derive(Serialize)]
-struct List<'f> {
+struct List {
     format: &'static str,
     version: u32,
-    processes: Vec<Listed<'f>>,
+    processes: Vec<Listed>,
 }
 
-#[derive(Serialize)]
-struct Listed<'f> {
+#[derive(Default, Serialize)]
+struct Listed {
     pid: u32,
-    program: &'f str,
+    program: String,
     /// `recorded`, `unreadable` or `not_recorded`.
     state: &'static str,
-    recording: Option<&'f str>,
+    recording: Option<String>,
     device_bytes: Option<u64>,
     host_bytes: Option<u64>,
     /// Why the recording cannot be read.
-    reason: Option<&'f str>,
+    reason: Option<String>,
 }
 
 pub fn execute(json: bool) -> Result<ExitCode, Failure> {
-    let found = scan()?;
+    let processes = using_cuda()?.iter().filter_map(Listed::of).collect();
     match json {
         true => text::print_json(&List {
             format: "culeak-processes",
             version: 1,
-            processes: found.iter().map(listed).collect(),
+            processes,
         })?,
-        false => text::print_lines(|out| write(&found, out))?,
+        false => document::print(|| page(&processes))?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn listed(found: &Found) -> Listed<'_> {
-    let Found { pid, name, recording } = found;
-    let listed = |state| Listed {
-        pid: *pid,
-        program: name,
-        state,
-        recording: None,
-        device_bytes: None,
-        host_bytes: None,
-        reason: None,
-    };
-    match recording {
-        Recording::Readable(snapshot) => Listed {
-            recording: Some(&snapshot.process.recording),
-            device_bytes: Some(live(snapshot, |place| place.on_device())),
-            host_bytes: Some(live(snapshot, |place| place == Place::Host)),
-            ..listed("recorded")
-        },
-        Recording::Unreadable(why) => Listed {
-            reason: Some(why),
-            ..listed("unreadable")
-        },
-        Recording::Missing => listed("not_recorded"),
-    }
-}
-
 /// The processes of this user that are being recorded, by their ids.
 pub fn recorded() -> Result<Vec<u32>, Failure> {
-    let is_recorded = |pid: &u32| memory_map(*pid).is_some_and(|maps| uses(&maps) == Use::Recorded);
-    let mut pids: Vec<u32> = pids()?.filter(is_recorded).collect();
-    pids.sort_unstable();
-    Ok(pids)
+    let recorded = using_cuda()?
+        .into_iter()
+        .filter(|(_, files)| !files.recordings.is_empty());
+    Ok(recorded.map(|(pid, _)| pid).collect())
 }
 
-fn pids() -> Result<impl Iterator<Item = u32>, Failure> {
-    let entries = fs::read_dir("/proc")
-        .map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
-}
-
-fn scan() -> Result<Vec<Found>, Failure> {
-    let mut found: Vec<Found> = pids()?.filter_map(inspect).collect();
-    found.sort_by_key(|process| process.pid);
+/// The processes of this user that map a recording or the CUDA driver, by id.
+fn using_cuda() -> Result<Vec<(u32, Files)>, Failure> {
+    let pids = proc::numbers("/proc");
+    let pids = pids.map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
+    let user = geteuid();
+    let is_ours = |pid: &u32| {
+        let owner = fs::metadata(format!("/proc/{pid}")).map(|folder| folder.uid());
+        user.is_root() || owner.is_ok_and(|owner| owner == user.as_raw())
+    };
+    let with_files = |pid| Some((pid, Files::of(&proc::mappings(pid).ok()?)));
+    let uses_cuda = |(_, files): &(u32, Files)| files.driver.is_some() || !files.recordings.is_empty();
+    let mut found: Vec<_> = pids.filter(is_ours).filter_map(with_files).filter(uses_cuda).collect();
+    found.sort_unstable_by_key(|(pid, _)| *pid);
     Ok(found)
 }
 
-/// The memory map of a process; `None` if it belongs to another user or has ended.
-fn memory_map(pid: u32) -> Option<String> {
-    let folder = format!("/proc/{pid}");
-    let user = geteuid();
-    if !user.is_root() && fs::metadata(&folder).ok()?.uid() != user.as_raw() {
-        return None;
-    }
-    let maps = fs::read(format!("{folder}/maps")).ok()?;
-    Some(String::from_utf8_lossy(&maps).into_owned())
-}
-
-/// `None` if the process belongs to another user, does not use CUDA, or has ended.
-fn inspect(pid: u32) -> Option<Found> {
-    let recording = match uses(&memory_map(pid)?) {
-        Use::Recorded => match load::one(pid.to_string()) {
-            Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
-            Err(failure) => Recording::Unreadable(failure.message),
-        },
-        Use::Unrecorded => Recording::Missing,
-        Use::None => return None,
-    };
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    Some(Found {
-        pid,
-        name: name.trim_end().to_owned(),
-        recording,
-    })
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Use {
-    Recorded,
-    Unrecorded,
-    None,
-}
-
-/// How a process uses CUDA, from its memory map.
-fn uses(maps: &str) -> Use {
-    let files = || {
-        maps.lines()
-            .filter_map(|line| Some(line[line.find('/')?..].trim_end_matches(" (deleted)")))
-    };
-    if files().any(|path| path.ends_with(".culeak")) {
-        Use::Recorded
-    } else if files().any(|path| file_name(path).starts_with("libcuda.so")) {
-        Use::Unrecorded
-    } else {
-        Use::None
-    }
-}
-
-/// On a narrow terminal the path of a recording is below its process, behind this indent at most.
-const PATH_INDENT: usize = 12;
-
-fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
-    if found.is_empty() {
-        writeln!(out, "no process of this user uses CUDA")?;
-        return writeln!(out, "next: culeak run -- PROGRAM");
-    }
-    let name_width = found
-        .iter()
-        .map(|process| columns::width(&process.name))
-        .max()
-        .unwrap_or(0)
-        .max(7);
-    let header = format!(
-        "{:>8}  {:name_width$}  {:>10}  {:>10}  recording",
-        "pid", "program", "device", "host"
-    );
-    writeln!(out, "{}", Styled(BOLD, header))?;
-    for Found { pid, name, recording } in found {
-        let name = columns::padded(&Escaped(name).to_string(), name_width);
-        let (device, host, place) = match recording {
-            Recording::Readable(snapshot) => {
-                let device = units::bytes(live(snapshot, |place| place.on_device()));
-                let host = units::bytes(live(snapshot, |place| place == Place::Host));
-                let path = Escaped(&snapshot.process.recording).to_string();
-                let room = columns::available().map(|available| available.saturating_sub(PATH_INDENT));
-                let path = room.map_or_else(|| path.clone(), |room| columns::end_of(&path, room));
-                (device, host, path)
-            }
-            Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Escaped(why).to_string()),
-            Recording::Missing => {
-                let why = "not recorded; restart it with `culeak run`";
-                ("-".to_owned(), "-".to_owned(), Styled(DIM, why).to_string())
-            }
+impl Listed {
+    /// `None`: the process has ended.
+    fn of((pid, files): &(u32, Files)) -> Option<Listed> {
+        let loaded = (!files.recordings.is_empty()).then(|| load::one(pid.to_string()));
+        let program = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+        let listed = Listed {
+            pid: *pid,
+            program: program.trim_end().to_owned(),
+            ..Listed::default()
         };
-        writeln!(out, "{pid:>8}  {name}  {device:>10}  {host:>10}  {place}")?;
+        Some(match loaded {
+            Some(Ok(loaded)) => Listed {
+                state: "recorded",
+                device_bytes: Some(live(&loaded.snapshot, |place| place.on_device())),
+                host_bytes: Some(live(&loaded.snapshot, |place| place == Place::Host)),
+                recording: Some(loaded.snapshot.process.recording),
+                ..listed
+            },
+            Some(Err(failure)) => Listed {
+                state: "unreadable",
+                reason: Some(failure.message),
+                ..listed
+            },
+            None => Listed {
+                state: "not_recorded",
+                ..listed
+            },
+        })
     }
-    match found
-        .iter()
-        .find(|process| matches!(process.recording, Recording::Readable(_)))
-    {
-        Some(process) => writeln!(out, "next: culeak snapshot {} -o now.json", process.pid),
-        None => Ok(()),
+
+    fn size(&self, bytes: Option<u64>) -> Cell {
+        match (bytes, self.state) {
+            (Some(bytes), _) => Cell::Size(bytes),
+            (None, "unreadable") => Cell::Number("?".to_owned()),
+            (None, _) => Cell::Number("-".to_owned()),
+        }
     }
+}
+
+fn page(processes: &[Listed]) -> Document {
+    let mut page = Document::default();
+    if processes.is_empty() {
+        page.line("no process of this user uses CUDA");
+        page.next("culeak run -- PROGRAM");
+        return page;
+    }
+    let table = Rows::of(processes)
+        .column("pid", |one| Cell::Number(one.pid.to_string()))
+        .column("program", |one| one.program.clone())
+        .column("device", |one| one.size(one.device_bytes))
+        .column("host", |one| one.size(one.host_bytes))
+        .column("recording", |one| {
+            match one.recording.as_ref().or(one.reason.as_ref()) {
+                Some(text) => Text::from(text.as_str()),
+                None => styled(DIM, "not recorded; restart it with `culeak run`"),
+            }
+        });
+    page.table(table);
+    if let Some(process) = processes.iter().find(|process| process.state == "recorded") {
+        page.next(format!("culeak snapshot {} -o now.json", process.pid));
+    }
+    page
 }
 
 fn live(snapshot: &Snapshot, counts: impl Fn(Place) -> bool) -> u64 {
@@ -226,30 +153,41 @@ fn live(snapshot: &Snapshot, counts: impl Fn(Place) -> bool) -> u64 {
 mod tests {
     use super::*;
 
-    const DRIVER: &str = "7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcuda.so.580.65.06\n";
-
-    #[test]
-    fn a_mapped_recording_marks_a_recorded_process() {
-        let maps = format!("{DRIVER}7f20-7f30 rw-s 00000000 08:01 43  /tmp/my app.k3f9.host.7.culeak (deleted)\n");
-        assert_eq!(uses(&maps), Use::Recorded);
-    }
-
-    #[test]
-    fn a_driver_without_a_recording_is_reported() {
-        assert_eq!(uses(DRIVER), Use::Unrecorded);
-        assert_eq!(
-            uses("7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcudart.so.13\n"),
-            Use::None
-        );
-        assert_eq!(uses("7f00-7f10 rw-p 00000000 00:00 0  [heap]\n"), Use::None);
-    }
-
     #[test]
     fn a_process_without_cuda_is_not_listed() {
-        assert!(
-            inspect(std::process::id()).is_none(),
-            "this process has neither a driver nor a recording"
-        );
-        assert!(scan().is_ok());
+        let found = using_cuda().expect("readable");
+        assert!(found.iter().all(|(pid, _)| *pid != std::process::id()));
+    }
+
+    #[test]
+    fn each_state_has_its_row() {
+        let state = |pid, state, bytes: Option<u64>, recording: Option<&str>, reason: Option<&str>| Listed {
+            pid,
+            program: "train".to_owned(),
+            state,
+            recording: recording.map(str::to_owned),
+            device_bytes: bytes,
+            host_bytes: bytes,
+            reason: reason.map(str::to_owned),
+        };
+        let text = page(&[
+            state(7, "recorded", Some(1 << 20), Some("/tmp/train.7.culeak"), None),
+            state(8, "unreadable", None, None, Some("process 8: denied")),
+            state(9, "not_recorded", None, None, None),
+        ])
+        .plain();
+        let words = |nth: usize| {
+            text.lines()
+                .nth(nth)
+                .expect("a line")
+                .split_whitespace()
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(words(0), ["pid", "program", "device", "host", "recording"]);
+        assert_eq!(words(1), ["7", "train", "1", "MiB", "1", "MiB", "/tmp/train.7.culeak"]);
+        assert_eq!(words(2)[..4], ["8", "train", "?", "?"]);
+        assert_eq!(words(3)[..5], ["9", "train", "-", "-", "not"]);
+        assert!(text.ends_with("next: culeak snapshot 7 -o now.json\n"), "{text}");
+        assert!(page(&[]).plain().contains("no process of this user uses CUDA"));
     }
 }

@@ -19,7 +19,7 @@ use event_loop::Senders;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
-use crate::launch::{self, RECORD_OPTIONS, RecordArgs, environment};
+use crate::launch::{self, RecordArgs, environment};
 use crate::live::names::{self, Unnamed};
 use crate::live::processes::{self, Order};
 use crate::live::state::State;
@@ -34,7 +34,7 @@ use crate::{load, text};
 /// Watch the memory that a running program holds, by call site
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").args(["source", "command"]).required(true))]
-#[command(group = ArgGroup::new("recording").args(RECORD_OPTIONS).multiple(true).conflicts_with("source"))]
+#[command(group = ArgGroup::new("recording").args(launch::record_options()).multiple(true).conflicts_with("source"))]
 #[command(override_usage = "\
 culeak live [OPTIONS] <PID|RECORDING|FOLDER>
        culeak live [OPTIONS] -- <COMMAND>...")]

@@ -9,7 +9,6 @@ pub mod completions;
 pub mod demo;
 pub mod diff;
 pub mod doctor;
-pub mod environment;
 pub mod export;
 pub mod help;
 pub mod job;

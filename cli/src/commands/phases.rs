@@ -30,7 +30,7 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     }
     let mut loaded = Vec::new();
     for place in &places {
-        let found = load::timeline::with_log_if_any(place);
+        let found = place.load_with_events();
         let found = found.and_then(|found| args.filter.suits(&found.0).map(|()| found));
         match found {
             Ok((mut item, timeline)) => {

@@ -120,7 +120,7 @@ fn file_name(recording: &Path, pid: u32) -> OsString {
 }
 
 fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> {
-    let mut loaded = load::one_with_totals(input)?;
+    let mut loaded = load::single(input)?.load_with_totals()?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         args.names.name_frames(&mut loaded);

@@ -10,22 +10,40 @@ use std::io::{self, Write};
 use csv::Writer;
 use itoa::Buffer;
 
+use super::Ability::{self, *};
 use super::records::{COLUMNS, Column, Field, Rows};
+use super::{Format, Input};
 use crate::progress::{Progress, Unit};
+
+pub struct Csv;
+
+impl Format for Csv {
+    fn name(&self) -> &'static str {
+        "csv"
+    }
+
+    fn about(&self) -> &'static str {
+        "One row per live allocation"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".csv"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Objects, Segments, Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        write_header(out)?;
+        input.tables().try_for_each(|rows| write_rows(&rows, out))
+    }
+}
 
 #[cfg(test)]
 pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     write_header(out)?;
     write_rows(rows, out)
-}
-
-/// Writes the rows of several snapshots as one table.
-pub fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
-    write_header(out)?;
-    for rows in tables {
-        write_rows(&rows, out)?;
-    }
-    Ok(())
 }
 
 fn write_header(out: &mut dyn Write) -> io::Result<()> {

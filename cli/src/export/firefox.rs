@@ -18,18 +18,40 @@ use fxprof_processed_profile::{
     StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
 };
 
+use super::Ability::{self, *};
 use super::curve::{Curve, Point};
+use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::names::{self, Detail};
 
-#[cfg(test)]
-pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    write_all(&[(None, snapshot)], options, detail, out)
+pub struct Firefox;
+
+impl Format for Firefox {
+    fn name(&self) -> &'static str {
+        "firefox"
+    }
+
+    fn about(&self) -> &'static str {
+        "Processed profile, for profiler.firefox.com"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        let processes: Vec<_> = input.snapshots().collect();
+        write(&processes, &input.options, input.detail_of_graph(), out)
+    }
 }
 
 /// Writes several processes into one file, on one clock. Each has a name if there are several.
-pub fn write_all(
+pub fn write(
     processes: &[(Option<String>, &Snapshot)],
     options: &Options,
     detail: Detail,
@@ -130,9 +152,9 @@ fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed]
             .chain(path.frames.iter().map(|&frame| frames[frame]));
         stacks.push(file.intern_stack_frames(thread, texts.map(info)));
     }
-    let mut curves: BTreeMap<String, Curve> = BTreeMap::new();
     let place = |call: &Call| profile.place_of(call.kind, call.device);
     let places: Vec<String> = snapshot.allocations.calls().iter().map(place).collect();
+    let mut curves: BTreeMap<&str, Curve> = BTreeMap::new();
     let progress = Progress::over("placing in time", listed.len() as u64, Unit::Of("records"));
     for (nth, each) in listed.iter().enumerate() {
         progress.tick(nth);
@@ -141,15 +163,11 @@ fn add(file: &mut File, rank: Option<&str>, profile: &Profile, listed: &[Listed]
         let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
         file.add_allocation_sample(thread, at, stacks[each.path as usize], allocation.address, bytes);
         let place = &places[snapshot.allocations.call_of(each.record as usize)];
-        if !curves.contains_key(place) {
-            curves.insert(place.clone(), Curve::default());
-        }
-        if let Some(curve) = curves.get_mut(place) {
-            curve.add(allocation.time_ns, allocation.bytes);
-        }
+        let curve = curves.entry(place.as_str()).or_insert_with(|| Curve::of(listed.len()));
+        curve.add(allocation.time_ns, allocation.bytes);
     }
     for (place, curve) in curves {
-        let counter = file.add_counter(owner, &place, "Memory", "Live allocations by allocation time");
+        let counter = file.add_counter(owner, place, "Memory", "Live allocations by allocation time");
         file.add_counter_sample(counter, start, 0.0, 0);
         let mut before = Point::default();
         for point in curve.points() {

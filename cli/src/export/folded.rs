@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
+use super::Ability::{self, *};
+use super::{Format, Input};
 use crate::text::names::{self, Detail};
 
 /// The quantity of a stack.
@@ -60,25 +62,37 @@ pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String,
     lines
 }
 
-#[cfg(test)]
-pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write) -> io::Result<()> {
-    write_below(None, profile, detail, cost, out)
+pub struct Folded;
+
+impl Format for Folded {
+    fn name(&self) -> &'static str {
+        "folded"
+    }
+
+    fn about(&self) -> &'static str {
+        "One line per stack, for flamegraph.pl, inferno and speedscope"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".folded"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Stacks, Objects, Segments, Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        let cost = if input.objects { Cost::Count } else { input.cost };
+        input.profiles().try_for_each(|(name, profile)| {
+            // A frame for the process below all others; semicolons separate frames.
+            let below = name.map_or_else(String::new, |name| format!("{};", name.replace(';', ":")));
+            write(&below, &profile, input.detail_of_graph(), cost, out)
+        })
+    }
 }
 
-/// As [`write`], with a frame for the process below all others.
-pub fn write_below(
-    process: Option<&str>,
-    profile: &Profile,
-    detail: Detail,
-    cost: Cost,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    // Semicolons separate frames.
-    let below = process.map_or_else(String::new, |name| format!("{};", name.replace(';', ":")));
-    for (stack, sum) in stacks(profile, detail, cost) {
-        if sum > 0 {
-            writeln!(out, "{below}{stack} {sum}")?;
-        }
-    }
-    Ok(())
+/// `below`: what each stack begins with.
+pub fn write(below: &str, profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write) -> io::Result<()> {
+    let mut stacks = stacks(profile, detail, cost).into_iter().filter(|(_, sum)| *sum > 0);
+    stacks.try_for_each(|(stack, sum)| writeln!(out, "{below}{stack} {sum}"))
 }

@@ -13,7 +13,9 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type};
 
+use super::Ability::{self, *};
 use super::records::{COLUMNS, Column, Field, Rows};
+use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 
 /// Rows of a row group, which has its own dictionaries.
@@ -21,20 +23,42 @@ const GROUP: usize = 1 << 20;
 /// Size limit of a dictionary in bytes; beyond it, each row repeats its text.
 const DICTIONARY: usize = 256 << 20;
 
-#[cfg(test)]
-pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(out).map_err(io::Error::other)?;
-    table.add(rows).map_err(io::Error::other)?;
-    table.finish().map_err(io::Error::other)
+pub struct Parquet;
+
+impl Format for Parquet {
+    fn name(&self) -> &'static str {
+        "parquet"
+    }
+
+    fn about(&self) -> &'static str {
+        "One row per live allocation, typed and compressed"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".parquet"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Objects, Segments, Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        // Each snapshot begins a row group.
+        write_all(input.tables(), out).map_err(io::Error::other)
+    }
 }
 
-/// Writes the rows of several snapshots as one table; each begins a row group.
-pub fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Table::new(out).map_err(io::Error::other)?;
+fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> Result<(), ParquetError> {
+    let mut table = Table::new(out)?;
     for rows in tables {
-        table.add(&rows).map_err(io::Error::other)?;
+        table.add(&rows)?;
     }
-    table.finish().map_err(io::Error::other)
+    table.finish()
+}
+
+#[cfg(test)]
+pub fn write(rows: Rows, out: &mut dyn Write) -> io::Result<()> {
+    write_all(std::iter::once(rows), out).map_err(io::Error::other)
 }
 
 /// A buffer for the library, whose writer must be owned and `Send`; our writer is neither.

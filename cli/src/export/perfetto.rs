@@ -21,7 +21,9 @@ use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};
 use prost::{Message, Oneof};
 
+use super::Ability::{self, *};
 use super::curve::Curve;
+use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::units;
@@ -132,11 +134,36 @@ const REAL_TIME: u32 = 1;
 /// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
+pub struct Perfetto;
+
+impl Format for Perfetto {
+    fn name(&self) -> &'static str {
+        "perfetto"
+    }
+
+    fn about(&self) -> &'static str {
+        "Trace with counters over time, for ui.perfetto.dev"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".pftrace"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Times, Processes, Snapshots]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
+        write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
+    }
+}
+
 /// A snapshot, and the events of its process if they were logged.
-pub type Input<'a> = (&'a Snapshot, Option<&'a Logged>);
+pub type WithEvents<'a> = (&'a Snapshot, Option<&'a Logged>);
 
 /// Writes one trace of several snapshots, of one process or of many.
-pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
+pub fn write(snapshots: &[WithEvents], kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
     let mut trace = Writer {
         out,
         uuids: 0,
@@ -154,7 +181,7 @@ pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Re
     };
     let clocks = vec![clock(BOOT_TIME, 0), clock(REAL_TIME, trace.zero)];
     trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
-    let mut left: Vec<Input> = snapshots.to_vec();
+    let mut left: Vec<WithEvents> = snapshots.to_vec();
     let first = snapshots.first().map(|input| input.0);
     trace.several = snapshots
         .iter()
@@ -239,7 +266,7 @@ impl Writer<'_> {
     }
 
     /// Snapshots of one process, earliest first.
-    fn process(&mut self, inputs: &[Input], kinds: &[Kind]) -> io::Result<()> {
+    fn process(&mut self, inputs: &[WithEvents], kinds: &[Kind]) -> io::Result<()> {
         let snapshots: Vec<&Snapshot> = inputs.iter().map(|(snapshot, _)| *snapshot).collect();
         let Some(&last) = snapshots.last() else { return Ok(()) };
         let logged = inputs
@@ -333,6 +360,11 @@ impl Writer<'_> {
 
 /// Times and bytes.
 type Points = Vec<(u64, u64)>;
+fn points(curve: Curve) -> Points {
+    let points = curve.points().into_iter();
+    points.map(|point| (point.time_ns, point.bytes)).collect()
+}
+
 /// Points by the name of their track.
 type Tracks = BTreeMap<String, Points>;
 
@@ -355,7 +387,8 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
     let shown = |call: &Call| wanted(call.kind) && has_bytes(call.kind);
     // Creates the curves; `place` below finds a call's curve by index.
     for call in calls.iter().filter(|call| shown(call)) {
-        curves.entry(track(call.kind, call.device)).or_default();
+        let curve = || Curve::of(all.len());
+        curves.entry(track(call.kind, call.device)).or_insert_with(curve);
     }
     let tracks: Vec<(Kind, Option<usize>)> = curves.keys().copied().collect();
     let place = |call: &Call| tracks.binary_search(&track(call.kind, call.device)).ok();
@@ -369,10 +402,8 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
             curves[place].add(allocation.time_ns, allocation.bytes);
         }
     }
-    let name = |((kind, device), curve): ((Kind, Option<usize>), Curve)| {
-        let points = curve.points().into_iter().map(|point| (point.time_ns, point.bytes));
-        (track_name(snapshot, device, kind), points.collect())
-    };
+    let name =
+        |((kind, device), curve): ((Kind, Option<usize>), Curve)| (track_name(snapshot, device, kind), points(curve));
     let curves = tracks.into_iter().zip(curves);
     // A call may have no live allocation.
     curves

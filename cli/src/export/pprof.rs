@@ -24,8 +24,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use super::Ability::{self, *};
+use super::{Format, Input};
 use crate::progress::{Progress, Unit};
-use crate::text::names::Texts;
+use crate::text::names::Distinct;
 
 /// The parts of pprof's `profile.proto` that are written here, with its field numbers.
 #[derive(Clone, PartialEq, Message)]
@@ -142,13 +144,33 @@ pub struct Function {
     pub filename: i64,
 }
 
-#[cfg(test)]
-pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    write_all(&[snapshot], options, out)
+pub struct Pprof;
+
+impl Format for Pprof {
+    fn name(&self) -> &'static str {
+        "pprof"
+    }
+
+    fn about(&self) -> &'static str {
+        "Gzipped protobuf for pprof"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".pb.gz", ".pprof"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Stacks, Objects, Segments, Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
+        write(&snapshots, &input.options, out)
+    }
 }
 
 /// Writes one profile of several processes; labels tell their samples apart.
-pub fn write_all(snapshots: &[&Snapshot], options: &Options, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(snapshots: &[&Snapshot], options: &Options, out: &mut dyn Write) -> io::Result<()> {
     // The level that Go uses: higher levels save little space.
     let mut packed = GzEncoder::new(out, Compression::fast());
     write_plain(snapshots, options, Detail::Full, &mut packed)?;
@@ -345,7 +367,7 @@ fn number(n: u64) -> i64 {
 /// The tables that samples of all processes refer to. Ids begin with 1; 0 means none.
 struct Kept {
     detail: Detail,
-    texts: Texts,
+    texts: Distinct<String>,
     mappings: Vec<Mapping>,
     functions: Vec<Function>,
     function_of: HashMap<(i64, i64), u64>,
@@ -356,7 +378,7 @@ impl Default for Kept {
     fn default() -> Kept {
         let mut kept = Kept {
             detail: Detail::Full,
-            texts: Texts::default(),
+            texts: Distinct::default(),
             mappings: Vec::new(),
             functions: Vec::new(),
             function_of: HashMap::new(),
@@ -371,7 +393,7 @@ impl Default for Kept {
 impl Kept {
     /// The number of a text. It is escaped, because `pprof -top` prints it to a terminal.
     fn text(&mut self, text: &str) -> i64 {
-        self.texts.number(text) as i64
+        self.texts.escaped(text) as i64
     }
 
     fn value_type(&mut self, name: &str, unit: &str) -> ValueType {

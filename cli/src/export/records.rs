@@ -6,8 +6,6 @@
 //! Millions of rows share a few thousand texts. So each text is stored once in its column's list ([`Texts`]), a row has
 //! its index, and a format converts each text once.
 
-use std::collections::HashMap;
-
 use culeak::analysis::categories::Category;
 use culeak::analysis::groups::Level;
 use culeak::analysis::job::member::Member;
@@ -16,7 +14,7 @@ use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
 
 use crate::escape::Escaped;
-use crate::text::names::{self, Detail};
+use crate::text::names::{self, Detail, Distinct};
 
 /// A column's name and the source of its field.
 pub struct Column {
@@ -141,17 +139,11 @@ struct Texts {
 
 impl Texts {
     fn of(each: impl Iterator<Item = String>) -> Texts {
-        let mut numbers: HashMap<String, u32> = HashMap::new();
-        let mut distinct = Vec::new();
-        let of = each.map(|text| {
-            *numbers.entry(text).or_insert_with_key(|text| {
-                distinct.push(text.clone());
-                distinct.len() as u32 - 1
-            })
-        });
+        let mut distinct = Distinct::default();
+        let of = each.map(|text| distinct.number(text) as u32).collect();
         Texts {
-            of: of.collect(),
-            distinct,
+            distinct: distinct.items,
+            of,
         }
     }
 }

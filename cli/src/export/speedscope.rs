@@ -4,15 +4,17 @@
 //! host), because memory of different places does not add up; and all allocations since the start, if the input counts
 //! them. The innermost frame is the kind in brackets. Of several processes each has profiles of its own, named by rank.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use culeak::analysis::profile::{Profile, Sample};
 use serde::Serialize;
 
+use super::Ability::{self, *};
 use super::folded::Cost;
+use super::{Format, Input};
 use crate::escape::Escaped;
-use crate::text::names::{self, Detail};
+use crate::text::names::{self, Detail, Distinct};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -54,15 +56,31 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-#[cfg(test)]
-pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let mut pages = Pages::default();
-    pages.add(None, profile, detail);
-    pages.write(&name_of(profile), out)
+pub struct Speedscope;
+
+impl Format for Speedscope {
+    fn name(&self) -> &'static str {
+        "speedscope"
+    }
+
+    fn about(&self) -> &'static str {
+        "JSON for speedscope"
+    }
+
+    fn endings(&self) -> &'static [&'static str] {
+        &[".speedscope.json"]
+    }
+
+    fn can(&self) -> &'static [Ability] {
+        &[Stacks, Segments, Processes, Suppressions]
+    }
+
+    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
+        write(input.profiles(), input.detail_of_graph(), out)
+    }
 }
 
-/// Writes the profiles of several processes into one file. Each has a name if there are several.
-pub fn write_all<'a>(
+pub fn write<'a>(
     profiles: impl Iterator<Item = (Option<String>, Profile<'a>)>,
     detail: Detail,
     out: &mut dyn Write,
@@ -87,23 +105,14 @@ fn name_of(profile: &Profile) -> String {
 /// The frames and profiles so far.
 #[derive(Default)]
 struct Pages {
-    frames: Vec<Frame>,
-    /// Numbers of frames of any process, by what is shown of them.
-    numbers: HashMap<Frame, usize>,
+    /// Those of all processes.
+    frames: Distinct<Frame>,
     profiles: Vec<Sampled>,
 }
 
 impl Pages {
-    fn frame(&mut self, frame: Frame) -> usize {
-        let next = self.frames.len();
-        *self.numbers.entry(frame).or_insert_with_key(|frame| {
-            self.frames.push(frame.clone());
-            next
-        })
-    }
-
     fn bare(&mut self, text: String) -> usize {
-        self.frame(Frame {
+        self.frames.number(Frame {
             name: text,
             file: None,
             line: None,
@@ -114,7 +123,7 @@ impl Pages {
         let own: Vec<usize> = profile
             .frames
             .iter()
-            .map(|frame| self.frame(named(frame, detail)))
+            .map(|frame| self.frames.number(named(frame, detail)))
             .collect();
         let mut place_of: BTreeMap<String, Vec<(&Sample, Vec<usize>)>> = BTreeMap::new();
         for sample in &profile.samples {
@@ -160,7 +169,9 @@ impl Pages {
             exporter: format!("culeak {}", env!("CARGO_PKG_VERSION")),
             name: name.to_owned(),
             active_profile_index: 0,
-            shared: Shared { frames: self.frames },
+            shared: Shared {
+                frames: self.frames.items,
+            },
             profiles: self.profiles,
         };
         crate::json::write(&mut *out, &file)?;

@@ -26,7 +26,7 @@ const SHORT: Detail = Detail {
     lines: true,
 };
 
-fn without_log<'a>(snapshots: &[&'a Snapshot]) -> Vec<perfetto::Input<'a>> {
+fn without_log<'a>(snapshots: &[&'a Snapshot]) -> Vec<perfetto::WithEvents<'a>> {
     snapshots.iter().map(|&snapshot| (snapshot, None)).collect()
 }
 
@@ -79,7 +79,7 @@ fn folded_lines_add_up_to_the_report() {
             (Cost::Count, reported(&snapshot).count),
         ] {
             let profile = Profile::of(&snapshot, &Options::default());
-            let lines = text(|out| folded::write(&profile, SHORT, cost, out));
+            let lines = text(|out| folded::write("", &profile, SHORT, cost, out));
             let number = |line: &str| -> u64 { line.rsplit(' ').next().expect("a number").parse().expect("a number") };
             assert_eq!(lines.lines().map(number).sum::<u64>(), wanted);
         }
@@ -90,7 +90,7 @@ fn folded_lines_add_up_to_the_report() {
 fn a_folded_line_reads_from_the_device_to_the_kind() {
     let snapshot = leaky();
     let profile = Profile::of(&snapshot, &Options::default());
-    let lines = text(|out| folded::write(&profile, SHORT, Cost::Bytes, out));
+    let lines = text(|out| folded::write("", &profile, SHORT, Cost::Bytes, out));
     assert!(
         lines.contains(
             "GPU 0;main (main.cu:12);Trainer::run (train.cu:90);Trainer::step (train.cu:212);[device] 1207959552\n"
@@ -104,7 +104,7 @@ fn a_folded_line_reads_from_the_device_to_the_kind() {
 fn hostile_names_stay_within_their_field() {
     let snapshot = hostile();
     let profile = Profile::of(&snapshot, &Options::default());
-    let lines = text(|out| folded::write(&profile, SHORT, Cost::Bytes, out));
+    let lines = text(|out| folded::write("", &profile, SHORT, Cost::Bytes, out));
     assert_eq!(lines.lines().count(), 1, "{lines}");
     assert_eq!(lines.matches(';').count(), 3, "{lines}");
     let svg = text(|out| flamegraph::write(&profile, SHORT, Cost::Bytes, out));
@@ -155,7 +155,7 @@ fn sum(numbers: &Value) -> u64 {
 }
 
 fn unpacked(snapshot: &Snapshot, options: &Options) -> pprof::ProfileMessage {
-    let packed = written(|out| pprof::write(snapshot, options, out));
+    let packed = written(|out| pprof::write(&[snapshot], options, out));
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(packed.as_slice())
         .read_to_end(&mut bytes)
@@ -292,7 +292,7 @@ fn pprof_shows_inlined_calls_as_lines_of_one_address() {
 fn speedscopes_weights_add_up_to_the_report() {
     for snapshot in samples() {
         let profile = Profile::of(&snapshot, &Options::default());
-        let file = json(|out| speedscope::write(&profile, SHORT, out));
+        let file = json(|out| speedscope::write(std::iter::once((None, profile)), SHORT, out));
         let profiles = file["profiles"].as_array().expect("profiles");
         let weights = |unit: &str| -> u64 {
             let wanted = profiles.iter().filter(|profile| profile["unit"] == unit);
@@ -319,7 +319,7 @@ fn speedscopes_weights_add_up_to_the_report() {
 #[test]
 fn firefoxes_allocations_add_up_to_the_report() {
     for snapshot in samples() {
-        let file = json(|out| firefox::write(&snapshot, &Options::default(), SHORT, out));
+        let file = json(|out| firefox::write(&[(None, &snapshot)], &Options::default(), SHORT, out));
         let thread = &file["threads"][0];
         let reported = reported(&snapshot);
         let allocations = &thread["nativeAllocations"];
@@ -433,7 +433,7 @@ fn csv_and_parquet_have_equal_rows() {
             .records()
             .map(|row| row.expect("a row").iter().map(str::to_owned).collect())
             .collect();
-        let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
+        let file = bytes::Bytes::from(written(|out| parquet::write(rows, out)));
         let file = SerializedFileReader::new(file).expect("a file");
         let text_of = |field: &Field| match field {
             Field::ULong(number) => number.to_string(),
@@ -467,7 +467,7 @@ fn parquet_has_null_for_fields_that_do_not_apply() {
 
     let snapshot = leaky();
     let rows = rows(&snapshot);
-    let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
+    let file = bytes::Bytes::from(written(|out| parquet::write(rows, out)));
     let file = SerializedFileReader::new(file).expect("a file");
     let mut nulls = BTreeSet::new();
     for row in file.get_row_iter(None).expect("rows") {
@@ -557,7 +557,7 @@ fn all_allocations_are_exported_where_they_are_counted() {
         let sum: u64 = folded::stacks(&profile, SHORT, cost).values().sum();
         assert_eq!(sum, wanted, "{cost:?}");
     }
-    let file = json(|out| speedscope::write(&profile, SHORT, out));
+    let file = json(|out| speedscope::write(std::iter::once((None, profile)), SHORT, out));
     let bytes: u64 = file["profiles"]
         .as_array()
         .expect("profiles")

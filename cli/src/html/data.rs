@@ -14,14 +14,14 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
 use super::columns::{Column, Columns};
-use crate::text::names::Texts;
+use crate::text::names::Distinct;
 
 /// Version of the layout. Script and data are in one file, so no reader checks it.
 const VERSION: u32 = 1;
 
 #[derive(Default)]
 pub struct Data<'a> {
-    strings: Texts,
+    strings: Distinct<String>,
     frames: Vec<Frame<'a>>,
     frame_numbers: HashMap<FrameKey<'a>, u32>,
     pub columns: Columns,
@@ -65,7 +65,7 @@ impl<'a> Data<'a> {
 
     /// The number of a string, which is escaped.
     pub fn text(&mut self, text: &str) -> u64 {
-        self.strings.number(text) as u64
+        self.strings.escaped(text) as u64
     }
 
     /// The number of a frame.

@@ -13,11 +13,12 @@ use clap::Args;
 use culeak::format::{TIMELINE_MAX, TIMELINE_MIN};
 use culeak::variables::{self, Mistake};
 
+use super::RecordArgs;
 use crate::errors::Failure;
 use crate::text::units;
 
 /// Automatic snapshots of the running program, written beside its recording as NAME.WHY-N.culeak-snapshot
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct AutoSnapshotArgs {
     /// Take at most N automatic snapshots when requests fail for lack of memory, one per stack [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
@@ -72,22 +73,9 @@ pub struct Settings<'a> {
     pub folder: &'a Path,
     /// Part of the name of every recording of this run, so that concurrent runs can share a folder.
     pub tag: &'a str,
-    pub depth: Option<u32>,
-    /// The mean distance in bytes of sampled stacks.
-    pub sample: Option<u64>,
-    /// The most stacks a second of a thread, with `sample`.
-    pub stack_rate: Option<u32>,
-    /// Which frames stacks consist of.
-    pub stacks: Option<&'a str>,
-    /// Record only processes whose executable's name matches.
-    pub only: Option<&'a str>,
-    /// Record only the process whose parent has this id: the program itself.
-    pub only_child_of: Option<u32>,
+    pub record: &'a RecordArgs,
     /// The program is linked to a shared AddressSanitizer runtime.
     pub address_sanitizer: bool,
-    pub jax_buffers: bool,
-    pub nvtx: bool,
-    pub auto_snapshots: &'a AutoSnapshotArgs,
     /// The file in which the library records facts about the run.
     pub proof: Option<OsString>,
 }
@@ -100,13 +88,14 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
     fn text(value: Option<impl ToString>) -> Option<OsString> {
         value.map(|value| value.to_string().into())
     }
+    let record = settings.record;
     let AutoSnapshotArgs {
         oom_snapshots,
         snapshot_at_peak,
         snapshot_at_mark,
         snapshot_every,
         timeline,
-    } = settings.auto_snapshots;
+    } = &record.auto_snapshots;
     let preloaded = preload(settings.shim, settings.hold, present("LD_PRELOAD").as_deref());
     let every = snapshot_every.map(|time| time.as_secs_f64());
     // Without an option, the user's own variable applies.
@@ -114,13 +103,13 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
     let mut changes = vec![
         ("LD_PRELOAD", Some(preloaded)),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
-        chosen("CULEAK_DEPTH", text(settings.depth)),
-        chosen("CULEAK_SAMPLE", text(settings.sample)),
-        chosen("CULEAK_STACK_RATE", text(settings.stack_rate)),
-        chosen("CULEAK_STACKS", text(settings.stacks)),
-        ("CULEAK_ONLY", text(settings.only)),
-        ("CULEAK_PARENT", text(settings.only_child_of)),
-        chosen("CULEAK_JAX_BUFFERS", text(settings.jax_buffers.then_some("addresses"))),
+        chosen("CULEAK_DEPTH", text(record.depth)),
+        chosen("CULEAK_SAMPLE", text(record.sample)),
+        chosen("CULEAK_STACK_RATE", text(record.stack_rate)),
+        chosen("CULEAK_STACKS", text(record.stacks.as_ref())),
+        ("CULEAK_ONLY", text(record.only.as_ref())),
+        ("CULEAK_PARENT", text(record.no_follow_children.then(std::process::id))),
+        chosen("CULEAK_JAX_BUFFERS", text(record.jax_buffers.then_some("addresses"))),
         chosen("CULEAK_OOM_SNAPSHOTS", text(*oom_snapshots)),
         chosen("CULEAK_SNAPSHOT_AT_PEAK", text(*snapshot_at_peak)),
         chosen("CULEAK_SNAPSHOT_AT_MARK", text(snapshot_at_mark.then_some(1))),
@@ -155,8 +144,8 @@ const NVTX_TOOL: &str = "NVTX_INJECTION64_PATH";
 
 /// With a timeline, ranges and marks of NVTX are wanted too: phases have figures then.
 fn wants_nvtx(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> bool {
-    let has_timeline = settings.auto_snapshots.timeline.is_some() || present("CULEAK_TIMELINE").is_some();
-    settings.nvtx || has_timeline
+    let has_timeline = settings.record.auto_snapshots.timeline.is_some() || present("CULEAK_TIMELINE").is_some();
+    settings.record.nvtx || has_timeline
 }
 
 /// The user's own tool, which takes precedence: NVTX supports one.
@@ -313,22 +302,8 @@ mod tests {
             audit: None,
             folder: Path::new("/out"),
             tag: "k3f9",
-            depth: None,
-            sample: None,
-            stack_rate: None,
-            stacks: None,
-            only: None,
-            only_child_of: None,
+            record: Box::leak(Box::default()),
             address_sanitizer: false,
-            jax_buffers: false,
-            nvtx: false,
-            auto_snapshots: &AutoSnapshotArgs {
-                oom_snapshots: None,
-                snapshot_at_peak: None,
-                snapshot_at_mark: false,
-                snapshot_every: None,
-                timeline: None,
-            },
             proof: None,
         }
     }
@@ -449,8 +424,11 @@ mod tests {
             timeline: Some(1 << 30),
         };
         let settings = Settings {
-            auto_snapshots: &auto_snapshots,
-            nvtx: true,
+            record: &RecordArgs {
+                auto_snapshots,
+                nvtx: true,
+                ..RecordArgs::default()
+            },
             ..settings()
         };
         let changed = changed(&settings, &[("CULEAK_OOM_SNAPSHOTS", "9")]);
@@ -504,7 +482,10 @@ mod tests {
     #[test]
     fn another_nvtx_tool_stays() {
         let settings = Settings {
-            nvtx: true,
+            record: &RecordArgs {
+                nvtx: true,
+                ..RecordArgs::default()
+            },
             ..settings()
         };
         let changed = changed(&settings, &[("NVTX_INJECTION64_PATH", "/opt/nsight.so")]);

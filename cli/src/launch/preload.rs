@@ -51,50 +51,68 @@ pub enum Obstacle {
     },
 }
 
-impl Obstacle {
-    /// The obstacle without the advice.
-    pub fn what(&self) -> String {
-        let sentence = self.to_string();
-        sentence
-            .rsplit_once("; ")
-            .map_or(sentence.clone(), |(what, _)| what.to_owned())
-    }
-}
-
 impl fmt::Display for Obstacle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Obstacle::Static => {
-                out.write_str("is statically linked, so no library can be preloaded; link it dynamically to record it")
-            }
-            Obstacle::Privileged(how) => write!(
-                out,
-                "{how}, so the loader ignores LD_PRELOAD; start culeak inside it (sudo culeak run -- …), or record a copy without that"
-            ),
+            Obstacle::Static => out.write_str("is statically linked, so no library can be preloaded"),
+            Obstacle::Privileged(how) => write!(out, "{how}, so the loader ignores LD_PRELOAD"),
             Obstacle::OtherArchitecture(theirs) => {
                 write!(
                     out,
-                    "is built for {theirs}, but the preload library for {}; use a culeak built for {theirs}",
+                    "is built for {theirs}, but the preload library for {}",
                     env::consts::ARCH
                 )
             }
             Obstacle::OtherLibc(loader) => {
                 write!(
                     out,
-                    "uses the loader {loader}, but the preload library needs glibc, as CUDA does; run it on a glibc system"
+                    "uses the loader {loader}, but the preload library needs glibc, as CUDA does"
                 )
             }
-            Obstacle::DropsPreload { how, inside } => {
-                write!(
-                    out,
-                    "{how}, so the program gets no LD_PRELOAD; start culeak inside it ({inside})"
-                )
-            }
+            Obstacle::DropsPreload { how, .. } => write!(out, "{how}, so the program gets no LD_PRELOAD"),
             Obstacle::StartsElsewhere(what) => {
                 write!(
                     out,
-                    "starts programs elsewhere ({what}), where LD_PRELOAD has no effect; run culeak there"
+                    "starts programs elsewhere ({what}), where LD_PRELOAD has no effect"
                 )
+            }
+        }
+    }
+}
+
+/// Programs whose only purpose is to start another one with other privileges.
+const STARTERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
+
+impl Obstacle {
+    /// What to do about it.
+    pub fn remedy(&self, executable: &Path) -> String {
+        let path = executable.display();
+        let name = executable.file_name().unwrap_or_default().to_string_lossy();
+        match self {
+            Obstacle::Static => {
+                "link it again without -static; a static CUDA runtime, nvcc's default, is no obstacle".to_owned()
+            }
+            Obstacle::Privileged(_) if STARTERS.contains(&&*name) => {
+                format!("start culeak inside it: {}", inside(&name))
+            }
+            Obstacle::Privileged(_) => {
+                format!("record a copy, which has no privileges: cp {path} /tmp/{name} && culeak run -- /tmp/{name}")
+            }
+            Obstacle::OtherArchitecture(theirs) => {
+                format!("run a culeak that is built for {theirs} in the same place: culeak help install")
+            }
+            Obstacle::OtherLibc(_) => {
+                "run it in an image with glibc, which CUDA needs too: docker run --gpus all debian:12 …".to_owned()
+            }
+            Obstacle::DropsPreload { inside, .. } => format!("start culeak inside it: {inside}"),
+            Obstacle::StartsElsewhere(_) => {
+                let page = match &*name {
+                    "kubectl" => "kubernetes",
+                    "systemd-run" => "systemd",
+                    "ssh" => return "ssh HOST culeak run -o DIR -- PROGRAM, with culeak installed there".to_owned(),
+                    _ => "containers",
+                };
+                format!("{name} … culeak run -o DIR -- PROGRAM, with culeak installed there; see culeak help {page}")
             }
         }
     }
@@ -278,7 +296,7 @@ fn env_drops_preload(words: &[&str]) -> bool {
 }
 
 /// How culeak is started by a program whose purpose is to start another one.
-pub fn inside(name: &str) -> String {
+fn inside(name: &str) -> String {
     match name {
         // Its first word is a user.
         "su" => "su -c 'culeak run -- PROGRAM'".to_owned(),

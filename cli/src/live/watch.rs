@@ -373,9 +373,7 @@ fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
     /// Limits chains that loop because process ids were reused.
     const MOST: usize = 64;
     let parent = |&pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may contain any character, so parse from its end.
-        let parent: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        let parent = culeak::proc::stat_of(pid)?.parent;
         (parent > 1).then_some(parent)
     };
     std::iter::successors((pid > 1).then_some(pid), parent).take(MOST)

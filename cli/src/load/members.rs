@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use super::file;
 use crate::errors::Failure;
-use crate::text::units;
 
 /// Folders that contain folders, at most.
 const DEPTH: usize = 8;
@@ -39,29 +38,24 @@ pub struct LeftOut {
     folder: PathBuf,
     /// One of the files; `None`: there are too many folders to search.
     first: Option<PathBuf>,
-    count: u64,
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let folder = self.folder.display();
+        write!(out, "{folder}: has recordings or snapshots itself, ")?;
         match &self.first {
             Some(first) => write!(
                 out,
-                "{folder}: has recordings or snapshots itself, so {} left out that the folders below it contain ({} …); name these folders too, or \
-                 only {folder}/*.culeak",
-                match self.count {
-                    1 => "1 file is".to_owned(),
-                    count => format!("{} files are", units::count(count)),
-                },
+                "so those in the folders below it are left out ({} …)",
                 first.display()
-            ),
+            )?,
             None => write!(
                 out,
-                "{folder}: has recordings or snapshots itself, and more than {ENTRIES} files in the folders below it, which were not \
-                 searched; name these folders too, or only {folder}/*.culeak"
-            ),
+                "and more than {ENTRIES} files in the folders below it, which were not searched"
+            )?,
         }
+        write!(out, "; name these folders too, or only {folder}/*.culeak")
     }
 }
 
@@ -70,40 +64,56 @@ impl Members {
         Members::within(folder, ENTRIES)
     }
 
-    /// As [`Members::of`]; below the folder, at most `most` entries are looked at.
+    /// As [`Members::of`]; below the folder, at most `most` entries are looked at, and as many below folders with members.
     fn within(folder: &Path, most: usize) -> Members {
         let mut members = Members::default();
         let (mut seen, mut seen_below) = (0, 0);
-        let mut next = vec![(folder.to_path_buf(), 0)];
-        while let Some((at, depth)) = next.pop() {
+        // The first one is taken first. Behind each, the folder with members that it is below.
+        let mut next = vec![(folder.to_path_buf(), 0, None::<PathBuf>)];
+        while let Some((at, depth, above)) = next.pop() {
+            if above.is_some() && members.left_out.is_some() {
+                continue;
+            }
+            let seen = if above.is_some() { &mut seen_below } else { &mut seen };
             // A job may have more processes than that in one folder.
-            let room = if depth == 0 { usize::MAX } else { most - seen };
+            let room = if depth == 0 { usize::MAX } else { most - *seen };
             let entries = match Entries::of(&at, room) {
                 Ok(entries) => entries,
+                // Such as lost+found.
+                Err(_) if above.is_some() => continue,
                 Err(error) => {
-                    let shown = at.display().to_string();
-                    members.failures.push(file::unreadable(&shown, &error));
+                    members
+                        .failures
+                        .push(file::unreadable(&at.display().to_string(), &error));
                     continue;
                 }
             };
-            if entries.are_more {
-                return Members {
-                    failures: vec![Failure::new(format!(
-                        "{}: more than {most} files in the folders below it, which were searched since it has no recordings; \
-                         name the folders with recordings, or a pattern such as */*.culeak",
-                        folder.display()
-                    ))],
-                    ..Members::default()
-                };
+            let (recordings, snapshots) = entries.members();
+            let first = recordings.first().or(snapshots.first()).cloned();
+            match &above {
+                Some(above) if entries.are_more || first.is_some() => {
+                    let folder = above.clone();
+                    members.left_out = Some(LeftOut { folder, first });
+                    continue;
+                }
+                None if entries.are_more => {
+                    return Members {
+                        failures: vec![Failure::new(format!(
+                            "{}: more than {most} files in the folders below it, which were searched since it has no recordings; \
+                             name the folders with recordings, or a pattern such as */*.culeak",
+                            folder.display()
+                        ))],
+                        ..Members::default()
+                    };
+                }
+                _ => *seen += if depth == 0 { 0 } else { entries.all.len() },
             }
-            seen += if depth == 0 { 0 } else { entries.all.len() };
-            if members.add(&entries) {
-                members.leave_out(&at, &entries, depth, most, &mut seen_below);
-            } else if depth < DEPTH {
-                // The first one is taken first.
-                let below = entries.folders().rev().map(|folder| (folder, depth + 1));
-                next.extend(below);
+            let above = above.or_else(|| first.map(|_| at));
+            if depth < DEPTH {
+                next.extend(entries.folders().rev().map(|folder| (folder, depth + 1, above.clone())));
             }
+            members.recordings.extend(recordings);
+            members.snapshots.extend(snapshots);
         }
         if members.recordings.is_empty() && members.snapshots.is_empty() && members.failures.is_empty() {
             members.failures.push(Failure::new(format!(
@@ -113,57 +123,6 @@ impl Members {
             )));
         }
         members
-    }
-
-    /// Counts what lies below a folder with members.
-    fn leave_out(&mut self, folder: &Path, entries: &Entries, depth: usize, most: usize, seen: &mut usize) {
-        let left_out = |first, count| LeftOut {
-            folder: folder.to_path_buf(),
-            first,
-            count,
-        };
-        let mut below = Members::default();
-        let mut next: Vec<_> = entries.folders().map(|folder| (folder, depth + 1)).collect();
-        while let Some((at, depth)) = next.pop() {
-            // Such as lost+found.
-            let Ok(entries) = Entries::of(&at, most.saturating_sub(*seen)) else {
-                continue;
-            };
-            if entries.are_more {
-                self.left_out.get_or_insert(left_out(None, 0));
-                return;
-            }
-            *seen += entries.all.len();
-            below.add(&entries);
-            if depth < DEPTH {
-                next.extend(entries.folders().map(|folder| (folder, depth + 1)));
-            }
-        }
-        let mut all = below.recordings;
-        all.append(&mut below.snapshots);
-        all.sort();
-        if let Some(first) = all.first() {
-            let of_these = left_out(Some(first.clone()), all.len() as u64);
-            let known = self.left_out.get_or_insert(LeftOut {
-                count: 0,
-                ..of_these.clone()
-            });
-            known.count += of_these.count;
-        }
-    }
-
-    /// Adds the members among these entries; whether there are any.
-    fn add(&mut self, entries: &Entries) -> bool {
-        let before = (self.recordings.len(), self.snapshots.len());
-        for (path, _) in &entries.all {
-            let extension = path.extension().unwrap_or_default();
-            if extension == "culeak" {
-                self.recordings.push(path.clone());
-            } else if extension == "culeak-snapshot" || extension == "json" && file::begins_as_snapshot(path) {
-                self.snapshots.push(path.clone());
-            }
-        }
-        before != (self.recordings.len(), self.snapshots.len())
     }
 }
 
@@ -189,6 +148,19 @@ impl Entries {
         }
         all.sort();
         Ok(Entries { all, are_more })
+    }
+
+    /// The recordings and the snapshots among them.
+    fn members(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
+        let has = |path: &Path, wanted| path.extension().is_some_and(|extension| extension == wanted);
+        let all = || self.all.iter().map(|(path, _)| path);
+        let is_snapshot =
+            |path: &Path| has(path, "culeak-snapshot") || has(path, "json") && file::begins_as_snapshot(path);
+        let recordings = all().filter(|path| has(path, "culeak"));
+        (
+            recordings.cloned().collect(),
+            all().filter(|path| is_snapshot(path)).cloned().collect(),
+        )
     }
 
     fn folders(&self) -> impl DoubleEndedIterator<Item = PathBuf> {
@@ -243,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn files_below_a_folder_with_recordings_are_left_out_and_counted() {
+    fn files_below_a_folder_with_recordings_are_left_out() {
         let nested = folder(&[
             "stray.culeak",
             "rank0/1.culeak",
@@ -255,9 +227,8 @@ mod tests {
         let members = Members::of(nested.path());
         assert_eq!(recordings(&members, nested.path()), ["stray.culeak"]);
         let text = members.left_out.expect("files below").to_string();
-        assert!(text.contains("so 3 files are left out"), "{text}");
         assert!(
-            text.contains("rank0/1.culeak …") && text.contains("/*.culeak"),
+            text.contains("rank0/1.culeak …)") && text.contains("/*.culeak"),
             "{text}"
         );
         // Of a folder without members, those of its folders count.
@@ -265,8 +236,9 @@ mod tests {
         let members = Members::of(deeper.path());
         assert_eq!(recordings(&members, deeper.path()), ["a/stray.culeak", "b/2.culeak"]);
         let left_out = members.left_out.expect("files below");
-        assert_eq!((left_out.folder, left_out.count), (deeper.path().join("a"), 1));
-        let text = Members::within(nested.path(), 3).left_out.expect("unknown").to_string();
+        assert_eq!(left_out.folder, deeper.path().join("a"));
+        let many = folder(&["1.culeak", "a/1", "a/2", "b/3.culeak"]);
+        let text = Members::within(many.path(), 1).left_out.expect("unknown").to_string();
         assert!(text.contains("not searched"), "{text}");
         let clean = folder(&["1.culeak", "pages/report.html"]);
         assert_eq!(Members::of(clean.path()).left_out, None);

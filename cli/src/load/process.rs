@@ -1,12 +1,11 @@
 //! Process ids to recordings: the memory map of a process names its recording.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use culeak::reader;
+use culeak::proc::{self, Files};
 
 use crate::errors::Failure;
 
@@ -32,11 +31,11 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
             "process {pid}: no such process; if it was recorded, name its recording (*.{pid}.culeak)"
         )));
     }
-    let maps = fs::read(format!("/proc/{pid}/maps"))
-        .map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
+    let mappings =
+        proc::mappings(pid).map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
     // A process in a container names its recording after its id there.
-    let own_pid = reader::own_pid(pid).unwrap_or(pid);
-    let recording = mapped_recording(&maps, own_pid).ok_or_else(|| {
+    let own_pid = proc::own_pid(pid).unwrap_or(pid);
+    let recording = Files::of(&mappings).recording(own_pid).map(Path::to_path_buf).ok_or_else(|| {
         Failure::new(format!(
             "process {pid}: has no recording (not started with culeak, or no CUDA call yet); start it with `culeak run -- …`"
         ))
@@ -80,37 +79,4 @@ pub fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
 fn same_file(a: &Path, b: &Path) -> bool {
     let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
-}
-
-/// The recording among the files that a process maps: the one named after its id, else any.
-pub fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for line in maps.split(|&byte| byte == b'\n') {
-        let Some(start) = line.iter().position(|&byte| byte == b'/') else {
-            continue;
-        };
-        let path = line[start..].strip_suffix(b" (deleted)").unwrap_or(&line[start..]);
-        let path = with_line_breaks(path);
-        if path.as_os_str().as_bytes().ends_with(b".culeak") && !found.contains(&path) {
-            found.push(path);
-        }
-    }
-    let own = format!(".{pid}.culeak");
-    let position = found
-        .iter()
-        .position(|path| path.as_os_str().as_bytes().ends_with(own.as_bytes()))
-        .unwrap_or(0);
-    (!found.is_empty()).then(|| found.swap_remove(position))
-}
-
-/// Decodes a path in a memory map, where the kernel writes a line break as `\012`.
-fn with_line_breaks(path: &[u8]) -> PathBuf {
-    let mut plain = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let [first, behind @ ..] = rest {
-        let escaped = rest.strip_prefix(b"\\012");
-        plain.push(if escaped.is_some() { b'\n' } else { *first });
-        rest = escaped.unwrap_or(behind);
-    }
-    PathBuf::from(OsString::from_vec(plain))
 }

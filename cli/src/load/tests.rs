@@ -1,5 +1,5 @@
-use std::ffi::{CString, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::{fs, io};
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::file::read_pipe;
-use super::process::{mapped_recording, no_map};
+use super::process::no_map;
 use super::*;
 use crate::text::sample::{Sample, leaky, shut_down};
 
@@ -210,27 +210,6 @@ fn a_process_that_ended_and_one_without_recording_have_different_messages() {
     child.wait().expect("reaped");
     assert!(failure(&pid.to_string()).contains("no such process; if it was recorded"));
     assert!(failure("99999999999999").contains("no such file"));
-}
-
-#[test]
-fn the_recording_of_a_process_is_found_among_its_mappings() {
-    let maps = b"7f00-7f01 r--p 00000000 fe:01 12  /usr/lib/libc.so.6\n\
-        7f02-7f03 rw-s 00000000 fe:01 14  /tmp/parent.host.1.culeak\n\
-        7f04-7f05 rw-s 00000000 fe:01 15  /tmp/my run/app.host.42.culeak (deleted)\n\
-        7f06-7f07 rw-p 00000000 00:00 0   [stack]\n";
-    assert_eq!(
-        mapped_recording(maps, 42),
-        Some(PathBuf::from("/tmp/my run/app.host.42.culeak"))
-    );
-    assert_eq!(
-        mapped_recording(maps, 7),
-        Some(PathBuf::from("/tmp/parent.host.1.culeak"))
-    );
-    assert_eq!(mapped_recording(b"\xff\xfe garbage", 7), None);
-    assert_eq!(
-        mapped_recording(b"7f02-7f03 rw-s 0 fe:01 14  /tmp/\xff\\012x.culeak (deleted)", 7),
-        Some(PathBuf::from(OsString::from_vec(b"/tmp/\xff\nx.culeak".to_vec())))
-    );
 }
 
 /// Replaces the value that `path` leads to (each number picks a child) with another.

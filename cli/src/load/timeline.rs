@@ -1,17 +1,15 @@
 //! Recordings with their event log, and the states that follow from it.
 
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use culeak::analysis::filter::{mark_time, no_mark};
 use culeak::point::{POINT, Point};
-use culeak::reader;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
-use super::{Loaded, Place, file, process, single};
+use super::{Loaded, Place, single};
 use crate::errors::Failure;
-use crate::output;
 
 /// A recording with its event log.
 pub struct WithTimeline {
@@ -28,66 +26,15 @@ pub fn one_with_timeline(argument: impl AsRef<OsStr>) -> Result<WithTimeline, Fa
     of_place(&single(argument.as_ref())?)
 }
 
-/// As [`one_with_timeline`].
-///
-/// # Errors
-/// See there.
-pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
-    let (path, source, root) = match place {
-        Place::Process(pid) => {
-            let (path, root) = process::recording_of(*pid)?;
-            (path, pid.to_string(), Some(root))
-        }
-        Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
-        Place::Pipe(_) | Place::StandardInput => {
-            return Err(Failure::new(format!(
-                "{place}: the event log of a recording cannot be read from a pipe; name the file"
-            )));
-        }
-    };
-    if let Ok(metadata) = path.metadata() {
-        output::protect(&metadata);
+fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
+    let (item, timeline) = place.load_with_events()?;
+    match timeline {
+        Some(timeline) => Ok(WithTimeline { item, timeline }),
+        None => Err(Failure::new(format!(
+            "{}: has no event log; record one with: culeak run --timeline -- PROGRAM, and name the recording",
+            item.source
+        ))),
     }
-    if file::begins_as_snapshot(&path) {
-        return Err(Failure::new(format!(
-            "{source}: a snapshot, which shows one moment and has no event log; name the recording"
-        )));
-    }
-    let (snapshot, timeline) = read(&path).map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
-    Ok(WithTimeline {
-        item: Loaded {
-            root,
-            ..Loaded::of(snapshot, source)
-        },
-        timeline,
-    })
-}
-
-/// Reads the snapshot of a source, and the event log if the source is a recording that has one.
-///
-/// # Errors
-/// As [`Place::load`].
-pub fn with_log_if_any(place: &Place) -> Result<(Loaded, Option<Timeline>), Failure> {
-    let (path, source, root) = match place {
-        Place::Process(pid) => {
-            let (path, root) = process::recording_of(*pid)?;
-            (path, pid.to_string(), Some(root))
-        }
-        Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
-        // A pipe can be read only once.
-        Place::Pipe(_) | Place::StandardInput => return Ok((place.load()?, None)),
-    };
-    let metadata = path.metadata().ok().filter(|metadata| metadata.is_file());
-    let Some(metadata) = metadata.filter(|_| reader::identity(&path).is_ok()) else {
-        return Ok((place.load()?, None));
-    };
-    output::protect(&metadata);
-    let (snapshot, timeline) = reader::read_timeline(&path).map_err(|error| Failure::new(error.to_string()))?;
-    let item = Loaded {
-        root,
-        ..Loaded::of(snapshot, source)
-    };
-    Ok((item, timeline))
 }
 
 /// The state of a recorded process at a mark or a time, from its event log.
@@ -95,7 +42,12 @@ pub fn with_log_if_any(place: &Place) -> Result<(Loaded, Option<Timeline>), Fail
 /// # Errors
 /// The recording cannot be read, has no event log, or one that does not cover this point.
 pub fn timeline_state(path: &Path, point: &Point) -> Result<Snapshot, String> {
-    let (snapshot, timeline) = read(path)?;
+    let recording = of_place(&Place::File(path.to_owned())).map_err(|failure| {
+        let shown = format!("{}: ", path.display());
+        failure.message.trim_start_matches(&shown).to_owned()
+    })?;
+    let WithTimeline { item, timeline } = recording;
+    let snapshot = item.snapshot;
     let time_ns = time_of(&snapshot, &timeline, point)?;
     let mut state = timeline
         .state_at(&snapshot, time_ns)
@@ -139,18 +91,5 @@ pub fn time_of(snapshot: &Snapshot, timeline: &Timeline, point: &Point) -> Resul
         Point::Peak => Err(format!(
             "devices may reach their peaks at different times; expected one moment of {POINT}, except peak"
         )),
-    }
-}
-
-/// The final state of a recording, and its event log.
-fn read(path: &Path) -> Result<(Snapshot, Timeline), String> {
-    let shown = format!("{}: ", path.display());
-    let (snapshot, timeline) = reader::read_timeline(path).map_err(|error| {
-        let text = error.to_string();
-        text.strip_prefix(&shown).map_or(text.clone(), str::to_owned)
-    })?;
-    match timeline {
-        Some(timeline) => Ok((snapshot, timeline)),
-        None => Err("this recording has no event log; record one with: culeak run --timeline -- PROGRAM".to_owned()),
     }
 }

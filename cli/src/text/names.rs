@@ -4,6 +4,7 @@
 //! and ends with its kind in brackets. Names are escaped: each is one visible line without the separator `;`.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 
 use culeak::analysis::function_name::plain;
 use culeak::analysis::groups::Level;
@@ -13,21 +14,35 @@ use culeak::kind::Place;
 
 use crate::escape::Escaped;
 
-/// Distinct texts, escaped, numbered in order of arrival.
-#[derive(Default)]
-pub struct Texts {
-    pub items: Vec<String>,
-    numbers: HashMap<String, usize>,
+/// Distinct values, numbered in order of arrival.
+pub struct Distinct<T> {
+    pub items: Vec<T>,
+    numbers: HashMap<T, usize>,
 }
 
-impl Texts {
-    pub fn number(&mut self, text: &str) -> usize {
+impl<T> Default for Distinct<T> {
+    fn default() -> Distinct<T> {
+        Distinct {
+            items: Vec::new(),
+            numbers: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + Hash> Distinct<T> {
+    pub fn number(&mut self, value: T) -> usize {
         let next = self.items.len();
-        let text = Escaped(text).to_string();
-        *self.numbers.entry(text).or_insert_with_key(|text| {
-            self.items.push(text.clone());
+        *self.numbers.entry(value).or_insert_with_key(|value| {
+            self.items.push(value.clone());
             next
         })
+    }
+}
+
+impl Distinct<String> {
+    /// The number of a text as it is shown.
+    pub fn escaped(&mut self, text: &str) -> usize {
+        self.number(Escaped(text).to_string())
     }
 }
 

@@ -313,7 +313,7 @@ fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names
         &["man"],
         &["completions", "bash"],
         &["help", "ci"],
-        &["environment"],
+        &["help", "environment"],
     ] {
         assert_eq!(code(folder.path(), words), 0, "{words:?}");
     }

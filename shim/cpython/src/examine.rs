@@ -69,13 +69,13 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     if version & 0xf0 < 0xc0 {
         return Err(fail(Why::PreRelease));
     }
-    if let Some(places) = layout::debug_offsets(layout.minor) {
+    if let Some(places) = layout.described {
         let runtime = exported(c"_PyRuntime").ok_or(fail(Why::Description))?;
         let mut words = [0; DEBUG_OFFSETS_WORDS];
         if !read(runtime.start, &mut words) {
             return Err(fail(Why::Description));
         }
-        adopt(&mut layout, places, &words, version).map_err(fail)?;
+        adopt(&mut layout, &places, &words, version).map_err(fail)?;
     }
     let address = |name: &CStr| exported(name).map(|found| found.start);
     let frame_type = address(c"PyFrame_Type").ok_or(fail(Why::Frames))?;
@@ -156,7 +156,7 @@ fn version_in(text: &[u8]) -> Option<u32> {
 /// Adopts the offsets that the interpreter describes.
 fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32) -> Result<(), Why> {
     let at = |place: u64| words.get(place as usize).copied().unwrap_or(u64::MAX);
-    if at(0) != u64::from_le_bytes(*b"xdebugpy") || at(DEBUG_VERSION as u64) != version.into() {
+    if at(0) != u64::from_le_bytes(*b"xdebugpy") || at(DEBUG_VERSION as u64) != u64::from(version) {
         return Err(Why::Description);
     }
     if at(DEBUG_FREE_THREADED as u64) != 0 {
@@ -262,7 +262,8 @@ mod tests {
 
     fn description(minor: u32) -> (Layout, [u64; DEBUG_OFFSETS_WORDS], u32) {
         let version = 3 << 24 | minor << 16 | 0x5f0;
-        let (layout, places) = (*layout::of(minor).unwrap(), layout::debug_offsets(minor).unwrap());
+        let layout = *layout::of(minor).unwrap();
+        let places = layout.described.unwrap();
         let mut words = [0; DEBUG_OFFSETS_WORDS];
         words[0] = u64::from_le_bytes(*b"xdebugpy");
         words[1] = version.into();
@@ -288,10 +289,7 @@ mod tests {
         for minor in 13..=15 {
             let (layout, words, version) = description(minor);
             let mut adopted = layout;
-            assert_eq!(
-                adopt(&mut adopted, layout::debug_offsets(minor).unwrap(), &words, version),
-                Ok(())
-            );
+            assert_eq!(adopt(&mut adopted, &layout.described.unwrap(), &words, version), Ok(()));
             assert_eq!(adopted, layout);
         }
     }
@@ -299,12 +297,12 @@ mod tests {
     #[test]
     fn a_nonsensical_description_is_rejected() {
         for minor in 13..=15 {
-            let places = layout::debug_offsets(minor).unwrap();
             let (layout, words, version) = description(minor);
+            let places = layout.described.unwrap();
             let with = |place: u64, value: u64| {
                 let mut words = words;
                 words[place as usize] = value;
-                adopt(&mut layout.clone(), places, &words, version)
+                adopt(&mut layout.clone(), &places, &words, version)
             };
             assert_eq!(with(0, 7), Err(Why::Description));
             assert_eq!(with(1, u64::from(version) + 0x100), Err(Why::Description));

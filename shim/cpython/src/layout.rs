@@ -1,7 +1,9 @@
 //! The offsets in the structures of each CPython version.
 //!
-//! Taken from the headers of the versions named below, for 64-bit builds with the GIL. CPython does not change these
-//! structures within a minor version; [`examine`](crate::examine) checks that.
+//! They are those of [`culeak::cpython`], for 64-bit builds with the GIL. CPython does not change these structures within a minor
+//! version; [`examine`](crate::examine) checks that.
+
+use culeak::cpython::{ABSENT, NEWEST, OLDEST, Offsets, newest};
 
 /// How frames are linked, and how an interpreter call is recognized among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +30,8 @@ pub struct Layout {
     /// `PyCode_Type.tp_basicsize` and `PyFrame_Type.tp_basicsize`.
     pub code_basic_size: u64,
     pub frame_basic_size: u64,
+    /// Where the interpreter describes its own offsets; 3.13 and later.
+    pub described: Option<DebugOffsets>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,163 +98,108 @@ pub const STRING_STATE: u64 = 32;
 pub const TYPE_BASIC_SIZE: u64 = 32;
 pub const TYPE_MEMBERS: u64 = 240;
 
-const WIDE_STRING: Str = Str { ascii: 48, compact: 72 };
-const STRING: Str = Str { ascii: 40, compact: 56 };
+/// The value of an offset; 0 if the version has none.
+const fn or_none(offset: u64) -> u64 {
+    if offset == ABSENT { 0 } else { offset }
+}
 
-/// 3.8 and 3.9 (3.8.18, 3.9.18).
-const fn objects(minor: u32) -> Layout {
-    Layout {
-        minor,
-        chain: Chain::Objects,
-        thread: Thread {
-            frame: 24,
-            current: 0,
-            previous: 0,
-            c_frame: 0,
-            thread_id: 176,
-        },
-        frame: Frame {
-            code: 32,
-            previous: 24,
-            instruction: 104,
-            owner: 0,
-            is_entry: 0,
-            bytes: 112,
-        },
-        code: Code {
-            file: 104,
-            name: 112,
-            function: 112,
-            first_line: 40,
-            line_table: 120,
-            instructions: 48,
-            first_traceable: 0,
-            version: 0,
-            bytes: 128,
-        },
-        string: WIDE_STRING,
-        code_basic_size: 176,
-        frame_basic_size: 368,
+impl Layout {
+    const fn of(table: &Offsets) -> Layout {
+        let minor = table.minor();
+        let chain = match minor {
+            8 | 9 => Chain::Objects,
+            10 => Chain::ObjectsWithRecords,
+            11 => Chain::EntryFlag,
+            _ => Chain::EntryFrame,
+        };
+        let is_object = minor < 11;
+        let frame = Frame {
+            code: if is_object {
+                table.frame_object_code
+            } else {
+                table.frame_code
+            },
+            previous: if is_object {
+                table.frame_object_back
+            } else {
+                table.frame_previous
+            },
+            instruction: if is_object {
+                table.frame_object_instruction
+            } else {
+                table.frame_instruction
+            },
+            owner: or_none(table.frame_owner),
+            is_entry: or_none(table.frame_is_entry),
+            bytes: if is_object { 112 } else { (table.frame_owner + 8) & !7 },
+        };
+        Layout {
+            minor,
+            chain,
+            thread: Thread {
+                frame: if table.thread_frame == ABSENT {
+                    table.thread_c_frame
+                } else {
+                    table.thread_frame
+                },
+                current: or_none(table.c_frame_current),
+                previous: or_none(table.c_frame_previous),
+                c_frame: or_none(table.thread_c_frame),
+                thread_id: table.thread_id,
+            },
+            frame,
+            code: Code {
+                file: table.code_file,
+                name: table.code_name,
+                function: if is_object {
+                    table.code_name
+                } else {
+                    table.code_qualified_name
+                },
+                first_line: table.code_first_line,
+                line_table: table.code_lines,
+                instructions: table.code_instructions,
+                first_traceable: or_none(table.code_first_traceable),
+                version: or_none(table.code_version),
+                bytes: if is_object {
+                    table.code_lines + 8
+                } else {
+                    table.code_bytes - 8
+                },
+            },
+            string: Str {
+                ascii: table.text_ascii,
+                compact: table.text_compact,
+            },
+            code_basic_size: table.code_bytes,
+            frame_basic_size: table.frame_object_bytes,
+            described: match table.described_thread_frame {
+                ABSENT => None,
+                current_frame => Some(DebugOffsets {
+                    current_frame: current_frame / 8,
+                    thread_id: table.described_thread_id / 8,
+                    frame_previous: table.described_frame_previous / 8,
+                    code_size: table.described_code_bytes / 8,
+                }),
+            },
+        }
     }
 }
 
-/// 3.10.13.
-const fn objects_with_records() -> Layout {
-    let mut layout = objects(10);
-    layout.chain = Chain::ObjectsWithRecords;
-    layout.thread.c_frame = 48;
-    layout.thread.previous = 8;
-    layout.frame.instruction = 96;
-    layout.frame_basic_size = 360;
-    layout
-}
-
-/// 3.11.7.
-const fn entry_flag() -> Layout {
-    Layout {
-        minor: 11,
-        chain: Chain::EntryFlag,
-        thread: Thread {
-            frame: 56,
-            current: 8,
-            previous: 16,
-            c_frame: 56,
-            thread_id: 152,
-        },
-        frame: Frame {
-            code: 32,
-            previous: 48,
-            instruction: 56,
-            owner: 69,
-            is_entry: 68,
-            bytes: 72,
-        },
-        code: Code {
-            file: 112,
-            name: 120,
-            function: 128,
-            first_line: 72,
-            line_table: 136,
-            instructions: 184,
-            first_traceable: 168,
-            version: 0,
-            bytes: 176,
-        },
-        string: WIDE_STRING,
-        code_basic_size: 184,
-        frame_basic_size: 120,
+const VERSIONS: usize = (NEWEST - OLDEST + 1) as usize;
+pub static LAYOUTS: [Layout; VERSIONS] = {
+    let mut layouts = [Layout::of(&newest(OLDEST)); VERSIONS];
+    let mut nth = 1;
+    while nth < VERSIONS {
+        layouts[nth] = Layout::of(&newest(OLDEST + nth as u32));
+        nth += 1;
     }
-}
-
-/// 3.12.1.
-const fn entry_frame() -> Layout {
-    Layout {
-        minor: 12,
-        chain: Chain::EntryFrame,
-        thread: Thread {
-            frame: 56,
-            current: 0,
-            previous: 8,
-            c_frame: 56,
-            thread_id: 136,
-        },
-        frame: Frame {
-            code: 0,
-            previous: 8,
-            instruction: 56,
-            owner: 70,
-            is_entry: 0,
-            bytes: 72,
-        },
-        code: Code {
-            file: 112,
-            name: 120,
-            function: 128,
-            first_line: 68,
-            line_table: 136,
-            instructions: 192,
-            first_traceable: 176,
-            version: 92,
-            bytes: 184,
-        },
-        string: STRING,
-        code_basic_size: 192,
-        frame_basic_size: 120,
-    }
-}
-
-/// 3.13.0, 3.14.10, 3.15.2: the offsets that the interpreter does not describe, and the expected values of those it does.
-const fn described(minor: u32, thread_id: u64, owner: u64, code_basic_size: u64, frame_basic_size: u64) -> Layout {
-    let mut layout = entry_frame();
-    layout.minor = minor;
-    // The thread state points to the innermost frame directly.
-    layout.thread.frame = 72;
-    layout.thread.c_frame = 0;
-    layout.thread.thread_id = thread_id;
-    layout.frame.owner = owner;
-    layout.frame.bytes = (owner + 8) & !7;
-    layout.code.instructions = code_basic_size;
-    layout.code.first_traceable = code_basic_size - 16;
-    layout.code.bytes = code_basic_size - 8;
-    layout.code_basic_size = code_basic_size;
-    layout.frame_basic_size = frame_basic_size;
-    layout
-}
-
-pub const OLDEST: u32 = 8;
-pub static LAYOUTS: [Layout; 8] = [
-    objects(8),
-    objects(9),
-    objects_with_records(),
-    entry_flag(),
-    entry_frame(),
-    described(13, 152, 70, 200, 136),
-    described(14, 152, 74, 208, 152),
-    described(15, 176, 74, 208, 152),
-];
+    layouts
+};
 
 /// Positions, in words, in `_Py_DebugOffsets`, with which `_PyRuntime` begins from 3.13 on. Every minor version has moved
 /// them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DebugOffsets {
     pub current_frame: u64,
     pub thread_id: u64,
@@ -261,28 +210,6 @@ pub struct DebugOffsets {
     pub code_size: u64,
 }
 
-/// From 3.13 on.
-pub static DEBUG_OFFSETS: [DebugOffsets; 3] = [
-    DebugOffsets {
-        current_frame: 23,
-        thread_id: 24,
-        frame_previous: 29,
-        code_size: 34,
-    },
-    DebugOffsets {
-        current_frame: 26,
-        thread_id: 27,
-        frame_previous: 32,
-        code_size: 39,
-    },
-    DebugOffsets {
-        current_frame: 26,
-        thread_id: 30,
-        frame_previous: 40,
-        code_size: 47,
-    },
-];
-pub const OLDEST_DESCRIBED: u32 = 13;
 /// Enough words for all of the above.
 pub const DEBUG_OFFSETS_WORDS: usize = 64;
 pub const DEBUG_VERSION: usize = 1;
@@ -291,11 +218,6 @@ pub const DEBUG_FREE_THREADED: usize = 2;
 /// The layout of a minor version, if it is known.
 pub fn of(minor: u32) -> Option<&'static Layout> {
     LAYOUTS.get(minor.checked_sub(OLDEST)? as usize)
-}
-
-/// The positions for a minor version, if it describes its offsets.
-pub fn debug_offsets(minor: u32) -> Option<&'static DebugOffsets> {
-    DEBUG_OFFSETS.get(minor.checked_sub(OLDEST_DESCRIBED)? as usize)
 }
 
 #[cfg(test)]

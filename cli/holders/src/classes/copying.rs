@@ -35,10 +35,7 @@ fn activity(source: &dyn Source) -> Option<(usize, u64)> {
     let mut sum = (0, 0);
     for thread in fs::read_dir(format!("/proc/{}/task", source.pid()?)).ok()? {
         let folder = thread.ok()?.path();
-        let status = fs::read_to_string(folder.join("stat")).ok()?;
-        // The state follows the name, which may contain anything.
-        let state = status.rsplit_once(") ")?.1.chars().next()?;
-        if state == 'R' {
+        if culeak::proc::stat(&folder)?.state == 'R' {
             return None;
         }
         sum.0 += 1;

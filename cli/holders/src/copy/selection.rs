@@ -127,7 +127,7 @@ fn with_relocated(
 }
 
 /// In order, without overlaps.
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     ranges.dedup_by(|next, last| {
         let joined = next.start <= last.end;
@@ -139,7 +139,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges
 }
 
-/// The parts of a range outside the excluded ranges.
+/// The parts of a range outside the excluded ranges, which are [`merged`].
 pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
@@ -151,7 +151,7 @@ pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
         if start < excluded.start {
             parts.push(start..excluded.start);
         }
-        start = excluded.end;
+        start = start.max(excluded.end);
     }
     if start < range.end {
         parts.push(start..range.end);

@@ -12,11 +12,11 @@
 
 use std::ops::Range;
 
+use crate::copy::selection::without;
 use crate::copy::{Copy, PAGE, pieces};
 use crate::modules::Modules;
 use crate::parallel;
 use crate::source::{Region, Thread};
-use crate::walk::without;
 
 use super::coroutines::Coroutine;
 use super::driver::Role;
@@ -237,7 +237,7 @@ pub fn all(modules: &Modules, stacks: &[Stack], coroutines: &[Coroutine], left_o
         if Role::of(&module.path) != Role::Program {
             continue;
         }
-        let globals = module.globals.iter().flat_map(|range| without(range.clone(), left_out));
+        let globals = module.globals.iter().flat_map(|range| without(range, left_out));
         roots.extend(globals.map(|range| NativeRoot::Globals {
             file: module.file_name().to_owned(),
             range,

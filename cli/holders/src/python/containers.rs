@@ -12,10 +12,10 @@ use std::ops::Range;
 
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind};
-use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
 use crate::python::types::Kind;
 use crate::python::{OBJECT_SIZE, Python, Reference, Sort, TypeId};
+use culeak::cpython::ABSENT;
 
 /// More than fits into memory.
 const MOST_ENTRIES: u64 = 1 << 40;

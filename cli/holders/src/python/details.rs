@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use crate::copy::Copy;
-use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::{OBJECT_SIZE, Python};
+use culeak::cpython::ABSENT;
 
 /// The name of a `contextvars.ContextVar`, in all versions.
 const CONTEXT_VARIABLE_NAME: u64 = 16;
@@ -85,7 +85,7 @@ impl Python {
         }
         for thread in self.threads(copy, &interpreters) {
             ranges.push(thread.address..thread.address + o.thread_bytes);
-            if o.thread_c_frame != ABSENT {
+            if o.c_frame_current != ABSENT {
                 let at = copy.word(thread.address + o.thread_c_frame) + o.c_frame_current;
                 ranges.push(at..at + 8);
             }

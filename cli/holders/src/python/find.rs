@@ -7,10 +7,10 @@
 use crate::Error;
 use crate::copy::Copy;
 use crate::modules::{Module, Modules};
-use crate::python::offsets::{self, ABSENT, Offsets, State};
 use crate::python::references::is_address;
 use crate::python::types::{Kind, Types};
 use crate::python::{OBJECT_TYPE, Python};
+use culeak::cpython::{self, ABSENT, Offsets, State};
 
 /// Why an interpreter cannot be used; completes "Python 3.14: …".
 type Reason = String;
@@ -74,7 +74,7 @@ fn version_of(file: &str) -> Option<u32> {
 fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let (major, minor) = (version >> 24, version >> 16 & 0xff);
     let name = format!("Python {major}.{minor}");
-    let table = if major == 3 { offsets::of(minor).next() } else { None };
+    let table = if major == 3 { cpython::of(minor).next() } else { None };
     let table = table.ok_or_else(|| format!("{name} {UNKNOWN}"))?;
     let (offsets, state) = described(copy, runtime, &name, table)?;
     let types = Types::new(minor, &offsets, find);
@@ -120,7 +120,7 @@ fn described(copy: &Copy, runtime: u64, name: &str, table: &Offsets) -> Result<(
         if found == expected {
             continue;
         }
-        let is_state = offsets::STATE.iter().any(|state| what.starts_with(state));
+        let is_state = cpython::STATE.iter().any(|state| what.starts_with(state));
         if !is_state || !found.is_multiple_of(8) || found >= LARGEST_STATE {
             let what = what.replace('_', " ");
             return Err(format!(

@@ -13,11 +13,11 @@ use culeak::reader::{BEFORE_FIRST, python_line};
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
-use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::types::Kind;
 use crate::python::{OBJECT_SIZE, OBJECT_TYPE, Python, Reference, Sort};
+use culeak::cpython::ABSENT;
 
 /// More than a frame has.
 const MOST_SLOTS: u64 = 1 << 20;
@@ -316,9 +316,9 @@ impl Python {
     /// The frames of a thread, innermost first: objects before 3.11.
     pub(super) fn thread_frames(&self, copy: &Copy, thread: u64) -> Vec<u64> {
         let o = &self.offsets;
-        let mut frame = match o.thread_c_frame {
+        let mut frame = match o.c_frame_current {
             ABSENT => copy.word(thread + o.thread_frame),
-            at => copy.word(copy.word(thread + at).wrapping_add(o.c_frame_current)),
+            at => copy.word(copy.word(thread + o.thread_c_frame).wrapping_add(at)),
         };
         let previous = if self.minor() < 11 {
             o.frame_object_back

@@ -6,10 +6,10 @@ use std::ops::Range;
 
 use crate::copy::Copy;
 use crate::graph::EdgeKind;
-use crate::python::offsets::{ABSENT, OLDEST};
 use crate::python::references::is_address;
 use crate::python::types::Kind;
 use crate::python::{Python, PythonRoot, Rooted, Sort};
+use culeak::cpython::{ABSENT, OLDEST};
 
 const MOST_EXCEPTIONS: usize = 1000;
 const MOST_CALLBACKS: u64 = 1 << 20;

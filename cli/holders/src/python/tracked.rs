@@ -5,10 +5,10 @@
 
 use crate::copy::Copy;
 use crate::modules::{Module, Modules};
-use crate::python::offsets::ABSENT;
 use crate::python::references::is_address;
 use crate::python::types::{Kind, TypeInfo};
 use crate::python::{OBJECT_TYPE, Python, TypeId};
+use culeak::cpython::ABSENT;
 
 const HEADER: u64 = 16;
 const FLAGS: u64 = 3;

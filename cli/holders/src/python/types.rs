@@ -9,8 +9,8 @@ use std::ops::Index;
 
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
-use crate::python::offsets::{ABSENT, Offsets};
 use crate::python::{OBJECT_TYPE, Sort, TypeId};
+use culeak::cpython::{ABSENT, Offsets};
 
 /// How the references of an object are found, besides its fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use culeak::proc;
+
 use super::{Region, Source, Thread};
 use crate::Error;
 
-mod maps;
 mod pages;
 mod pause;
 mod permission;
@@ -45,7 +46,7 @@ impl Process {
     pub fn new(pid: u32) -> Result<Process, Error> {
         let process = Process {
             pid,
-            started: culeak::reader::start_ticks(pid),
+            started: proc::start_ticks(pid),
             pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
             memory: File::open(format!("/proc/{pid}/mem")).ok(),
             only_file: AtomicBool::new(false),
@@ -142,9 +143,8 @@ impl Source for Process {
     }
 
     fn regions(&self) -> io::Result<Vec<Region>> {
-        let text = fs::read(format!("/proc/{}/maps", self.pid))?;
-        let regions = maps::parsed(&text);
-        if regions.is_empty() || culeak::reader::start_ticks(self.pid) != self.started {
+        let regions: Vec<Region> = proc::mappings(self.pid)?.into_iter().map(Region::from).collect();
+        if regions.is_empty() || proc::start_ticks(self.pid) != self.started {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
                 "has no memory: it has ended, or is a part of the kernel",

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use super::{Walk, without};
+use super::Walk;
+use crate::copy::selection::without;
 use crate::graph::{Edge, EdgeKind, Phase, Root};
 use crate::native::NativeRoot;
 use crate::python::{PythonRoot, Rooted, Sort};
@@ -56,7 +57,7 @@ impl Walk<'_, '_> {
         for root in roots {
             match root {
                 NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => {
-                    for part in without(range.clone(), left_out) {
+                    for part in without(range, left_out) {
                         self.root_words(root, part, false);
                     }
                 }

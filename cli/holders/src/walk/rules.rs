@@ -1,7 +1,5 @@
 //! What a word may point to, and which memory holds what.
 
-use std::ops::Range;
-
 use crate::copy::Copy;
 use crate::native::{Chunk, ClassId, Heap, Native};
 use crate::python::{Python, Reference, Sort, TypeId};
@@ -178,19 +176,6 @@ pub fn is_short_text(page: &[u64; 512], first: usize, place: usize, address: u64
     (place >= first + 2 && is_text(place - 2)) || (place >= first + 3 && is_text(place - 3))
 }
 
-/// The parts of a range outside the others.
-pub fn without(range: Range<u64>, left_out: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut parts = vec![range];
-    for out in left_out {
-        parts = parts
-            .into_iter()
-            .flat_map(|part| [part.start..part.end.min(out.start), part.start.max(out.end)..part.end])
-            .filter(|part| part.start < part.end)
-            .collect();
-    }
-    parts
-}
-
 /// A function that runs when an object is freed refers to what it frees, but is not what one thinks of as its holder.
 pub fn put_behind(reference: &mut Reference) {
     if reference.sort == Sort::Named {
@@ -201,12 +186,6 @@ pub fn put_behind(reference: &mut Reference) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parts_outside_other_ranges() {
-        assert_eq!(without(10..20, &[12..14, 18..30]), [10..12, 14..18]);
-        assert!(without(10..20, &[0..12, 12..30]).is_empty());
-    }
 
     #[test]
     fn only_what_has_a_length_and_an_end_is_a_short_text() {

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text, without};
+use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
 use super::{Kind, Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
+use crate::copy::selection::without;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
 use crate::native::{Chunk, Heap, NativeRoot, vectors};
@@ -130,7 +131,7 @@ impl Walk<'_, '_> {
 
     /// The words of such a chunk, without those of the state, which are roots.
     pub(super) fn words_outside_states(&mut self, node: NodeId, chunk: Chunk) {
-        for part in without(chunk.start..chunk.start + chunk.bytes, &self.thread_states) {
+        for part in without(&(chunk.start..chunk.start + chunk.bytes), &self.thread_states) {
             self.words(node, part);
         }
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::interpreters::{Python, interpreters};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/offsets");
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../src/cpython");
 
 /// The folder with this interpreter's headers, if they are installed.
 fn headers(python: &Python) -> Option<PathBuf> {

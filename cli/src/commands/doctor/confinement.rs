@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::{env, fs};
 
+use culeak::proc::words;
 use nix::libc;
 
 use super::{Finding, Level};
@@ -20,7 +21,7 @@ pub fn running_processes(root: &Path, reads_memory: impl Fn() -> bool) -> Vec<Fi
         "work for your own processes; no permission is needed",
     )];
     findings.push(reading_memory(root));
-    let has_filter = field(&status(root), "Seccomp").as_deref() == Some("2");
+    let has_filter = field(&status(root), "Seccomp:") == Some("2");
     if has_filter && !reads_memory() {
         findings.push(hint(
             "a seccomp filter refuses process_vm_readv: memory is read through /proc/PID/mem, and threads may not be stopped meanwhile",
@@ -56,7 +57,7 @@ const WHY: &str = "culeak why";
 fn reading_memory(root: &Path) -> Finding {
     let scope = fs::read_to_string(root.join("proc/sys/kernel/yama/ptrace_scope")).unwrap_or_default();
     let (scope, status) = (scope.trim(), status(root));
-    let is_root = field(&status, "Uid").as_deref() == Some("0");
+    let is_root = field(&status, "Uid:") == Some("0");
     match scope {
         "3" => Finding::warn(
             WHY,
@@ -87,17 +88,12 @@ fn status(root: &Path) -> String {
 }
 
 /// A field of `/proc/self/status`; of user ids, the effective one.
-fn field(status: &str, name: &str) -> Option<String> {
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    line.split_whitespace()
-        .nth(usize::from(name == "Uid"))
-        .map(str::to_owned)
+fn field<'s>(status: &'s str, name: &str) -> Option<&'s str> {
+    words(status, name)?.nth(usize::from(name == "Uid:"))
 }
 
 fn may_trace(status: &str) -> bool {
-    let capabilities = field(status, "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let capabilities = field(status, "CapEff:").and_then(|text| u64::from_str_radix(text, 16).ok());
     capabilities.unwrap_or(0) & CAP_SYS_PTRACE != 0
 }
 

@@ -12,7 +12,6 @@ mod processes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::job::member::{Member, ranges};
@@ -22,8 +21,8 @@ use serde::Serialize;
 use self::cause::Cause;
 use self::processes::{Identity, Process};
 use super::{DoctorArgs, Finding, Level, machine};
+use crate::document::{Document, counted};
 use crate::errors::Failure;
-use crate::escape::Escaped;
 use crate::load::{self, Found};
 use crate::progress::{Progress, Unit};
 use crate::text::units::plural;
@@ -53,31 +52,24 @@ pub struct Summary {
 
 impl Summary {
     /// The last lines of the text.
-    pub fn write(&self, failures: u64, out: &mut dyn Write) -> io::Result<()> {
+    pub fn write(&self, failures: u64, page: &mut Document) {
         let what = if self.before { "can be recorded" } else { "recorded" };
         let recorded = u64::from(self.recorded) + self.without_rank as u64;
-        match self.ranks {
+        page.blank();
+        page.line(match self.ranks.map(u64::from) {
             // Ranks beyond those that are expected are of another job, or --ranks is wrong.
-            Some(ranks) if recorded > u64::from(ranks) => {
-                writeln!(
-                    out,
-                    "\n{} {what}, {} expected; name the job's number of ranks with --ranks, or a folder of this job alone",
-                    plural(recorded, "rank", "ranks"),
-                    plural(u64::from(ranks), "is", "are")
-                )?;
-            }
-            Some(ranks) => writeln!(
-                out,
-                "\n{recorded} of {} {what}",
-                plural(u64::from(ranks), "rank", "ranks")
-            )?,
-            None => writeln!(out, "\n{} {what}", plural(recorded, "process", "processes"))?,
-        }
+            Some(ranks) if recorded > ranks => format!(
+                "{} {what}, {} expected; name the job's number of ranks with --ranks, or a folder of this job alone",
+                counted(recorded, "rank"),
+                plural(ranks, "is", "are")
+            ),
+            Some(ranks) => format!("{recorded} of {} {what}", counted(ranks, "rank")),
+            None => format!("{} {what}", counted(recorded, "process")),
+        });
         if failures == 0 && recorded > 0 && !self.before {
             let inputs: Vec<String> = self.inputs.iter().map(|input| shell_word(input)).collect();
-            writeln!(out, "next: culeak report {}", Escaped(&inputs.join(" ")))?;
+            page.next(format!("culeak report {}", inputs.join(" ")));
         }
-        Ok(())
     }
 }
 
@@ -132,17 +124,9 @@ pub fn check(args: &DoctorArgs) -> Result<(Vec<Finding>, Summary), Failure> {
 
 /// Reads the recordings; those that cannot be read become findings.
 fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
-    let found = inputs.iter().map(load::places);
-    let (mut places, mut failures) = (Vec::new(), Vec::new());
-    for Found {
-        places: more,
-        failures: failed,
-        ..
-    } in found
-    {
-        places.extend(more);
-        failures.extend(failed);
-    }
+    let Found {
+        places, mut failures, ..
+    } = Found::all(inputs.iter().map(load::places));
     let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
     let mut recorded = Vec::new();
     for place in &places {
@@ -192,45 +176,34 @@ impl<'a> Job<'a> {
         ranks: Option<u32>,
         findings: &mut Vec<Finding>,
     ) -> Job<'a> {
-        let all = || {
-            let recorded = recorded.iter().filter_map(|one| one.identity);
-            recorded.chain(processes.iter().filter_map(|process| process.identity))
-        };
+        let of_recordings = || recorded.iter().filter_map(|one| one.identity);
+        let of_processes = || processes.iter().filter_map(|process| process.identity);
         // A launcher below another one names the ranks of processes; the outer one's numbers are those of nodes.
-        let row = match recorded.iter().any(|one| one.identity.is_some()) {
-            true => recorded
-                .iter()
-                .filter_map(|one| one.identity)
-                .map(|identity| identity.row)
-                .min(),
-            false => all().map(|identity| identity.row).min(),
-        };
+        let outermost = |identities: &mut dyn Iterator<Item = Identity>| identities.map(|identity| identity.row).min();
+        let row = outermost(&mut of_recordings()).or_else(|| outermost(&mut of_processes()));
         let ours = |identity: &Identity| Some(identity.row) == row;
         let sizes = |identities: &mut dyn Iterator<Item = Identity>| -> BTreeSet<u32> {
             identities.filter(ours).filter_map(|identity| identity.ranks).collect()
         };
-        let of_here = |is_known: bool| {
-            let here = processes.iter().filter(move |process| {
-                let path = process.recording.as_deref().map(Path::to_string_lossy);
-                !is_known || path.is_some_and(|path| recorded.iter().any(|one| one.path == path))
-            });
-            here.filter_map(|process| process.identity)
+        let wrote_one = |process: &&Process| {
+            let path = process.recording.as_deref().map(Path::to_string_lossy);
+            path.is_some_and(|path| recorded.iter().any(|one| one.path == path))
+        };
+        let of_writers = || {
+            processes
+                .iter()
+                .filter(wrote_one)
+                .filter_map(|process| process.identity)
         };
         // Other jobs may run here, too.
-        let mut named = sizes(&mut recorded.iter().filter_map(|one| one.identity));
-        for is_known in [true, false] {
-            if named.is_empty() {
-                named = sizes(&mut of_here(is_known));
-            }
-        }
-        let present: BTreeSet<u32> = recorded
-            .iter()
-            .filter_map(|one| one.identity)
-            .filter(ours)
-            .map(|identity| identity.rank)
-            .collect();
-        let listed: Vec<u32> = named.iter().copied().collect();
-        let listed = ranges(&listed, 0, RANGES);
+        let named = [
+            sizes(&mut of_recordings()),
+            sizes(&mut of_writers()),
+            sizes(&mut of_processes()),
+        ];
+        let named = named.into_iter().find(|sizes| !sizes.is_empty()).unwrap_or_default();
+        let present: BTreeSet<u32> = of_recordings().filter(ours).map(|identity| identity.rank).collect();
+        let listed = shown(&named);
         match ranks {
             None if named.len() > 1 => findings.push(Finding::warn(
                 "ranks",
@@ -267,26 +240,26 @@ impl<'a> Job<'a> {
 
     /// Missing ranks that have a process on this machine, with the same cause in one finding.
     fn missing_here(&self, folder: &Path) -> Vec<Finding> {
-        let mut causes: BTreeMap<Cause, Vec<(u32, u32)>> = BTreeMap::new();
+        let mut causes: BTreeMap<Cause, [BTreeSet<u32>; 2]> = BTreeMap::new();
         for &rank in &self.missing {
             for process in self.of_rank(rank) {
-                causes
-                    .entry(Cause::of(process, self.processes, &self.paths()))
-                    .or_default()
-                    .push((rank, process.pid));
+                let [ranks, pids] = causes.entry(self.cause(process, folder)).or_default();
+                ranks.insert(rank);
+                pids.insert(process.pid);
             }
         }
         let mut causes: Vec<_> = causes.into_iter().collect();
-        causes.sort_by_key(|(_, who)| who.iter().map(|(rank, _)| *rank).min());
-        causes
-            .into_iter()
-            .map(|(cause, who)| {
-                let ranks: BTreeSet<u32> = who.iter().map(|(rank, _)| *rank).collect();
-                let pids = who.iter().map(|(_, pid)| *pid).collect();
-                let level = if cause.is_harmless() { Level::Warn } else { Level::Fail };
-                Finding::new(level, named(&ranks), said(pids, &cause), Some(cause.remedy(folder)))
-            })
-            .collect()
+        causes.sort_by_key(|(_, [ranks, _])| ranks.first().copied());
+        let finding = |(cause, [ranks, pids]): (Cause, [BTreeSet<u32>; 2])| {
+            let level = if cause.is_harmless { Level::Warn } else { Level::Fail };
+            Finding::new(level, named(&ranks), said(&pids, &cause), Some(cause.remedy))
+        };
+        causes.into_iter().map(finding).collect()
+    }
+
+    fn cause(&self, process: &Process, folder: &Path) -> Cause {
+        let known: Vec<&str> = self.recorded.iter().map(|one| one.path.as_str()).collect();
+        Cause::of(process, self.processes, &known, folder)
     }
 
     /// The processes of this machine with this rank that show why it is not recorded: those that use CUDA, else those that
@@ -310,10 +283,6 @@ impl<'a> Job<'a> {
         all.into_iter()
             .filter(|process| !parents.contains(&process.pid))
             .collect()
-    }
-
-    fn paths(&self) -> Vec<&str> {
-        self.recorded.iter().map(|one| one.path.as_str()).collect()
     }
 
     /// Missing ranks without a process here, by the host on which they probably ran.
@@ -377,37 +346,32 @@ impl<'a> Job<'a> {
 
     /// Processes that use CUDA and are not recorded, of launchers that set no rank.
     fn without_ranks(&self, folder: &Path) -> Vec<Finding> {
-        let mut causes: BTreeMap<Cause, Vec<u32>> = BTreeMap::new();
-        let paths = self.paths();
-        for process in self
-            .processes
-            .iter()
-            .filter(|process| process.uses_cuda() && process.recording.is_none())
-        {
+        let mut causes: BTreeMap<Cause, BTreeSet<u32>> = BTreeMap::new();
+        let unrecorded = |process: &&Process| process.uses_cuda() && process.recording.is_none();
+        for process in self.processes.iter().filter(unrecorded) {
             causes
-                .entry(Cause::of(process, self.processes, &paths))
+                .entry(self.cause(process, folder))
                 .or_default()
-                .push(process.pid);
+                .insert(process.pid);
         }
-        causes
-            .into_iter()
-            .map(|(cause, pids)| Finding::warn("not recorded", said(pids, &cause), cause.remedy(folder)))
-            .collect()
+        let finding = |(cause, pids)| Finding::warn("not recorded", said(&pids, &cause), cause.remedy);
+        causes.into_iter().map(finding).collect()
     }
 }
 
-fn said(mut pids: Vec<u32>, cause: &Cause) -> String {
-    pids.sort_unstable();
-    pids.dedup();
+fn said(pids: &BTreeSet<u32>, cause: &Cause) -> String {
     let noun = if pids.len() == 1 { "process" } else { "processes" };
-    format!("{noun} {}: {cause}", ranges(&pids, 0, RANGES))
+    format!("{noun} {}: {}", shown(pids), cause.text)
 }
 
 /// `rank 3`, `ranks 0-2, 5`.
 fn named(ranks: &BTreeSet<u32>) -> String {
-    let ranks: Vec<u32> = ranks.iter().copied().collect();
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {}", ranges(&ranks, 0, RANGES))
+    format!("{noun} {}", shown(ranks))
+}
+
+fn shown(numbers: &BTreeSet<u32>) -> String {
+    ranges(&numbers.iter().copied().collect::<Vec<_>>(), 0, RANGES)
 }
 
 /// The name of this host, as recordings have it.

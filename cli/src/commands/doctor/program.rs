@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use super::Finding;
-use crate::launch::preload::{self, Obstacle};
+use crate::launch::preload;
 use crate::options::NameArgs;
 use crate::symbolize::has_lines;
 
@@ -28,7 +28,7 @@ pub fn program(words: &[OsString]) -> Vec<Finding> {
     }
     let findings = found.obstacles.iter();
     findings
-        .map(|obstacle| Finding::fail(typed.clone(), obstacle.what(), remedy(obstacle, &found.executable)))
+        .map(|obstacle| Finding::fail(typed.clone(), obstacle, obstacle.remedy(&found.executable)))
         .collect()
 }
 
@@ -58,49 +58,11 @@ pub fn symbols(words: &[OsString]) -> Option<Finding> {
     )
 }
 
-/// Programs whose only purpose is to start another one with other privileges.
-const STARTERS: [&str; 4] = ["sudo", "su", "doas", "pkexec"];
-
-fn remedy(obstacle: &Obstacle, executable: &Path) -> String {
-    let path = executable.display();
-    let name = executable
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    match obstacle {
-        Obstacle::Static => {
-            "link it again without -static; a static CUDA runtime, nvcc's default, is no obstacle".to_owned()
-        }
-        Obstacle::Privileged(_) if STARTERS.contains(&name.as_str()) => {
-            format!("start culeak inside it: {}", preload::inside(&name))
-        }
-        Obstacle::Privileged(_) => {
-            format!("record a copy, which has no privileges: cp {path} /tmp/{name} && culeak run -- /tmp/{name}")
-        }
-        Obstacle::OtherArchitecture(theirs) => {
-            format!("run a culeak that is built for {theirs} in the same place: culeak help install")
-        }
-        Obstacle::OtherLibc(_) => {
-            "run it in an image with glibc, which CUDA needs too: docker run --gpus all debian:12 …".to_owned()
-        }
-        Obstacle::DropsPreload { inside, .. } => format!("start culeak inside it: {inside}"),
-        Obstacle::StartsElsewhere(_) => {
-            let page = match name.as_str() {
-                "kubectl" => "kubernetes",
-                "systemd-run" => "systemd",
-                "ssh" => return "ssh HOST culeak run -o DIR -- PROGRAM, with culeak installed there".to_owned(),
-                _ => "containers",
-            };
-            format!("{name} … culeak run -o DIR -- PROGRAM, with culeak installed there; see culeak help {page}")
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::tests::text_of;
     use super::*;
+    use crate::launch::preload::Obstacle;
 
     #[test]
     fn a_program_without_debug_information_is_a_warning() {
@@ -155,13 +117,13 @@ mod tests {
                 "culeak run -o DIR -- PROGRAM",
             ),
         ] {
-            assert!(obstacle.what().contains(what), "{}", obstacle.what());
-            assert!(remedy(&obstacle, at).contains(command), "{}", remedy(&obstacle, at));
+            assert!(obstacle.to_string().contains(what), "{obstacle}");
+            assert!(obstacle.remedy(at).contains(command), "{}", obstacle.remedy(at));
         }
-        let sudo = remedy(&Obstacle::Privileged("is setuid"), Path::new("/usr/bin/sudo"));
+        let sudo = Obstacle::Privileged("is setuid").remedy(Path::new("/usr/bin/sudo"));
         assert_eq!(sudo, "start culeak inside it: sudo culeak run -- PROGRAM");
         // The first word of su is a user.
-        let su = remedy(&Obstacle::Privileged("is setuid"), Path::new("/usr/bin/su"));
+        let su = Obstacle::Privileged("is setuid").remedy(Path::new("/usr/bin/su"));
         assert_eq!(su, "start culeak inside it: su -c 'culeak run -- PROGRAM'");
     }
 }

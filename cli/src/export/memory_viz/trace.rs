@@ -51,8 +51,17 @@ pub struct Entry {
     pub action: Action,
     pub address: u64,
     pub size: u64,
+    /// The log has none: 0.
+    pub stream: u64,
+    pub stack: Path,
+}
+
+/// The frames of an entry.
+#[derive(Debug, Clone, Copy)]
+pub enum Path {
+    OfProfile(u32),
     /// Index into the snapshot's stacks.
-    pub stack: Option<u32>,
+    OfStack(Option<u32>),
 }
 
 pub struct Traces {
@@ -110,7 +119,8 @@ impl Traces {
                         action: Action::OutOfMemory,
                         address: 0,
                         size: failed.bytes,
-                        stack: failed.stack.map(|stack| stack as u32),
+                        stream: 0,
+                        stack: Path::OfStack(failed.stack.map(|stack| stack as u32)),
                     },
                 );
             }
@@ -279,7 +289,6 @@ impl Writer<'_> {
         let (Memory::Block { ordinal } | Memory::Segment { ordinal, .. }) = self.memory.0[number as usize] else {
             return;
         };
-        let stack = site.stack.map(|stack| stack as u32);
         self.traces.push(
             ordinal,
             Entry {
@@ -287,7 +296,8 @@ impl Writer<'_> {
                 action,
                 address: life.address,
                 size,
-                stack,
+                stream: 0,
+                stack: Path::OfStack(site.stack.map(|stack| stack as u32)),
             },
         );
     }

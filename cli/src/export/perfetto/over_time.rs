@@ -1,6 +1,6 @@
 //! A trace of a timeline: counters of all memory, slices of the largest blocks by call site, and phases.
 //!
-//! A trace of ten million blocks is more than the viewer opens, so a counter has at most [`POINTS`] points, among them the
+//! A trace of ten million blocks is more than the viewer opens, so a counter has at most [`POINTS`](crate::export::curve::POINTS) points, among them the
 //! highest and the lowest, and there are at most [`SLICES`] blocks: those with the most bytes × time. Blocks of one call site
 //! overlap, and slices of one track must not, so a call site has several tracks of one name, which the viewer joins.
 
@@ -13,9 +13,10 @@ use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::lives::{Life, Lives};
 
-use super::super::curve::POINTS;
+use super::super::curve::Curve;
 use super::{
-    Data, DebugAnnotation, SLICE_BEGIN, SLICE_END, TrackDescriptor, TrackEvent, Writer, has_bytes, track, track_name,
+    Data, DebugAnnotation, Points, SLICE_BEGIN, SLICE_END, TrackDescriptor, TrackEvent, Writer, has_bytes, points,
+    track, track_name,
 };
 use crate::escape::Escaped;
 use crate::text::{names, units};
@@ -153,72 +154,26 @@ fn counters(
     logged: &Logged,
     lives: &Lives,
     shown: &dyn Fn(&Life) -> bool,
-) -> Vec<(String, Vec<(u64, u64)>)> {
-    let mut counters: BTreeMap<Track, Counter> = BTreeMap::new();
+) -> Vec<(String, Points)> {
+    let mut counters: BTreeMap<Track, Curve> = BTreeMap::new();
     for life in lives.lives.iter().filter(|life| shown(life)) {
         let counter = counters.entry(track_of(lives, life)).or_default();
-        counter.changes += 2;
-        if life.from().is_none() {
-            counter.bytes = counter.bytes.saturating_add(life.bytes);
-        }
+        counter.expect(life.bytes, life.from().is_none());
     }
     for counter in counters.values_mut() {
         counter.begin(logged.timeline.since_ns);
     }
     for (nth, change, life) in lives.changes() {
         if let (true, Some(counter)) = (shown(life), counters.get_mut(&track_of(lives, life))) {
-            counter.bytes = match change.is_free() {
-                true => counter.bytes.saturating_sub(life.bytes),
-                false => counter.bytes.saturating_add(life.bytes),
-            };
-            counter.add(logged.timeline.memory.time_ns(nth));
+            let time_ns = logged.timeline.memory.time_ns(nth);
+            match change.is_free() {
+                true => counter.remove(time_ns, life.bytes),
+                false => counter.add(time_ns, life.bytes),
+            }
         }
     }
-    let name = |(kind, device)| track_name(snapshot, device, kind);
-    let all = counters.into_iter();
-    all.map(|(track, counter)| (name(track), counter.finish())).collect()
-}
-
-/// The points of a counter. Of each group of changes, the lowest, the highest and the last are kept.
-#[derive(Default)]
-struct Counter {
-    bytes: u64,
-    /// The most changes there can be.
-    changes: usize,
-    group: Vec<(u64, u64)>,
-    points: Vec<(u64, u64)>,
-}
-
-impl Counter {
-    fn begin(&mut self, time_ns: u64) {
-        self.points.push((time_ns, self.bytes));
-    }
-
-    fn add(&mut self, time_ns: u64) {
-        self.group.push((time_ns, self.bytes));
-        if self.group.len() > self.changes * 3 / POINTS {
-            self.close();
-        }
-    }
-
-    fn close(&mut self) {
-        let Some(last) = self.group.len().checked_sub(1) else {
-            return;
-        };
-        let by_bytes = |nth: &usize| self.group[*nth].1;
-        let lowest = (0..=last).min_by_key(by_bytes).unwrap_or(last);
-        let highest = (0..=last).max_by_key(by_bytes).unwrap_or(last);
-        let mut kept = vec![lowest, highest, last];
-        kept.sort_unstable();
-        kept.dedup();
-        self.points.extend(kept.into_iter().map(|nth| self.group[nth]));
-        self.group.clear();
-    }
-
-    fn finish(mut self) -> Vec<(u64, u64)> {
-        self.close();
-        self.points
-    }
+    let named = |((kind, device), counter)| (track_name(snapshot, device, kind), points(counter));
+    counters.into_iter().map(named).collect()
 }
 
 /// The largest blocks, by call site and kind; the sites with the most bytes × time first.

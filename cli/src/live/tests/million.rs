@@ -15,7 +15,7 @@ use culeak::cuda_functions::Api;
 use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
-use culeak::reader::{self, Follower};
+use culeak::reader::Follower;
 use culeak::recording::{ModuleSeen, Recording, Session};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -43,7 +43,7 @@ fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
             depth: 128,
             pid_namespace: 0,
             time_namespace: 0,
-            process_start_ticks: reader::start_ticks(std::process::id()).unwrap_or(0),
+            process_start_ticks: culeak::proc::start_ticks(std::process::id()).unwrap_or(0),
             executable: b"/opt/million",
             command_line: b"/opt/million\0",
             host: host.trim_end().as_bytes(),

@@ -182,12 +182,8 @@ fn wait(pid: u32, thread: &mut Traced) -> io::Result<()> {
 }
 
 fn has_ended(pid: u32, thread: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{thread}/stat")).unwrap_or_default();
-    // The state follows the name, which may contain anything.
-    match stat.rsplit_once(") ") {
-        Some((_, rest)) => rest.starts_with(['Z', 'X']),
-        None => true,
-    }
+    let stat = culeak::proc::stat(format!("/proc/{pid}/task/{thread}"));
+    stat.is_none_or(|stat| matches!(stat.state, 'Z' | 'X'))
 }
 
 /// Name and registers of a stopped thread.

@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 
+use culeak::proc::words;
+
 /// The error with its reason and a remedy.
 pub fn explained(pid: u32, error: io::Error) -> io::Error {
     if !fs::exists(format!("/proc/{pid}")).unwrap_or(true) {
@@ -23,18 +25,15 @@ const CAP_SYS_PTRACE: u64 = 1 << 19;
 
 /// From the two `status` files and Yama's setting.
 fn reason(ours: &str, theirs: &str, scope: &str) -> String {
+    // The second user id is the effective one.
     let field = |status: &str, name: &str| -> Option<String> {
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.split_whitespace()
-            .nth(usize::from(name == "Uid"))
-            .map(str::to_owned)
+        let mut words = words(status, name)?;
+        words.nth(usize::from(name == "Uid:")).map(str::to_owned)
     };
-    let (our_user, their_user) = (field(ours, "Uid"), field(theirs, "Uid"));
-    let capabilities = field(ours, "CapEff").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    let (our_user, their_user) = (field(ours, "Uid:"), field(theirs, "Uid:"));
+    let capabilities = field(ours, "CapEff:").and_then(|text| u64::from_str_radix(&text, 16).ok());
     let may_trace = capabilities.unwrap_or(0) & CAP_SYS_PTRACE != 0;
-    let tracer = field(theirs, "TracerPid").filter(|tracer| tracer != "0");
+    let tracer = field(theirs, "TracerPid:").filter(|tracer| tracer != "0");
     if let Some(tracer) = tracer {
         return format!("process {tracer} traces it (a debugger?); end that process, or run without --pause");
     }

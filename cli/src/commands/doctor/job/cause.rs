@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use culeak::variables::{DISABLE, PARENT, Value};
+use culeak::proc::words;
+use culeak::variables::{DISABLE, PARENT, Value, Variable};
 use culeak::wildcard;
 use nix::unistd::{Gid, Uid, geteuid, setfsgid, setfsuid};
 
@@ -20,201 +21,160 @@ const ANCESTORS: usize = 64;
 /// A recording begins with this many bytes.
 const FIRST: u64 = 1 << 20;
 
-/// Why a process has no recording; a sentence without the process.
+/// Why a process has no recording: a sentence without the process, and the remedy.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// Its recording is in another folder.
-    Elsewhere(PathBuf),
-    Disabled,
-    /// `CULEAK_ONLY` excludes the program.
-    NotChosen {
-        pattern: String,
-        name: String,
-    },
-    /// `CULEAK_PARENT` excludes children.
-    Child,
-    /// Its output folder cannot hold a recording.
-    Folder {
-        folder: PathBuf,
-        reason: String,
-    },
-    FileSize(u64),
-    /// The library is loaded, and so is the driver, but no recording was created.
-    NoAllocation,
-    NoCuda,
-    /// No library can be preloaded into the program.
-    Obstacle(String),
-    Privileged,
-    /// `LD_PRELOAD` is not in its environment.
-    Dropped {
-        at: Option<String>,
-        launcher: Launcher,
-    },
-    /// `LD_PRELOAD` names a file that the process does not see.
-    NoFile {
-        path: String,
-        launcher: Launcher,
-    },
-    NotLoaded(String),
+pub struct Cause {
+    pub text: String,
+    pub remedy: String,
+    /// The process had nothing to record so far.
+    pub is_harmless: bool,
 }
 
 impl Cause {
-    /// `all`: the processes of the machine; `known`: the recordings of the job.
-    pub fn of(process: &Process, all: &[Process], known: &[&str]) -> Cause {
-        if let Some(recording) = &process.recording {
-            let is_known = known.iter().any(|path| Path::new(path) == recording);
-            let folder = recording.parent().unwrap_or(Path::new("/"));
-            if !is_known {
-                return Cause::Elsewhere(folder.to_owned());
-            }
+    fn new(text: impl Into<String>, remedy: impl Into<String>) -> Cause {
+        Cause {
+            text: text.into(),
+            remedy: remedy.into(),
+            is_harmless: false,
+        }
+    }
+
+    fn harmless(text: &str, remedy: &str) -> Cause {
+        Cause {
+            is_harmless: true,
+            ..Cause::new(text, remedy)
+        }
+    }
+
+    /// `LD_PRELOAD` is not in its environment; `at`: where it was lost.
+    pub fn dropped(launcher: &Launcher, at: Option<String>, folder: &Path) -> Cause {
+        let at = at.map_or_else(String::new, |at| format!("; {at}"));
+        let text = format!(
+            "LD_PRELOAD is not in its environment (started by {}){at}",
+            launcher.name
+        );
+        Cause::new(text, launcher.remedy(folder))
+    }
+
+    /// `LD_PRELOAD` names a file that the process does not see.
+    pub fn no_file(library: &str, launcher: &Launcher, folder: &Path) -> Cause {
+        let text = format!("LD_PRELOAD names {library}, which the process does not see");
+        Cause::new(text, match launcher.is_contained() {
+            true => launcher.remedy(folder),
+            false => "put the library where every host sees it: copy $(culeak shim-path) to a shared folder, and name that file in \
+                      LD_PRELOAD"
+                .to_owned(),
+        })
+    }
+
+    pub fn not_loaded(library: &str) -> Cause {
+        Cause::new(
+            format!("LD_PRELOAD names {library}, but the loader did not load it"),
+            format!(
+                "look at the program's stderr for the loader's message, or try: LD_PRELOAD={library} /bin/true; a library from a newer \
+                 glibc needs the portable build"
+            ),
+        )
+    }
+
+    /// Its output folder cannot hold a recording.
+    pub fn unwritable(folder: &Path, reason: impl fmt::Display) -> Cause {
+        Cause::new(
+            format!(
+                "its output folder {} cannot hold a recording: {reason}",
+                folder.display()
+            ),
+            "choose a folder that exists on each host and that the process can write: CULEAK_OUTPUT=DIR/, --output DIR",
+        )
+    }
+
+    /// `all`: the processes of the machine; `known`: the recordings of the job; `folder`: where they are.
+    pub fn of(process: &Process, all: &[Process], known: &[&str], folder: &Path) -> Cause {
+        if let Some(recording) = &process.recording
+            && !known.iter().any(|path| Path::new(path) == recording)
+        {
+            let (other, shown) = (recording.parent().unwrap_or(Path::new("/")).display(), folder.display());
+            return Cause::new(
+                format!("its recording is in another folder, {other}"),
+                format!(
+                    "name that folder too: culeak report {shown} {other}; or set CULEAK_OUTPUT={shown}/ for all ranks"
+                ),
+            );
         }
         match process.has_library {
             true => loaded(process),
-            false => not_loaded(process, all),
-        }
-    }
-
-    /// The process had nothing to record so far.
-    pub fn is_harmless(&self) -> bool {
-        matches!(self, Cause::NoCuda | Cause::NoAllocation)
-    }
-
-    pub fn remedy(&self, folder: &Path) -> String {
-        let shown = folder.display();
-        match self {
-            Cause::Elsewhere(other) => format!(
-                "name that folder too: culeak report {shown} {}; or set CULEAK_OUTPUT={shown}/ for all ranks",
-                other.display()
-            ),
-            Cause::Disabled => "unset CULEAK_DISABLE".to_owned(),
-            Cause::NotChosen { .. } => "change the pattern of --only (CULEAK_ONLY), or leave it out".to_owned(),
-            Cause::Child => "leave out --no-follow-children (CULEAK_PARENT)".to_owned(),
-            Cause::Folder { .. } => {
-                "choose a folder that exists on each host and that the process can write: CULEAK_OUTPUT=DIR/, --output DIR".to_owned()
-            }
-            Cause::FileSize(_) => "raise the limit where the job starts: ulimit -f unlimited".to_owned(),
-            Cause::NoAllocation => "a recording begins with the first call that culeak records; wait, and run this again".to_owned(),
-            Cause::NoCuda => "nothing, if it needs no GPU; else wait until it does, and run this again".to_owned(),
-            Cause::Obstacle(_) => "record another build of the program, or start culeak inside".to_owned(),
-            Cause::Privileged => "record a copy of the program without these privileges".to_owned(),
-            Cause::Dropped { launcher, .. } => launcher.remedy(folder),
-            Cause::NoFile { launcher: launcher @ (Launcher::Container | Launcher::Kubernetes), .. } => launcher.remedy(folder),
-            Cause::NoFile { .. } => {
-                "put the library where every host sees it: copy $(culeak shim-path) to a shared folder, and name that file in LD_PRELOAD"
-                    .to_owned()
-            }
-            Cause::NotLoaded(path) => format!(
-                "look at the program's stderr for the loader's message, or try: LD_PRELOAD={path} /bin/true; a library from a newer \
-                 glibc needs the portable build"
-            ),
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::Elsewhere(folder) => write!(out, "its recording is in another folder, {}", folder.display()),
-            Cause::Disabled => out.write_str("CULEAK_DISABLE is set"),
-            Cause::NotChosen { pattern, name } => write!(out, "CULEAK_ONLY={pattern} excludes {name}"),
-            Cause::Child => out.write_str("CULEAK_PARENT excludes it: it is not the program itself, but a child"),
-            Cause::Folder { folder, reason } => {
-                write!(
-                    out,
-                    "its output folder {} cannot hold a recording: {reason}",
-                    folder.display()
-                )
-            }
-            Cause::FileSize(limit) => write!(
-                out,
-                "its files are limited to {} (ulimit -f), less than a recording needs",
-                crate::text::units::bytes(*limit)
-            ),
-            Cause::NoAllocation => out.write_str("the library is loaded and CUDA too, but nothing was allocated yet"),
-            Cause::NoCuda => out.write_str("the library is loaded, but the process has not used CUDA"),
-            Cause::Obstacle(obstacle) => write!(out, "the program {obstacle}"),
-            Cause::Privileged => {
-                out.write_str("the program runs with raised privileges, so the loader ignores LD_PRELOAD")
-            }
-            Cause::Dropped { at, launcher } => {
-                write!(out, "LD_PRELOAD is not in its environment (started by {launcher})")?;
-                match at {
-                    Some(at) => write!(out, "; {at}"),
-                    None => Ok(()),
-                }
-            }
-            Cause::NoFile { path, .. } => write!(out, "LD_PRELOAD names {path}, which the process does not see"),
-            Cause::NotLoaded(path) => write!(out, "LD_PRELOAD names {path}, but the loader did not load it"),
+            false => not_loaded(process, all, folder),
         }
     }
 }
 
 /// The library is in the process, but no recording that belongs to the job.
 fn loaded(process: &Process) -> Cause {
-    let switch = |name: &str| {
-        process
-            .variable(name)
-            .and_then(|value| DISABLE.values.read(value.as_bytes()))
-    };
-    if switch("CULEAK_DISABLE") == Some(Value::Switch(true)) {
-        return Cause::Disabled;
+    let set = |variable: &Variable| variable.values.read(process.variable(variable.name())?.as_bytes());
+    if set(DISABLE) == Some(Value::Switch(true)) {
+        return Cause::new("CULEAK_DISABLE is set", "unset CULEAK_DISABLE");
     }
     if !process.has_driver {
-        return Cause::NoCuda;
+        return Cause::harmless(
+            "the library is loaded, but the process has not used CUDA",
+            "nothing, if it needs no GPU; else wait until it does, and run this again",
+        );
     }
     let executable = fs::read_link(process.at("exe")).unwrap_or_default();
     let name = executable.file_name().unwrap_or_default();
     if let Some(pattern) = process.variable("CULEAK_ONLY")
         && !wildcard::matches(pattern.as_bytes(), name.as_bytes())
     {
-        return Cause::NotChosen {
-            pattern: pattern.to_owned(),
-            name: name.to_string_lossy().into_owned(),
-        };
+        return Cause::new(
+            format!("CULEAK_ONLY={pattern} excludes {}", name.display()),
+            "change the pattern of --only (CULEAK_ONLY), or leave it out",
+        );
     }
-    let parent = process
-        .variable("CULEAK_PARENT")
-        .and_then(|value| PARENT.values.read(value.as_bytes()));
-    if parent.is_some_and(|parent| parent != Value::Number(process.parent)) {
-        return Cause::Child;
+    if set(PARENT).is_some_and(|parent| parent != Value::Number(process.parent)) {
+        return Cause::new(
+            "CULEAK_PARENT excludes it: it is not the program itself, but a child",
+            "leave out --no-follow-children (CULEAK_PARENT)",
+        );
     }
     if is_privileged(process) {
-        return Cause::Privileged;
+        return privileged();
     }
     if let Some(limit) = file_size_limit(process).filter(|limit| *limit < FIRST) {
-        return Cause::FileSize(limit);
+        let limit = crate::text::units::bytes(limit);
+        return Cause::new(
+            format!("its files are limited to {limit} (ulimit -f), less than a recording needs"),
+            "raise the limit where the job starts: ulimit -f unlimited",
+        );
     }
     let folder = output_folder(process);
     match try_as_owner(process, &folder) {
-        Err(error) => Cause::Folder {
-            folder,
-            reason: error.to_string(),
-        },
-        Ok(()) => Cause::NoAllocation,
+        Err(error) => Cause::unwritable(&folder, error),
+        Ok(()) => Cause::harmless(
+            "the library is loaded and CUDA too, but nothing was allocated yet",
+            "a recording begins with the first call that culeak records; wait, and run this again",
+        ),
     }
 }
 
-fn not_loaded(process: &Process, all: &[Process]) -> Cause {
+fn privileged() -> Cause {
+    Cause::new(
+        "the program runs with raised privileges, so the loader ignores LD_PRELOAD",
+        "record a copy of the program without these privileges",
+    )
+}
+
+fn not_loaded(process: &Process, all: &[Process], folder: &Path) -> Cause {
     let launcher = Launcher::of(process);
-    let obstacle = preload::examine(process.at("exe").as_os_str(), &[])
-        .ok()
-        .and_then(|program| program.obstacles.into_iter().next());
-    if let Some(obstacle) = obstacle {
-        return Cause::Obstacle(obstacle.to_string());
+    let program = preload::examine(process.at("exe").as_os_str(), &[]).ok();
+    if let Some(obstacle) = program.and_then(|program| program.obstacles.into_iter().next()) {
+        let text = format!("the program {obstacle}");
+        return Cause::new(text, "record another build of the program, or start culeak inside");
     }
-    let Some(path) = process.preloaded() else {
-        return Cause::Dropped {
-            at: dropped_at(process, all),
-            launcher,
-        };
-    };
-    let path = path.to_owned();
-    if is_privileged(process) {
-        return Cause::Privileged;
-    }
-    match seen_by(process, Path::new(&path)).exists() {
-        true => Cause::NotLoaded(path),
-        false => Cause::NoFile { path, launcher },
+    match process.preloaded() {
+        None => Cause::dropped(launcher, dropped_at(process, all), folder),
+        Some(_) if is_privileged(process) => privileged(),
+        Some(path) if seen_by(process, Path::new(path)).exists() => Cause::not_loaded(path),
+        Some(path) => Cause::no_file(path, launcher, folder),
     }
 }
 
@@ -274,19 +234,16 @@ fn try_as_owner(process: &Process, folder: &Path) -> io::Result<()> {
         return machine::reserve(&seen);
     }
     let status = fs::read_to_string(process.at("status"))?;
-    let id = |name: &str| -> Option<u32> {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        // Real, effective, saved and that of file systems.
-        line.split_whitespace().nth(3)?.parse().ok()
-    };
+    // Real, effective, saved and that of file systems.
+    let id = |name: &str| -> Option<u32> { words(&status, name)?.nth(3)?.parse().ok() };
     let (Some(user), Some(group)) = (id("Uid:"), id("Gid:")) else {
         return machine::reserve(&seen);
     };
     // The other user may be unable to pass through /proc/PID/root, which belongs to the process.
-    let here = fs::canonicalize(&seen)?;
-    let same = !process.is_contained;
-    let (here, seen) = (if same { folder.to_owned() } else { here }, seen);
-    let path = if same { here } else { seen };
+    let path = match process.is_contained {
+        true => fs::canonicalize(&seen).map(|_| seen)?,
+        false => folder.to_owned(),
+    };
     std::thread::scope(|scope| {
         let tried = scope.spawn(|| {
             // These identities are those of this thread alone.
@@ -316,8 +273,7 @@ fn is_privileged(process: &Process) -> bool {
 /// `ulimit -f` of the process, in bytes; `None`: unlimited.
 fn file_size_limit(process: &Process) -> Option<u64> {
     let limits = fs::read_to_string(process.at("limits")).ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max file size"))?;
-    line.split_whitespace().next()?.parse().ok()
+    words(&limits, "Max file size")?.next()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -372,22 +328,20 @@ mod tests {
         };
         let slurm = [("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")];
         let (launcher, text) = remedy(&slurm);
-        assert_eq!(launcher, Launcher::Slurm);
+        assert!(launcher.name.starts_with("Slurm"));
         assert!(
             text.contains("--export=ALL,LD_PRELOAD=$(culeak shim-path),CULEAK_OUTPUT=runs/"),
             "{text}"
         );
         let (launcher, text) = remedy(&[("OMPI_COMM_WORLD_RANK", "0"), ("SLURM_JOB_ID", "7")]);
-        assert_eq!(launcher, Launcher::OpenMpi);
+        assert!(launcher.name.starts_with("mpirun"));
         assert!(text.starts_with("mpirun -x LD_PRELOAD="), "{text}");
+        let name = |variables: &[(&str, &str)]| remedy(variables).0.name;
         assert_eq!(
-            remedy(&[("RANK", "0"), ("SUDO_COMMAND", "/bin/python3")]).0,
-            Launcher::Sudo
+            name(&[("RANK", "0"), ("SUDO_COMMAND", "/bin/python3")]),
+            "sudo, which removes it"
         );
-        assert_eq!(
-            remedy(&[("RANK", "0"), ("TORCHELASTIC_RUN_ID", "x")]).0,
-            Launcher::Torchrun
-        );
-        assert_eq!(remedy(&[]).0, Launcher::Unknown);
+        assert_eq!(name(&[("RANK", "0"), ("TORCHELASTIC_RUN_ID", "x")]), "torchrun");
+        assert_eq!(name(&[]), "an unknown launcher");
     }
 }

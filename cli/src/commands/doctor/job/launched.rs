@@ -58,7 +58,7 @@ pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
     let own = Process::of_self();
     let wanted = |name: &str| {
         let is_rank = JOB_VARIABLES.iter().any(|row| row.name == name);
-        is_rank || LAUNCHERS.contains(&name) || name == "LD_PRELOAD" || name == "CULEAK_OUTPUT"
+        is_rank || Launcher::is_known_by(name) || name == "LD_PRELOAD" || name == "CULEAK_OUTPUT"
     };
     let answer = Answer {
         host: super::host(),
@@ -73,21 +73,6 @@ pub fn answer(args: &ProbeRankArgs) -> Result<ExitCode, Failure> {
     crate::text::print_lines(|out| out.write_all(format!("{MARK}{line}\n").as_bytes()))?;
     Ok(ExitCode::SUCCESS)
 }
-
-/// Variables by which a launcher is recognized.
-const LAUNCHERS: [&str; 11] = [
-    "SUDO_COMMAND",
-    "KUBERNETES_SERVICE_HOST",
-    "RAY_RAYLET_PID",
-    "RAY_JOB_ID",
-    "DASK_INTERNAL_INHERIT_CONFIG",
-    "PYTHON_WORKER_FACTORY_PORT",
-    "SPARK_ENV_LOADED",
-    "TORCHELASTIC_RUN_ID",
-    "JPY_PARENT_PID",
-    "SSH_CONNECTION",
-    "INVOCATION_ID",
-];
 
 /// Starts the launcher and judges the answers of its ranks.
 ///
@@ -265,14 +250,11 @@ fn problem(answer: &Answer, folder: &Path) -> Option<(String, String)> {
         ..Process::default()
     };
     let launcher = Launcher::of(&process);
-    let said = |cause: Cause| Some((cause.to_string(), cause.remedy(folder)));
+    let said = |cause: Cause| Some((cause.text, cause.remedy));
     match process.preloaded() {
-        None => return said(Cause::Dropped { at: None, launcher }),
-        Some(path) if !answer.is_library_here => {
-            let path = path.to_owned();
-            return said(Cause::NoFile { path, launcher });
-        }
-        Some(path) if !answer.has_library => return said(Cause::NotLoaded(path.to_owned())),
+        None => return said(Cause::dropped(launcher, None, folder)),
+        Some(path) if !answer.is_library_here => return said(Cause::no_file(path, launcher, folder)),
+        Some(path) if !answer.has_library => return said(Cause::not_loaded(path)),
         Some(_) => {}
     }
     let expected = format!("{}/", folder.display());
@@ -284,9 +266,7 @@ fn problem(answer: &Answer, folder: &Path) -> Option<(String, String)> {
         return Some((text, launcher.remedy(folder)));
     }
     if let Some(reason) = &answer.unwritable {
-        let folder = folder.to_owned();
-        let reason = format!("{reason} (on {})", answer.host);
-        return said(Cause::Folder { folder, reason });
+        return said(Cause::unwritable(folder, format_args!("{reason} (on {})", answer.host)));
     }
     let text = format!(
         "on {}, {} is another folder: it is not shared",
@@ -300,6 +280,7 @@ fn problem(answer: &Answer, folder: &Path) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::document::Document;
 
     fn answer(rank: u32, change: impl Fn(&mut Answer)) -> Answer {
         let variables = [
@@ -372,14 +353,14 @@ mod tests {
 
     #[test]
     fn more_ranks_than_expected_are_said_so() {
-        let mut text = Vec::new();
+        let mut page = Document::default();
         let summary = Summary {
             ranks: Some(4),
             recorded: 8,
             ..Summary::default()
         };
-        summary.write(1, &mut text).expect("written");
-        let text = String::from_utf8(text).expect("text");
+        summary.write(1, &mut page);
+        let text = page.plain();
         assert!(text.starts_with("\n8 ranks recorded, 4 are expected; "), "{text}");
     }
 

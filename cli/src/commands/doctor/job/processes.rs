@@ -8,8 +8,8 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::job;
-use culeak::analysis::site::file_name;
 use culeak::job_variables::{JOB_VARIABLES, JobVariable, States};
+use culeak::proc::{self, Files};
 
 /// The most that is read of a file in /proc.
 const LIMIT: u64 = 64 << 20;
@@ -82,9 +82,8 @@ impl Process {
 
     /// culeak's library in `LD_PRELOAD`.
     pub fn preloaded(&self) -> Option<&str> {
-        self.variable("LD_PRELOAD")?
-            .split([':', ' ', '\t', '\n'])
-            .find(|word| is_library(word))
+        let mut words = self.variable("LD_PRELOAD")?.split([':', ' ', '\t', '\n']);
+        words.find(|word| proc::is_preload_library(Path::new(word)))
     }
 
     /// A file or folder of /proc/PID.
@@ -109,15 +108,12 @@ impl Process {
                 Some((name.to_owned(), value.to_owned()))
             })
             .collect();
-        let maps = String::from_utf8_lossy(&bytes(&folder.join("maps"))?).into_owned();
+        let mappings = proc::mappings(pid).ok()?;
         // Kernel threads and processes that have ended map nothing.
-        if maps.is_empty() {
+        if mappings.is_empty() {
             return None;
         }
-        let mapped = || {
-            maps.lines()
-                .filter_map(|line| Some(line[line.find('/')?..].trim_end_matches(" (deleted)")))
-        };
+        let files = Files::of(&mappings);
         let other = |name: &str| {
             let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{name}")).ok();
             of(&pid.to_string()) != of("self")
@@ -125,50 +121,26 @@ impl Process {
         let identity = Identity::of(&variables);
         Some(Process {
             pid,
-            parent: parent(pid)?,
+            parent: proc::stat_of(pid)?.parent,
             name: String::from_utf8_lossy(&bytes(&folder.join("comm"))?)
                 .trim_end()
                 .to_owned(),
             identity,
-            recording: mapped().find(|path| path.ends_with(".culeak")).map(PathBuf::from),
-            has_library: mapped().any(is_library),
-            has_driver: mapped().any(|path| file_name(path).starts_with("libcuda.so")),
+            recording: files.recordings.into_iter().next(),
+            has_library: files.has_library,
+            has_driver: files.driver.is_some(),
             is_contained: other("mnt") && other("pid"),
             variables,
         })
     }
 }
 
-/// Whether the path is that of culeak's library, as far as its name shows.
-fn is_library(path: &str) -> bool {
-    let name = file_name(path);
-    let is_other = ["hold", "fake_driver"].iter().any(|other| name.contains(other));
-    name.starts_with("libculeak") && name.ends_with(".so") && !is_other
-}
-
 /// All processes that can be read, by pid, except this one.
 pub fn of_this_machine() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut all: Vec<Process> = pids
-        .filter(|pid| *pid != std::process::id())
-        .filter_map(Process::read)
-        .collect();
-    all.sort_by_key(|process| process.pid);
-    all
-}
-
-/// Field 4 of /proc/PID/stat.
-fn parent(pid: u32) -> Option<u32> {
-    let stat = bytes(&Path::new("/proc").join(pid.to_string()).join("stat"))?;
-    // The name in parentheses may contain anything, so fields are counted from its end.
-    let end = stat.iter().rposition(|&byte| byte == b')')?;
-    std::str::from_utf8(&stat[end + 1..])
-        .ok()?
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    let mut pids: Vec<u32> = proc::numbers("/proc").into_iter().flatten().collect();
+    pids.sort_unstable();
+    let others = pids.into_iter().filter(|pid| *pid != std::process::id());
+    others.filter_map(Process::read).collect()
 }
 
 fn bytes(path: &Path) -> Option<Vec<u8>> {
@@ -211,12 +183,6 @@ mod tests {
             of(&[("RANK", "3"), ("WORLD_SIZE", "4000000000")]).and_then(|identity| identity.ranks),
             None
         );
-    }
-
-    #[test]
-    fn the_library_is_recognized_by_its_name() {
-        assert!(is_library("/root/.cache/culeak/0.1.0-abc/libculeak.so") && is_library("/culeak/libculeak.so"));
-        assert!(!is_library("/root/.cache/culeak/0.1.0-abc/libculeak-hold.so") && !is_library("/lib/libc.so.6"));
     }
 
     #[test]

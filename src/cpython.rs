@@ -1,8 +1,10 @@
-//! Where CPython keeps things, by minor version.
+//! Where CPython keeps things, by minor version: for the walker of Python's frames (`shim/cpython`) and for `culeak why`
+//! (`cli/holders`).
 //!
-//! The tables under `offsets/` are printed by `offsets/offsets.c`, compiled with each version's own headers. They are parsed
+//! The tables in the folder `cpython` are printed by its `offsets.c`, compiled with each version's own headers. They are parsed
 //! when this file is compiled, so a table whose names or order differ from those of [`Offsets`] is a compile error. A test
-//! compares them with the headers of the interpreters of the machine.
+//! (`cli/holders/tests/python/offsets.rs`) compares them with the headers of the interpreters of the machine. A new version is one
+//! table and one line of [`TABLES`].
 
 /// The value of an offset that a version does not have.
 pub const ABSENT: u64 = u64::MAX;
@@ -68,6 +70,7 @@ offsets! {
     thread_frame
     thread_c_frame
     c_frame_current
+    c_frame_previous
     thread_bytes
     exc_value
     exc_previous
@@ -87,6 +90,7 @@ offsets! {
     frame_object_extra_locals
     frame_object_locals_cache
     frame_object_overwritten
+    frame_object_bytes
     frame_code
     frame_previous
     frame_function
@@ -96,6 +100,7 @@ offsets! {
     frame_stack_top
     frame_stack_pointer
     frame_owner
+    frame_is_entry
     frame_locals
     generator_frame_object
     generator_code
@@ -108,6 +113,7 @@ offsets! {
     code_constants
     code_file
     code_name
+    code_qualified_name
     code_extra
     code_lines
     code_variables
@@ -115,6 +121,9 @@ offsets! {
     code_cell_names
     code_free_names
     code_instructions
+    code_bytes
+    code_first_traceable
+    code_version
     list_items
     tuple_items
     dict_keys
@@ -207,6 +216,7 @@ offsets! {
     described_frame_instruction
     described_frame_locals
     described_frame_owner
+    described_code_bytes
     described_code_file
     described_code_name
     described_code_lines
@@ -258,21 +268,22 @@ impl Lines<'_> {
     }
 }
 
-/// The oldest minor version with a table.
-pub const OLDEST: u32 = 8;
+/// The oldest and the newest minor version with a table.
+pub const OLDEST: u32 = TABLES[0].minor();
+pub const NEWEST: u32 = TABLES[TABLES.len() - 1].minor();
 
 /// By minor version. Of one with several builds, the newest comes first.
-const TABLES: [Offsets; 10] = [
-    Offsets::parse(include_str!("../../offsets/3.8.txt")),
-    Offsets::parse(include_str!("../../offsets/3.9.txt")),
-    Offsets::parse(include_str!("../../offsets/3.10.txt")),
-    Offsets::parse(include_str!("../../offsets/3.11.txt")),
-    Offsets::parse(include_str!("../../offsets/3.12.txt")),
-    Offsets::parse(include_str!("../../offsets/3.13.txt")),
-    Offsets::parse(include_str!("../../offsets/3.14.txt")),
-    Offsets::parse(include_str!("../../offsets/3.14.4.txt")),
-    Offsets::parse(include_str!("../../offsets/3.14.0.txt")),
-    Offsets::parse(include_str!("../../offsets/3.15.txt")),
+pub const TABLES: [Offsets; 10] = [
+    Offsets::parse(include_str!("cpython/3.8.txt")),
+    Offsets::parse(include_str!("cpython/3.9.txt")),
+    Offsets::parse(include_str!("cpython/3.10.txt")),
+    Offsets::parse(include_str!("cpython/3.11.txt")),
+    Offsets::parse(include_str!("cpython/3.12.txt")),
+    Offsets::parse(include_str!("cpython/3.13.txt")),
+    Offsets::parse(include_str!("cpython/3.14.txt")),
+    Offsets::parse(include_str!("cpython/3.14.4.txt")),
+    Offsets::parse(include_str!("cpython/3.14.0.txt")),
+    Offsets::parse(include_str!("cpython/3.15.txt")),
 ];
 
 /// The tables of a minor version, 12 for 3.12: none if it is unknown. They differ only in the state of the interpreter and
@@ -281,9 +292,16 @@ const TABLES: [Offsets; 10] = [
 /// The state of the collector has 24 bytes more from 3.14.5 on, whose collector is not incremental. 3.14.0 and 3.14.4 also
 /// differ in what is behind the list of audit hooks.
 pub fn of(minor: u32) -> impl Iterator<Item = &'static Offsets> {
-    const { &TABLES }
-        .iter()
-        .filter(move |table| table.version == u64::from(3 << 8 | minor))
+    const { &TABLES }.iter().filter(move |table| table.minor() == minor)
+}
+
+/// The table of the newest build of a minor version that has one.
+pub const fn newest(minor: u32) -> Offsets {
+    let mut nth = 0;
+    while TABLES[nth].minor() != minor {
+        nth += 1;
+    }
+    TABLES[nth]
 }
 
 /// What the interpreter's description says nothing about may be elsewhere in an unknown build.
@@ -295,17 +313,21 @@ pub enum State {
 }
 
 impl Offsets {
+    /// 12 for 3.12.
+    pub const fn minor(&self) -> u32 {
+        self.version as u32 & 0xff
+    }
+
     /// The offsets of a build whose description was adopted: of its state, also those that are not described.
     pub fn with_undescribed(self) -> (Offsets, State) {
         /// What the state of a thread has behind its described part from 3.14.1 on: two addresses of a stack.
         const STACK: u64 = 16;
-        let minor = self.version as u32 & 0xff;
         let is_similar = |table: &&Offsets| {
             let mut table = **table;
             (table.interpreter_bytes, table.thread_bytes) = (self.interpreter_bytes, self.thread_bytes);
             self.described().eq(table.described())
         };
-        let similar: Vec<&Offsets> = of(minor).filter(is_similar).collect();
+        let similar: Vec<&Offsets> = of(self.minor()).filter(is_similar).collect();
         // The state of the first thread is the end of the interpreter's state.
         let before = |offsets: &Offsets| offsets.interpreter_bytes.wrapping_sub(offsets.thread_bytes);
         let same = match &similar[..] {
@@ -386,8 +408,6 @@ described! {
 mod tests {
     use super::*;
 
-    const NEWEST: u32 = 15;
-
     fn is_state(name: &str) -> bool {
         STATE.iter().any(|state| name.starts_with(state))
     }
@@ -420,7 +440,7 @@ mod tests {
 
     /// A build that describes its state like this table, with sizes of its own.
     fn described_as(table: &Offsets, interpreter_bytes: u64, thread_bytes: u64) -> Offsets {
-        let mut own = *of(table.version as u32 & 0xff).next().unwrap();
+        let mut own = *of(table.minor()).next().unwrap();
         for (place, value, _) in table.described() {
             own.adopt(place, value);
         }

@@ -1,5 +1,5 @@
 /* Prints where CPython keeps things: one line per name, `-` if this version has no such field. The names and their order
- * are those of `Offsets` in src/python/offsets.rs, which is checked when that file is compiled.
+ * are those of `Offsets` in src/cpython.rs, which is checked when that file is compiled.
  *
  * `CULEAK_BLESS=1 cargo test -p culeak-holders --test python offsets` writes the tables of the installed interpreters. By hand:
  *
@@ -170,16 +170,25 @@ int main(void) {
     AT(thread_tracer, PyThreadState, c_traceobj);
 #if V < 0x030b0000
     AT(thread_frame, PyThreadState, frame);
+#if V < 0x030a0000
     NONE(thread_c_frame);
     NONE(c_frame_current);
+    NONE(c_frame_previous);
+#else
+    AT(thread_c_frame, PyThreadState, cframe);
+    NONE(c_frame_current);
+    AT(c_frame_previous, CFrame, previous);
+#endif
 #elif V < 0x030d0000
     NONE(thread_frame);
     AT(thread_c_frame, PyThreadState, cframe);
     AT(c_frame_current, _PyCFrame, current_frame);
+    AT(c_frame_previous, _PyCFrame, previous);
 #else
     AT(thread_frame, PyThreadState, current_frame);
     NONE(thread_c_frame);
     NONE(c_frame_current);
+    NONE(c_frame_previous);
 #endif
     SIZE(thread_bytes, sizeof(PyThreadState));
     AT(exc_value, _PyErr_StackItem, exc_value);
@@ -208,6 +217,7 @@ int main(void) {
     NONE(frame_object_extra_locals);
     NONE(frame_object_locals_cache);
     NONE(frame_object_overwritten);
+    SIZE(frame_object_bytes, sizeof(PyFrameObject));
     NONE(frame_code);
     NONE(frame_previous);
     NONE(frame_function);
@@ -217,6 +227,7 @@ int main(void) {
     NONE(frame_stack_top);
     NONE(frame_stack_pointer);
     NONE(frame_owner);
+    NONE(frame_is_entry);
     NONE(frame_locals);
 #else
     NONE(frame_object_code);
@@ -242,6 +253,8 @@ int main(void) {
 #else
     AT(frame_object_overwritten, PyFrameObject, f_overwritten_fast_locals);
 #endif
+    /* `tp_basicsize`: the frame is a part of the object. */
+    SIZE(frame_object_bytes, offsetof(PyFrameObject, _f_frame_data) + offsetof(_PyInterpreterFrame, localsplus));
 #if V < 0x030d0000
     AT(frame_code, _PyInterpreterFrame, f_code);
 #else
@@ -268,6 +281,11 @@ int main(void) {
     AT(frame_stack_pointer, _PyInterpreterFrame, stackpointer);
 #endif
     AT(frame_owner, _PyInterpreterFrame, owner);
+#if V < 0x030c0000
+    AT(frame_is_entry, _PyInterpreterFrame, is_entry);
+#else
+    NONE(frame_is_entry);
+#endif
     AT(frame_locals, _PyInterpreterFrame, localsplus);
 #endif
 
@@ -298,6 +316,11 @@ int main(void) {
     AT(code_constants, PyCodeObject, co_consts);
     AT(code_file, PyCodeObject, co_filename);
     AT(code_name, PyCodeObject, co_name);
+#if V < 0x030b0000
+    NONE(code_qualified_name);
+#else
+    AT(code_qualified_name, PyCodeObject, co_qualname);
+#endif
     AT(code_extra, PyCodeObject, co_extra);
 #if V < 0x030a0000
     AT(code_lines, PyCodeObject, co_lnotab);
@@ -309,13 +332,23 @@ int main(void) {
     AT(code_variable_names, PyCodeObject, co_varnames);
     AT(code_cell_names, PyCodeObject, co_cellvars);
     AT(code_free_names, PyCodeObject, co_freevars);
-    NONE(code_instructions);
+    AT(code_instructions, PyCodeObject, co_code);
+    SIZE(code_bytes, sizeof(PyCodeObject));
+    NONE(code_first_traceable);
 #else
     AT(code_variables, PyCodeObject, co_nlocalsplus);
     AT(code_variable_names, PyCodeObject, co_localsplusnames);
     NONE(code_cell_names);
     NONE(code_free_names);
     AT(code_instructions, PyCodeObject, co_code_adaptive);
+    /* `tp_basicsize`: the instructions follow. */
+    SIZE(code_bytes, offsetof(PyCodeObject, co_code_adaptive));
+    AT(code_first_traceable, PyCodeObject, _co_firsttraceable);
+#endif
+#if V < 0x030c0000
+    NONE(code_version);
+#else
+    AT(code_version, PyCodeObject, co_version);
 #endif
 
     /* Containers. */
@@ -461,6 +494,7 @@ int main(void) {
     DESCRIBED(described_frame_instruction, interpreter_frame.instr_ptr);
     DESCRIBED(described_frame_locals, interpreter_frame.localsplus);
     DESCRIBED(described_frame_owner, interpreter_frame.owner);
+    DESCRIBED(described_code_bytes, code_object.size);
     DESCRIBED(described_code_file, code_object.filename);
     DESCRIBED(described_code_name, code_object.name);
     DESCRIBED(described_code_lines, code_object.linetable);
