@@ -333,7 +333,7 @@ fn the_objects_of_a_running_process_are_judged() {
         command
             .arg("check")
             .arg(&recording)
-            .args(["--max-objects", limit, "--no-symbol-cache"]);
+            .args(["--max-objects", limit, "--at", "exit", "--no-symbol-cache"]);
         command.output().expect("culeak runs").status.code()
     };
     assert_eq!((check("graph-exec=40"), check("graph-exec=39")), (Some(0), Some(1)));

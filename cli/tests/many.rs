@@ -181,6 +181,11 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
         warning.starts_with("warning: 40 frees were for") && warning.ends_with("(12 processes that passed)"),
         "{text}"
     );
+    let report = String::from_utf8_lossy(&output(&["report", "."]).stdout).into_owned();
+    assert!(
+        report.lines().take(10).any(|line| line.contains("ranks 3, 8-9: ")),
+        "{report}"
+    );
     fs::remove_file(folder.path().join("05.culeak")).expect("removed");
     let lacking = output(&["check", ".", "--max-leaked", "9GiB"]);
     let text = String::from_utf8_lossy(&lacking.stdout);
@@ -194,11 +199,6 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
     ] {
         assert_eq!(output(accepted).status.code(), Some(0), "{accepted:?}");
     }
-    let report = String::from_utf8_lossy(&output(&["report", "."]).stdout).into_owned();
-    assert!(
-        report.lines().take(10).any(|line| line.contains("ranks 3, 8-9: ")),
-        "{report}"
-    );
 }
 
 #[test]
