@@ -19,7 +19,6 @@ use culeak::cuda_functions::Api;
 use culeak::format::{RANK_VARIABLES, ROOT, TIMELINE_MAX};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
-use culeak::reader;
 use culeak::recording::{CodeSeen, ModuleSeen, Recording, Session};
 
 const PLACES: u64 = 10_000;

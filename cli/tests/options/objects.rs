@@ -191,7 +191,7 @@ fn objects_are_exported_where_a_format_can_hold_a_count() {
     assert_eq!(csv.matches(",graph-exec,").count(), 40, "{csv}");
     let refused = export(&["-o", "x.pftrace"]);
     assert!(
-        text(&refused.stderr).contains("use pprof, folded, csv or parquet"),
+        text(&refused.stderr).contains("use pprof, folded"),
         "{}",
         text(&refused.stderr)
     );
