@@ -14,7 +14,7 @@ use crate::analysis::categories::Category;
 use crate::analysis::filter::Location;
 use crate::analysis::site::Fingerprint;
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::{baseline, check, diff, job, phases, report, stats, trend, why};
+use crate::analysis::{baseline, check, diff, job, ledger, phases, report, stats, trend, why};
 use crate::point::Point;
 use crate::snapshot::{self, Allocations, Call};
 
@@ -114,6 +114,7 @@ fn documents() -> Vec<Document> {
         document::<job::JobReport>("report --json` of several inputs", job::FORMAT, job::VERSION),
         document::<phases::Phases>("report --phases --json", phases::FORMAT, phases::VERSION),
         document::<diff::Diff>("diff --json", diff::FORMAT, diff::VERSION),
+        document::<ledger::LedgerDiff>("diff --ledger --json", ledger::change::FORMAT, ledger::change::VERSION),
         document::<job::diff::JobDiff>("diff --json` of jobs", job::diff::FORMAT, job::diff::VERSION),
         document::<trend::Trend>("trend --json", trend::FORMAT, trend::VERSION),
         document::<job::trend::JobTrend>("trend --json` of a job", job::trend::FORMAT, job::trend::VERSION),

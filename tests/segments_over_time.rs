@@ -147,6 +147,21 @@ fn what_the_lines_gained_between_two_marks_is_what_the_kernel_driver_gave() {
     for line in ["executable graphs", "contexts", "this process"] {
         assert!(page.lines().any(|found| found.ends_with(line)), "{line}: {page}");
     }
+    let points = [
+        "diff",
+        "--at",
+        "mark:context",
+        "--at",
+        "mark:most",
+        "--ledger",
+        "--html",
+        "-",
+    ];
+    let html = text(&points, &file);
+    assert!(
+        html.starts_with("<!doctype html>") && html.contains("executable graphs"),
+        "{html}"
+    );
 }
 
 #[test]

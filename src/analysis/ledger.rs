@@ -37,7 +37,7 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{BY_PYTORCH, ProcessState, Snapshot, Usage};
 
 mod caches;
-mod change;
+pub mod change;
 mod driver;
 mod driver_calls;
 mod host;

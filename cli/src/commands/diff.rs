@@ -71,7 +71,7 @@ pub struct DiffArgs {
     pub kind: Vec<Kind>,
     /// Compare what holds each byte of the devices instead of call sites: blocks by category, caches, libraries, code, contexts,
     /// graphs, and other memory that the driver took for itself
-    #[arg(long, conflicts_with_all = ["by", "sort", "top", "min_bytes", "kind", "all", "stacks", "full_stacks", "tree", "flamegraph", "html"])]
+    #[arg(long, conflicts_with_all = ["by", "sort", "top", "min_bytes", "kind", "all", "stacks", "full_stacks", "tree", "flamegraph"])]
     pub ledger: bool,
     /// Also show unchanged rows
     #[arg(long)]
@@ -145,9 +145,14 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     show(&mut after, args.at.last(), &args.names)?;
     if args.ledger {
         let change = LedgerDiff::of(&before.snapshot, &after.snapshot, &Categories::default());
-        match args.json {
-            true => text::print_json(&change)?,
-            false => document::print(|| text::ledger::change::page(&change))?,
+        let page = || text::ledger::change::page(&change);
+        match &args.html {
+            Some(path) => output::create(path, args.overwrite, |out| {
+                let name = format!("process {}", change.after.process.pid);
+                html::write("culeak diff: ledger", vec![(name, page())], out)
+            })?,
+            None if args.json => text::print_json(&change)?,
+            None => document::print(page)?,
         }
         return Ok(ExitCode::SUCCESS);
     }

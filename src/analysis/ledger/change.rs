@@ -22,6 +22,7 @@ pub const FORMAT: &str = "culeak-ledger-diff";
 pub const VERSION: u32 = 1;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LedgerDiff<'a> {
     pub format: &'static str,
     pub version: u32,
@@ -40,6 +41,7 @@ pub struct LedgerDiff<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceChange<'a> {
     pub ordinal: i32,
     pub name: &'a str,
@@ -53,6 +55,7 @@ pub struct DeviceChange<'a> {
 
 /// A line of the ledger in either or both.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineChange<'a> {
     pub what: LineKind,
     /// The framework or library that the line is about.
