@@ -196,12 +196,13 @@ fn lacks(args: &AfterArgs, missing: &[String]) -> bool {
     } else {
         ""
     };
-    let missing = missing.iter().filter(|_| args.check || args.require_recording);
-    missing
-        .map(|what| eprintln!("culeak: {result}: {}{accept}", Escaped(what)))
-        .count()
-        > 0
-        && !accepts
+    if missing.is_empty() || !(args.check || args.require_recording) {
+        return false;
+    }
+    for what in missing {
+        eprintln!("culeak: {result}: {}{accept}", Escaped(what));
+    }
+    !accepts
 }
 
 /// Descendants of the program that may still use CUDA.

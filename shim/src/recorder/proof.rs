@@ -27,7 +27,7 @@ static IS_ITS_CHILD: AtomicBool = AtomicBool::new(false);
 extern "C" fn loaded() {
     let Some((parent, path)) = run() else { return };
     quietly(|| {
-        let Ok(facts) = map(path) else { return };
+        let Ok(facts) = map(path, None) else { return };
         FACTS.store(facts, Release);
         // SAFETY: getppid has no preconditions.
         if parent == unsafe { libc::getppid() } {
@@ -61,7 +61,8 @@ pub fn state(fact: Fact, value: u8) {
 
 /// A recording was created.
 pub fn created() {
-    if settings::variable(VARIABLE).is_none() {
+    // A program with raised privileges has no variables here, and must not look for them in the environment of its caller.
+    if FACTS.load(Acquire).is_null() && !settings::is_privileged() && settings::variable(VARIABLE).is_none() {
         ancestors::find_run();
     }
     if let Some(count) = at::<AtomicU32>(CREATED) {
@@ -104,11 +105,15 @@ fn parse(value: &CStr) -> Option<(i32, &CStr)> {
     Some((pid, CStr::from_bytes_with_nul(&value[colon + 1..]).ok()?))
 }
 
-fn map(path: &CStr) -> Result<*mut u8, Errno> {
+/// `owner`: the user that the file must belong to.
+fn map(path: &CStr, owner: Option<libc::uid_t>) -> Result<*mut u8, Errno> {
     let file = Descriptor::open(path, libc::O_RDWR | libc::O_NOFOLLOW)?;
     let status = file.status()?;
     if status.st_size != BYTES as i64 || status.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err(Errno(libc::EINVAL));
+    }
+    if owner.is_some_and(|owner| status.st_uid != owner) {
+        return Err(Errno(libc::EACCES));
     }
     // SAFETY: a new mapping of a regular file of this length.
     let address = unsafe {

@@ -36,7 +36,10 @@ pub fn find_run() {
         };
         if value_in(&environment, piece, value) {
             let run = CStr::from_bytes_until_nul(value).ok().and_then(parse);
-            if let Some(Ok(facts)) = run.map(|(_, path)| map(path)) {
+            // An ancestor may be of another user, as above `sudo`: its environment must not choose what this process writes to.
+            // SAFETY: geteuid has no preconditions.
+            let owner = unsafe { libc::geteuid() };
+            if let Some(Ok(facts)) = run.map(|(_, path)| map(path, Some(owner))) {
                 FACTS.store(facts, Release);
             }
             return;
