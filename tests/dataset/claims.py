@@ -1,4 +1,4 @@
-"""Claims about datasets, on DuckDB and PyArrow, and on Spark if CULEAK_SPARK is set. Called by run.sh: claims.py CULEAK FOLDER.
+"""Claims about datasets, on DuckDB and PyArrow, and on Spark if WITH_SPARK is set. Called by run.sh: claims.py CULEAK FOLDER.
 
 FOLDER contains `job`, recordings of 64 ranks of which some leak, and `calm`, recordings of 16 equal ranks. An answer is compared as
 text with all its digits.
@@ -91,7 +91,7 @@ def engines(dataset):
     """The engines with the views of a dataset, which Spark must open again when files have changed."""
     files = sorted((str(path), path.stat().st_mtime_ns) for path in dataset.rglob("*.parquet"))
     if OPEN.get("files") != (dataset, files):
-        OPEN.update(files=(dataset, files), engines=[DuckDb(dataset), *([Spark(dataset)] if "CULEAK_SPARK" in os.environ else [])])
+        OPEN.update(files=(dataset, files), engines=[DuckDb(dataset), *([Spark(dataset)] if "WITH_SPARK" in os.environ else [])])
     return OPEN["engines"]
 
 
@@ -372,7 +372,7 @@ def the_notebook_runs():
     notebook = nbformat.read(HERE.parent.parent / "docs/example/dataset.ipynb", as_version=4)
     for cell in notebook.cells:
         assert not cell.get("outputs"), "the notebook is kept without outputs"
-    if "CULEAK_SPARK" not in os.environ:
+    if "WITH_SPARK" not in os.environ:
         notebook.cells = [cell for cell in notebook.cells if "pyspark" not in cell.source]
     os.environ.update(CULEAK=CULEAK, CULEAK_DATASET=str(DATASET))
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()

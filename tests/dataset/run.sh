@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # The dataset of `culeak collect` in DuckDB and PyArrow: every view of the dataset, compared with
-# culeak's own report, trend and diff. With CULEAK_SPARK=1, also on Spark, whose answers must equal DuckDB's; this takes minutes, and
+# culeak's own report, trend and diff. With WITH_SPARK=1, also on Spark, whose answers must equal DuckDB's; this takes minutes, and
 # installs pyspark and, if it is missing, a Java runtime. Needs a culeak built with `--features full`, the example many_ranks (cargo build
 # --example many_ranks), python3 and pip.
 #
-#     [CULEAK_SPARK=1] tests/dataset/run.sh [PATH_OF_CULEAK]
+#     [WITH_SPARK=1] tests/dataset/run.sh [PATH_OF_CULEAK]
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
@@ -13,13 +13,13 @@ readers="${CARGO_TARGET_DIR:-target}/dataset-readers"
 
 packages=(duckdb ipykernel nbclient nbformat pyarrow)
 imports='duckdb, nbclient, ipykernel, pyarrow'
-if [ -n "${CULEAK_SPARK:-}" ]; then
+if [ -n "${WITH_SPARK:-}" ]; then
     packages+=(pyspark)
     imports+=', pyspark'
 else
-    unset CULEAK_SPARK
+    unset WITH_SPARK
 fi
-if [ -n "${CULEAK_SPARK:-}" ] && ! command -v java >/dev/null; then
+if [ -n "${WITH_SPARK:-}" ] && ! command -v java >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get install -qy --no-install-recommends openjdk-17-jre-headless ||
         { apt-get update -q && apt-get install -qy --no-install-recommends openjdk-17-jre-headless; }
