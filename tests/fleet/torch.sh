@@ -11,5 +11,7 @@ torch_venv() { # torch_venv NAME MODULE [PACKAGE…]: $venv has torch, and MODUL
     "$torch" -m venv --clear "$venv"
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     "$torch" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$site/torch.pth"
+    # Packages that are built here, without isolation, need it.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check wheel
     [ $# -lt 3 ] || "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-build-isolation "${@:3}"
 }
