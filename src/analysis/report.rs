@@ -91,6 +91,7 @@ pub struct Report<'a> {
     pub trigger: Option<FailedRow<'a>>,
     pub ledger: Ledger<'a>,
     pub by: By,
+    /// By call site or stack: memory that the program itself requested comes before that of CUDA libraries and pools.
     pub rows: Vec<Row<'a>>,
     /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
@@ -317,6 +318,9 @@ impl<'a> Report<'a> {
         let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
         let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, &sorter, kept);
         options.sort.apply(&mut rows);
+        if matches!(options.by, By::Site | By::Stack) {
+            rows.sort_by_key(|row| row.library.is_some() || row.pool);
+        }
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
         rows_cut.below_min += cut.len();

@@ -79,6 +79,12 @@ pub struct ReportArgs {
     /// Hide rows smaller than SIZE, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
+    /// Show the stacks of each row, and its kinds, devices, streams and threads
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
+    pub stacks: bool,
+    /// Show the ledger of each device, which divides all memory that the driver counts, and all totals and peaks
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
+    pub ledger: bool,
     /// Show whole stacks: also frames inside the CUDA runtime and below main, and each frame of a library
     #[arg(long)]
     pub full_stacks: bool,
@@ -452,6 +458,8 @@ fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Wri
     }
     let report = Report::of(&item.snapshot, &suppressing(args, rules, item));
     let extent = text::report::Extent {
+        stacks: args.stacks || args.full_stacks,
+        ledger: args.ledger,
         full_stacks: args.full_stacks,
         all_losses: args.losses,
         objects: args.objects || only_objects(&args.filter.kind),

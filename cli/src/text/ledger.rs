@@ -5,6 +5,8 @@ use culeak::analysis::ledger::{Cache, CacheSegment, DeviceLedger, Ledger, Line};
 pub mod change;
 mod words;
 
+pub use words::briefly;
+
 use super::units;
 use crate::document::cells::balance;
 use crate::document::{BOLD, Cell, DIM, Document, Rows, WARN, bold, counted, dim};

@@ -1,5 +1,6 @@
-//! A report: the failed request that caused it, the ledger, the headline, the ranked rows, their details, the
-//! totals, the losses, the warnings, and the next command.
+//! A report: the failed request that caused it, the process, the headline, the ranked rows with their callers, what the process
+//! needs besides, whether the recording is complete, the warnings, and the next command. Stacks, the ledger and all totals follow
+//! on request.
 
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, shell_word};
 use culeak::analysis::site::NO_STACK;
@@ -9,18 +10,22 @@ use culeak::snapshot::{Automatic, Reason};
 use super::{categories, ledger, objects, parts, units, why};
 use crate::document::{self, BAD, Document, bold, dim, estimate, short_name, styled};
 
+mod brief;
 mod headline;
 mod ranking;
 pub mod sums;
 
 pub use headline::headline;
-use headline::{call_sites, has_no_stack};
 use ranking::counted;
 pub use ranking::{judged, ranked, ranking};
 
 /// What a report shows beyond the default.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Extent {
+    /// The stacks of each row, with its kinds, places and threads.
+    pub stacks: bool,
+    /// The ledger of each device, and all totals and peaks.
+    pub ledger: bool,
     /// Frames inside the CUDA runtime and below `main` too.
     pub full_stacks: bool,
     /// Every count of losses, zeros too.
@@ -32,63 +37,89 @@ pub struct Extent {
 impl Extent {
     #[cfg(test)]
     pub const ALL: Extent = Extent {
+        stacks: true,
+        ledger: true,
         full_stacks: true,
         all_losses: true,
         objects: true,
     };
 }
 
-/// The report.
+/// The report: the answer first, and what was asked for besides.
 pub fn page(report: &Report, extent: Extent) -> Document {
-    let full_stacks = extent.full_stacks;
     let mut page = Document::default();
-    cause(report, full_stacks, &mut page);
-    ledger(report, &mut page);
+    cause(report, extent.full_stacks, &mut page);
+    page.line(dim(sums::process(report)));
     page.append(headline(report));
     match report.by {
         By::ObjectKind if extent.objects => {}
         By::ObjectKind => objects::write_kinds(report, &mut page),
-        _ => {
-            let all = format!("{} shows all", parts::all_rows(report.cut));
-            ranking(report, &all, |rows| rows, &mut page);
-        }
+        _ => rows(report, &mut page),
     }
     rules(report, &mut page);
-    page.blank();
-    let detailed = matches!(report.by, By::Site | By::Stack);
-    if detailed {
-        let rows = report.rows.iter().enumerate();
-        rows.for_each(|(index, row)| details(index + 1, row, full_stacks, &mut page));
-    }
-    if !report.held_by.is_empty() {
-        why::write_sites(&report.held_by, report.rows.len(), &report.source, &mut page);
-    }
     if extent.objects {
-        objects::write(report, full_stacks, &mut page);
+        page.blank();
+        objects::write(report, extent.full_stacks, &mut page);
     }
-    page.fields(sums::totals(report, extent.objects));
-    page.fields(sums::losses(report, extent.all_losses));
-    page.warnings(&report.warnings);
-    let fit = if detailed {
-        DETAILS_ON_A_SCREEN
+    if extent.stacks && is_of_code(report) {
+        page.blank();
+        let rows = report.rows.iter().enumerate();
+        rows.for_each(|(index, row)| details(index + 1, row, extent.full_stacks, &mut page));
+        if !report.held_by.is_empty() {
+            why::write_sites(&report.held_by, report.rows.len(), &report.source, &mut page);
+        }
+    }
+    if extent.ledger {
+        if !(extent.stacks && is_of_code(report)) {
+            page.blank();
+        }
+        ledger(report, &mut page);
+        page.fields(sums::totals(report, extent.objects));
     } else {
-        ROWS_ON_A_SCREEN
-    };
-    let held = report.totals.held.total();
-    if report.rows.len() > fit && held.count > 0 && !has_no_stack(report) {
-        let (style, sites) = call_sites(report);
-        page.line(styled(style, format!("{sites} {}", parts::tally_of(report, held))));
+        if has_ledger(report) {
+            brief::besides(report, &mut page);
+        }
+        page.fields(sums::conditions(report, extent.objects));
     }
+    match extent.ledger || extent.all_losses {
+        true => page.fields(sums::losses(report, extent.all_losses)),
+        false => brief::completeness(report, &mut page),
+    }
+    page.warnings(&report.warnings);
     match extent.objects && report.next.ends_with(" --objects") {
         true => page.next(format!("culeak check {}", shell_word(&report.source))),
         false => page.next(&report.next),
     }
+    if !(extent.stacks || extent.ledger) && report.totals.held.total().count > 0 {
+        let source = shell_word(&report.source);
+        page.line(dim(format!(
+            "more: culeak report {source} --stacks | --ledger | --by stack | --html FILE"
+        )));
+    }
     page
 }
 
-/// A longer report repeats the sum at its end, since the headline has scrolled away.
-const ROWS_ON_A_SCREEN: usize = 15;
-const DETAILS_ON_A_SCREEN: usize = 2;
+fn is_of_code(report: &Report) -> bool {
+    matches!(report.by, By::Site | By::Stack)
+}
+
+/// The ranked rows: first those that the program itself requested, with their callers; then those of libraries and pools.
+fn rows(report: &Report, page: &mut Document) {
+    let all = format!("{} shows all", parts::all_rows(report.cut));
+    let explained: Vec<Option<&Row>> = match is_of_code(report) {
+        true => report.rows.iter().map(Some).take(brief::EXPLAINED).collect(),
+        false => Vec::new(),
+    };
+    let explain = |row: &Row, page: &mut Document| {
+        if explained.iter().flatten().any(|of| std::ptr::eq(*of, row)) {
+            brief::explain(row, report, EXPLAINED_INDENT, page);
+        }
+    };
+    ranking(report, &all, |rows| rows.below(|(row, _), page| explain(row, page)), page);
+    brief::costly_objects(report, page);
+}
+
+const EXPLAINED_INDENT: usize = 6;
 
 /// The failed request or the event that a snapshot was taken for.
 pub fn cause(report: &Report, full_stacks: bool, page: &mut Document) {
@@ -99,14 +130,19 @@ pub fn cause(report: &Report, full_stacks: bool, page: &mut Document) {
     }
 }
 
-/// The ledger. It covers all memory, so with a filter its sums would contradict the other lines.
+/// The ledger.
 pub fn ledger(report: &Report, page: &mut Document) {
-    let is_peak = report.taken.point == Some(Point::Peak);
-    let has_ledger = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
-    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
-    if has_entries && report.filter.is_none() && has_ledger {
+    if has_ledger(report) {
         ledger::write(&report.ledger, page);
     }
+}
+
+/// The ledger covers all memory, so with a filter its sums would contradict the other lines.
+fn has_ledger(report: &Report) -> bool {
+    let is_peak = report.taken.point == Some(Point::Peak);
+    let is_known = !(is_peak && report.ledger.devices.is_empty()) && report.taken.after_ns.is_none();
+    let has_entries = !report.is_empty() || report.ledger.devices.iter().any(|device| device.process.is_some());
+    has_entries && report.filter.is_none() && is_known
 }
 
 /// What the rules of suppressions and categories decided.

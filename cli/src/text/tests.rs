@@ -34,6 +34,8 @@ fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
 
 fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> String {
     let extent = Extent {
+        stacks: full_stacks,
+        ledger: full_stacks,
         full_stacks,
         ..Extent::default()
     };
@@ -266,7 +268,12 @@ fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
     let stack = sample.stack(&frames);
     sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
     let snapshot = sample.finish(0, 0);
-    let folded = report_text(&snapshot, &from_file("app.culeak"), false);
+    let stacks = Extent {
+        stacks: true,
+        ..Extent::default()
+    };
+    let report = Report::of(&snapshot, &from_file("app.culeak"));
+    let folded = plain(|out| super::report::page(&report, stacks).text(out));
     let lines = "\n      torch: 21 frames\n      training_step  /home/me/train.py:212\n\n";
     assert!(folded.contains(lines), "{folded}");
     let full = report_text(&snapshot, &from_file("app.culeak"), true);
@@ -309,10 +316,9 @@ fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
     let full = at_end(&with(0, &[]));
     assert_eq!(headline(&full, &Options::default()), unknown);
     let text = report_text(&full, &from_file("list.culeak"), false);
-    assert!(
-        text.contains("held          nothing outside pools\n") && text.ends_with(next),
-        "{text}"
-    );
+    assert!(text.ends_with(next), "{text}");
+    let whole = report_text(&full, &from_file("list.culeak"), true);
+    assert!(whole.contains("held          nothing outside pools\n"), "{whole}");
     let beside = at_end(&with(1, &[]));
     let text = report_text(&beside, &from_file("list.culeak"), false);
     assert!(
@@ -321,7 +327,7 @@ fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
         )),
         "{text}"
     );
-    assert!(text.ends_with(next), "{text}");
+    assert!(text.contains(next), "{text}");
     let known = at_end(&with(0, &["CuPy"]));
     let text = headline(&known, &Options::default());
     assert!(

@@ -90,6 +90,33 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
     format!("{text}{estimated}{only}{remedy}")
 }
 
+/// A line in a few words, if it is of memory that no row of a report lists.
+pub fn briefly(line: &Line) -> Option<String> {
+    let objects = |one: &str, many: &str| match line.count {
+        0 => format!("kept of destroyed {many}"),
+        count => plural(count, one, many),
+    };
+    Some(match line.what {
+        LineKind::Blocks | LineKind::Pool | LineKind::Library | LineKind::Program | LineKind::ForBlocks => return None,
+        LineKind::Cached => format!("cached by {}", Escaped(line.of.unwrap_or_default())),
+        LineKind::Rounding => "in pages that blocks keep".to_owned(),
+        LineKind::CudaPools => "in CUDA's pools".to_owned(),
+        LineKind::Arrays => "rounding of arrays".to_owned(),
+        LineKind::LocalMemory => "local memory of kernels".to_owned(),
+        LineKind::DeviceHeap => "heap of malloc in kernels".to_owned(),
+        LineKind::Code => "code of kernels".to_owned(),
+        LineKind::Streams => objects("stream", "streams"),
+        LineKind::GraphExecs => objects("executable graph", "executable graphs"),
+        LineKind::GreenContexts => objects("green context", "green contexts"),
+        LineKind::OtherCalls | LineKind::UnnamedCalls => "taken in other driver calls".to_owned(),
+        LineKind::Context => plural(line.count.max(1), "context", "contexts"),
+        LineKind::Unrecorded => "not recorded as blocks".to_owned(),
+        LineKind::OtherProcesses => plural(line.count, "other process", "other processes"),
+        LineKind::DriverContexts | LineKind::DriverDevice => "the driver's own".to_owned(),
+        LineKind::PageTables => "page tables".to_owned(),
+    })
+}
+
 /// Objects, and what the driver keeps of destroyed ones.
 fn kept(line: &Line, one: &str, many: &str) -> String {
     let existing = plural(line.count, one, many);

@@ -16,6 +16,27 @@ use crate::text::{objects, parts, units};
 /// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
 
+/// What the rows were made of, where that is not all memory, exactly: names, sampling, the filter, objects, failed requests.
+pub fn conditions(report: &Report, lists_objects: bool) -> Vec<Sum> {
+    const ALWAYS: [&str; 6] = ["names", "stacks", "filter", "objects", "failed", "source"];
+    let mut name = "";
+    // The page begins with a request that caused the snapshot.
+    let has_failed = report.totals.failed.count > 0 && report.trigger.is_none();
+    let rows = totals(report, lists_objects).into_iter().filter(|(label, _)| {
+        name = if label.is_empty() { name } else { label };
+        ALWAYS.contains(&name) && (name != "failed" || has_failed)
+    });
+    rows.collect()
+}
+
+/// The process: `python train.py, pid 4711, on node7, exited after 12 s`.
+pub fn process(report: &Report) -> String {
+    match is_from_pytorch(report) {
+        true => format!("memory of PyTorch's allocator, in {}", Escaped(report.process.recording)),
+        false => format!("process {}", parts::process(&report.process)),
+    }
+}
+
 /// `lists_objects`: the report lists them itself.
 pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     let mut rows = Vec::new();
@@ -310,7 +331,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
         texts.extend(lossy.map(of_allocator));
         if texts.is_empty() {
-            texts.push("nothing lost".to_owned());
+            texts.push(NOTHING_LOST.to_owned());
         }
     }
     let mut rows = titled("not recorded", texts);
@@ -323,6 +344,22 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     }
     rows
 }
+
+/// What the recording lacks, and what it counted besides without a loss.
+pub fn losses_and_notes(report: &Report) -> (Vec<String>, Vec<String>) {
+    let losses = losses(report, false).into_iter().map(|(_, text)| text);
+    losses
+        .filter(|text| text != NOTHING_LOST)
+        .partition(|text| !COUNTED_ANYWAY.iter().any(|end| text.ends_with(end)))
+}
+
+const NOTHING_LOST: &str = "nothing lost";
+/// The ends of texts on events whose memory is counted rightly.
+const COUNTED_ANYWAY: [&str; 3] = [
+    "shutdown: counted as freed",
+    "graph launch freed the memory",
+    "never launched: 0 B live",
+];
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
 pub fn losses_in_words(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = String> {

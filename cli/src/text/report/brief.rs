@@ -1,0 +1,208 @@
+//! The short form of a report: whose call each row is, what the process needs besides, and whether the recording is complete.
+
+use std::collections::HashMap;
+
+use culeak::analysis::ledger::{Line, LineKind};
+use culeak::analysis::objects::ObjectRow;
+use culeak::analysis::report::{By, Report, Row, RowStack, Tally};
+use culeak::analysis::site::Frame;
+use culeak::analysis::words::of_kind;
+use culeak::kind::Kind;
+
+use super::sums;
+use crate::document::cells::balance;
+use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, short_name, styled};
+use crate::text::{ledger, parts, units, why};
+
+/// Rows with their callers, ages and holders.
+pub const EXPLAINED: usize = 5;
+/// Ways to a call site, and callers of one way.
+const WAYS_SHOWN: usize = 3;
+const CALLERS_SHOWN: usize = 3;
+/// Parts of the memory besides the rows.
+const BESIDES_SHOWN: usize = 5;
+const DEVICES_SHOWN: usize = 2;
+
+/// What is below a row: the ways that lead to its call site, its ages, and its largest holder.
+pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
+    let ages = (row.largest > 0).then(|| ages(row.count, row.oldest_age_ns, row.newest_age_ns));
+    match row.stacks.as_slice() {
+        [] => {}
+        [only] => {
+            let callers = listed(&callers(&only.stack));
+            let line = [callers.map(|callers| format!("from {callers}")), ages];
+            let line: Vec<String> = line.into_iter().flatten().collect();
+            if !line.is_empty() {
+                page.indented(indent, dim(line.join(", ")));
+            }
+        }
+        several => ways(row, several, ages, indent, page),
+    }
+    let fingerprint = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
+    let site = report
+        .held_by
+        .iter()
+        .find(|site| Some(site.site_fingerprint) == fingerprint && report.by == By::Site);
+    if let Some((largest, rest)) = site.and_then(|site| site.holders.split_first()) {
+        let others = match rest.len() {
+            0 => String::new(),
+            others => format!(", and {}", document::counted(others, "other holder")),
+        };
+        let text = why::holder_text(largest);
+        page.indented(indent, format!("held by {text}{others}"));
+    }
+}
+
+/// `50 s old`, or `50 s to 2 s old`, of memory and of objects.
+pub fn ages(count: u64, oldest_ns: u64, newest_ns: u64) -> String {
+    let (oldest, newest) = (units::duration(oldest_ns), units::duration(newest_ns));
+    match count == 1 || oldest == newest {
+        true => format!("{oldest} old"),
+        false => format!("{oldest} to {newest} old"),
+    }
+}
+
+/// The nearest callers at which the stacks of a row part, with the memory of each.
+fn ways(row: &Row, stacks: &[RowStack], ages: Option<String>, indent: usize, page: &mut Document) {
+    let chains: Vec<Vec<(String, String)>> = stacks.iter().map(|stack| callers(&stack.stack)).collect();
+    let shared = (0..).take_while(|&nth| {
+        let first = chains[0].get(nth);
+        first.is_some() && chains.iter().all(|chain| chain.get(nth) == first)
+    });
+    let shared = shared.count();
+    let mut ways: Vec<((String, String), Tally)> = Vec::new();
+    let mut numbers: HashMap<(String, String), usize> = HashMap::new();
+    for (stack, chain) in stacks.iter().zip(&chains) {
+        let own = chain.get(shared).cloned();
+        let own = own.unwrap_or_else(|| ("(no other caller)".to_owned(), String::new()));
+        let nth = *numbers.entry(own.clone()).or_insert(ways.len());
+        if nth == ways.len() {
+            ways.push((own, Tally::default()));
+        }
+        ways[nth].1.join(stack.tally());
+    }
+    let listed = listed(&chains[0][..shared]);
+    let head: Vec<String> = [listed.map(|callers| format!("from {callers}")), ages]
+        .into_iter()
+        .flatten()
+        .collect();
+    if !head.is_empty() {
+        page.indented(indent, dim(head.join(", ")));
+    }
+    // Stacks beyond those that a row keeps are of unknown ways.
+    if ways.len() < 2 {
+        return;
+    }
+    let (shown, rest) = ways.split_at(ways.len().min(WAYS_SHOWN));
+    let about = parts::about(row.estimated.is_some());
+    let rows = Rows::of(shown)
+        .bare()
+        .indent(indent)
+        .tally(
+            |(_, tally)| Cell::Estimate(tally.bytes, None),
+            |(_, tally)| document::things_about(about, tally.count, "block"),
+        )
+        .column("caller", |((name, place), _)| Site {
+            name: format!("← {name}"),
+            place: place.clone(),
+            mark: String::new(),
+        });
+    page.table(rows);
+    let others = rest.len() + row.stacks_in_all.saturating_sub(stacks.len());
+    page.more_at(indent, others, "caller", "; --by stack shows each");
+}
+
+/// The visible callers of a call site, innermost first: function and place.
+fn callers(stack: &culeak::analysis::site::CallStack) -> Vec<(String, String)> {
+    let site = stack.site().map(std::ptr::from_ref);
+    let outside = stack
+        .shown()
+        .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
+        .skip(1);
+    let name = |frame: &Frame| (short_name(&frame.name()), frame.short_place().unwrap_or_default());
+    outside.map(name).collect()
+}
+
+/// `train_step train.cu:19 < main train.cu:43`.
+fn listed(callers: &[(String, String)]) -> Option<String> {
+    let names = callers.iter().take(CALLERS_SHOWN).map(|(name, place)| match place.as_str() {
+        "" => name.clone(),
+        place => format!("{name} {place}"),
+    });
+    let mut names: Vec<String> = names.collect();
+    if callers.len() > CALLERS_SHOWN {
+        names.push("…".to_owned());
+    }
+    (!names.is_empty()).then(|| names.join(" < "))
+}
+
+/// Objects whose driver memory is known, largest first: `5 MiB  300 executable graphs  capture  serve.py:88`.
+pub fn costly_objects(report: &Report, page: &mut Document) {
+    let kinds = [
+        (LineKind::GraphExecs, Kind::GraphExec),
+        (LineKind::Streams, Kind::Stream),
+        (LineKind::GreenContexts, Kind::GreenContext),
+    ];
+    let lines = report.ledger.devices.iter().flat_map(|device| &device.lines);
+    let kind_of = |line: &Line| kinds.iter().find(|(what, _)| *what == line.what).map(|(_, kind)| *kind);
+    let mut costs: Vec<(u64, &ObjectRow)> = Vec::new();
+    for (line, kind) in lines.filter_map(|line| Some((line, kind_of(line)?))) {
+        let rows = report.objects.rows.iter().filter(|row| row.kind == kind.name());
+        for row in rows {
+            let place = row.stack.site().and_then(Frame::short_place);
+            let is_of_site = |part: &&culeak::analysis::ledger::Part| part.name == row.label && part.place == place;
+            let bytes = line.parts.iter().filter(is_of_site).map(|part| part.bytes);
+            costs.push((bytes.fold(0, u64::saturating_add), row));
+        }
+    }
+    costs.retain(|(bytes, row)| *bytes > 0 && row.library.is_none());
+    costs.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    costs.truncate(EXPLAINED);
+    let rows = Rows::of(costs)
+        .bare()
+        .column("bytes", |(bytes, _)| Cell::Size(*bytes))
+        .column("objects", |(_, row)| of_kind(row.count, row.kind))
+        .column("call site", |(_, row)| Site::of(&row.label, row.stack.site(), String::new()));
+    page.table(rows);
+}
+
+/// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.
+pub fn besides(report: &Report, page: &mut Document) {
+    let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();
+    for device in devices.iter().take(DEVICES_SHOWN) {
+        let mut entries: Vec<(i128, String)> = device
+            .lines
+            .iter()
+            .filter_map(|line| Some((line.bytes, ledger::briefly(line)?)))
+            .chain(device.unexplained.map(|bytes| (bytes, "unexplained".to_owned())))
+            .filter(|(bytes, _)| *bytes != 0)
+            .collect();
+        entries.sort_by_key(|(bytes, _)| std::cmp::Reverse(bytes.abs()));
+        let sum: i128 = entries.iter().map(|(bytes, _)| bytes).sum();
+        let more = entries.len().saturating_sub(BESIDES_SHOWN);
+        let mut texts: Vec<String> = (entries.iter().take(BESIDES_SHOWN))
+            .map(|(bytes, text)| format!("{} {text}", balance(*bytes)))
+            .collect();
+        if more > 0 {
+            texts.push(format!("{more} more"));
+        }
+        if !texts.is_empty() {
+            let title = format!("besides, {} on GPU {}: ", balance(sum), device.ordinal);
+            page.line(title + &texts.join(", "));
+        }
+    }
+    page.more_at(0, devices.len().saturating_sub(DEVICES_SHOWN), "GPU", "; --ledger shows each");
+}
+
+/// `recorded in full`, or what is missing.
+pub fn completeness(report: &Report, page: &mut Document) {
+    let (losses, counted) = sums::losses_and_notes(report);
+    if !losses.is_empty() {
+        return page.fields(sums::titled("not recorded", losses));
+    }
+    let notes = match counted.as_slice() {
+        [] => String::new(),
+        notes => format!(" ({})", notes.join("; ")),
+    };
+    page.line(styled(GOOD, "recorded in full") + dim(notes));
+}
