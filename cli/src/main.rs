@@ -150,6 +150,7 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
     text::choose_color(defaults.color(display.color));
     text::pager::choose(!display.no_pager && defaults.pager());
     options::set_debug_dirs(defaults.debug_dirs());
+    culeak::analysis::site::set_wrappers(defaults.wrappers());
     match command {
         Command::Run(run) => defaults.fill(Some(&mut run.after.rules), Some(&mut run.record)),
         Command::Check(check) => defaults.fill(Some(&mut check.rules), None),

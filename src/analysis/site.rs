@@ -40,6 +40,8 @@ mod python;
 mod role;
 pub mod text;
 
+pub use role::set_wrappers;
+
 /// What a frame means to the reader of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -18,6 +18,7 @@ use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
 use culeak::analysis::check::{Budget, Tolerance};
+use culeak::analysis::suppressions::Pattern;
 use culeak::kind::Kind;
 use culeak::reader::open_regular;
 use culeak::variables::CONFIG;
@@ -79,6 +80,8 @@ struct DisplayDefaults {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct SymbolDefaults {
     debug_dirs: Vec<PathBuf>,
+    #[serde(deserialize_with = "patterns")]
+    wrappers: Vec<Pattern>,
 }
 
 /// The part of pyproject.toml that is read.
@@ -188,6 +191,11 @@ impl Defaults {
     /// Whether a pager may be used.
     pub fn pager(&self) -> bool {
         self.config.display.pager.unwrap_or(true)
+    }
+
+    /// The user's own wrappers, whose callers are the call sites.
+    pub fn wrappers(&self) -> Vec<Pattern> {
+        self.config.symbols.wrappers.clone()
     }
 
     /// The folders with debug files.
@@ -423,6 +431,12 @@ fn objects<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::E
         Ok((kind, count))
     });
     entries.collect()
+}
+
+fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error> {
+    let texts = Vec::<String>::deserialize(from)?;
+    let all = texts.iter().map(|text| parse_pattern(text).map_err(D::Error::custom));
+    all.collect()
 }
 
 fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Budget>, D::Error> {

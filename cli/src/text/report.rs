@@ -92,8 +92,12 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     }
     if !(extent.stacks || extent.ledger) && report.totals.held.total().count > 0 {
         let source = shell_word(&report.source);
+        let holders = match report.held_by.is_empty() {
+            true => String::new(),
+            false => format!("culeak why {source}; "),
+        };
         page.line(dim(format!(
-            "more: culeak report {source} --stacks | --ledger | --by stack | --html FILE"
+            "more: {holders}culeak report {source} --stacks | --ledger | --by stack | --html FILE"
         )));
     }
     page

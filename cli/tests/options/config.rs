@@ -271,6 +271,25 @@ fn a_config_file_that_is_no_file_is_a_mistake() {
 }
 
 #[test]
+fn the_caller_of_a_wrapper_is_the_call_site() {
+    let sites = |config: &str| {
+        let folder = project(config);
+        let output = culeak(folder.path(), &["report", "leaky.json"]).output();
+        let report = text(&output.expect("culeak starts").stdout);
+        let rows = report.lines().filter(|line| line.contains("in 128 blocks"));
+        rows.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [plain] = &sites("[display]\n")[..] else { panic!("one row") };
+    assert!(plain.contains("Trainer::step") && plain.contains("train.cu:212"), "{plain}");
+    for pattern in ["^Trainer::step", "Trainer::st*p"] {
+        let [of_caller] = &sites(&format!("[symbols]\nwrappers = [\"{pattern}\"]\n"))[..] else {
+            panic!("one row");
+        };
+        assert!(of_caller.contains("Trainer::run") && of_caller.contains("train.cu:90"), "{of_caller}");
+    }
+}
+
+#[test]
 fn display_and_symbols_have_defaults() {
     let folder = project("[display]\ncolor = \"always\"\n\n[symbols]\ndebug-dirs = [\"debug\"]\n");
     let inside = folder.path().join("inside");

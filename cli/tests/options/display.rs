@@ -33,8 +33,8 @@ const MARKS: (&str, &str) = ("CULEAK_PAGER", "sed 's/^/paged: /'");
 fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     let folder = folder();
     let shown = |variables: &[(&str, &str)], script: &str| shown(folder.path(), variables, script);
-    let paged = shown(&[MARKS], "culeak report leaky.json; echo code $?");
-    assert!(paged.contains("paged: GPU 0") && paged.contains("\ncode 0"), "{paged}");
+    let paged = shown(&[MARKS], "culeak report leaky.json --stacks --ledger; echo code $?");
+    assert!(paged.contains("paged: process 4711") && paged.contains("\ncode 0"), "{paged}");
     let paged = shown(
         &[MARKS],
         "culeak check leaky.json --max-per-site 1KiB --format markdown; echo code $?",
@@ -42,8 +42,8 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     assert!(paged.contains("\ncode 1"), "{paged}");
     let general = shown(&[("PAGER", MARKS.1)], "culeak help config");
     assert!(general.contains("paged: The config file"), "{general}");
-    let own = shown(&[("PAGER", "false"), MARKS], "culeak report leaky.json");
-    assert!(own.contains("paged: GPU 0"), "CULEAK_PAGER wins: {own}");
+    let own = shown(&[("PAGER", "false"), MARKS], "culeak report leaky.json --stacks --ledger");
+    assert!(own.contains("paged: process 4711"), "CULEAK_PAGER wins: {own}");
     let options = shown(&[MARKS], "culeak report --help; echo code $?");
     assert!(
         options.contains("paged: Usage: culeak report") && options.contains("\ncode 0"),
@@ -81,7 +81,7 @@ fn a_pager_that_is_missing_or_quits_early_is_no_error() {
         shown(
             folder.path(),
             &[("CULEAK_PAGER", pager)],
-            "culeak report leaky.json; echo code $?",
+            "culeak report leaky.json --stacks --ledger; echo code $?",
         )
     };
     let missing = with("no-such-pager");
@@ -96,7 +96,7 @@ fn a_pager_that_is_missing_or_quits_early_is_no_error() {
     let without = shown(
         folder.path(),
         &[("PATH", &path)],
-        "culeak report leaky.json; echo code $?",
+        "culeak report leaky.json --stacks --ledger; echo code $?",
     );
     assert!(
         without.contains("GPU 0") && without.contains("\ncode 0") && !without.contains("pager"),

@@ -4,12 +4,36 @@
 //! unknown frame counts as the user's, which shows an additional line and hides nothing. Deliberately absent:
 //! addresses.
 
+use std::sync::OnceLock;
+
 use super::{Frame, Role, python};
 use crate::analysis::function_name::plain;
 use crate::analysis::site::file_name;
+use crate::analysis::suppressions::Pattern;
 use crate::cuda_functions::Api;
 
 pub(super) fn of(frame: &Frame) -> Role {
+    match by_lists(frame) {
+        Role::User if is_named_wrapper(frame) => Role::Wrapper,
+        role => role,
+    }
+}
+
+/// The patterns of functions, files and modules that the user calls wrappers.
+static NAMED_WRAPPERS: OnceLock<Vec<Pattern>> = OnceLock::new();
+
+/// Sets what the user calls wrappers: code that requests memory for its callers, so that a caller is the call site. Once, before
+/// any stack is read.
+pub fn set_wrappers(patterns: Vec<Pattern>) {
+    NAMED_WRAPPERS.get_or_init(|| patterns);
+}
+
+fn is_named_wrapper(frame: &Frame) -> bool {
+    let patterns = NAMED_WRAPPERS.get().map_or(&[][..], Vec::as_slice);
+    patterns.iter().any(|pattern| pattern.matches_frame(frame))
+}
+
+fn by_lists(frame: &Frame) -> Role {
     if frame.is_python() {
         return python::role(frame.function.unwrap_or_default(), frame.file.unwrap_or_default());
     }
