@@ -185,7 +185,7 @@ fn lines_objects_and_peaks_are_those_of_the_time() {
     assert_eq!(peak("blocks"), Some(kernel["blocks"].0));
     assert_eq!(peak("most"), Some(kernel["most"].0));
     assert_eq!(peak("freed"), Some(kernel["most"].0));
-    let shown = text(&["report", "--at", "mark:objects"], &file);
+    let shown = text(&["report", "--at", "mark:objects", "--ledger"], &file);
     assert!(
         shown.contains("4 streams") && shown.contains("= 566 MiB  this process"),
         "{shown}"
@@ -320,7 +320,7 @@ fn at_the_peak_the_ledger_has_what_the_kernel_driver_had_given_most() {
         // Also of a context that is gone: the limit took one piece.
         assert!(lines["local_memory"].0 > 1000 * MIB, "{ledger:#}");
         assert_eq!((lines["for_blocks pools"].0, lines["streams"].0), (32 * MIB, 4 * MIB));
-        let shown = text(&["report", "--at", "peak"], &file);
+        let shown = text(&["report", "--at", "peak", "--ledger"], &file);
         assert!(
             shown.contains("this process when it had most of the device, after "),
             "{shown}"

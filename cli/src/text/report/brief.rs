@@ -8,6 +8,7 @@ use culeak::analysis::report::{By, Report, Row, RowStack, Tally};
 use culeak::analysis::site::Frame;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
+use culeak::snapshot::Class;
 
 use super::sums;
 use crate::document::cells::balance;
@@ -19,6 +20,8 @@ pub const EXPLAINED: usize = 5;
 /// Ways to a call site, and callers of one way.
 const WAYS_SHOWN: usize = 3;
 const CALLERS_SHOWN: usize = 3;
+/// Holders of a call site's memory.
+const HOLDERS_SHOWN: usize = 2;
 /// Parts of the memory besides the rows.
 const BESIDES_SHOWN: usize = 5;
 const DEVICES_SHOWN: usize = 2;
@@ -43,14 +46,17 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
         .held_by
         .iter()
         .find(|site| Some(site.site_fingerprint) == fingerprint && report.by == By::Site);
-    if let Some((largest, rest)) = site.and_then(|site| site.holders.split_first()) {
-        let others = match rest.len() {
-            0 => String::new(),
-            others => format!(", and {}", document::counted(others, "other holder")),
+    let holders = site.map_or(&[][..], |site| site.holders.as_slice());
+    let (shown, rest) = holders.split_at(holders.len().min(HOLDERS_SHOWN));
+    for holder in shown {
+        let size = match holders {
+            [_] => String::new(),
+            _ => units::bytes(holder.tally.bytes) + " ",
         };
-        let text = why::holder_text(largest);
-        page.indented(indent, format!("held by {text}{others}"));
+        let held_by = if holder.class == Class::Held { "held by " } else { "" };
+        page.indented(indent, format!("{size}{held_by}{}", why::holder_text(holder)));
     }
+    page.more_at(indent, rest.len(), "holder", "");
 }
 
 /// `50 s old`, or `50 s to 2 s old`, of memory and of objects.
@@ -136,44 +142,68 @@ fn listed(callers: &[(String, String)]) -> Option<String> {
     (!names.is_empty()).then(|| names.join(" < "))
 }
 
-/// Objects whose driver memory is known, largest first: `5 MiB  300 executable graphs  capture  serve.py:88`.
-pub fn costly_objects(report: &Report, page: &mut Document) {
-    let kinds = [
-        (LineKind::GraphExecs, Kind::GraphExec),
-        (LineKind::Streams, Kind::Stream),
-        (LineKind::GreenContexts, Kind::GreenContext),
-    ];
-    let lines = report.ledger.devices.iter().flat_map(|device| &device.lines);
-    let kind_of = |line: &Line| kinds.iter().find(|(what, _)| *what == line.what).map(|(_, kind)| *kind);
-    let mut costs: Vec<(u64, &ObjectRow)> = Vec::new();
-    for (line, kind) in lines.filter_map(|line| Some((line, kind_of(line)?))) {
-        let rows = report.objects.rows.iter().filter(|row| row.kind == kind.name());
-        for row in rows {
-            let place = row.stack.site().and_then(Frame::short_place);
-            let is_of_site = |part: &&culeak::analysis::ledger::Part| part.name == row.label && part.place == place;
-            let bytes = line.parts.iter().filter(is_of_site).map(|part| part.bytes);
-            costs.push((bytes.fold(0, u64::saturating_add), row));
+/// Objects of a call site, and the memory that the kernel driver gave for them on a device.
+struct Cost<'r, 'a> {
+    device: i32,
+    line: LineKind,
+    bytes: u64,
+    row: &'r ObjectRow<'a>,
+}
+
+/// The most costly objects that the program itself made, largest first.
+fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
+    let kind_of = |line: &Line| match line.what {
+        LineKind::GraphExecs => Some(Kind::GraphExec),
+        LineKind::Streams => Some(Kind::Stream),
+        LineKind::GreenContexts => Some(Kind::GreenContext),
+        _ => None,
+    };
+    let mut costs = Vec::new();
+    for device in &report.ledger.devices {
+        for (line, kind) in device.lines.iter().filter_map(|line| Some((line, kind_of(line)?))) {
+            let own = |row: &&ObjectRow| row.kind == kind.name() && row.library.is_none();
+            for row in report.objects.rows.iter().filter(own) {
+                let place = row.stack.site().and_then(Frame::short_place);
+                let parts = line.parts.iter();
+                let parts = parts.filter(|part| part.name == row.label && part.place == place);
+                costs.push(Cost {
+                    device: device.ordinal,
+                    line: line.what,
+                    bytes: parts.fold(0, |sum, part| sum.saturating_add(part.bytes)),
+                    row,
+                });
+            }
         }
     }
-    costs.retain(|(bytes, row)| *bytes > 0 && row.library.is_none());
-    costs.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    costs.retain(|cost| cost.bytes > 0);
+    costs.sort_by_key(|cost| std::cmp::Reverse(cost.bytes));
     costs.truncate(EXPLAINED);
-    let rows = Rows::of(costs)
+    costs
+}
+
+/// Objects whose memory from the kernel driver is known: `5 MiB  300 executable graphs  capture  serve.py:88`.
+pub fn costly_objects(report: &Report, page: &mut Document) {
+    let rows = Rows::of(costs(report))
         .bare()
-        .column("bytes", |(bytes, _)| Cell::Size(*bytes))
-        .column("objects", |(_, row)| of_kind(row.count, row.kind))
-        .column("call site", |(_, row)| Site::of(&row.label, row.stack.site(), String::new()));
+        .column("bytes", |cost| Cell::Size(cost.bytes))
+        .column("objects", |cost| of_kind(cost.row.count, cost.row.kind))
+        .column("call site", |cost| Site::of(&cost.row.label, cost.row.stack.site(), String::new()));
     page.table(rows);
 }
 
 /// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.
 pub fn besides(report: &Report, page: &mut Document) {
     let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();
+    let costs = costs(report);
     for device in devices.iter().take(DEVICES_SHOWN) {
         let mut entries: Vec<(i128, String)> = device
             .lines
             .iter()
-            .filter_map(|line| Some((line.bytes, ledger::briefly(line)?)))
+            .filter_map(|line| {
+                let listed = costs.iter().filter(|cost| cost.device == device.ordinal && cost.line == line.what);
+                let listed: i128 = listed.map(|cost| i128::from(cost.bytes)).sum();
+                Some((line.bytes - listed, ledger::briefly(line)?))
+            })
             .chain(device.unexplained.map(|bytes| (bytes, "unexplained".to_owned())))
             .filter(|(bytes, _)| *bytes != 0)
             .collect();
