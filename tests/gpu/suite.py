@@ -13,6 +13,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import adapters
+import answers
 import categories
 import claims
 import coexist

@@ -1,0 +1,124 @@
+"""Small leaks as people make them with PyTorch and CuPy; the first argument selects one. Each leaves its memory until the script
+ends, and the line to blame is marked."""
+
+import atexit
+import sys
+
+MIB = 1 << 20
+kept = []
+
+
+def kept_losses():
+    import torch
+
+    model = torch.nn.Linear(1024, 1024).cuda()
+    for _ in range(6):
+        batch = torch.randn(4096, 1024, device="cuda")
+        loss = torch.exp(model(batch)).sum()  # site: answer_kept_losses
+        kept.append(loss)
+
+
+def kept_features():
+    import torch
+
+    features = {}
+
+    def extract(number):
+        features[number] = torch.full((MIB,), float(number), device="cuda")  # site: answer_kept_features
+
+    for number in range(12):
+        extract(number)
+    kept.append(features)
+
+
+def kept_by_a_helper():
+    import torch
+
+    def allocate(size):
+        return torch.empty(size, device="cuda")
+
+    def scratch():
+        allocate(8 * MIB)
+
+    def remember():
+        kept.append(allocate(2 * MIB))  # site: answer_kept_by_a_helper
+
+    for _ in range(5):
+        scratch()
+        remember()
+
+
+def kept_gradients():
+    import torch
+
+    weight = torch.ones(4 * MIB, device="cuda", requires_grad=True)
+    for _ in range(5):
+        product = weight * 2
+        product.register_hook(kept.append)
+        product.sin().sum().backward()  # site: answer_kept_gradients
+
+
+def optimizer_state():
+    import torch
+
+    model = torch.nn.Linear(4096, 4096).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(8, 4096, device="cuda")).sum().backward()
+    optimizer.step()  # site: answer_optimizer_state
+    kept.append(optimizer)
+
+
+def kept_graphs():
+    import torch
+
+    source = torch.ones(64, device="cuda")
+
+    def request():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):  # site: answer_kept_graphs
+            answer = source * 2
+        kept.append((graph, answer))
+
+    for _ in range(200):
+        request()
+
+
+def pinned_batches():
+    import torch
+
+    for _ in range(8):
+        kept.append(torch.empty(4 * MIB, pin_memory=True))  # site: answer_pinned_batches
+
+
+def freed_at_exit():
+    import torch
+
+    pool = []
+
+    def fill():
+        pool.append(torch.ones(2 * MIB, device="cuda"))  # site: answer_freed_at_exit
+
+    for _ in range(8):
+        fill()
+    atexit.register(pool.clear)
+
+
+def kept_arrays():
+    import cupy
+
+    for _ in range(6):
+        kept.append(cupy.ones(4 * MIB, dtype=cupy.float32))  # site: answer_kept_arrays
+
+
+def kept_model():
+    import torch
+
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 6).cuda()  # site: answer_kept_model
+    kept.append(model)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.synchronize()
