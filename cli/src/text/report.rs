@@ -119,7 +119,12 @@ fn rows(report: &Report, page: &mut Document) {
             brief::explain(row, report, EXPLAINED_INDENT, page);
         }
     };
-    ranking(report, &all, |rows| rows.below(|(row, _), page| explain(row, page)), page);
+    ranking(
+        report,
+        &all,
+        |rows| rows.below(|(row, _), page| explain(row, page)),
+        page,
+    );
     brief::costly_objects(report, page);
 }
 

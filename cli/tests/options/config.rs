@@ -279,13 +279,21 @@ fn the_caller_of_a_wrapper_is_the_call_site() {
         let rows = report.lines().filter(|line| line.contains("in 128 blocks"));
         rows.map(str::to_owned).collect::<Vec<_>>()
     };
-    let [plain] = &sites("[display]\n")[..] else { panic!("one row") };
-    assert!(plain.contains("Trainer::step") && plain.contains("train.cu:212"), "{plain}");
+    let [plain] = &sites("[display]\n")[..] else {
+        panic!("one row")
+    };
+    assert!(
+        plain.contains("Trainer::step") && plain.contains("train.cu:212"),
+        "{plain}"
+    );
     for pattern in ["^Trainer::step", "Trainer::st*p"] {
         let [of_caller] = &sites(&format!("[symbols]\nwrappers = [\"{pattern}\"]\n"))[..] else {
             panic!("one row");
         };
-        assert!(of_caller.contains("Trainer::run") && of_caller.contains("train.cu:90"), "{of_caller}");
+        assert!(
+            of_caller.contains("Trainer::run") && of_caller.contains("train.cu:90"),
+            "{of_caller}"
+        );
     }
 }
 

@@ -34,7 +34,10 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     let folder = folder();
     let shown = |variables: &[(&str, &str)], script: &str| shown(folder.path(), variables, script);
     let paged = shown(&[MARKS], "culeak report leaky.json --stacks --ledger; echo code $?");
-    assert!(paged.contains("paged: process 4711") && paged.contains("\ncode 0"), "{paged}");
+    assert!(
+        paged.contains("paged: process 4711") && paged.contains("\ncode 0"),
+        "{paged}"
+    );
     let paged = shown(
         &[MARKS],
         "culeak check leaky.json --max-per-site 1KiB --format markdown; echo code $?",
@@ -42,7 +45,10 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     assert!(paged.contains("\ncode 1"), "{paged}");
     let general = shown(&[("PAGER", MARKS.1)], "culeak help config");
     assert!(general.contains("paged: The config file"), "{general}");
-    let own = shown(&[("PAGER", "false"), MARKS], "culeak report leaky.json --stacks --ledger");
+    let own = shown(
+        &[("PAGER", "false"), MARKS],
+        "culeak report leaky.json --stacks --ledger",
+    );
     assert!(own.contains("paged: process 4711"), "CULEAK_PAGER wins: {own}");
     let options = shown(&[MARKS], "culeak report --help; echo code $?");
     assert!(

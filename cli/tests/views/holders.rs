@@ -79,7 +79,10 @@ fn a_report_of_a_snapshot_with_holders_shows_them_by_call_site() {
     assert!(json(&["report", "leaky.json", "--json"]).get("held_by").is_none());
     let brief = stdout(&["report", "held.json"]);
     let holder = "held by __main__.keep (list of 60): ";
-    assert!(brief.contains(holder) && brief.contains("more: culeak why held.json; "), "{brief}");
+    assert!(
+        brief.contains(holder) && brief.contains("more: culeak why held.json; "),
+        "{brief}"
+    );
     let text = stdout(&["report", "held.json", "--stacks", "--top", "1"]);
     let section = text.split("held by\n").nth(1).expect("a section");
     assert!(

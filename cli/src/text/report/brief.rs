@@ -131,10 +131,13 @@ fn callers(stack: &culeak::analysis::site::CallStack) -> Vec<(String, String)> {
 
 /// `train_step train.cu:19 < main train.cu:43`.
 fn listed(callers: &[(String, String)]) -> Option<String> {
-    let names = callers.iter().take(CALLERS_SHOWN).map(|(name, place)| match place.as_str() {
-        "" => name.clone(),
-        place => format!("{name} {place}"),
-    });
+    let names = callers
+        .iter()
+        .take(CALLERS_SHOWN)
+        .map(|(name, place)| match place.as_str() {
+            "" => name.clone(),
+            place => format!("{name} {place}"),
+        });
     let mut names: Vec<String> = names.collect();
     if callers.len() > CALLERS_SHOWN {
         names.push("…".to_owned());
@@ -187,7 +190,9 @@ pub fn costly_objects(report: &Report, page: &mut Document) {
         .bare()
         .column("bytes", |cost| Cell::Size(cost.bytes))
         .column("objects", |cost| of_kind(cost.row.count, cost.row.kind))
-        .column("call site", |cost| Site::of(&cost.row.label, cost.row.stack.site(), String::new()));
+        .column("call site", |cost| {
+            Site::of(&cost.row.label, cost.row.stack.site(), String::new())
+        });
     page.table(rows);
 }
 
@@ -200,7 +205,9 @@ pub fn besides(report: &Report, page: &mut Document) {
             .lines
             .iter()
             .filter_map(|line| {
-                let listed = costs.iter().filter(|cost| cost.device == device.ordinal && cost.line == line.what);
+                let listed = costs
+                    .iter()
+                    .filter(|cost| cost.device == device.ordinal && cost.line == line.what);
                 let listed: i128 = listed.map(|cost| i128::from(cost.bytes)).sum();
                 Some((line.bytes - listed, ledger::briefly(line)?))
             })
@@ -221,7 +228,12 @@ pub fn besides(report: &Report, page: &mut Document) {
             page.line(title + &texts.join(", "));
         }
     }
-    page.more_at(0, devices.len().saturating_sub(DEVICES_SHOWN), "GPU", "; --ledger shows each");
+    page.more_at(
+        0,
+        devices.len().saturating_sub(DEVICES_SHOWN),
+        "GPU",
+        "; --ledger shows each",
+    );
 }
 
 /// `recorded in full`, or what is missing.

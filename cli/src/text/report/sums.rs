@@ -32,7 +32,10 @@ pub fn conditions(report: &Report, lists_objects: bool) -> Vec<Sum> {
 /// The process: `python train.py, pid 4711, on node7, exited after 12 s`.
 pub fn process(report: &Report) -> String {
     match is_from_pytorch(report) {
-        true => format!("memory of PyTorch's allocator, in {}", Escaped(report.process.recording)),
+        true => format!(
+            "memory of PyTorch's allocator, in {}",
+            Escaped(report.process.recording)
+        ),
         false => format!("process {}", parts::process(&report.process)),
     }
 }
