@@ -43,6 +43,7 @@ offsets! {
     interpreter_codecs
     interpreter_fork_hooks
     interpreter_audit_hooks
+    interpreter_finalizing
     interpreter_atexit
     interpreter_monitoring
     interpreter_monitoring_bytes

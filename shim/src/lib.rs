@@ -67,6 +67,7 @@ extern "C" fn forked_child() {
 extern "C" fn at_start() {
     resolve::dl::ensure();
     hooks::find_next_ioctl();
+    recorder::note_main_thread();
     // SAFETY: this library is never unloaded; the handler changes atomics and a variable of the thread.
     unsafe { libc::pthread_atfork(None, None, Some(forked_child)) };
     effects::segments::configure();

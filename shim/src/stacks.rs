@@ -36,7 +36,7 @@ use culeak::system::{Spares, Uncancelled};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
-pub use python::{call_at_end, is_finalizing as is_interpreter_finalizing, prepare};
+pub use python::{call_at_end, has_script_ended, is_finalizing as is_interpreter_finalizing, prepare};
 
 #[unsafe(link_section = ".data.culeak_events")]
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);

@@ -100,6 +100,12 @@ int main(void) {
 #endif
     AT(interpreter_fork_hooks, PyInterpreterState, before_forkers);
     AT(interpreter_audit_hooks, PyInterpreterState, audit_hooks);
+/* Older versions set it for other interpreters than the main one only. */
+#if V < 0x030c0000
+    NONE(interpreter_finalizing);
+#else
+    AT(interpreter_finalizing, PyInterpreterState, finalizing);
+#endif
 #if V < 0x030a0000
     NONE(interpreter_atexit);
 #else

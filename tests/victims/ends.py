@@ -92,7 +92,7 @@ def hold():
     # Never freed.
     forgotten = Block(8000)
     forgotten.__class__ = object_without_free
-    # An atexit callback is part of the script's own work.
+    # From 3.12 on, what callbacks free is held at the end.
     early = [Block(9000)]
     atexit.register(early.clear)
     print(json.dumps([sorted(live), early[0].address]), flush=True)

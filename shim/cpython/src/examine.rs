@@ -16,6 +16,7 @@ use culeak_walker::{exported, read};
 
 use crate::interpreter::{Getter, Interpreter};
 use crate::layout::{self, *};
+use culeak::cpython::ABSENT;
 
 /// Why an interpreter's frames are not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +88,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     }
     let getter = |name: &CStr| address(name).map(as_getter);
     finalizing_address().ok_or(fail(Why::Threads))?;
+    let script_ended = script_ended(&layout).unwrap_or(0);
     let current = getter(c"PyThreadState_GetUnchecked").or_else(|| getter(c"_PyThreadState_UncheckedGet"));
     Ok(Interpreter {
         layout,
@@ -99,8 +101,21 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
         this_thread: as_getter(this_thread),
         current_thread: current.ok_or(fail(Why::Threads))?,
         eval: exported(c"_PyEval_EvalFrameDefault").unwrap_or(0..0),
+        script_ended,
         version,
     })
+}
+
+/// The address of the `int` that is not 0 after the end of the script. The one in front of it says that the interpreter is
+/// initialized.
+fn script_ended(layout: &Layout) -> Option<u64> {
+    let main = exported(c"PyInterpreterState_Main").filter(|_| layout.script_ended != ABSENT)?;
+    // SAFETY: it takes no argument and returns a pointer that does not change; null before the interpreter is made.
+    let main = unsafe { as_getter(main.start)() };
+    let address = main.checked_add(layout.script_ended).filter(|_| main != 0)?;
+    let mut both = [0; 1];
+    let is_read = read(address - 4, &mut both);
+    (is_read && both[0] == 1).then_some(address)
 }
 
 /// The address of `Py_IsFinalizing`, which had another name before 3.13.

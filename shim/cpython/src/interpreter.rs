@@ -21,6 +21,8 @@ pub struct Interpreter {
     pub this_thread: Getter,
     pub current_thread: Getter,
     pub eval: Range<u64>,
+    /// The address of an `int` that is not 0 from the end of the script on; 0: unknown.
+    pub script_ended: u64,
     pub version: u32,
 }
 
@@ -54,6 +56,10 @@ static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
 /// The address of `Py_IsFinalizing`, also of an interpreter whose frames are not read; 0: not found.
 #[unsafe(link_section = ".data.culeak_events")]
 static IS_FINALIZING: AtomicU64 = AtomicU64::new(0);
+
+/// As [`Interpreter::script_ended`].
+#[unsafe(link_section = ".data.culeak_events")]
+static SCRIPT_ENDED: AtomicU64 = AtomicU64::new(0);
 
 static UNSUPPORTED_VERSION: AtomicU32 = AtomicU32::new(0);
 static UNSUPPORTED_WHY: AtomicU8 = AtomicU8::new(0);
@@ -93,6 +99,7 @@ pub fn prepare() -> Status {
     let after = match examine::find() {
         None => ABSENT,
         Some(Ok(interpreter)) => {
+            SCRIPT_ENDED.store(interpreter.script_ended, Relaxed);
             // SAFETY: no other thread writes while the state is busy, or reads before it is ready.
             unsafe { (*SLOT.0.get()).write(interpreter) };
             READY
@@ -127,6 +134,19 @@ pub fn is_finalizing() -> bool {
     }
     // SAFETY: `Py_IsFinalizing`, which takes no argument and reads a variable; its result is an int.
     unsafe { examine::as_getter(address)() as u32 != 0 }
+}
+
+/// Whether the interpreter has run its script and waits for other threads, calls its exit callbacks or finalizes. Other threads
+/// may still run the script's code. Known from 3.12 on.
+#[inline]
+pub fn has_script_ended() -> bool {
+    let address = SCRIPT_ENDED.load(Relaxed);
+    if address == 0 {
+        return false;
+    }
+    // SAFETY: in the state of the main interpreter, a static object of libpython from 3.12 on; the caller keeps it loaded. A
+    // thread with the GIL writes it.
+    unsafe { (*(address as usize as *const AtomicU32)).load(Relaxed) != 0 }
 }
 
 /// In a forked child: a thread that was in `prepare` does not exist here.

@@ -30,6 +30,9 @@ pub struct Layout {
     /// `PyCode_Type.tp_basicsize` and `PyFrame_Type.tp_basicsize`.
     pub code_basic_size: u64,
     pub frame_basic_size: u64,
+    /// An `int` in the main interpreter's state that is not 0 from the end of its script on, before any exit callback is called;
+    /// [`ABSENT`] before 3.12.
+    pub script_ended: u64,
     /// Where the interpreter describes its own offsets; 3.13 and later.
     pub described: Option<DebugOffsets>,
 }
@@ -173,6 +176,7 @@ impl Layout {
             },
             code_basic_size: table.code_bytes,
             frame_basic_size: table.frame_object_bytes,
+            script_ended: table.interpreter_finalizing,
             described: match table.described_thread_frame {
                 ABSENT => None,
                 current_frame => Some(DebugOffsets {

@@ -11,7 +11,7 @@
 //! restore its handlers before it collects cycles and clears modules. That function is replaced by a second library (`shim/hold`),
 //! which only `run --why` preloads and which calls [`culeak_hold`]. Without handlers, the first event after that counts.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::recorder::{proof, quietly, session};
 use crate::{settings, stacks};
@@ -25,6 +25,10 @@ static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 /// The end of a script is wanted: by `culeak run --why`, or by a thread that walks its Python frames without the GIL.
 #[unsafe(link_section = ".data.culeak_events")]
 static WATCHES: AtomicBool = AtomicBool::new(false);
+/// The recording began in the script, so the script's end is in front of its exit callbacks. A program that begins in one of these
+/// ends with them.
+#[unsafe(link_section = ".data.culeak_events")]
+static BEGAN_IN_SCRIPT: AtomicBool = AtomicBool::new(false);
 /// The process that has the recording. A child of `vfork` shares this memory.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
@@ -34,6 +38,7 @@ pub fn prepare() {
     PROCESS.store(pid(), Relaxed);
     HAS_ENDED.store(false, Relaxed);
     WATCHES.store(is_served(), Relaxed);
+    BEGAN_IN_SCRIPT.store(!stacks::has_script_ended(), Relaxed);
     if settings::is_set(variables::WHY) {
         // SAFETY: takes a number; a kernel without Yama refuses it.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
@@ -45,10 +50,29 @@ fn pid() -> u32 {
     unsafe { libc::getpid() as u32 }
 }
 
+/// `pthread_self` of the main thread; 0: not known.
+#[unsafe(link_section = ".data.culeak_events")]
+static MAIN_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// This library was loaded, or the process is a forked child.
+pub fn note_main_thread() {
+    // SAFETY: no preconditions.
+    let (is_main, own) = unsafe { (libc::gettid() == libc::getpid(), libc::pthread_self()) };
+    if is_main {
+        MAIN_THREAD.store(own as usize, Relaxed);
+    }
+}
+
 /// Whether this is the thread that ends the interpreter.
 fn is_main_thread() -> bool {
     // SAFETY: no preconditions.
-    unsafe { libc::gettid() == libc::getpid() }
+    MAIN_THREAD.load(Relaxed) == unsafe { libc::pthread_self() } as usize
+}
+
+/// Whether the script has ended: the main thread, which other threads may outlive, calls exit callbacks.
+#[inline]
+pub fn has_script_ended() -> bool {
+    stacks::has_script_ended() && BEGAN_IN_SCRIPT.load(Relaxed) && is_main_thread()
 }
 
 /// Whether `culeak run --why` serves, and this is no child of `vfork`.

@@ -203,6 +203,7 @@ fn watch_process() {
 extern "C" fn forget_parent() {
     FORKED.store(true, Relaxed);
     thread::forget_rows();
+    hold::note_main_thread();
     // SAFETY: null, or a recording that is never unmapped.
     if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
         recording.forked();
@@ -244,10 +245,11 @@ pub fn watch_exit() {
     unsafe { libc::atexit(exiting) };
 }
 
-/// Called at each event: the interpreter begins to finalize between two of them.
+/// Called at each event: the script ends between two of them. Before its exit callbacks are called, only the main thread has ended:
+/// the interpreter waits for the others.
 #[inline]
 pub fn note_end(recording: &Recording) {
-    if stacks::is_interpreter_finalizing() {
+    if stacks::is_interpreter_finalizing() || hold::has_script_ended() {
         cold_path();
         hold::end_script(recording);
     }

@@ -149,6 +149,12 @@ pub fn is_finalizing() -> bool {
     python::is_finalizing()
 }
 
+/// Whether the main thread runs what is left to do after its script: exit callbacks.
+#[inline]
+pub fn has_script_ended() -> bool {
+    python::has_script_ended()
+}
+
 /// Makes the interpreter call the function when its script has ended.
 #[inline]
 pub fn call_at_end(function: extern "C" fn()) {
