@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use culeak::kind::Kind;
+use culeak::point::Point;
 use culeak::snapshot::{EndOf, Snapshot};
 
 use crate::interpreters::{Python, interpreters};
@@ -20,7 +22,11 @@ fn printed(outcome: &Outcome) -> (BTreeSet<u64>, u64) {
 
 /// From 3.12 on, the end of the script is in front of the atexit callbacks.
 pub fn sees_callbacks(python: &Python) -> bool {
-    let minor = python.version.split('.').nth(1).and_then(|minor| minor.parse::<u32>().ok());
+    let minor = python
+        .version
+        .split('.')
+        .nth(1)
+        .and_then(|minor| minor.parse::<u32>().ok());
     minor.expect("a version such as 3.12.1") >= 12
 }
 
@@ -70,6 +76,18 @@ fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
             let expected = held_at_end(python, &outcome);
             expect_end_of_script(outcome.only_snapshot(), &expected, python);
         }
+    }
+}
+
+#[test]
+fn objects_that_callbacks_destroy_exist_at_the_end() {
+    for python in interpreters() {
+        let outcome = ends(python, "objects");
+        let end = outcome.only_snapshot().at(&Point::End);
+        let streams = |snapshot: &Snapshot| snapshot.objects.iter().filter(|row| row.kind == Kind::Stream).count();
+        let (held, streams) = end.map_or((0, 0), |end| (end.allocations.len(), streams(&end)));
+        let expected = if sees_callbacks(python) { (1, 3) } else { (0, 0) };
+        assert_eq!((held, streams), expected, "{}", python.version);
     }
 }
 

@@ -44,9 +44,9 @@ mod session;
 mod thread;
 mod unhooked;
 
+pub use hold::note_main_thread;
 pub use hold::watch as watch_end;
 pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
-pub use hold::note_main_thread;
 pub use session::{is_exiting, note_end, recording, running, watch_exit};
 pub use thread::{epoch, note_pool, pool_of_call, thread_row};
 

@@ -98,6 +98,22 @@ def hold():
     print(json.dumps([sorted(live), early[0].address]), flush=True)
 
 
+def objects():
+    """Streams and memory of a list that an exit callback empties."""
+    begin()
+    streams = [ctypes.c_void_p() for _ in range(3)]
+    for stream in streams:
+        assert driver.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    blocks = [Block(1000)]
+
+    def clean_up():
+        blocks.clear()
+        for stream in streams:
+            driver.cuStreamDestroy_v2(stream)
+
+    atexit.register(clean_up)
+
+
 class object_without_free:
     pass
 
