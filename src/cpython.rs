@@ -274,7 +274,7 @@ pub const OLDEST: u32 = TABLES[0].minor();
 pub const NEWEST: u32 = TABLES[TABLES.len() - 1].minor();
 
 /// By minor version. Of one with several builds, the newest comes first.
-pub const TABLES: [Offsets; 10] = [
+pub static TABLES: [Offsets; 10] = [
     Offsets::parse(include_str!("cpython/3.8.txt")),
     Offsets::parse(include_str!("cpython/3.9.txt")),
     Offsets::parse(include_str!("cpython/3.10.txt")),
@@ -293,7 +293,7 @@ pub const TABLES: [Offsets; 10] = [
 /// The state of the collector has 24 bytes more from 3.14.5 on, whose collector is not incremental. 3.14.0 and 3.14.4 also
 /// differ in what is behind the list of audit hooks.
 pub fn of(minor: u32) -> impl Iterator<Item = &'static Offsets> {
-    const { &TABLES }.iter().filter(move |table| table.minor() == minor)
+    TABLES.iter().filter(move |table| table.minor() == minor)
 }
 
 /// The table of the newest build of a minor version that has one.

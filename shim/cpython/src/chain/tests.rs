@@ -21,6 +21,7 @@ extern "C" fn no() -> u64 {
 /// With only what a walk needs.
 fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
     Interpreter {
+        script_ended: 0,
         layout,
         code_type: CODE_TYPE,
         frame_type: FRAME_TYPE,
