@@ -119,13 +119,18 @@ fn rows(report: &Report, page: &mut Document) {
             brief::explain(row, report, EXPLAINED_INDENT, page);
         }
     };
+    // Objects may cost more than all that is allocated at their line.
+    let costs = brief::costs(report);
+    let most = report.rows.first().map_or(0, |row| row.bytes);
+    let (above, below) = costs.split_at(costs.partition_point(|cost| cost.bytes > most));
+    brief::costly_objects(above, page);
     ranking(
         report,
         &all,
         |rows| rows.below(|(row, _), page| explain(row, page)),
         page,
     );
-    brief::costly_objects(report, page);
+    brief::costly_objects(below, page);
 }
 
 const EXPLAINED_INDENT: usize = 6;

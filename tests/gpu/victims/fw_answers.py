@@ -65,6 +65,7 @@ def optimizer_state():
     optimizer = torch.optim.Adam(model.parameters())
     model(torch.randn(8, 4096, device="cuda")).sum().backward()
     optimizer.step()  # site: answer_optimizer_state
+    optimizer.zero_grad()
     kept.append(optimizer)
 
 

@@ -103,7 +103,7 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
             _ => format!(", {} of it allocated by static constructors", parts::tally(constructed)),
         };
         row(
-            "",
+            "shutdown",
             format!(
                 "{} live when CUDA shut down{constructed}; later frees by static destructors are not recorded",
                 parts::tally(totals.alive_at_shutdown)
@@ -352,11 +352,13 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 pub fn losses_and_notes(report: &Report) -> (Vec<String>, Vec<String>) {
     let losses = losses(report, false).into_iter().map(|(_, text)| text);
     losses
-        .filter(|text| text != NOTHING_LOST)
+        .filter(|text| text != NOTHING_LOST && !text.ends_with(PRIVATE_TABLES))
         .partition(|text| !COUNTED_ANYWAY.iter().any(|end| text.ends_with(end)))
 }
 
 const NOTHING_LOST: &str = "nothing lost";
+/// The end of the text on the driver's private tables.
+const PRIVATE_TABLES: &str = "calls through them are not recorded";
 /// The ends of texts on events whose memory is counted rightly.
 const COUNTED_ANYWAY: [&str; 3] = [
     "shutdown: counted as freed",
