@@ -6,6 +6,7 @@
 mod adapters;
 mod audit;
 mod auto_snapshots;
+mod backward;
 mod buffers;
 mod children;
 mod client_api;

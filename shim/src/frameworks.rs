@@ -8,12 +8,14 @@
 //! bfc          functions that record and go on to TensorFlow's allocator
 //! forwarding   functions that record and go on to a program's own allocator
 //! pytorch      PyTorch's caching allocator
+//! autograd     backward passes of PyTorch
 //! nvtx         NVTX heaps and regions, ranges and marks
 //! phases       the phases that a thread is inside
 //! names        names that live as long as the process
 //! xla          XLA buffers
 //! ```
 
+mod autograd;
 mod bfc;
 pub mod client_api;
 mod forwarding;

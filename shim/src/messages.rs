@@ -106,6 +106,15 @@ pub fn out_of_memory(api: &str, bytes: u64, path: &CStr) {
     });
 }
 
+/// Blocks of backward passes have the stack of autograd's thread alone.
+pub fn no_backward() {
+    write_line(|line| {
+        line.push(
+            b"culeak: stacks of backward passes end in autograd: this PyTorch does not name the pass of a thread",
+        );
+    });
+}
+
 /// A variable with an invalid value or an unknown name.
 pub fn mistake(mistake: &Mistake) {
     write_line(|line| match *mistake {

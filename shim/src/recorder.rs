@@ -159,7 +159,13 @@ fn entry_inline(recording: &Recording, event: &AllocationEvent, chosen: Option<C
         stack: match chosen {
             Some(_) => {
                 let is_of_framework = event.kind.is_within();
-                stacks::stack(recording, event.at, shard, is_of_framework, thread::refresh_name)
+                stacks::stack(
+                    recording,
+                    event.at,
+                    (thread, shard),
+                    is_of_framework,
+                    thread::refresh_name,
+                )
             }
             None => UNSAMPLED,
         },
@@ -193,15 +199,15 @@ fn context_and_other_device(recording: &Recording, device: Device) -> (u16, u8) 
 /// The entry of a segment. The driver holds its locks meanwhile, so CUDA is not asked for anything; the context is known if the
 /// device has only one.
 pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8) -> Entry {
-    let (thread, shard) = thread_and_shard(recording);
+    let thread = thread_and_shard(recording);
     Entry {
         bytes: event.bytes,
         requested: event.requested,
         time_ns: recording.now(),
         extra: event.extra,
         pool: 0,
-        stack: stacks::stack(recording, event.at, shard, false, thread::refresh_name),
-        thread,
+        stack: stacks::stack(recording, event.at, thread, false, thread::refresh_name),
+        thread: thread.0,
         attributes: Attributes {
             kind: event.kind,
             space: Space::Segment,
@@ -215,6 +221,13 @@ pub fn segment_entry(recording: &Recording, event: &AllocationEvent, device: u8)
             raised: 0,
         },
     }
+}
+
+/// The calling thread starts a backward pass, in the hook whose frame is `at`.
+pub fn begin_backward(recording: &Recording, task: u64, at: Registers) {
+    let thread = thread_and_shard(recording);
+    let stack = stacks::stack(recording, at, thread, true, thread::refresh_name);
+    stacks::backward::begin(task, stack, thread.0);
 }
 
 #[inline]

@@ -15,8 +15,10 @@
 //! python       Python frames
 //! native       the native stack, as a hash
 //! driver_call  the name of the driver's function on a stack
+//! backward     where the backward pass was started that a thread works for
 //! ```
 
+pub mod backward;
 mod driver_call;
 mod merge;
 mod modules;
@@ -30,6 +32,7 @@ use culeak_walker::Registers;
 use crate::resolve::closing;
 use crate::settings::DEPTH_MAX;
 use culeak::format::{CUT, Loss, NONE, ROOT};
+use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
 use culeak::system::{Spares, Uncancelled};
@@ -76,17 +79,18 @@ pub fn configure(depth: usize, frames: Frames, libgcc: bool) {
 pub fn forked() {
     native::forked();
     python::forked();
+    backward::forked();
 }
 
 /// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; `NONE` if it is
-/// empty or cannot be stored. `shard` is the thread's; `before_store` runs before a new stack is stored, which is rare.
+/// empty or cannot be stored. `thread` is its row and shard; `before_store` runs before a new stack is stored, which is rare.
 /// `is_of_framework`: of a block that a framework handed out.
 #[inline(never)]
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn stack(
     recording: &Recording,
     at: Registers,
-    shard: Shard,
+    (thread, shard): (u32, Shard),
     is_of_framework: bool,
     before_store: fn(&Recording),
 ) -> u32 {
@@ -110,6 +114,11 @@ pub fn stack(
             }
         }
     };
+    let outer = backward::continuing(thread);
+    let hash = match outer {
+        NONE => hash,
+        outer => mix(hash.wrapping_add(u64::from(outer) + 1)),
+    };
     let closing = closing::is_running();
     if !closing && let Some(known) = recording.stack(hash) {
         return known;
@@ -119,7 +128,7 @@ pub fn stack(
         let _uncancelled = Uncancelled::begin();
         // SAFETY: all zeros is a value of each part, as the parts state.
         let buffers = unsafe { BUFFERS.take() }.ok();
-        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, frames, closing))
+        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, (depth, outer), frames, closing))
     };
     match stack {
         Some(stack) if !closing => recording.remember_stack(hash, stack),
@@ -139,14 +148,14 @@ struct Buffers {
     text: [u8; python::TEXT],
 }
 
-/// Walks the stack again, this time keeping the frames, and stores it outermost first.
+/// Walks the stack again, this time keeping the frames, and stores it outermost first, as a continuation of the stack `outer`.
 #[cold]
 #[inline(never)]
 fn store(
     recording: &Recording,
     buffers: &mut Buffers,
     at: Registers,
-    depth: usize,
+    (depth, outer): (usize, u32),
     frames: Frames,
     closing: bool,
 ) -> Option<u32> {
@@ -175,7 +184,11 @@ fn store(
     }
     merged.merge(&buffers.python, depth);
     driver_call::store_name(recording, merged.frames(), closing);
-    let mut parent = if merged.cut { CUT } else { ROOT };
+    let mut parent = match outer {
+        NONE if merged.cut => CUT,
+        NONE => ROOT,
+        outer => outer,
+    };
     for frame in merged.frames().iter().rev() {
         parent = match frame {
             merge::Frame::Native(address) => {

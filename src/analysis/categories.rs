@@ -254,12 +254,12 @@ impl<'c> Sorter<'c> {
         rule.map_or(Category::Other, |rule| self.categories.rules[rule].category)
     }
 
-    /// The tests that some frame of the stack passes.
+    /// The tests that some frame of the thread's own passes: who started a backward pass does not say what it computes.
     fn bits(&self, stack: &CallStack, frames: &mut HashMap<FrameKey, Bits>) -> Bits {
         let tests = &self.categories.tests;
         let empty = || vec![0; tests.len().div_ceil(64)].into_boxed_slice();
         let mut bits = empty();
-        for frame in &stack.frames {
+        for frame in &stack.frames[..stack.own] {
             let of_frame = frames.entry(frame_key(frame)).or_insert_with(|| {
                 let (names, mut passed) = (Names::of(frame), empty());
                 for (nth, test) in tests.iter().enumerate() {

@@ -51,6 +51,8 @@ pub enum Role {
     Runtime,
     /// Inside the Python interpreter.
     Interpreter,
+    /// Inside the allocator of a framework.
+    Allocator,
     /// Inside PyTorch, XLA, CuPy …, or a CUDA library: shown only if the stack has no better frames.
     Framework,
     /// Generic code between the user's code and CUDA: shown, but not a site if the stack has a user's frame.
@@ -185,6 +187,10 @@ pub struct CallStack<'a> {
     pub site: Option<usize>,
     /// Innermost first.
     pub frames: Vec<Frame<'a>>,
+    /// How many frames are of the thread that requested the memory. Those behind them are of the thread that started the backward
+    /// pass.
+    #[serde(skip)]
+    pub own: usize,
 }
 
 impl<'a> CallStack<'a> {
@@ -196,10 +202,13 @@ impl<'a> CallStack<'a> {
             .collect();
         let mut frames: Vec<Frame> = known.iter().map(|known| known.frame).collect();
         role::fold_static_cudart(&mut frames);
-        below_main::fold(&mut frames, &known);
+        let own = below_main::fold(&mut frames, &known);
         python::fold_outer(&mut frames);
         let allocator = known.iter().find_map(|known| known.allocator);
-        CallStack::new(frames, allocator, stack.truncated)
+        CallStack {
+            own,
+            ..CallStack::new(frames, allocator, stack.truncated)
+        }
     }
 
     /// The stack of an allocation that was recorded without one.
@@ -236,6 +245,7 @@ impl<'a> CallStack<'a> {
             library,
             truncated,
             site,
+            own: frames.len(),
             frames,
         }
     }
@@ -339,8 +349,8 @@ fn site(frames: &[Frame]) -> Option<usize> {
         // The user's module first: a library's template there was instantiated for the user's code.
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper && !below_main::is_system(frame.module_name())))
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
-        .or_else(|| innermost(&role::names_its_purpose))
         .or_else(|| innermost(&|frame| frame.role == Role::Framework))
+        .or_else(|| innermost(&|frame| frame.role != Role::Allocator))
         .or(if frames.is_empty() { None } else { Some(0) })
 }
 

@@ -12,9 +12,9 @@ use crate::format::*;
 use crate::lockfree::index::mix;
 use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Module, Stack, Symbol};
 
-/// The longest stack that the recorder stores (`CULEAK_DEPTH`). In a small hostile file thousands of stacks could share a
-/// long chain.
-const FRAMES_MAX: usize = 256;
+/// The longest stack that is read: a few of what the recorder takes at once (`CULEAK_DEPTH`), since the stacks of autograd's threads
+/// continue with others. In a small hostile file thousands of stacks could share a long chain.
+const FRAMES_MAX: usize = 1024;
 /// Not decoded yet.
 const UNSEEN: u32 = u32::MAX;
 /// Decoded, and empty.

@@ -144,7 +144,7 @@ pub fn unloaded() {
 
 /// The definition that the code at `caller` would reach without ours.
 #[unsafe(link_section = ".text.culeak_events")]
-fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
+pub fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
     let generation = GENERATION.load(Acquire);
     let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);
     // While something is being unloaded, another module may be mapped where the caller of a cached answer was.

@@ -47,8 +47,8 @@ pub fn first_definition(name: &CStr) -> Option<*const c_void> {
     debug_list().find_map(|object| unsafe { object.symbol(name) })
 }
 
-/// The definition of a name that follows the one at `own` in the loader's order, found without calling anything. At start-up
-/// only.
+/// The definition of a name that follows the one at `own` in the loader's order, found without calling anything. At start-up,
+/// and in a forked child.
 pub fn definition_after(name: &CStr, own: *const c_void) -> Option<*const c_void> {
     let searched = Name::new(name);
     let mut is_behind = false;

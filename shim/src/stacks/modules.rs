@@ -2,7 +2,7 @@
 
 use culeak_walker as walker;
 
-use super::python;
+use super::{backward, python};
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, driver, next};
 use culeak::recording::{ModuleSeen, Recording};
@@ -89,6 +89,7 @@ pub fn unloaded(recording: Option<&Recording>) {
         end_unloaded_modules(recording);
     }
     next::unloaded();
+    backward::unloaded();
     walker::generation_changed();
 }
 

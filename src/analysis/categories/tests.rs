@@ -555,3 +555,20 @@ fn a_filter_divides_the_memory_into_a_category_and_the_rest() {
         assert_eq!(rows, total.memory, "{total:?}");
     }
 }
+
+#[test]
+fn who_called_backward_does_not_decide_what_it_computes() {
+    let engine = [native("torch::autograd::generated::MulBackward0::apply(int)"), ENGINE];
+    let thread = ("clone3", "", "/usr/lib/libc.so.6");
+    let callers = [
+        native("torch::autograd::Engine::execute(int)"),
+        python("training_step", "/home/me/train.py:9"),
+        python("closure", "/home/me/train.py:10"),
+        STEP,
+        CALL,
+    ];
+    let stack = [&engine[..], &[thread], &callers].concat();
+    assert_eq!(category(&stack), Category::Gradients);
+    // A module that the thread itself calls is a recomputation.
+    assert_eq!(category(&[&[CALL], &stack[..]].concat()), Category::Activations);
+}

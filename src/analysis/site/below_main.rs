@@ -15,6 +15,8 @@ pub(super) enum End {
     Main,
     /// The frame and its callers belong to the system.
     Outside,
+    /// The frame waits for threads, whose stacks continue with it.
+    Waits,
 }
 
 pub(super) fn end(frame: &Frame) -> End {
@@ -23,19 +25,32 @@ pub(super) fn end(frame: &Frame) -> End {
     };
     match plain(function).as_ref() {
         "main" => End::Main,
+        "torch::autograd::Engine::execute" => End::Waits,
+        name if name.starts_with("torch::autograd::") && name.ends_with("::execute_with_graph_task") => End::Waits,
         name if starts_a_thread(name, frame.module_name()) => End::Outside,
         _ => End::Anywhere,
     }
 }
 
-/// Marks the frames below `main`, unless none would be left to show.
-pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) {
+/// Marks the frames below `main` and those between two threads, unless none would be left to show. Returns how many frames are of the
+/// thread itself.
+pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) -> usize {
     let mut keep = frames.len();
     if let Some(main) = known.iter().rposition(|known| known.end == End::Main) {
         keep = main + 1;
     }
-    if let Some(start) = known[..keep].iter().position(|known| known.end == End::Outside) {
-        keep = start;
+    let (mut own, mut thread) = (frames.len(), 0);
+    let next = |from: usize, end: End| known[from..keep].iter().position(|known| known.end == end);
+    while let Some(start) = next(thread, End::Outside).map(|at| thread + at) {
+        let Some(waiting) = next(start, End::Waits) else {
+            keep = start;
+            break;
+        };
+        own = own.min(start);
+        thread = start + waiting;
+        frames[start..thread]
+            .iter_mut()
+            .for_each(|frame| frame.role = Role::BelowMain);
     }
     // `_start` of a stripped program: a nameless outermost frame that calls libc.
     if keep == frames.len()
@@ -58,6 +73,7 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) {
             frame.role = Role::BelowMain;
         }
     }
+    own
 }
 
 fn is_libc(module: &str) -> bool {

@@ -57,6 +57,10 @@ fn by_lists(frame: &Frame) -> Role {
     let name = plain(function);
     if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
         Role::Runtime
+    } else if is_inside_allocator(&name) {
+        Role::Allocator
+    } else if is_backward(&name) {
+        Role::Wrapper
     } else if is_interpreter_function(&name) {
         Role::Interpreter
     } else if inside_framework || is_framework_function(&name) || super::origin::library_of_function(&name).is_some() {
@@ -68,14 +72,21 @@ fn by_lists(frame: &Frame) -> Role {
     }
 }
 
-/// Whether a framework's frame shows what the framework was doing. Used for stacks without a user's frame: PyTorch's
-/// autograd threads run the backward pass without Python.
-pub(super) fn names_its_purpose(frame: &Frame) -> bool {
-    frame.role == Role::Framework
-        && frame.function.is_some_and(|function| {
-            let name = plain(function);
-            name.starts_with("torch::autograd::generated::") && name.ends_with("::apply")
-        })
+/// Functions of frameworks' allocators, which request memory for every caller in the same way.
+fn is_inside_allocator(name: &str) -> bool {
+    const ALLOCATORS: &[&str] = &[
+        "c10::cuda::CUDACachingAllocator::",
+        "CachingHostAllocator",
+        "::BFCAllocator::",
+        "onnxruntime::BFCArena::",
+    ];
+    ALLOCATORS.iter().any(|part| name.contains(part))
+}
+
+/// Whether a function is an operator of PyTorch's backward pass. It tells what requested the memory, for the line that called
+/// `backward()`. Those in Python have lines of their own.
+fn is_backward(name: &str) -> bool {
+    name.starts_with("torch::autograd::") && name.ends_with("::apply") && !name.ends_with("PyNode::apply")
 }
 
 fn starts_with_any(text: &str, starts: &[&str]) -> bool {

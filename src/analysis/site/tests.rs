@@ -320,23 +320,73 @@ fn library_python_is_the_site_only_without_a_users_line() {
     assert_eq!(site_of(&training(&[CALL, LINEAR, RUNPY])), "Linear.forward");
 }
 
+const LIBTORCH: &str = "/v/site-packages/torch/lib/libtorch_cpu.so";
+const BACKWARD: FrameText = (
+    "torch::autograd::generated::MulBackward0::apply(at::Tensor)",
+    "",
+    LIBTORCH,
+);
+const ENGINE: FrameText = ("torch::autograd::Engine::thread_main(int)", "", LIBTORCH);
+const THREAD: FrameText = ("clone3", "", "/usr/lib/libc.so.6");
+const ENTRY: FrameText = (
+    "torch::autograd::python::PythonEngine::execute_with_graph_task(int)",
+    "",
+    LIBTORCH,
+);
+const EXECUTE: FrameText = ("torch::autograd::Engine::execute(int)", "", LIBTORCH);
+
 #[test]
 fn without_python_a_frameworks_purpose_is_the_site() {
-    let (lib, end) = (
-        "/v/site-packages/torch/lib/libtorch_cpu.so",
-        ("clone3", "", "/usr/lib/libc.so.6"),
-    );
-    let backward = ("torch::autograd::generated::MulBackward0::apply(at::Tensor)", "", lib);
-    let engine = ("torch::autograd::Engine::thread_main(int)", "", lib);
-    let stack = [&TORCH[..4], &[backward, engine, end]].concat();
-    assert_eq!(
-        site_of(&stack),
-        "torch::autograd::generated::MulBackward0::apply(at::Tensor)"
-    );
-    assert!(shown(&stack).contains(&"torch::autograd::Engine::thread_main(int)".to_owned()));
+    let stack = [&TORCH[..4], &[BACKWARD, ENGINE, THREAD]].concat();
+    assert_eq!(site_of(&stack), BACKWARD.0);
+    assert_eq!(shown(&stack), [BACKWARD.0]);
     // A line of the C++ program is preferred, as always.
     assert_eq!(site_of(&[TORCH, &[USER, MAIN]].concat()), "Trainer::step(int)");
     assert_eq!(shown(&[TORCH, &[USER, MAIN]].concat()), ["Trainer::step(int)", "main"]);
+}
+
+#[test]
+fn an_operator_of_backward_is_shown_and_the_line_that_called_backward_is_the_site() {
+    let called = [&[ENTRY, EXECUTE, STEP, SCRIPT][..], INTERPRETER].concat();
+    let native = [&TORCH[..4], &[BACKWARD, ENGINE, THREAD], &called].concat();
+    assert_eq!(site_of(&native), "training_step");
+    assert_eq!(shown(&native), [BACKWARD.0, "training_step", "<module>"]);
+    // A function in Python keeps its line, and the caller's is below it.
+    let custom = ("Double.backward", "/home/me/model.py:10", PYTHON);
+    let own = [&TORCH[..4], &[custom, ENGINE, THREAD]].concat();
+    let stack = [&own[..], &called].concat();
+    assert_eq!(site_of(&stack), "Double.backward");
+    assert_eq!(shown(&stack), ["Double.backward", "training_step", "<module>"]);
+    let snapshot = only_stack(&stack);
+    assert_eq!(CallStacks::of(&snapshot).get(Some(0)).own, own.len() - 1);
+    // A pass within a pass, each with a thread.
+    let inner = [&own[..], &[ENTRY, EXECUTE, custom, ENGINE, THREAD], &called].concat();
+    assert_eq!(
+        shown(&inner),
+        ["Double.backward", "Double.backward", "training_step", "<module>"]
+    );
+    // Of a thread of the program the end is as before.
+    let thread = [&TORCH[..4], &[BACKWARD, EXECUTE, USER, THREAD]].concat();
+    assert_eq!(shown(&thread), [BACKWARD.0, USER.0]);
+}
+
+#[test]
+fn no_function_of_an_allocator_is_a_site() {
+    let allocator = [
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_found_block(int)",
+        "at::CachingHostAllocatorImpl<int>::allocate(unsigned long)",
+        "tsl::BFCAllocator::AllocateRaw(unsigned long)",
+        "onnxruntime::BFCArena::Alloc(unsigned long)",
+    ];
+    for function in allocator {
+        let inside = (function, "", LIBTORCH);
+        assert_eq!(site_of(&[inside, ENGINE, THREAD]), ENGINE.0);
+        assert_eq!(
+            site_of(&[inside, ("at::empty(int)", "", LIBTORCH), THREAD]),
+            "at::empty(int)"
+        );
+        assert_eq!(site_of(&[inside, THREAD]), THREAD.0);
+    }
 }
 
 #[test]

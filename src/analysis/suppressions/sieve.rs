@@ -208,7 +208,7 @@ impl Suppressions {
                 && match frame.role {
                     _ if by_library => frame.module == library && !named.contains(library),
                     Role::User => true,
-                    Role::Runtime | Role::BelowMain => false,
+                    Role::Runtime | Role::Allocator | Role::BelowMain => false,
                     _ => !named.contains(frame.module),
                 }
         };

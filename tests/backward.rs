@@ -1,0 +1,133 @@
+//! Backward passes: the stack of a tensor that autograd's thread requests continues with that of the line that called `backward()`.
+//!
+//! A library with the engine's exported names stands in for PyTorch's (`victims/libtorch_cpu.c`). Claims about the real one are in
+//! `gpu/`.
+
+use std::path::PathBuf;
+
+use culeak::analysis::site::{CallStacks, Role};
+use culeak::kind::Kind::Tensor;
+use culeak::snapshot::Snapshot;
+
+use crate::support::claims::Claims;
+use crate::support::{Outcome, library, profile};
+use crate::tensors::torch;
+
+fn engine(flags: &[&str]) -> PathBuf {
+    let flags: Vec<&str> = flags.iter().copied().chain(["-g0"]).collect();
+    library("libtorch_cpu", "libtorch_cpu.so", &flags, &[])
+}
+
+fn backward(behaviour: &str, flags: &[&str]) -> Outcome {
+    let [cuda, c10] = torch(1, &[]);
+    let run = profile("backward").arg(behaviour).arg(cuda).arg(c10).arg(engine(flags));
+    let outcome = run.run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome
+}
+
+/// Of each tensor but the first, by size: its bytes, its call site, and its named functions of the program, innermost first.
+fn tensors(snapshot: &Snapshot) -> Vec<(u64, String, Vec<String>)> {
+    let stacks = CallStacks::of(snapshot);
+    let mut found: Vec<_> = snapshot
+        .of_kind(Tensor)
+        .into_iter()
+        .filter(|tensor| tensor.bytes != 4096)
+        .map(|tensor| {
+            let stack = stacks.get(tensor.stack);
+            let shown = stack.shown().filter(|frame| frame.role != Role::Library);
+            let names = shown.map(|frame| frame.name()).collect();
+            (
+                tensor.bytes,
+                stack.site().map(|site| site.name()).unwrap_or_default(),
+                names,
+            )
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+const NODE: &str = "torch::autograd::generated::MmBackward0::apply()";
+
+#[test]
+fn the_call_site_in_backward_is_the_line_that_called_it() {
+    for at in ["-DAT=288", "-DAT=40"] {
+        let snapshot = backward("passes", &[at]).symbolized();
+        snapshot.expect_nothing_lost();
+        let expected = [(512, "first_step"), (1024, "second_step"), (1536, "on_the_caller")];
+        for ((bytes, site, shown), expected) in tensors(&snapshot).into_iter().zip(expected) {
+            assert_eq!((bytes, site.as_str()), expected, "{shown:?}");
+            assert_eq!(shown[..3], [NODE, expected.1, "passes"], "{shown:?}");
+            assert_eq!(shown.last().map(String::as_str), Some("main"));
+        }
+    }
+}
+
+#[test]
+fn a_pass_that_a_node_starts_continues_with_the_outer_one() {
+    let snapshot = backward("reentrant", &[]).symbolized();
+    let found = tensors(&snapshot);
+    assert_eq!(
+        found[0].2[..4],
+        [NODE, "custom_node", "outer_step", "reentrant"],
+        "{found:#?}"
+    );
+    assert_eq!(
+        found[1].2[..4],
+        [NODE, "custom_node", "outer_step", "reentrant"],
+        "{found:#?}"
+    );
+    assert_eq!(found.len(), 2);
+}
+
+#[test]
+fn passes_of_two_threads_are_told_apart() {
+    let snapshot = backward("threads", &[]).symbolized();
+    let found = tensors(&snapshot);
+    assert_eq!(found.len(), 400);
+    for (bytes, site, shown) in found {
+        let (step, thread) = match bytes {
+            512 => ("first_step", "first_thread"),
+            _ => ("second_step", "second_thread"),
+        };
+        assert_eq!(
+            (site.as_str(), shown.last().map(String::as_str)),
+            (step, Some(thread)),
+            "{shown:?}"
+        );
+    }
+}
+
+#[test]
+fn a_pass_after_100_that_were_left_halfway_has_its_own_line() {
+    let snapshot = backward("left", &[]).symbolized();
+    assert_eq!(tensors(&snapshot)[0].1, "second_step");
+}
+
+#[test]
+fn a_forked_child_reaches_pytorchs_own_engine() {
+    let snapshot = backward("forks", &[]).symbolized();
+    assert_eq!(tensors(&snapshot)[0].1, "first_step");
+}
+
+#[test]
+fn without_the_engines_function_stacks_end_in_autograd_and_one_line_says_so() {
+    let outcome = backward("passes", &["-DMUTE"]);
+    assert_eq!(
+        outcome
+            .stderr
+            .matches("stacks of backward passes end in autograd")
+            .count(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+    let snapshot = outcome.symbolized();
+    let found = tensors(&snapshot);
+    assert_eq!(
+        (found[0].1.as_str(), found[2].1.as_str()),
+        (NODE, "on_the_caller"),
+        "{found:#?}"
+    );
+}
