@@ -450,6 +450,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
         allocator: origin::caching_allocator(&frame, tensors_recorded),
         frame: Frame {
             role: role::of(&frame),
+            function: frame.function.map(role::short),
             ..frame
         },
     });

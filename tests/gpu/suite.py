@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import adapters
 import answers
+import backward
 import categories
 import claims
 import coexist
@@ -39,7 +40,7 @@ import tensors
 import watching
 import why
 
-assert adapters and answers and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and answers and backward and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

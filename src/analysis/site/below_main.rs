@@ -46,8 +46,13 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) -> usize {
             keep = start;
             break;
         };
-        own = own.min(start);
         thread = start + waiting;
+        let nameless = frames[..start]
+            .iter()
+            .rev()
+            .take_while(|frame| is_system(frame.module_name()));
+        let start = start - nameless.count();
+        own = own.min(start);
         frames[start..thread]
             .iter_mut()
             .for_each(|frame| frame.role = Role::BelowMain);

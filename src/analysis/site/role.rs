@@ -89,6 +89,13 @@ fn is_backward(name: &str) -> bool {
     name.starts_with("torch::autograd::") && name.ends_with("::apply") && !name.ends_with("PyNode::apply")
 }
 
+/// `MmBackward0` of `torch::autograd::generated::MmBackward0::apply(…)`, as PyTorch itself names the operator. Other names as they are.
+pub(super) fn short(function: &str) -> &str {
+    let generated = function.strip_prefix("torch::autograd::generated::");
+    let operator = generated.and_then(|name| name.split_once("::apply("));
+    operator.map_or(function, |(operator, _)| operator)
+}
+
 fn starts_with_any(text: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| text.starts_with(start))
 }

@@ -338,8 +338,8 @@ const EXECUTE: FrameText = ("torch::autograd::Engine::execute(int)", "", LIBTORC
 #[test]
 fn without_python_a_frameworks_purpose_is_the_site() {
     let stack = [&TORCH[..4], &[BACKWARD, ENGINE, THREAD]].concat();
-    assert_eq!(site_of(&stack), BACKWARD.0);
-    assert_eq!(shown(&stack), [BACKWARD.0]);
+    assert_eq!(site_of(&stack), "MulBackward0");
+    assert_eq!(shown(&stack), ["MulBackward0"]);
     // A line of the C++ program is preferred, as always.
     assert_eq!(site_of(&[TORCH, &[USER, MAIN]].concat()), "Trainer::step(int)");
     assert_eq!(shown(&[TORCH, &[USER, MAIN]].concat()), ["Trainer::step(int)", "main"]);
@@ -348,9 +348,10 @@ fn without_python_a_frameworks_purpose_is_the_site() {
 #[test]
 fn an_operator_of_backward_is_shown_and_the_line_that_called_backward_is_the_site() {
     let called = [&[ENTRY, EXECUTE, STEP, SCRIPT][..], INTERPRETER].concat();
-    let native = [&TORCH[..4], &[BACKWARD, ENGINE, THREAD], &called].concat();
+    let stripped = ("", "", "/usr/lib/libstdc++.so.6");
+    let native = [&TORCH[..4], &[BACKWARD, ENGINE, stripped, THREAD], &called].concat();
     assert_eq!(site_of(&native), "training_step");
-    assert_eq!(shown(&native), [BACKWARD.0, "training_step", "<module>"]);
+    assert_eq!(shown(&native), ["MulBackward0", "training_step", "<module>"]);
     // A function in Python keeps its line, and the caller's is below it.
     let custom = ("Double.backward", "/home/me/model.py:10", PYTHON);
     let own = [&TORCH[..4], &[custom, ENGINE, THREAD]].concat();
@@ -367,7 +368,7 @@ fn an_operator_of_backward_is_shown_and_the_line_that_called_backward_is_the_sit
     );
     // Of a thread of the program the end is as before.
     let thread = [&TORCH[..4], &[BACKWARD, EXECUTE, USER, THREAD]].concat();
-    assert_eq!(shown(&thread), [BACKWARD.0, USER.0]);
+    assert_eq!(shown(&thread), ["MulBackward0", USER.0]);
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn circular_stacks_end_and_enormous_ones_are_refused() {
     let thread = recording.add_thread(4711, &[0; 16]);
     assert!(recording.allocated(key(1), &entry(recording, 1, leaves[5000], thread)));
     let deep = read(&path).unwrap();
-    assert!(deep.stacks[0].frames.len() <= 256 && deep.stacks[0].truncated);
+    assert!(deep.stacks[0].frames.len() <= 1024 && deep.stacks[0].truncated);
 
     // The parent of each frame becomes a later frame, or the frame itself.
     let bytes = std::fs::read(&path).unwrap();

@@ -5,7 +5,7 @@ import functools
 import sys
 import threading
 
-from printing import here, leave, lines, result
+from printing import here, in_backward, leave, lines, result
 
 KEPT = []
 
@@ -17,12 +17,13 @@ def torch():
         @staticmethod
         def forward(context, value):
             context.save_for_backward(value)
+            context.caller = threading.current_thread()
             ask("forward")
             return value * value
 
         @staticmethod
         def backward(context, gradient):
-            ask("backward")
+            ask("backward", caller=context.caller)
             (value,) = context.saved_tensors
             return 2 * value * gradient
 
@@ -51,9 +52,10 @@ def numba():
     return cuda.device_array, {"dtype": np.uint8}, lambda array: array.__cuda_array_interface__["data"][0], lambda: None
 
 
-def ask(label, size=4096):
+def ask(label, size=4096, caller=None):
+    account = (lambda frame: in_backward(frame, caller)) if caller else here
     # On one line, so that this frame's own line is the same for both.
-    frames, thing = here(sys._getframe()), MAKE(size + len(KEPT), **OPTIONS)
+    frames, thing = account(sys._getframe()), MAKE(size + len(KEPT), **OPTIONS)
     KEPT.append(thing)
     lines(label, ADDRESS(thing), frames)
     return len(KEPT)

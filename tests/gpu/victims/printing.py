@@ -40,6 +40,11 @@ def here(frame):
     return frames
 
 
+def in_backward(frame, caller):
+    """Of a frame on autograd's thread, followed by those of the thread that waits for it."""
+    return here(frame) + here(sys._current_frames()[caller.ident])
+
+
 def lines(label, address, frames):
     """These frames allocated the memory at this address."""
     say("LINES", os.getpid(), label, f"{address:#x}", json.dumps(frames, separators=(",", ":")).replace(" ", "\\u0020"))

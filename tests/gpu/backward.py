@@ -1,0 +1,34 @@
+"""Claims about backward passes of PyTorch: the line that called `backward()` is in the stack of what the pass allocates."""
+
+from frameworks import same_results, snapshot_of
+from harness import claim, expect, site
+from tensors import snapshots
+
+MODES = ["native", "custom", "hook", "checkpointed", "reentrant", "generator", "threads", "fails", "ddp", "compiled"]
+
+
+@claim(over=MODES, slow=True)
+def a_tensor_of_backward_has_the_lines_of_the_waiting_thread(t, mode):
+    done = same_results(t, "backward", mode)
+    snapshot = snapshot_of(done)
+    reported = done.lines()
+    expect(reported, f"the program reported nothing\n{done.story()}")
+    for label, address, frames in reported:
+        snapshot.expect_lines(label, address, frames, inside=True)
+
+
+@claim(slow=True)
+def every_tensor_of_a_training_step_has_a_python_line_and_none_is_the_allocators(t):
+    done = same_results(t, "backward", "training")
+    [(path, _)] = snapshots(t, done)
+    snapshot = t.snapshot(path, path.with_suffix(".named.json"), done.story())
+    rows = snapshot.of_kind("tensor")
+    total = sum(row["bytes"] for row in rows)
+    lined = sum(row["bytes"] for row in rows if snapshot.python_frames(row))
+    expect(lined >= 0.995 * total, f"{lined} of {total} bytes have a Python line\n{snapshot.where()}")
+    file, line = site("training_backward")
+    of_backward = [row for row in rows if any(f.endswith(file) and n == line for _, f, n in snapshot.python_frames(row))]
+    expect(len(of_backward) > 50, f"only {len(of_backward)} tensors have {file}:{line}\n{snapshot.where()}")
+    report = t.cli("report", path)[1]
+    expect(f"{file}:{line}" in report, f"the report does not name {file}:{line}\n{report[:2000]}")
+    expect("CachingAllocator::" not in report, f"a function of the allocator is named\n{report[:2000]}")

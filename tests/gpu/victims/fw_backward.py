@@ -1,0 +1,184 @@
+"""Programs whose backward passes keep tensors; the first argument selects one. For each tensor they print the Python lines that
+made it: on autograd's thread, and on the thread that called `backward()`, which waits."""
+
+import os
+import sys
+import threading
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from printing import here, in_backward, leave, lines, result
+
+DEVICE = "cuda"
+KEPT = []
+
+
+class Keep(torch.autograd.Function):
+    """Keeps a tensor that its backward makes."""
+
+    @staticmethod
+    def forward(context, value, label):
+        context.label, context.caller = label, threading.current_thread()
+        return value * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        if threading.get_ident() == context.caller.ident:
+            frames, made = here(sys._getframe()), gradient * 3
+        else:
+            frames, made = in_backward(sys._getframe(), context.caller), gradient * 3
+        kept(context.label, frames, made)
+        return gradient * 2, None
+
+
+def kept(label, frames, *tensors):
+    KEPT.append((label, frames, tensors))
+
+
+def layer():
+    return torch.nn.Linear(64, 64).to(DEVICE)
+
+
+def batch():
+    return torch.randn(32, 64).to(DEVICE)
+
+
+def loss(label, inside=lambda value: value):
+    return Keep.apply(inside(layer()(batch())), label).sum()
+
+
+def native():
+    """Gradients that operators of PyTorch make, without Python on autograd's thread."""
+    model = layer()
+    given = model(batch()).sum()
+    frames = here(sys._getframe()); given.backward()
+    kept("native", frames, model.weight.grad, model.bias.grad)
+    given = model(batch()).sum()
+    frames = here(sys._getframe()); made = torch.autograd.grad(given, model.weight)
+    kept("grad", frames, *made)
+
+
+def custom():
+    loss("custom").backward()
+
+
+def hook():
+    value, main = layer()(batch()), threading.current_thread()
+
+    def keep(gradient):
+        frames, made = in_backward(sys._getframe(), main), gradient + 1
+        kept("hook", frames, made)
+
+    value.register_hook(keep)
+    value.sum().backward()
+
+
+def checkpointed():
+    for reentrant in (False, True):
+        model = layer()
+        # Called again within backward, on autograd's thread.
+        part = lambda value: model(value).relu()
+        value = checkpoint(part, batch().requires_grad_(), use_reentrant=reentrant)
+        Keep.apply(value, f"checkpointed_{reentrant}").sum().backward()
+
+
+class Reenter(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value, caller):
+        context.caller = caller
+        return value * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        with torch.enable_grad():
+            inner = layer()(batch()).sum()
+            frames = in_backward(sys._getframe(), context.caller); made = torch.autograd.grad(inner.exp(), inner)
+        kept("inner", frames, *made)
+        return gradient * 2, None
+
+
+def reentrant():
+    Reenter.apply(layer()(batch()), threading.current_thread()).sum().backward()
+
+
+def generator():
+    def steps():
+        loss("generator").backward()
+        yield
+
+    next(steps())
+
+
+def threads():
+    """Two threads that wait at the same time, for passes of one device."""
+    both = threading.Barrier(2)
+
+    def first():
+        for _ in range(20):
+            both.wait()
+            loss("first").backward()
+
+    def second():
+        for _ in range(20):
+            both.wait()
+            loss("second").backward()
+
+    started = [threading.Thread(target=one) for one in (first, second)]
+    [one.start() for one in started]
+    [one.join() for one in started]
+
+
+def fails():
+    """A pass that an exception ends, and the next one."""
+
+    def refuse(gradient):
+        raise ValueError("refused")
+
+    for _ in range(50):
+        value = layer()(batch())
+        value.register_hook(refuse)
+        try:
+            value.sum().backward()
+        except ValueError:
+            pass
+    loss("after_failure").backward()
+
+
+def ddp():
+    torch.distributed.init_process_group("nccl", init_method=f"file://{os.getcwd()}/group.{os.getpid()}", rank=0, world_size=1)
+    model = torch.nn.parallel.DistributedDataParallel(layer(), device_ids=[0])
+    Keep.apply(model(batch()), "ddp").sum().backward()
+
+
+def compiled():
+    model = torch.compile(torch.nn.Sequential(layer(), torch.nn.GELU(), layer()))
+    given = Keep.apply(model(batch()), "compiled").sum()
+    frames = here(sys._getframe()); given.backward()
+    kept("compiled_gradient", frames, *(parameter.grad for parameter in model.parameters()))
+
+
+def training():
+    """A transformer's steps; a snapshot in the middle of backward."""
+    import ctypes
+
+    model = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(128, 8, 512, batch_first=True), 6).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for number in range(4):
+        optimizer.zero_grad()
+        value = model(torch.randn(8, 64, 128, device=DEVICE))
+        if number == 3 and hasattr(ctypes.CDLL(None), "culeak_snapshot"):
+            model.layers[0].linear1.weight.register_hook(lambda gradient: ctypes.CDLL(None).culeak_snapshot(b"backward"))
+        value.pow(2).mean().backward()  # site: training_backward
+        optimizer.step()
+
+
+MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, compiled, training)
+torch.manual_seed(1)
+{mode.__name__: mode for mode in MODES}[sys.argv[1]]()
+torch.cuda.synchronize()
+for label, frames, tensors in KEPT:
+    for tensor in tensors:
+        lines(label, tensor.untyped_storage().data_ptr(), frames)
+result("kept", len(KEPT))
+leave()
