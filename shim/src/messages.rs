@@ -115,6 +115,11 @@ pub fn no_backward() {
     });
 }
 
+/// Blocks of backward passes do not have the line of the forward pass.
+pub fn no_forward() {
+    write_line(|line| line.push(b"culeak: gradients have no line of the forward pass: this PyTorch has unknown nodes"));
+}
+
 /// A variable with an invalid value or an unknown name.
 pub fn mistake(mistake: &Mistake) {
     write_line(|line| match *mistake {

@@ -16,10 +16,12 @@
 //! native       the native stack, as a hash
 //! driver_call  the name of the driver's function on a stack
 //! backward     where the backward pass was started that a thread works for
+//! forward      the forward operator that a block is a gradient of
 //! ```
 
 pub mod backward;
 mod driver_call;
+pub mod forward;
 mod merge;
 mod modules;
 mod native;
@@ -31,7 +33,7 @@ use culeak_walker::Registers;
 
 use crate::resolve::closing;
 use crate::settings::DEPTH_MAX;
-use culeak::format::{CUT, Loss, NONE, ROOT};
+use culeak::format::{CUT, Loss, NONE, ROOT, pack};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
@@ -80,6 +82,7 @@ pub fn forked() {
     native::forked();
     python::forked();
     backward::forked();
+    forward::forked();
 }
 
 /// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; `NONE` if it is
@@ -114,13 +117,13 @@ pub fn stack(
             }
         }
     };
-    let outer = backward::continuing(thread);
-    let hash = match outer {
-        NONE => hash,
-        outer => mix(hash.wrapping_add(u64::from(outer) + 1)),
-    };
+    let beyond = Beyond::now(thread, is_of_framework);
+    let hash = beyond.mixed_into(hash);
     let closing = closing::is_running();
     if !closing && let Some(known) = recording.stack(hash) {
+        if is_of_framework {
+            forward::note(known);
+        }
         return known;
     }
     before_store(recording);
@@ -128,14 +131,47 @@ pub fn stack(
         let _uncancelled = Uncancelled::begin();
         // SAFETY: all zeros is a value of each part, as the parts state.
         let buffers = unsafe { BUFFERS.take() }.ok();
-        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, (depth, outer), frames, closing))
+        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, (depth, beyond), frames, closing))
     };
     match stack {
         Some(stack) if !closing => recording.remember_stack(hash, stack),
         Some(_) => {}
         None => recording.add(Loss::Stacks, 1),
     }
-    stack.unwrap_or(NONE)
+    let stack = stack.unwrap_or(NONE);
+    if is_of_framework {
+        forward::note(stack);
+    }
+    stack
+}
+
+/// What a stack has beside the thread's own frames: the stack that continues it, and the one that it computes the gradient of.
+#[derive(Clone, Copy)]
+struct Beyond {
+    outer: u32,
+    forward: u32,
+}
+
+impl Beyond {
+    #[inline(always)]
+    fn now(thread: u32, is_of_framework: bool) -> Beyond {
+        let pass = backward::continuing(thread);
+        Beyond {
+            outer: pass.unwrap_or(NONE),
+            forward: match pass {
+                Some(_) if is_of_framework => forward::of_gradient(),
+                _ => NONE,
+            },
+        }
+    }
+
+    #[inline(always)]
+    fn mixed_into(self, hash: u64) -> u64 {
+        match (self.outer, self.forward) {
+            (NONE, NONE) => hash,
+            (outer, forward) => mix(hash.wrapping_add(mix(pack(outer, forward)))),
+        }
+    }
 }
 
 /// More threads than this rarely store a new stack at the same time.
@@ -148,14 +184,14 @@ struct Buffers {
     text: [u8; python::TEXT],
 }
 
-/// Walks the stack again, this time keeping the frames, and stores it outermost first, as a continuation of the stack `outer`.
+/// Walks the stack again, this time keeping the frames, and stores it outermost first, with what is beyond it.
 #[cold]
 #[inline(never)]
 fn store(
     recording: &Recording,
     buffers: &mut Buffers,
     at: Registers,
-    (depth, outer): (usize, u32),
+    (depth, beyond): (usize, Beyond),
     frames: Frames,
     closing: bool,
 ) -> Option<u32> {
@@ -184,7 +220,7 @@ fn store(
     }
     merged.merge(&buffers.python, depth);
     driver_call::store_name(recording, merged.frames(), closing);
-    let mut parent = match outer {
+    let mut parent = match beyond.outer {
         NONE if merged.cut => CUT,
         NONE => ROOT,
         outer => outer,
@@ -207,5 +243,8 @@ fn store(
             },
         };
     }
-    Some(parent)
+    match beyond.forward {
+        NONE => Some(parent),
+        forward => recording.gradient_frame(parent, forward),
+    }
 }

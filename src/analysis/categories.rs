@@ -259,7 +259,7 @@ impl<'c> Sorter<'c> {
         let tests = &self.categories.tests;
         let empty = || vec![0; tests.len().div_ceil(64)].into_boxed_slice();
         let mut bits = empty();
-        for frame in &stack.frames[..stack.own] {
+        for frame in stack.frames[..stack.own].iter().filter(|frame| !frame.is_gradient()) {
             let of_frame = frames.entry(frame_key(frame)).or_insert_with(|| {
                 let (names, mut passed) = (Names::of(frame), empty());
                 for (nth, test) in tests.iter().enumerate() {

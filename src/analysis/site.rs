@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::analysis::function_name::without_hash;
 use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
-use crate::snapshot::{Language, Location, Snapshot, Stack};
+use crate::snapshot::{GRADIENT_OF, Language, Location, Snapshot, Stack};
 
 /// The call site of memory that was recorded without a stack.
 pub const NO_STACK: &str = "(no stack)";
@@ -122,6 +122,11 @@ impl<'a> Frame<'a> {
     pub fn python_library(&self) -> Option<&'a str> {
         let is_of_library = self.is_python() && self.role == Role::Library;
         is_of_library.then(|| python::library(self.file.unwrap_or_default()))
+    }
+
+    /// Whether this is no frame but the line that computed what the stack computes the gradient of.
+    pub fn is_gradient(&self) -> bool {
+        self.is_python() && self.function.is_some_and(|function| function.starts_with(GRADIENT_OF))
     }
 
     fn shown(&self) -> bool {
@@ -445,11 +450,20 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: 
     if frames.is_empty() {
         frames.push(bare);
     }
+    if location.is_gradient() {
+        let line = |role| move |frame: &&Frame| role::of(frame) == role;
+        let innermost = |role| frames.iter().find(line(role)).copied();
+        let line = innermost(Role::User).or_else(|| innermost(Role::Library));
+        frames = vec![line.unwrap_or(frames[0])];
+    }
     let known = frames.into_iter().map(|frame| Expanded {
         end: below_main::end(&frame),
         allocator: origin::caching_allocator(&frame, tensors_recorded),
         frame: Frame {
-            role: role::of(&frame),
+            role: match frame.is_gradient() {
+                true => Role::Wrapper,
+                false => role::of(&frame),
+            },
             function: frame.function.map(role::short),
             ..frame
         },

@@ -113,6 +113,10 @@ pub const BUILD_ID_MAX: usize = 40;
 /// Module half of a Python frame, whose address names a code object and an instruction.
 pub const PYTHON: u32 = u32::MAX;
 
+/// Module half of a frame that is none: the stack whose number follows is of the operator that this stack computes the gradient of.
+/// Its address is the number + 1.
+pub const GRADIENT: u32 = u32::MAX - 1;
+
 /// The most rows of frame names, and the longest name in bytes.
 pub const FRAME_NAMES_MAX: usize = 4096;
 pub const FRAME_NAME_BYTES: usize = 128;

@@ -1,8 +1,9 @@
 //! Python frames and the interpreter, from their rows.
 
+use super::stacks::FRAMES_MAX;
 use super::{RawSnapshot, python_line};
 use crate::format::*;
-use crate::snapshot::{Language, Location, Python, Symbol};
+use crate::snapshot::{GRADIENT_OF, Language, Location, Python, Symbol};
 
 impl RawSnapshot {
     /// The location `offset` bytes into a function.
@@ -11,6 +12,40 @@ impl RawSnapshot {
             module: None,
             address: offset.into(),
             symbols: vec![self.python_symbol(code, offset)],
+            language: Language::Python,
+        }
+    }
+
+    /// The code and offset of the Python frames of a stack, whose number + 1 is the address of a row before `row`; innermost first.
+    pub fn forward(&self, row: u32, address: u64) -> impl Iterator<Item = (u32, u32)> {
+        let rows = self.section(Section::Frames);
+        let leaf = u32::try_from(address).ok().and_then(|number| number.checked_sub(1));
+        let mut next = leaf.filter(|&leaf| leaf < row);
+        let rows = std::iter::from_fn(move || {
+            let at = next.filter(|&at| at < CUT && (at as usize) < rows.len())?;
+            let frame = rows.row::<FrameRow>(at as usize);
+            let (parent, module) = halves(frame.parent_module);
+            // A row is always added after its parent.
+            next = Some(parent).filter(|&parent| parent < at);
+            Some((module, halves(frame.address)))
+        });
+        let python = rows.take(FRAMES_MAX).filter(|(module, _)| *module == PYTHON);
+        python.map(|(_, (offset, code))| (code.wrapping_sub(1), offset))
+    }
+
+    /// The Python lines, as code and offset, that computed what a stack computes the gradient of, innermost first.
+    pub fn gradient_location(&self, address: u64, lines: impl Iterator<Item = (u32, u32)>) -> Location {
+        let symbols = lines.map(|(code, offset)| {
+            let symbol = self.python_symbol(code, offset);
+            Symbol {
+                function: format!("{GRADIENT_OF}{}", symbol.function),
+                ..symbol
+            }
+        });
+        Location {
+            module: None,
+            address,
+            symbols: symbols.collect(),
             language: Language::Python,
         }
     }

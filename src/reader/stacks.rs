@@ -14,7 +14,7 @@ use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Module, Stack, Symbol};
 
 /// The longest stack that is read: a few of what the recorder takes at once (`CULEAK_DEPTH`), since the stacks of autograd's threads
 /// continue with others. In a small hostile file thousands of stacks could share a long chain.
-const FRAMES_MAX: usize = 1024;
+pub(super) const FRAMES_MAX: usize = 1024;
 /// Not decoded yet.
 const UNSEEN: u32 = u32::MAX;
 /// Decoded, and empty.
@@ -207,14 +207,14 @@ impl<'a> Stacks<'a> {
         for &row in path.iter().rev() {
             let frame = rows.row::<FrameRow>(row);
             let (_, module) = halves(frame.parent_module);
-            key = mix(key ^ self.frame_key(keys, module, frame.address)).max(CUT_OFF + 1);
+            key = mix(key ^ self.frame_key(keys, row as u32, module, frame.address)).max(CUT_OFF + 1);
             keys.of_row[row] = key;
         }
         self.scratch = path;
         (key > CUT_OFF).then_some(key)
     }
 
-    fn frame_key(&self, keys: &mut StackKeys, module: u32, address: u64) -> u64 {
+    fn frame_key(&self, keys: &mut StackKeys, row: u32, module: u32, address: u64) -> u64 {
         if module == PYTHON {
             let (offset, code) = halves(address);
             let code = code.wrapping_sub(1);
@@ -228,6 +228,12 @@ impl<'a> Stacks<'a> {
                 None => 1,
             };
             return mix(of_code ^ mix(u64::from(offset) | 1 << 63));
+        }
+        if module == GRADIENT {
+            let lines = self.raw.forward(row, address);
+            return lines.fold(GRADIENT.into(), |key, (code, offset)| {
+                mix(key ^ self.code_key(code) ^ u64::from(offset))
+            });
         }
         let number = module.checked_sub(1).and_then(|row| self.modules.get(&row).copied());
         let of_module = number
@@ -264,7 +270,9 @@ impl<'a> Stacks<'a> {
             if address == 0 {
                 break true;
             }
-            frames.push(self.location(row, module, address));
+            if module != GRADIENT || self.raw.forward(row, address).next().is_some() {
+                frames.push(self.location(row, module, address));
+            }
             if parent < CUT && parent >= row {
                 break true;
             }
@@ -288,6 +296,8 @@ impl<'a> Stacks<'a> {
             let location = if module == PYTHON {
                 let (offset, code) = halves(address);
                 self.raw.python_location(code.wrapping_sub(1), offset)
+            } else if module == GRADIENT {
+                self.raw.gradient_location(address, self.raw.forward(row, address))
             } else {
                 let row = module.checked_sub(1);
                 let name = self.names.get(&(module, address));

@@ -54,6 +54,11 @@ impl Recording {
         self.edge(pack(parent, PYTHON), pack(offset, code + 1))
     }
 
+    /// The stack `parent`, which computes the gradient of what was computed on the stack `forward`.
+    pub fn gradient_frame(&self, parent: u32, forward: u32) -> Option<u32> {
+        self.edge(pack(parent, GRADIENT), u64::from(forward) + 1)
+    }
+
     /// Stores the state of the interpreter, which is valid from now on.
     pub fn interpreter(&self, version: u32, no_frames: Option<&str>) {
         let text = no_frames.map_or(Text::EMPTY, |why| self.text(why.as_bytes()));

@@ -37,6 +37,14 @@ pub struct Location {
     pub language: Language,
 }
 
+impl Location {
+    /// Whether this is no frame but the Python lines, innermost first, that computed what the stack computes the gradient of.
+    pub fn is_gradient(&self) -> bool {
+        let of_gradient = |symbol: &Symbol| symbol.function.starts_with(GRADIENT_OF);
+        self.language == Language::Python && self.symbols.first().is_some_and(of_gradient)
+    }
+}
+
 /// What executes a frame's code: the processor or an interpreter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -63,6 +71,9 @@ pub struct Symbol {
     /// True for a call the compiler inlined into the next entry.
     pub inlined: bool,
 }
+
+/// The start of the functions of a location that is no frame.
+pub const GRADIENT_OF: &str = "gradient of ";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -35,7 +35,8 @@ impl Snapshot {
         }
         for (row, location) in self.locations.iter().enumerate() {
             optional("locations: module", row, location.module, self.modules.len())?;
-            if location.language == Language::Python && (location.module.is_some() || location.symbols.len() != 1) {
+            let has_its_symbols = location.symbols.len() == 1 || location.is_gradient();
+            if location.language == Language::Python && (location.module.is_some() || !has_its_symbols) {
                 return Err(format!(
                     "locations: row {row} is a Python frame, but has a module or not exactly one symbol"
                 ));

@@ -20,6 +20,7 @@ use crate::resolve::closing::{self, GENERATION};
 use crate::resolve::loader;
 use crate::resolve::memo::Memo;
 use crate::resolve::own::is_ours;
+use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::index::mix;
@@ -159,6 +160,10 @@ pub fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
     }
     let found = recorder::quietly(|| look_for(name, caller)).flatten()?;
     NEXT.put(key, found as u64);
+    forward::prepare(|name| {
+        let theirs = |found: &*const c_void| !is_ours(*found as u64);
+        loader::find_loaded(|loaded| loaded.symbol(name).filter(theirs)).map(|found| found as usize)
+    });
     Some(found)
 }
 

@@ -76,7 +76,7 @@ pub fn begin(task: u64, stack: u32, thread: u32) {
         .iter()
         .filter(of_this)
         .for_each(|slot| slot.task.store(0, Relaxed));
-    let below = continuing(thread);
+    let below = continuing(thread).unwrap_or(NONE);
     let free = |slot: &&Slot| slot.task.compare_exchange(0, 1, Acquire, Relaxed).is_ok();
     let slot = STARTED.iter().find(free).unwrap_or_else(|| {
         let oldest = &STARTED[NEXT.fetch_add(1, Relaxed) % SLOTS];
@@ -99,12 +99,13 @@ pub fn end(task: u64) {
     let _ = RUNNING.fetch_update(Relaxed, Relaxed, |running| running.checked_sub(1));
 }
 
-/// The stack that continues the calling thread's, whose row is `thread`; `NONE`: its stack is complete.
+/// Of the pass that the calling thread works for, whose row is `thread`: the stack that continues the thread's, or `NONE` if its
+/// own is complete. `None`: no pass is known.
 #[inline(always)]
-pub fn continuing(thread: u32) -> u32 {
+pub fn continuing(thread: u32) -> Option<u32> {
     match RUNNING.load(Relaxed) {
-        0 => NONE,
-        _ => find(thread).unwrap_or(NONE),
+        0 => None,
+        _ => find(thread),
     }
 }
 

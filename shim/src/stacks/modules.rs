@@ -2,7 +2,7 @@
 
 use culeak_walker as walker;
 
-use super::{backward, python};
+use super::{backward, forward, python};
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, driver, next};
 use culeak::recording::{ModuleSeen, Recording};
@@ -90,6 +90,7 @@ pub fn unloaded(recording: Option<&Recording>) {
     }
     next::unloaded();
     backward::unloaded();
+    forward::unloaded();
     walker::generation_changed();
 }
 

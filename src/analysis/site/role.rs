@@ -11,6 +11,7 @@ use crate::analysis::function_name::plain;
 use crate::analysis::site::file_name;
 use crate::analysis::suppressions::Pattern;
 use crate::cuda_functions::Api;
+use crate::snapshot::GRADIENT_OF;
 
 pub(super) fn of(frame: &Frame) -> Role {
     match by_lists(frame) {
@@ -35,7 +36,9 @@ fn is_named_wrapper(frame: &Frame) -> bool {
 
 fn by_lists(frame: &Frame) -> Role {
     if frame.is_python() {
-        return python::role(frame.function.unwrap_or_default(), frame.file.unwrap_or_default());
+        let function = frame.function.unwrap_or_default();
+        let function = function.strip_prefix(GRADIENT_OF).unwrap_or(function);
+        return python::role(function, frame.file.unwrap_or_default());
     }
     let module = frame.module_name();
     if starts_with_any(module, RUNTIME_MODULES) {

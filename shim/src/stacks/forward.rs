@@ -1,0 +1,133 @@
+//! The line of a gradient: the stack that ran the forward operator whose node runs now.
+//!
+//! Each node of PyTorch's graph has a number, which a counter of the thread that made it gives out, and the number of that thread:
+//!
+//! ```text
+//! forward    node 41 is made (counter: 42)   its operator allocates ── note ─► [thread, 41] = stack
+//! backward   node 41 runs on autograd's thread, and allocates ── of_gradient ─► [thread, 41]
+//! ```
+//!
+//! The first stack of a number counts, so what the program allocates between two operators does not replace it. An operator that
+//! allocates nothing has the next stack of its thread, before the next node. Numbers beyond the last [`SLOTS`] are forgotten.
+//!
+//! PyTorch is asked through its exported functions. The two numbers are read where they are in a node since PyTorch 1.13; a node
+//! that cannot be one ends this.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering::*};
+
+use crate::messages;
+use crate::resolve::closing;
+use culeak::format::NONE;
+use culeak::lockfree::index::mix;
+
+/// More nodes than the graphs of most steps have.
+const SLOTS: usize = 1 << 16;
+
+/// A stack's number + 1, and the key mixed with it: a torn entry has no key. Zeroed memory, so that unused ones take none.
+static NOTED: [(AtomicU64, AtomicU64); SLOTS] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; SLOTS];
+
+/// Functions of libtorch_cpu, all or none; 0: none.
+#[unsafe(link_section = ".data.culeak_events")]
+static PEEK: AtomicUsize = AtomicUsize::new(0);
+static THREAD_ID: AtomicUsize = AtomicUsize::new(0);
+static NODE: AtomicUsize = AtomicUsize::new(0);
+/// Nodes have another layout.
+static IS_OFF: AtomicBool = AtomicBool::new(false);
+/// Changes in a forked child, whose stacks are its own.
+static EPOCH: AtomicU64 = AtomicU64::new(0);
+
+/// Looks for PyTorch's functions. `search` returns a function's address.
+pub fn prepare(search: impl Fn(&CStr) -> Option<usize>) {
+    if PEEK.load(Relaxed) != 0 || IS_OFF.load(Relaxed) {
+        return;
+    }
+    let found = (
+        search(c"_ZN2at14RecordFunction15currentThreadIdEv"),
+        search(c"_ZN5torch8autograd16get_current_nodeEv"),
+        search(c"_ZN2at15sequence_number4peekEv"),
+    );
+    if let (Some(thread_id), Some(node), Some(peek)) = found {
+        THREAD_ID.store(thread_id, Relaxed);
+        NODE.store(node, Relaxed);
+        // Release: pairs with `functions`.
+        PEEK.store(peek, Release);
+    }
+}
+
+fn slot(thread: u64, number: u64) -> (&'static (AtomicU64, AtomicU64), u64) {
+    let key = mix(mix(thread.wrapping_add(EPOCH.load(Relaxed) << 32)).wrapping_add(number));
+    // The numbers of a thread are neighbours, which share cache lines.
+    let at = number.wrapping_add(thread.wrapping_mul(4099)) as usize % SLOTS;
+    (&NOTED[at], key)
+}
+
+fn noted((check, value): &(AtomicU64, AtomicU64), key: u64) -> Option<u32> {
+    let value = value.load(Relaxed);
+    (value != 0 && check.load(Relaxed) ^ value == key).then_some(value as u32 - 1)
+}
+
+/// The calling thread, which runs PyTorch's code, allocates on this stack.
+#[inline]
+#[unsafe(link_section = ".text.culeak_events")]
+pub fn note(stack: u32) {
+    // Acquire: pairs with `prepare`.
+    let peek = PEEK.load(Acquire);
+    if peek == 0 || stack == NONE || closing::is_running() {
+        return;
+    }
+    // SAFETY: functions without arguments that read a variable of the thread; `unloaded` forgets them.
+    let (next, thread) = unsafe {
+        type Read = unsafe extern "C" fn() -> u64;
+        let of = |function: usize| std::mem::transmute::<usize, Read>(function)();
+        (of(peek), of(THREAD_ID.load(Relaxed)))
+    };
+    if next == 0 {
+        return;
+    }
+    let (entry, key) = slot(thread, next - 1);
+    if noted(entry, key).is_none() {
+        let value = u64::from(stack) + 1;
+        entry.1.store(value, Relaxed);
+        entry.0.store(value ^ key, Relaxed);
+    }
+}
+
+/// The stack of the forward operator of the node that the calling thread runs; `NONE` if it is not known.
+pub fn of_gradient() -> u32 {
+    // Acquire: pairs with `prepare`.
+    if PEEK.load(Acquire) == 0 || IS_OFF.load(Relaxed) || closing::is_running() {
+        return NONE;
+    }
+    type Node = unsafe extern "C" fn(*mut [u64; 2]) -> u64;
+    let mut shared = [0u64; 2];
+    // SAFETY: `get_current_node`, whose result C++ returns in memory: a shared pointer, which is two words.
+    unsafe { std::mem::transmute::<usize, Node>(NODE.load(Relaxed))(&raw mut shared) };
+    let [node, count] = shared;
+    if node == 0 || count == 0 {
+        return NONE;
+    }
+    // SAFETY: the thread runs the node, so it exists; a node has a mutex and more behind these words.
+    let words = unsafe { (node as *const [u64; 7]).read() };
+    // The copy of the shared pointer goes, and the engine's stays: `_Sp_counted_base` has its count behind the vtable.
+    // SAFETY: as above.
+    unsafe { (*((count + 8) as *const AtomicI32)).fetch_sub(1, Release) };
+    let [_, _, _, number, _, has_parent, thread] = words;
+    if has_parent as u8 > 1 || thread >> 32 != 0 {
+        if !IS_OFF.swap(true, Relaxed) {
+            messages::no_forward();
+        }
+        return NONE;
+    }
+    let (entry, key) = slot(thread, number);
+    noted(entry, key).unwrap_or(NONE)
+}
+
+/// Something was unloaded, which may be PyTorch.
+pub fn unloaded() {
+    PEEK.store(0, Relaxed);
+}
+
+pub fn forked() {
+    EPOCH.fetch_add(1, Relaxed);
+}
