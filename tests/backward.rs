@@ -9,8 +9,9 @@ use culeak::analysis::site::{CallStacks, Role};
 use culeak::kind::Kind::Tensor;
 use culeak::snapshot::Snapshot;
 
+use crate::interpreters::interpreters;
 use crate::support::claims::Claims;
-use crate::support::{Outcome, library, profile};
+use crate::support::{Outcome, fake_driver, library, profile, program, sources};
 use crate::tensors::torch;
 
 fn engine(flags: &[&str]) -> PathBuf {
@@ -128,6 +129,77 @@ fn without_the_engines_function_stacks_end_in_autograd_and_one_line_says_so() {
     assert_eq!(
         (found[0].1.as_str(), found[2].1.as_str()),
         (NODE, "on_the_caller"),
+        "{found:#?}"
+    );
+}
+
+/// Of each tensor, in the order of their requests: the Python functions in its stack, innermost first.
+fn gradients(flags: &[&str]) -> (Outcome, Vec<Vec<String>>) {
+    let [cuda, c10] = torch(1, &[]);
+    let python = interpreters().first().expect("an interpreter");
+    let run = program(&python.command)
+        .arg("-B")
+        .arg(sources().join("victims/backward.py"));
+    let outcome = run.arg(cuda).arg(c10).arg(engine(flags)).arg(fake_driver()).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    let mut tensors = snapshot.of_kind(Tensor);
+    tensors.sort_by_key(|tensor| tensor.bytes);
+    let stacks = CallStacks::of(&snapshot);
+    let functions = tensors.iter().map(|tensor| {
+        let frames = stacks.get(tensor.stack).frames.iter().filter(|frame| frame.is_python());
+        frames.map(|frame| frame.name()).collect()
+    });
+    let functions = functions.collect();
+    (outcome, functions)
+}
+
+#[test]
+fn a_gradient_has_the_line_of_its_operator() {
+    let (outcome, found) = gradients(&[]);
+    assert!(outcome.stdout.contains("uses of a node 1\n"), "{}", outcome.stdout);
+    assert_eq!(found.len(), 9);
+    assert_eq!(found[1], ["operator", "first_layer", "main", "<module>"]);
+    let backward = ["backward", "main", "<module>"];
+    for nth in [4, 6] {
+        assert_eq!(
+            found[nth],
+            [&["gradient of operator"], &backward[..]].concat(),
+            "the second layer's, {nth}"
+        );
+        assert_eq!(found[nth + 1], found[nth], "they have the same innermost line, {nth}");
+    }
+    assert_eq!(found[8], backward, "an unknown number");
+    let snapshot = outcome.only_snapshot();
+    let mut forward: Vec<_> = snapshot
+        .locations
+        .iter()
+        .filter(|location| location.is_gradient())
+        .collect();
+    forward.sort_by_key(|location| location.symbols[1].line);
+    let callers: Vec<_> = forward
+        .iter()
+        .map(|location| location.symbols[1].function.as_str())
+        .collect();
+    assert_eq!(callers, ["gradient of first_layer", "gradient of second_layer"]);
+}
+
+#[test]
+fn nodes_of_another_layout_have_no_line_of_the_forward_pass_and_one_line_says_so() {
+    let (outcome, found) = gradients(&["-DODD"]);
+    assert_eq!(
+        outcome
+            .stderr
+            .matches("gradients have no line of the forward pass")
+            .count(),
+        1,
+        "{}",
+        outcome.stderr
+    );
+    assert!(
+        found[4..]
+            .iter()
+            .all(|functions| functions[..] == ["backward", "main", "<module>"]),
         "{found:#?}"
     );
 }

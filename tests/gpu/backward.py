@@ -1,5 +1,7 @@
 """Claims about backward passes of PyTorch: the line that called `backward()` is in the stack of what the pass allocates."""
 
+import collections
+
 from frameworks import same_results, snapshot_of
 from harness import claim, expect, site
 from tensors import snapshots
@@ -32,3 +34,29 @@ def every_tensor_of_a_training_step_has_a_python_line_and_none_is_the_allocators
     report = t.cli("report", path)[1]
     expect(f"{file}:{line}" in report, f"the report does not name {file}:{line}\n{report[:2000]}")
     expect("CachingAllocator::" not in report, f"a function of the allocator is named\n{report[:2000]}")
+
+
+@claim(slow=True)
+def a_gradient_has_the_line_of_its_operator_in_the_forward_pass(t):
+    done = same_results(t, "backward", "forward")
+    snapshot = snapshot_of(done)
+    seen = collections.Counter()
+    for label, address, _ in done.lines():
+        [row] = [row for row in snapshot.of_kind("tensor") if row["address"] == address]
+        lines = snapshot.forward_lines(row)
+        file, line = site(label)
+        expect([(f, n) for _, f, n in lines if f == file][:1] == [(file, line)], f"{label}: expected {file}:{line}, found {lines} in\n    {snapshot.show(row)}\n{snapshot.where()}")
+        seen[label] += 1
+    expect(len(seen) == 5, f"only {dict(seen)}\n{done.story()}")
+
+
+@claim(slow=True)
+def most_bytes_of_backward_have_a_line_of_the_forward_pass(t):
+    done = same_results(t, "backward", "training")
+    [(path, _)] = snapshots(t, done)
+    snapshot = t.snapshot(path, path.with_suffix(".named.json"), done.story())
+    file, line = site("training_backward")
+    rows = [row for row in snapshot.of_kind("tensor") if any(f.endswith(file) and n == line for _, f, n in snapshot.python_frames(row))]
+    lined = sum(row["bytes"] for row in rows if snapshot.forward_lines(row))
+    total = sum(row["bytes"] for row in rows)
+    expect(total and lined >= 0.95 * total, f"{lined} of {total} bytes of backward have a line of the forward pass\n{snapshot.where()}")

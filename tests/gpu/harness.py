@@ -206,7 +206,14 @@ class Snapshot:
         frames = self.data["stacks"][row["stack"]]["frames"] if row.get("stack") is not None else []
         locations = [self.data["locations"][index] for index in frames]
         symbols = [location["symbols"][0] for location in locations if location.get("language") == "python"]
-        return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols]
+        return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols if not symbol["function"].startswith("gradient of ")]
+
+    def forward_lines(self, row):
+        """(function, file name, line) of the lines that computed what the row is a gradient of, innermost first."""
+        frames = self.data["stacks"][row["stack"]]["frames"] if row.get("stack") is not None else []
+        symbols = [symbol for index in frames for symbol in self.data["locations"][index].get("symbols") or []]
+        start = "gradient of "
+        return [(s["function"][len(start) :], os.path.basename(s["file"]), s["line"]) for s in symbols if s["function"].startswith(start)]
 
     def expect_lines(self, label, address, frames, inside=False):
         """These Python frames allocated the memory at this address; `inside`: through other frames."""

@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 
 static void *(*stand_in)(size_t);
-static void (*execute)(void *, void (*)(void *), void *, int);
+static void (*execute)(uint64_t, void (*)(void *), void *, int);
 
 static void *load(const char *path, const char *name) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -17,7 +17,7 @@ static void *load(const char *path, const char *name) {
     return found;
 }
 
-#define BACKWARD(run, argument, on_caller) (execute(NULL, run, argument, on_caller))
+#define BACKWARD(run, argument, on_caller) (execute(~0ull, run, argument, on_caller))
 
 static void start(void) {
     start_cuda();

@@ -1,7 +1,9 @@
 /* Stands in for PyTorch's libtorch_cpu: an engine that runs the nodes of a task on a thread of its own, while the caller waits in
  * `execute`, or on the caller's thread. Functions have their mangled C++ names.
- * -DAT=n: where in a task the member lies whose address the engine gives. -DMUTE: it gives none. */
+ * An operator of the forward pass takes a number with `forward`; the node of a task has the number that `execute` is given.
+ * -DODD: nodes have another layout. -DAT=n: where in a task the member lies whose address the engine gives. -DMUTE: it gives none. */
 #include <pthread.h>
+#include <stdint.h>
 #include <stdlib.h>
 
 #ifndef AT
@@ -9,12 +11,13 @@
 #endif
 
 typedef void (*node)(void *);
-struct task { char other[AT]; int exec_info; node run; void *argument; int done; struct task *next; };
+struct node { uint64_t vtable, weak[2], number, topological, has_parent, thread; };
+struct task { char other[AT]; int exec_info; struct node node; node run; void *argument; int done; struct task *next; };
 struct shared { struct task *object; void *count; };
 
 void *execute_with_graph_task(void **result, void *engine, const struct shared *task, void *root, void *inputs)
     __asm__("_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE");
-void execute(void *engine, node run, void *argument, int on_caller) __asm__("_ZN5torch8autograd6Engine7executeEv");
+void execute(uint64_t number, node run, void *argument, int on_caller) __asm__("_ZN5torch8autograd6Engine7executeEv");
 static void thread_main(struct task *task) __asm__("_ZN5torch8autograd6Engine11thread_mainEv");
 
 static __thread struct task *current;
@@ -22,6 +25,28 @@ static __thread struct task *current;
 void *exec_info(void) __asm__("_ZN5torch8autograd32get_current_graph_task_exec_infoEv");
 void *exec_info(void) { return current ? &current->exec_info : NULL; }
 #endif
+
+/* Numbers of nodes and threads. */
+static __thread uint64_t counter, thread;
+uint64_t peek(void) __asm__("_ZN2at15sequence_number4peekEv");
+uint64_t peek(void) { return counter; }
+uint64_t thread_id(void) __asm__("_ZN2at14RecordFunction15currentThreadIdEv");
+uint64_t thread_id(void) {
+    static uint64_t threads;
+    if (!thread) thread = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+    return thread;
+}
+uint64_t forward(void) { return counter++; }
+
+static struct { uint64_t vtable; int uses, weak; } count = {0, 1, 1};
+struct shared_node { struct node *object; void *count; };
+struct shared_node *get_current_node(struct shared_node *result) __asm__("_ZN5torch8autograd16get_current_nodeEv");
+struct shared_node *get_current_node(struct shared_node *result) {
+    *result = (struct shared_node){current ? &current->node : NULL, current ? &count : NULL};
+    if (current) __atomic_add_fetch(&count.uses, 1, __ATOMIC_RELAXED);
+    return result;
+}
+int uses(void) { return count.uses; }
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
@@ -65,7 +90,7 @@ void *execute_with_graph_task(void **result, void *engine, const struct shared *
     return (char *)result + (engine != inputs);
 }
 
-void execute(void *engine, node run, void *argument, int on_caller) {
+void execute(uint64_t number, node run, void *argument, int on_caller) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     void start(void);
     pthread_once(&once, start);
@@ -74,6 +99,12 @@ void execute(void *engine, node run, void *argument, int on_caller) {
     void *result[2] = {NULL, object};
     object->run = run;
     object->argument = argument;
+#ifdef ODD
+    object->node = (struct node){0, {0, 0}, 1, 1, 0x7f, number << 40};
+#else
+    object->node = (struct node){0, {0, 0}, number, 1, 1, thread_id()};
+#endif
+    void *engine = &count;
     void *returned = execute_with_graph_task(result, engine, &task, on_caller ? &task : NULL, engine);
     if (returned != result || result[0] != object || result[1] != object) abort();
     free(object);

@@ -569,6 +569,8 @@ fn who_called_backward_does_not_decide_what_it_computes() {
     ];
     let stack = [&engine[..], &[thread], &callers].concat();
     assert_eq!(category(&stack), Category::Gradients);
+    let forward = python("gradient of gelu", "/venv/torch/nn/functional.py:9");
+    assert_eq!(category(&[&[forward], &stack[..]].concat()), Category::Gradients);
     // A module that the thread itself calls is a recomputation.
     assert_eq!(category(&[&[CALL], &stack[..]].concat()), Category::Activations);
 }

@@ -352,6 +352,11 @@ fn an_operator_of_backward_is_shown_and_the_line_that_called_backward_is_the_sit
     let native = [&TORCH[..4], &[BACKWARD, ENGINE, stripped, THREAD], &called].concat();
     assert_eq!(site_of(&native), "training_step");
     assert_eq!(shown(&native), ["MulBackward0", "training_step", "<module>"]);
+    // The line of the forward pass is shown, and is no call.
+    let gradient = ("gradient of Net.forward", "/home/me/model.py:31", PYTHON);
+    let with_forward = [&[gradient], &native[..]].concat();
+    assert_eq!(site_of(&with_forward), "training_step");
+    assert_eq!(shown(&with_forward)[..2], [gradient.0, "MulBackward0"]);
     // A function in Python keeps its line, and the caller's is below it.
     let custom = ("Double.backward", "/home/me/model.py:10", PYTHON);
     let own = [&TORCH[..4], &[custom, ENGINE, THREAD]].concat();

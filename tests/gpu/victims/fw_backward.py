@@ -158,6 +158,41 @@ def compiled():
     kept("compiled_gradient", frames, *(parameter.grad for parameter in model.parameters()))
 
 
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = layer(), layer()
+
+    def forward(self, value):
+        value = self.first(value)  # site: forward_first
+        value = torch.nn.functional.gelu(value)  # site: forward_gelu
+        value = self.second(value)  # site: forward_second
+        value = value.exp()  # site: forward_exp
+        return value * value  # site: forward_mul
+
+
+def forward():
+    """What each node of the last pass makes is kept under the name of its operator's line."""
+    model = Net().to(DEVICE)
+    for _ in range(3):
+        model.zero_grad()
+        model(batch()).pow(2).mean().backward()
+    value, seen = model(batch()), set()
+    names, node = ["forward_mul", "forward_exp", "forward_second", "forward_gelu", "forward_first"], value.grad_fn
+    for name in names:
+
+        def keep(inputs, outputs, name=name):
+            for tensor in inputs:
+                if tensor is not None and tensor.untyped_storage().data_ptr() not in seen:
+                    seen.add(tensor.untyped_storage().data_ptr())
+                    KEPT.append((name, here(sys._getframe()), (tensor,)))
+
+        node.register_hook(keep)
+        # The bias of a layer is first, and then its input.
+        node = node.next_functions[1 if len(node.next_functions) == 3 else 0][0]
+    value.pow(2).mean().backward()
+
+
 def training():
     """A transformer's steps; a snapshot in the middle of backward."""
     import ctypes
@@ -173,7 +208,7 @@ def training():
         optimizer.step()
 
 
-MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, compiled, training)
+MODES = (native, custom, hook, checkpointed, reentrant, generator, threads, fails, ddp, compiled, forward, training)
 torch.manual_seed(1)
 {mode.__name__: mode for mode in MODES}[sys.argv[1]]()
 torch.cuda.synchronize()
