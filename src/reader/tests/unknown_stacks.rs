@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 
-/// Three stacks, one of them cut off, behind `before` other frames and modules, at another address in each process.
+/// Five stacks, one of them cut off and two of gradients, the last of nothing, behind `before` other frames and modules, at another address in each process.
 fn recorded(path: &Path, before: u64, line_table: &[u8]) -> Snapshot {
     let recording = record(path);
     recording.add_device(0, None, b"Fake H200");
@@ -39,6 +39,8 @@ fn recorded(path: &Path, before: u64, line_table: &[u8]) -> Snapshot {
         recording.frame(inner, a, 0x30).unwrap(),
         recording.frame(inner, b, 0x30).unwrap(),
         recording.frame(CUT, a, 0x30).unwrap(),
+        recording.gradient_frame(inner, inner).unwrap(),
+        recording.gradient_frame(inner, 1 << 20).unwrap(),
     ];
     for (address, leaf) in (1..).zip(leaves) {
         assert!(recording.allocated(key(address), &entry(recording, address, leaf, thread)));
@@ -68,7 +70,7 @@ fn equal_stacks_of_different_processes_have_equal_keys() {
     let (a, b, c) = (read("a.culeak"), read("b.culeak"), read("c.culeak"));
     assert_eq!((&a.0.stacks, &a.0.locations), (&whole.stacks, &whole.locations));
     let (of_a, of_b) = (stacks(&a.0, &a.1), stacks(&b.0, &b.1));
-    assert_eq!(of_a.len(), 3);
+    assert_eq!(of_a.len(), 5);
     assert_eq!(of_a, of_b);
     // The same offsets in other code are other lines; the stack without Python is the same.
     let of_c = stacks(&c.0, &c.1);
@@ -88,5 +90,22 @@ fn known_stacks_are_left_empty_and_nothing_else_changes() {
     assert_eq!(part.allocations.rows, whole.allocations.rows);
     let lengths: Vec<usize> = part.stacks.iter().map(|stack| stack.frames.len()).collect();
     let expected: Vec<usize> = whole.stacks.iter().map(|stack| stack.frames.len()).collect();
-    assert_eq!(lengths, [expected[0], 0, expected[2]]);
+    assert_eq!(lengths, [expected[0], 0, expected[2], expected[3], expected[4]]);
+}
+
+#[test]
+fn a_gradient_has_the_python_lines_of_the_forward_pass_if_there_are_any() {
+    let folder = Folder::new("gradients");
+    let snapshot = recorded(&folder.0.join("a.culeak"), 3, &TABLE);
+    assert_eq!(snapshot.validate(), Ok(()));
+    let lengths: Vec<usize> = snapshot.stacks.iter().map(|stack| stack.frames.len()).collect();
+    assert_eq!(lengths, [3, 3, 1, 3, 2]);
+    let location = &snapshot.locations[snapshot.stacks[3].frames[0]];
+    assert!(location.is_gradient());
+    let lines: Vec<_> = location
+        .symbols
+        .iter()
+        .map(|symbol| (symbol.function.as_str(), symbol.line))
+        .collect();
+    assert_eq!(lines, [("gradient of step", Some(40))]);
 }
