@@ -145,7 +145,7 @@ fn gradients(flags: &[&str]) -> (Outcome, Vec<Vec<String>>) {
     let snapshot = outcome.only_snapshot();
     let mut tensors = snapshot.of_kind(Tensor);
     tensors.sort_by_key(|tensor| tensor.bytes);
-    let stacks = CallStacks::of(&snapshot);
+    let stacks = CallStacks::of(snapshot);
     let functions = tensors.iter().map(|tensor| {
         let frames = stacks.get(tensor.stack).frames.iter().filter(|frame| frame.is_python());
         frames.map(|frame| frame.name()).collect()
