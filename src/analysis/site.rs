@@ -259,6 +259,11 @@ impl<'a> CallStack<'a> {
         self.site.map(|site| &self.frames[site])
     }
 
+    /// The line of the forward pass that the memory is a gradient of.
+    pub fn gradient(&self) -> Option<&Frame<'a>> {
+        self.frames.first().filter(|frame| frame.is_gradient())
+    }
+
     /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
     /// program has a CUDA runtime at all.
     pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {

@@ -31,6 +31,10 @@ pub fn ranking<'r, 'a>(
     };
     let mut sites: Vec<Site> = report.rows.iter().map(site).collect();
     if report.by == By::Stack {
+        for (row, site) in report.rows.iter().zip(&mut sites) {
+            let gradient = row.stacks.first().and_then(|stack| stack.stack.gradient());
+            site.mark += &gradient.map_or_else(String::new, |line| format!("  {}", with_place(line)));
+        }
         name_callers(&report.rows, &mut sites);
     }
     page.table(change(ranked(report.rows.iter().zip(sites).collect())));
@@ -100,11 +104,12 @@ fn callers(row: &Row) -> Vec<String> {
         .shown()
         .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
         .skip(1);
-    let name = |frame: &Frame| {
-        let place = frame.short_place().map(|place| format!(" {}", place));
-        format!("{}{}", short_name(&frame.name()), place.unwrap_or_default())
-    };
-    outside.map(name).collect()
+    outside.map(with_place).collect()
+}
+
+fn with_place(frame: &Frame) -> String {
+    let place = frame.short_place().map(|place| format!(" {}", place));
+    format!("{}{}", short_name(&frame.name()), place.unwrap_or_default())
 }
 
 /// `3 blocks`; `3 claims` for records that hold no memory; `3 segments`.
