@@ -115,7 +115,8 @@ fn find(thread: u32) -> Option<u32> {
     if exec_info <= ABSENT || closing::is_running() {
         return None;
     }
-    // SAFETY: the engine's function, which reads a variable of the thread. `unloaded` forgets it.
+    // SAFETY: the engine's function, which reads a variable of the thread, and `unloaded` forgets it. On a thread that has never run
+    // PyTorch's code the loader may allocate that variable, as it does for the driver's own in the same call.
     let member = unsafe { std::mem::transmute::<usize, unsafe extern "C" fn() -> u64>(exec_info)() };
     if member == 0 {
         return None;
