@@ -48,13 +48,8 @@ fn hundreds_of_inputs_are_reported_and_judged() {
     let output = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
     let report = output(&["report", ".", "--per-process"]);
     let text = String::from_utf8_lossy(&report.stdout);
-    // In the headline, and again at the end.
-    assert_eq!(
-        text.matches("3 call sites leak").count(),
-        2 * COUNT,
-        "{:?}",
-        report.status
-    );
+    // Once in each report.
+    assert_eq!(text.matches("3 call sites leak").count(), COUNT, "{:?}", report.status);
     assert!(text.starts_with("== ./00000.culeak ==") && text.contains("\n\n== ./00299.culeak ==\n"));
     let reports = output(&["report", ".", "--json", "--per-process"]);
     let reports: serde_json::Value = serde_json::from_slice(&reports.stdout).expect("JSON");
@@ -71,7 +66,7 @@ fn hundreds_of_inputs_are_reported_and_judged() {
     assert_eq!(report.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&report.stderr).contains("00007.culeak: not a culeak recording"));
     let text = String::from_utf8_lossy(&report.stdout);
-    assert_eq!(text.matches("3 call sites leak").count(), 2 * (COUNT - 1));
+    assert_eq!(text.matches("3 call sites leak").count(), COUNT - 1);
 }
 
 #[test]

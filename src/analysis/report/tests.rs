@@ -13,7 +13,7 @@ fn report(snapshot: &Snapshot) -> Report<'_> {
 }
 
 #[test]
-fn rows_are_call_sites_largest_first() {
+fn rows_are_call_sites_of_the_program_then_of_pools_largest_first() {
     let snapshot = sample::leaky();
     let report = report(&snapshot);
     let places: Vec<_> = report
@@ -24,7 +24,12 @@ fn rows_are_call_sites_largest_first() {
     assert_eq!(places[0].as_deref(), Some("train.cu:212"));
     assert_eq!(places[1].as_deref(), Some("weights.cu:40"));
     assert_eq!((report.rows[0].bytes, report.rows[0].count), (128 * 9 * MIB, 128));
-    assert!(report.rows.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes));
+    let own = report.rows.iter().take_while(|row| !row.pool).count();
+    let (own, others) = report.rows.split_at(own);
+    assert!(others.iter().all(|row| row.pool || row.library.is_some()) && !others.is_empty());
+    for rows in [own, others] {
+        assert!(rows.windows(2).all(|pair| pair[0].bytes >= pair[1].bytes));
+    }
 }
 
 #[test]
@@ -316,9 +321,9 @@ fn tensors_are_listed_instead_of_their_segments() {
     assert_eq!(
         rows,
         [
-            (step, 32, 1, false),
             (step, 8, 2, false),
             ("load", 2, 1, false),
+            (step, 32, 1, false),
             ("load", 1, 1, true)
         ]
     );
