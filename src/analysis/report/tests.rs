@@ -327,7 +327,7 @@ fn tensors_are_listed_instead_of_their_segments() {
             ("load", 1, 1, true)
         ]
     );
-    assert_eq!(report.rows[0].library, Some("cuBLAS"));
+    assert_eq!(report.rows[2].library, Some("cuBLAS"));
     assert_eq!(report.pools.iter().map(|row| row.bytes / MIB).collect::<Vec<_>>(), [20]);
     assert_eq!(report.totals.held.blocks.bytes, 8 * MIB);
     assert_eq!(report.totals.held.total().bytes, 42 * MIB);
