@@ -38,10 +38,10 @@ cp packaging/systemd/tmpfiles.conf "$usr/lib/tmpfiles.d/culeak.conf"
 cp -r packaging/prometheus packaging/grafana packaging/kubernetes "$usr/share/culeak"
 cp README.md "$usr/share/doc/culeak"
 (cd docs && find . -name '*.md' -exec cp --parents -t "$usr/share/doc/culeak" {} +)
-"${culeak[@]}" man --out "$usr/share/man/man1" >/dev/null
+"${culeak[@]}" setup man --out "$usr/share/man/man1" >/dev/null
 for shell in bash:bash-completion/completions zsh:zsh/site-functions fish:fish/vendor_completions.d; do
     mkdir -p "$usr/share/${shell#*:}"
-    "${culeak[@]}" completions "${shell%%:*}" --out "$usr/share/${shell#*:}" >/dev/null 2>&1
+    "${culeak[@]}" setup completions "${shell%%:*}" --out "$usr/share/${shell#*:}" >/dev/null 2>&1
 done
 chmod -R u=rwX,go=rX "$usr"
 

@@ -28,6 +28,7 @@ use std::collections::hash_map::Entry;
 use foldhash::HashMap;
 
 use crate::analysis::categories::{Categories, Category, Sorter};
+use crate::analysis::filter::Filter;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::objects;
@@ -159,10 +160,10 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// The facts of a snapshot. `by`: [`By::Site`] or [`By::Stack`]. `kinds`: all if empty.
-    pub fn by(snapshot: &Snapshot, source: String, by: By, kinds: &[Kind]) -> Facts {
+    /// The facts of a snapshot. `by`: [`By::Site`] or [`By::Stack`].
+    pub fn by(snapshot: &Snapshot, source: String, by: By, filter: &Filter) -> Facts {
         let stacks = CallStacks::of(snapshot);
-        let memory = RowsOfKinds::of(snapshot, &stacks, kinds, by);
+        let memory = RowsOfKinds::of(snapshot, &stacks, filter, by);
         let mut instant = Instant::of(snapshot, source);
         instant.bare = !memory.rows.is_empty()
             && (memory.rows.iter()).all(|row| row.site().is_some_and(|site| site.function.is_none()));
@@ -174,7 +175,7 @@ impl Facts {
             ..Facts::default()
         };
         memory.rows.iter().for_each(|row| facts.push(row, by, None));
-        let objects = objects::rows(snapshot, &stacks, kinds, by);
+        let objects = objects::rows(snapshot, &stacks, filter, by);
         objects.iter().for_each(|(kind, row)| facts.push(row, by, Some(*kind)));
         facts
     }
@@ -475,7 +476,7 @@ mod tests {
         let mut snapshot = leaky();
         snapshot.process.pid = pid;
         snapshot.allocations.rows[0].bytes += bytes;
-        Facts::by(&snapshot, String::new(), By::Site, &[])
+        Facts::by(&snapshot, String::new(), By::Site, &Filter::default())
     }
 
     fn row(site: SiteId, bytes: u64) -> Row {

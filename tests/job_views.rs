@@ -113,12 +113,15 @@ fn a_diff_lists_ranks_of_one_side_and_refuses_what_applies_to_two_processes() {
         "{text}"
     );
     assert!(text.contains("not read before: 1 input"), "{text}");
-    for option in ["--tree", "--stacks", "--all"] {
+    for option in ["--view=tree", "--view=stacks", "--all"] {
         let refused = run(&["diff", "before/out", "after/out", option], folder.path());
         let message = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert_eq!(refused.status.code(), Some(2));
         assert!(
-            message.contains(&format!("{option} applies to two processes")),
+            message.contains(&format!(
+                "{} does not apply to several processes",
+                option.replace('=', " ")
+            )),
             "{message}"
         );
     }
@@ -292,7 +295,7 @@ fn several_processes_are_exported_as_one_file() {
 fn the_page_and_the_live_view_of_a_folder_list_its_processes() {
     let folder = folder();
     record(folder.path(), "job", Some(5));
-    let page = run(&["report", "job/out", "--html", "-"], folder.path());
+    let page = run(&["report", "job/out", "-o", ".html"], folder.path());
     let page = text(&page);
     assert!(
         page.contains("<title>culeak: 8 processes</title>"),
@@ -300,7 +303,7 @@ fn the_page_and_the_live_view_of_a_folder_list_its_processes() {
         &page[..page.len().min(500)]
     );
     assert!(page.contains("only rank 5: 30 MiB, none in the 7 others"));
-    let each = run(&["report", "job/out", "--per-process", "--html", "-"], folder.path());
+    let each = run(&["report", "job/out", "--per-process", "-o", ".html"], folder.path());
     assert!(text(&each).contains("data-name=\"job/out/ranks."), "pages of processes");
     let live = run(&["live", "job/out", "--once"], folder.path());
     let live = text(&live);

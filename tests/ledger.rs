@@ -90,7 +90,7 @@ fn more_is_unexplained_if_the_driver_does_not_know_the_process() {
     let folder = folder();
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
-    let mut report = with_nvml(&["report", &pid, "--ledger"]);
+    let mut report = with_nvml(&["report", &pid, "--view", "ledger"]);
     let output = report
         .env("NVML_USED", (700 * MIB).to_string())
         .output()
@@ -242,7 +242,7 @@ fn what_the_kernel_driver_gave_is_divided_and_the_sum_is_its_own() {
     let lines = ledger["devices"][0]["lines"].as_array().expect("lines").iter();
     assert!(lines.into_iter().all(|line| line["exact"] == true), "{ledger:#}");
     let text = Command::new(culeak())
-        .args(["report", recording, "--ledger"])
+        .args(["report", recording, "--view", "ledger"])
         .output()
         .expect("the CLI starts");
     let text = String::from_utf8(text.stdout).expect("text");
@@ -328,7 +328,9 @@ fn each_of_cudas_pools_has_a_row_with_the_line_that_created_it() {
         .map(|((of, name), bytes, live, blocks)| (of, name, bytes, live, blocks))
         .collect();
     assert_eq!(rows, expected, "{ledger:#}");
-    let report = Command::new(culeak()).args(["report", recording, "--ledger"]).output();
+    let report = Command::new(culeak())
+        .args(["report", recording, "--view", "ledger"])
+        .output();
     let text = String::from_utf8(report.expect("the CLI starts").stdout).expect("text");
     let kept = pools.iter().find(|pool| pool["name"] == "make_pool").expect("a pool");
     let handle = kept["handle"].as_u64().expect("a handle");
@@ -400,7 +402,7 @@ fn code_is_divided_by_the_kernel_that_needed_it_first() {
             .is_some_and(|place| place.starts_with("segments.c:"))
     );
     let text = Command::new(culeak())
-        .args(["report", recording, "--objects", "--ledger"])
+        .args(["report", recording, "--view", "objects", "--view", "ledger"])
         .output()
         .expect("the CLI starts");
     let text = String::from_utf8(text.stdout).expect("text");

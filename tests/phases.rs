@@ -375,7 +375,7 @@ fn a_mark_that_cannot_be_judged_is_an_error_that_names_the_remedy() {
 #[test]
 fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
     let outcome = with_nvtx("ranges").env("CULEAK_TIMELINE", "16777216").run();
-    let (code, report, errors) = culeak_json(&outcome, "report --phases=step");
+    let (code, report, errors) = culeak_json(&outcome, "report --view phases:step");
     assert_eq!(code, 0, "{errors}");
     let chosen = report["chosen"].as_array().expect("a list");
     assert_eq!(chosen.len(), 3);
@@ -397,15 +397,15 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         (Some(3), Some(1))
     );
     assert_eq!(row("epoch")["figures"][0]["left_behind"]["max"], 37);
-    let (code, _, errors) = culeak_json(&outcome, "report --phases=nope");
+    let (code, _, errors) = culeak_json(&outcome, "report --view phases:nope");
     assert!(
         code == 2 && errors.contains("has no phase \"nope\"; it has \"epoch\", \"step\""),
         "{errors}"
     );
-    let (code, _, errors) = culeak_json(&outcome, "report --phases --between 0s exit");
+    let (code, _, errors) = culeak_json(&outcome, "report --view phases --between 0s exit");
     assert!(code == 2 && errors.contains("--between"), "{errors}");
     let without = with_nvtx("ranges").run();
-    let (code, report, _) = culeak_json(&without, "report --phases");
+    let (code, report, _) = culeak_json(&without, "report --view phases");
     assert_eq!((code, report["log"].is_null()), (0, true));
     assert_eq!(report["rows"][0]["figures"].as_array().map(Vec::len), Some(0));
 }

@@ -83,7 +83,7 @@ fn a_report_of_a_script_shows_its_end_and_what_shutdown_freed() {
     assert_eq!(exit["points"], *points);
     let peak = json(&["report", "--json", "--at", "peak"], &file);
     assert_eq!((held(&peak), &peak["points"]), (PEAK, points));
-    let tree = expect_code(0, &["report", "--tree", "--at", "peak"], &file);
+    let tree = expect_code(0, &["report", "--view", "tree", "--at", "peak"], &file);
     assert!(tree.contains("48.8 KiB 100.0%"), "{tree}");
 }
 

@@ -279,7 +279,7 @@ fn totals_of_diffs_trends_and_trees_are_exact() {
 
     let exact = culeak::analysis::words::bytes(total);
     for outcome in [&many, &none] {
-        let tree = printed(&[outcome], &["report", "--tree"]);
+        let tree = printed(&[outcome], &["report", "--view", "tree"]);
         let all = tree.lines().find(|line| line.ends_with(" all")).expect("the root");
         let place = tree.lines().find(|line| line.ends_with(" GPU 0")).expect("the GPU");
         assert!(
@@ -287,10 +287,10 @@ fn totals_of_diffs_trends_and_trees_are_exact() {
             "{tree}"
         );
     }
-    let tree = printed(&[&many], &["report", "--tree"]);
+    let tree = printed(&[&many], &["report", "--view", "tree"]);
     let site = tree.lines().find(|line| line.contains("─ main")).expect("a frame");
     assert!(site.trim_start().starts_with("≈ "), "{tree}");
-    let focused = printed(&[&many], &["report", "--tree", "--focus", "large_blocks"]);
+    let focused = printed(&[&many], &["report", "--view", "tree", "--focus", "large_blocks"]);
     let all = focused.lines().find(|line| line.ends_with(" all")).expect("the root");
     assert!(all.contains('≈') && focused.contains(" ± "), "{focused}");
 }

@@ -199,7 +199,7 @@ fn reports_list_segments_by_driver_function_and_line() {
     assert_eq!(sum, segments);
     assert_eq!(report["totals"]["held"]["device"]["bytes"], segments);
     assert_eq!(report["devices"][0]["live"]["bytes"], segments);
-    let text = command(&["report", "--kind", "segment", "--stacks"]);
+    let text = command(&["report", "--kind", "segment", "--view", "stacks"]);
     assert!(text.contains("segments") && text.contains("segments.c:"), "{text}");
     assert!(
         text.contains("by cuStreamCreate") && text.contains("call sites held"),

@@ -118,7 +118,10 @@ fn what_the_lines_gained_between_two_marks_is_what_the_kernel_driver_gave() {
     let marks: Vec<_> = of_kernel(&outcome).into_iter().collect();
     for [(a, (before, _)), (b, (after, _))] in marks.array_windows() {
         let points = [format!("mark:{a}"), format!("mark:{b}")];
-        let change = json(&["diff", "--at", &points[0], "--at", &points[1], "--ledger"], &file);
+        let change = json(
+            &["diff", "--at", &points[0], "--at", &points[1], "--view", "ledger"],
+            &file,
+        );
         let device = &change["devices"][0];
         assert_eq!(
             device["process"],
@@ -137,7 +140,7 @@ fn what_the_lines_gained_between_two_marks_is_what_the_kernel_driver_gave() {
         }
     }
     let page = text(
-        &["diff", "--at", "mark:context", "--at", "mark:most", "--ledger"],
+        &["diff", "--at", "mark:context", "--at", "mark:most", "--view", "ledger"],
         &file,
     );
     assert!(
@@ -153,9 +156,10 @@ fn what_the_lines_gained_between_two_marks_is_what_the_kernel_driver_gave() {
         "mark:context",
         "--at",
         "mark:most",
-        "--ledger",
-        "--html",
-        "-",
+        "--view",
+        "ledger",
+        "-o",
+        ".html",
     ];
     let html = text(&points, &file);
     assert!(
@@ -185,14 +189,14 @@ fn lines_objects_and_peaks_are_those_of_the_time() {
     assert_eq!(peak("blocks"), Some(kernel["blocks"].0));
     assert_eq!(peak("most"), Some(kernel["most"].0));
     assert_eq!(peak("freed"), Some(kernel["most"].0));
-    let shown = text(&["report", "--at", "mark:objects", "--ledger"], &file);
+    let shown = text(&["report", "--at", "mark:objects", "--view", "ledger"], &file);
     assert!(
         shown.contains("4 streams") && shown.contains("= 566 MiB  this process"),
         "{shown}"
     );
     let page = file.with_extension("html");
     let page = page.to_str().expect("a plain path");
-    text(&["report", "--at", "mark:objects", "--html", page], &file);
+    text(&["report", "--at", "mark:objects", "-o", page], &file);
     let page = std::fs::read_to_string(page).expect("a page");
     assert!(page.contains("4 streams"), "the page has the ledger");
 }
@@ -320,7 +324,7 @@ fn at_the_peak_the_ledger_has_what_the_kernel_driver_had_given_most() {
         // Also of a context that is gone: the limit took one piece.
         assert!(lines["local_memory"].0 > 1000 * MIB, "{ledger:#}");
         assert_eq!((lines["for_blocks pools"].0, lines["streams"].0), (32 * MIB, 4 * MIB));
-        let shown = text(&["report", "--at", "peak", "--ledger"], &file);
+        let shown = text(&["report", "--at", "peak", "--view", "ledger"], &file);
         assert!(
             shown.contains("this process when it had most of the device, after "),
             "{shown}"
@@ -402,7 +406,7 @@ fn phases_have_what_the_kernel_driver_had_given() {
     let outcome = logged("marks");
     let file = recording(&outcome);
     let kernel = of_kernel(&outcome);
-    let phases = json(&["report", "--phases=work"], &file);
+    let phases = json(&["report", "--view", "phases:work"], &file);
     let series = phases["series"].as_array().expect("series");
     let process = series
         .iter()
@@ -412,9 +416,9 @@ fn phases_have_what_the_kernel_driver_had_given() {
     assert_eq!(figures["held_at_begin"], kernel["context"].0);
     assert_eq!(figures["held_at_end"], kernel["freed"].0);
     assert_eq!(figures["high_water"], kernel["most"].0);
-    let shown = text(&["report", "--phases"], &file);
+    let shown = text(&["report", "--view", "phases"], &file);
     assert!(shown.contains("process at most"), "{shown}");
-    let only_blocks = json(&["report", "--phases=work", "--kind", "device"], &file);
+    let only_blocks = json(&["report", "--view", "phases:work", "--kind", "device"], &file);
     let mut series = only_blocks["series"].as_array().expect("series").iter();
     assert!(
         series.all(|series| series["layer"] != "process"),

@@ -138,7 +138,7 @@ fn a_report_shows_any_time_and_any_window_of_the_log() {
         shown.contains(": memory that was allocated in it and was live at its end"),
         "{shown}"
     );
-    assert!(shown.contains("next: culeak stats"), "{shown}");
+    assert!(shown.contains("next: culeak report"), "{shown}");
     for words in [
         &["check", "--at", "mark:step 2", "--max-leaked", "0"][..],
         &["check", "--at", "mark:step 2"],
@@ -157,7 +157,7 @@ fn a_report_shows_any_time_and_any_window_of_the_log() {
 fn statistics_count_temporary_allocations_by_call_site() {
     let outcome = steps(&[LOGGED]);
     let file = recording(&outcome);
-    let stats = json(&["stats", "--json"], &file);
+    let stats = json(&["report", "--view", "churn", "--json"], &file);
     assert_eq!(
         (&stats["format"], &stats["since_ns"]),
         (&"culeak-stats".into(), &0.into())
@@ -168,7 +168,7 @@ fn statistics_count_temporary_allocations_by_call_site() {
     assert_eq!((count(all, "allocated"), count(all, "freed")), (1 + 6 + 24 * 3, 24 * 2));
     // Of these only the last kept block is freed without another allocation in between.
     assert_eq!(count(all, "temporary"), 1);
-    let by_stack = json(&["stats", "--json", "--by", "stack"], &file);
+    let by_stack = json(&["report", "--view", "churn", "--json", "--by", "stack"], &file);
     let row = |name: &str| {
         let mut rows = by_stack["rows"].as_array().expect("rows").iter();
         let found = rows.find(|row| row["stack"]["frames"][1]["function"] == name);
@@ -178,9 +178,28 @@ fn statistics_count_temporary_allocations_by_call_site() {
     assert_eq!((count(batch, "allocated"), count(batch, "freed")), (24, 24));
     assert_eq!(batch["lifetimes"]["count"], 24);
     assert_eq!((count(row("model"), "freed"), count(row("forgotten"), "freed")), (0, 0));
-    let some = json(&["stats", "--json", "--between", "mark:step 10", "mark:step 14"], &file);
+    let some = json(
+        &[
+            "report",
+            "--view",
+            "churn",
+            "--json",
+            "--between",
+            "mark:step 10",
+            "mark:step 14",
+        ],
+        &file,
+    );
     assert_eq!(count(&some["driver"], "allocated"), 12);
-    let shown = text(&run(&["stats", "--by", "stack", "--sort", "lifetime", "--top", "1"], &file).stdout);
+    let shown = text(
+        &run(
+            &[
+                "report", "--view", "churn", "--by", "stack", "--sort", "lifetime", "--top", "1",
+            ],
+            &file,
+        )
+        .stdout,
+    );
     assert!(
         shown.contains("--top 0 shows all") && shown.contains("lifetimes "),
         "{shown}"
@@ -193,7 +212,7 @@ fn a_recording_without_a_log_and_times_outside_of_it_are_refused() {
     let file = recording(&without);
     let asked = "has no event log; record one with: culeak run --timeline -- PROGRAM";
     for words in [
-        &["stats"][..],
+        &["report", "--view", "churn"][..],
         &["report", "--at", "10ms"],
         &["report", "--between", "start", "exit"],
     ] {
@@ -209,11 +228,11 @@ fn a_recording_without_a_log_and_times_outside_of_it_are_refused() {
             "name the earlier time first",
         ),
         (
-            &["stats", "--between", "mark:nowhere", "exit"],
+            &["report", "--view", "churn", "--between", "mark:nowhere", "exit"],
             "the program set no mark \"nowhere\"; it set \"step 0\"",
         ),
         (
-            &["stats", "--between", "peak", "exit"],
+            &["report", "--view", "churn", "--between", "peak", "exit"],
             "expected a time since the start such as 12.5s",
         ),
     ] {

@@ -8,26 +8,20 @@ use std::path::Path;
 
 use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::commands::categories::CategoriesArgs;
 use crate::commands::check::CheckArgs;
-use crate::commands::collect::CollectArgs;
-use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::{self, DoctorArgs, ProbeRankArgs};
 use crate::commands::export::ExportArgs;
 use crate::commands::help::{self, HelpArgs};
 use crate::commands::live::LiveArgs;
-use crate::commands::man::ManArgs;
-use crate::commands::metrics::MetricsArgs;
-use crate::commands::push::PushArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
+use crate::commands::setup::SetupArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
-use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
 use crate::commands::watch::WatchArgs;
 use crate::commands::why::WhyArgs;
@@ -35,6 +29,8 @@ use crate::escape::Escaped;
 use crate::launch::preload;
 use crate::options::config::ConfigArgs;
 use crate::options::display::DisplayArgs;
+use crate::options::refusals::{self, Asked};
+use crate::text::parts::{BOLD, Styled};
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
 
@@ -83,20 +79,18 @@ pub enum Command {
     Live(LiveArgs),
     Diff(DiffArgs),
     Trend(TrendArgs),
-    Stats(StatsArgs),
     Check(CheckArgs),
     Export(ExportArgs),
-    Push(PushArgs),
-    Metrics(MetricsArgs),
     Watch(WatchArgs),
-    Collect(CollectArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
-    ShimPath(ShimPathArgs),
-    Categories(CategoriesArgs),
-    Completions(CompletionsArgs),
-    Man(ManArgs),
     Help(HelpArgs),
+    // Hidden, because it is typed once into a script, but not a part of `setup`: `LD_PRELOAD=$(culeak shim-path)` is a way to
+    // record, and its place is in job scripts, units and container files.
+    #[command(hide = true)]
+    ShimPath(ShimPathArgs),
+    #[command(hide = true)]
+    Setup(SetupArgs),
     /// The program that the demo records
     #[command(hide = true)]
     DemoProgram,
@@ -125,19 +119,13 @@ impl Command {
             | Command::Live(_)
             | Command::Diff(_)
             | Command::Trend(_)
-            | Command::Stats(_)
             | Command::Check(_)
             | Command::Export(_)
-            | Command::Push(_)
-            | Command::Metrics(_)
-            | Command::Watch(_)
-            | Command::Collect(_) => true,
+            | Command::Watch(_) => true,
             Command::Demo(_)
             | Command::Doctor(_)
             | Command::ShimPath(_)
-            | Command::Categories(_)
-            | Command::Completions(_)
-            | Command::Man(_)
+            | Command::Setup(_)
             | Command::Help(_)
             | Command::DemoProgram
             | Command::Probe
@@ -149,7 +137,7 @@ impl Command {
 }
 
 /// Commands of other tools, and the hint that each gets.
-const HINTS: [(&str, &str); 7] = [
+const HINTS: [(&str, &str); 9] = [
     (
         "attach",
         "culeak cannot attach to a running program; start it with 'culeak run -- PROGRAM'",
@@ -159,15 +147,48 @@ const HINTS: [(&str, &str); 7] = [
     ("ps", "did you mean 'culeak snapshot --list'?"),
     ("list", "did you mean 'culeak snapshot --list'?"),
     ("compare", "did you mean 'culeak diff'?"),
-    ("flamegraph", "did you mean 'culeak report --flamegraph FILE.svg'?"),
+    ("stats", "did you mean 'culeak report --view churn'?"),
+    (
+        "metrics",
+        "did you mean 'culeak watch', or 'culeak export --format openmetrics'?",
+    ),
+    ("flamegraph", "did you mean 'culeak report -o FILE.svg'?"),
 ];
 
 /// Parses the command line of this process.
 ///
 /// # Errors
 /// The command line is wrong, or asks for help or the version.
-pub fn parse() -> Result<Arguments, clap::Error> {
-    Arguments::try_parse().map_err(with_hint)
+pub fn parse() -> Result<(Arguments, Asked), clap::Error> {
+    let mut command = command();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    if words.iter().take_while(|word| *word != "--").any(|word| word == "-h") {
+        command = shortened(command);
+    }
+    let matches = command.try_get_matches_from_mut(words).map_err(with_hint)?;
+    let asked = matches.subcommand().and_then(|(name, matches)| {
+        let command = command.find_subcommand(name)?;
+        Some(Asked::of(command, matches))
+    });
+    Ok((Arguments::from_arg_matches(&matches)?, asked.unwrap_or_default()))
+}
+
+/// The command line; options that a command never has are hidden.
+pub fn command() -> clap::Command {
+    let mut whole = Arguments::command();
+    let names: Vec<String> = whole
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    for name in names {
+        whole = whole.mut_subcommand(&name, |command| {
+            let hide = |command: clap::Command, option: &'static str| {
+                command.mut_arg(option.replace('-', "_"), |argument| argument.hide(true))
+            };
+            refusals::absent(&name).fold(command, hide)
+        });
+    }
+    grouped(whole)
 }
 
 fn with_hint(mut error: clap::Error) -> clap::Error {
@@ -275,7 +296,7 @@ fn example(command: &str, missing: &str) -> Option<String> {
     Some(line.split("  ").next().unwrap_or(line).to_owned())
 }
 
-/// `--html took app.culeak as its FILE.html`, if an option took what looks like the input.
+/// `--output took app.culeak as its FILE`, if an option took what looks like the input.
 fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
     let whole = public();
     let command = whole.find_subcommand(command)?;
@@ -314,9 +335,97 @@ fn is_number_of_frames(error: &clap::Error) -> bool {
         && text(ContextKind::InvalidValue).is_some_and(|value| value.parse::<u32>().is_ok())
 }
 
+/// The options that `-h` shows of each command; `--help` shows all.
+const USUAL: &[(&str, &[&str])] = &[
+    ("run", &["output", "check", "why", "timeline", "sample"]),
+    (
+        "live",
+        &["once", "interval", "output", "child_pids", "no_follow_children"],
+    ),
+    ("report", &["by", "at", "kind", "view", "output"]),
+    ("why", &["class", "core", "pause", "top", "output"]),
+    ("diff", &["at", "by", "kind", "view", "output"]),
+    ("trend", &["only", "pid", "every", "fail_on", "output"]),
+    ("check", &["max_leaked", "baseline", "suppressions", "at", "format"]),
+    ("export", &["format", "output", "at", "kind", "to"]),
+    ("watch", &["listen", "textfile", "to", "dataset", "every"]),
+];
+
+/// The command line with the usual options and three examples of each command.
+fn shortened(mut whole: clap::Command) -> clap::Command {
+    for (name, usual) in USUAL {
+        whole = whole.mut_subcommand(name, |command| {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let examples = help.lines().skip_while(|line| *line != "Examples:");
+            let examples: Vec<&str> = examples.take(4).collect();
+            command
+                .after_help(format!("{}\n\nAll options: culeak {name} --help", examples.join("\n")))
+                .mut_args(
+                    |argument| match usual.contains(&argument.get_id().as_str()) || argument.is_positional() {
+                        true => short(argument),
+                        false => argument.hide(true),
+                    },
+                )
+                .disable_help_flag(true)
+                .arg(
+                    clap::Arg::new("help")
+                        .short('h')
+                        .long("help")
+                        .action(ArgAction::Help)
+                        .hide(true),
+                )
+        });
+    }
+    whole.mut_args(|argument| match argument.is_global_set() {
+        true => argument.hide(true),
+        false => argument,
+    })
+}
+
+/// An option with the first part of its help.
+fn short(argument: clap::Arg) -> clap::Arg {
+    let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+    let ends = ["; ", ": ", " [", " (", ", e.g.", ". "];
+    let end = ends.iter().filter_map(|end| help.find(end)).min().unwrap_or(help.len());
+    let takes_values = argument.get_action().takes_values();
+    argument
+        .help(help[..end].to_owned())
+        .hide_possible_values(takes_values)
+        .hide_default_value(takes_values)
+        .help_heading(None::<&str>)
+}
+
+/// The commands, as `culeak --help` lists them.
+const GROUPS: &[(&str, &[&str])] = &[
+    ("Record", &["run", "live"]),
+    ("Read", &["report", "why", "diff", "trend"]),
+    ("Gate", &["check"]),
+    ("Share", &["export", "watch"]),
+    ("Set up", &["doctor", "demo", "snapshot", "help"]),
+];
+
+/// The command line, whose help lists the commands in groups.
+fn grouped(whole: clap::Command) -> clap::Command {
+    use std::fmt::Write as _;
+    let mut list = StyledStr::new();
+    for (title, names) in GROUPS {
+        let _ = writeln!(list, "{}", Styled(BOLD, &format!("{title}:")));
+        for name in *names {
+            let about = whole.find_subcommand(name).and_then(clap::Command::get_about);
+            let about = about.map(ToString::to_string).unwrap_or_default();
+            let end = [": ", ", or"].iter().filter_map(|end| about.find(end)).min();
+            let _ = writeln!(list, "  {name:9} {}", &about[..end.unwrap_or(about.len())]);
+        }
+        list.push_str("\n");
+    }
+    whole
+        .before_help(list)
+        .help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}")
+}
+
 /// The command line without hidden commands, for completions and manual pages.
 pub fn public() -> clap::Command {
-    let whole = Arguments::command();
+    let whole = command();
     let commands = whole.get_subcommands().filter(|command| !command.is_hide_set());
     let mut commands: Vec<_> = commands.cloned().collect();
     let names: BTreeSet<String> = commands
@@ -345,7 +454,7 @@ pub fn public() -> clap::Command {
     if let Some(about) = whole.get_about() {
         public = public.about(about.clone());
     }
-    public.after_help(EXIT_CODES)
+    grouped(public.after_help(EXIT_CODES))
 }
 
 #[cfg(test)]

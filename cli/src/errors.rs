@@ -17,7 +17,7 @@ pub const USAGE: u8 = 2;
 /// The command that installs all of culeak, in a clone of its repository. The documentation has the same line.
 pub const INSTALL: &str = "cargo install --locked --path cli --features full";
 
-/// Why a command that is a feature of the build does not work: `cannot push`.
+/// Why a command that is a feature of the build does not work: `cannot send to servers`.
 #[cfg_attr(all(feature = "parquet", feature = "push"), allow(dead_code))]
 pub fn not_in_this_build(cannot: &str) -> String {
     format!(

@@ -23,7 +23,7 @@
 //!   supervise       a program run to its end, with signals forwarded
 //!   spooled         recordings that killed processes left in a local folder
 //!
-//! monitor         recordings read again and again, for `metrics` and `watch`
+//! monitor         recordings read again and again, for `watch`
 //!
 //! usage           the memory in use on each device, queried through NVML
 //! nvml            the NVML functions that `usage` calls
@@ -86,10 +86,11 @@ use clap::error::ErrorKind;
 use errors::Failure;
 use options::config::{self, Defaults};
 use options::display::DisplayArgs;
+use options::refusals;
 
 fn main() -> ExitCode {
-    let arguments = match args::parse() {
-        Ok(arguments) => arguments,
+    let (arguments, asked) = match args::parse() {
+        Ok(parsed) => parsed,
         Err(error) => return refuse(&error),
     };
     let (mut command, display) = (arguments.command, arguments.display);
@@ -98,7 +99,7 @@ fn main() -> ExitCode {
         true => config::read(&arguments.config),
         false => Ok(Defaults::default()),
     };
-    match defaults {
+    match refusals::check(asked).and(defaults) {
         Ok(defaults) => apply(defaults, &display, &mut command),
         Err(failure) => {
             progress::fail(&failure);
@@ -117,18 +118,12 @@ fn main() -> ExitCode {
         Command::Live(args) => commands::live::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),
         Command::Trend(args) => commands::trend::execute(&args),
-        Command::Stats(args) => commands::stats::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
-        Command::Metrics(args) => commands::metrics::execute(&args),
         Command::Watch(args) => commands::watch::execute(&args),
         Command::Export(args) => commands::export::execute(&args),
-        Command::Push(args) => commands::push::execute(&args),
-        Command::Collect(args) => commands::collect::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
-        Command::Categories(args) => commands::categories::execute(&args),
-        Command::Completions(args) => commands::completions::execute(&args, args::public()),
-        Command::Man(args) => commands::man::execute(&args, args::public()),
+        Command::Setup(args) => commands::setup::execute(&args, args::public()),
         Command::Help(args) => commands::help::execute(&args, args::public()),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
         Command::DemoProgram => culeak_driver::demo_program::execute()

@@ -1,9 +1,10 @@
-//! Recordings read again and again, for `culeak metrics` and `culeak watch`: options, readers, outlets, and the loop.
+//! Recordings read again and again, for `export -f openmetrics` and `watch`: options, readers, outlets, and the loop.
 //!
 //! [`culeak_metrics::agent`] decides what is read; this module reads, looks up names, asks the driver, and hands the result to
 //! outlets until a signal arrives. Another destination for the figures is another [`Outlet`].
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,15 +26,17 @@ use crate::load::many::Symbols;
 use crate::load::{self, Loaded, Place};
 use crate::options::NameArgs;
 use crate::output::{self, Overwrite};
-use crate::{progress, signals, usage};
+use crate::{progress, signals, text, usage};
 
 /// The port of `--listen` without one.
 pub const PORT: u16 = 9477;
-/// Without `--every`.
-const EVERY: Duration = Duration::from_secs(15);
+/// The time between two passes, if none is named.
+pub const EVERY: Duration = Duration::from_secs(15);
+/// Call sites of a process with series of their own, if no number is given.
+const TOP: usize = 10;
 
-/// Where the figures go, and how many series there are.
-#[derive(Debug, Clone, Args)]
+/// Where the figures go.
+#[derive(Debug, Clone, Default, Args)]
 pub struct SeriesArgs {
     /// Serve /metrics and /healthz over HTTP at ADDR:PORT, a port of 127.0.0.1, or 127.0.0.1:9477; runs until SIGTERM or Ctrl-C
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, require_equals = false, default_missing_value = "9477", value_parser = parse_address)]
@@ -41,12 +44,19 @@ pub struct SeriesArgs {
     /// Write a textfile for node_exporter, replaced in one step; its name must end in .prom
     #[arg(long, value_name = "FILE.prom")]
     pub textfile: Option<PathBuf>,
-    /// Export series for N call sites of each process; the rest is one series, other
-    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u16).range(0..=200))]
-    pub top: u16,
-    /// Export series for N processes; the rest is left out
-    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    pub processes: u16,
+}
+
+/// What to read, without inputs: figures of a job, with series for this number of call sites.
+pub fn settings(job: Option<&str>, top: Option<usize>) -> Settings {
+    Settings {
+        folders: Vec::new(),
+        files: Vec::new(),
+        job_id: job.unwrap_or_default().to_owned(),
+        top: top.unwrap_or(TOP),
+        processes: usize::MAX,
+        forget: None,
+        interval: EVERY,
+    }
 }
 
 /// Parses `9477`, `0.0.0.0:9477` or `[::1]:9477`.
@@ -60,19 +70,6 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 }
 
 impl SeriesArgs {
-    /// The settings without inputs.
-    pub fn settings(&self, job: Option<&str>, every: Option<Duration>) -> Settings {
-        Settings {
-            folders: Vec::new(),
-            files: Vec::new(),
-            job_id: job.unwrap_or_default().to_owned(),
-            top: self.top.into(),
-            processes: self.processes.into(),
-            forget: None,
-            interval: every.unwrap_or(EVERY),
-        }
-    }
-
     /// Checks the outlets before anything is read.
     ///
     /// # Errors
@@ -85,7 +82,7 @@ impl SeriesArgs {
                 "{shown}: node_exporter reads only files whose names end in .prom; choose such a name"
             )));
         }
-        output::check(path, overwrite.or_ours(path, is_textfile))
+        output::check(path, may_replace(path, overwrite))
     }
 
     /// Starts the outlets. Call this after signals are blocked.
@@ -120,9 +117,9 @@ impl SeriesArgs {
     }
 }
 
-/// Whether a file was written by [`Textfile`].
-fn is_textfile(content: &[u8]) -> bool {
-    content.starts_with(b"# HELP culeak_")
+/// Whether a file may be replaced: figures that were written earlier always may.
+pub fn may_replace(path: &Path, overwrite: Overwrite) -> Overwrite {
+    overwrite.or_ours(path, |content| content.starts_with(b"# HELP culeak_"))
 }
 
 struct Endpoint(Served);
@@ -134,6 +131,27 @@ impl Outlet for Endpoint {
     }
 }
 
+/// Reads all inputs once and writes their figures. Returns whether all could be read.
+///
+/// # Errors
+/// An argument names nothing that can be read.
+pub fn export(
+    inputs: &[OsString],
+    mut settings: Settings,
+    names: &NameArgs,
+    path: &Path,
+    overwrite: Overwrite,
+) -> Result<bool, Failure> {
+    if !output::is_standard_output(path) {
+        output::check(path, may_replace(path, overwrite))?;
+    }
+    sort(inputs, &mut settings)?;
+    let path = path.to_path_buf();
+    let outlets = || Ok(vec![Box::new(Textfile { path, overwrite }) as Box<dyn Outlet>]);
+    let end = run(Agent::new(settings), Reading::new(names.clone()), None, outlets)?;
+    Ok(end != End::Once { complete: false })
+}
+
 struct Textfile {
     path: PathBuf,
     overwrite: Overwrite,
@@ -141,9 +159,13 @@ struct Textfile {
 
 impl Outlet for Textfile {
     fn updated(&mut self, update: &Update) -> Result<(), String> {
-        let text = encode(&update.page);
-        let overwrite = self.overwrite.or_ours(&self.path, is_textfile);
-        let written = output::create(&self.path, overwrite, |out| out.write_all(text.as_bytes()));
+        let page = encode(&update.page);
+        let overwrite = may_replace(&self.path, self.overwrite);
+        let write = |out: &mut dyn Write| out.write_all(page.as_bytes());
+        let written = match output::is_standard_output(&self.path) {
+            true => text::print_lines(write),
+            false => output::create(&self.path, overwrite, write),
+        };
         written.map_err(|failure| failure.message)
     }
 }
@@ -227,6 +249,11 @@ pub fn sort(inputs: &[OsString], settings: &mut Settings) -> Result<(), Failure>
         }
         for place in found.places {
             settings.files.push(match place {
+                // A program may create it later.
+                Place::File(path) if settings.forget.is_some() && !path.exists() => {
+                    settings.folders.push(path);
+                    continue;
+                }
                 Place::File(path) => path,
                 Place::Process(pid) => load::recording_of(pid)?.0,
                 pipe @ (Place::Pipe(_) | Place::StandardInput) => return Err(only_files(&pipe)),

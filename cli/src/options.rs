@@ -4,20 +4,23 @@
 //! Deliberately absent: options of a single command; they are in that command's file, unless a module below the commands reads
 //! them, as [`server`].
 
-pub mod again;
-pub mod between;
 pub mod categories;
 pub mod config;
 pub mod display;
 pub mod format;
+pub mod output;
+pub mod refusals;
 pub mod rules;
+pub mod selection;
 pub mod server;
+pub mod view;
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -29,6 +32,7 @@ use crate::escape::Escaped;
 use crate::load::Loaded;
 use crate::progress;
 use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
+use crate::text::units;
 
 /// Notes already printed: many snapshots of one program miss the same modules.
 static PRINTED: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
@@ -43,6 +47,7 @@ pub fn set_debug_dirs(folders: Vec<PathBuf>) {
 
 /// How names of addresses are looked up, for every command that shows names.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Names")]
 pub struct NameArgs {
     /// Also search this folder for debug files (laid out like /usr/lib/debug); repeatable
     #[arg(long, value_name = "DIR")]
@@ -186,6 +191,16 @@ pub fn parse_moment(text: &str) -> Result<Point, String> {
         }
         Ok(point) => Ok(point),
     }
+}
+
+/// Parses a time between two readings.
+///
+/// # Errors
+/// The text is no time, or one that is not allowed.
+pub fn parse_interval(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text)?;
+    let allowed = Duration::from_millis(100)..=Duration::from_secs(86_400);
+    (allowed.contains(&time).then_some(time)).ok_or_else(|| "expected a time from 100ms to 1d".to_owned())
 }
 
 /// Reads a file of rules; larger files than any person writes are refused.

@@ -117,7 +117,7 @@ fn graphs_have_a_frame_for_each_function_and_one_for_each_line_on_request() {
             "\"main (main.cu:1",
         ),
         (
-            &["report", "calls.json", "--flamegraph", "-"],
+            &["report", "calls.json", "-o", ".svg"],
             "<title>main ",
             "<title>main (main.cu:1",
         ),
@@ -131,7 +131,7 @@ fn graphs_have_a_frame_for_each_function_and_one_for_each_line_on_request() {
 
 #[test]
 fn a_tree_reads_from_the_device_inwards() {
-    let tree = stdout(&["report", "leaky.json", "--tree"]);
+    let tree = stdout(&["report", "leaky.json", "--view", "tree"]);
     let expected = "
     bytes        blocks
   1.2 GiB 100.0%    135  all
@@ -142,9 +142,9 @@ fn a_tree_reads_from_the_device_inwards() {
 
 #[test]
 fn a_limited_tree_shows_how_much_is_missing() {
-    let tree = stdout(&["report", "leaky.json", "--tree", "--top", "1"]);
+    let tree = stdout(&["report", "leaky.json", "--view", "tree", "--top", "1"]);
     assert!(tree.contains("… and 2 more branches"), "{tree}");
-    let tree = stdout(&["report", "leaky.json", "--tree", "--min-bytes", "1GiB"]);
+    let tree = stdout(&["report", "leaky.json", "--view", "tree", "--min-bytes", "1GiB"]);
     assert!(tree.contains("… and 2 more branches"), "{tree}");
 }
 
@@ -152,8 +152,8 @@ fn a_limited_tree_shows_how_much_is_missing() {
 fn exports_without_allocations_are_valid() {
     let folder = folder();
     let mut commands = vec![
-        vec!["report", "clean.json", "--flamegraph", "-"],
-        vec!["report", "clean.json", "--tree"],
+        vec!["report", "clean.json", "-o", ".svg"],
+        vec!["report", "clean.json", "--view", "tree"],
     ];
     let export = |format| vec!["export", "clean.json", "--format", format, "-o", "-"];
     commands.extend(FORMATS.iter().copied().map(export));
@@ -212,6 +212,9 @@ fn the_name_of_the_file_chooses_the_format_where_it_is_unambiguous() {
     }
 }
 
+/// `openmetrics` and `dataset`, which have tests with a Prometheus and with DuckDB.
+const FIGURES_AND_DATASET: usize = 2;
+
 #[test]
 fn every_format_that_help_names_is_tested() {
     let help = culeak(folder().path(), &["export", "--help"]);
@@ -221,5 +224,5 @@ fn every_format_that_help_names_is_tested() {
     let named = of_format.matches("\n          - ").count();
     // Without the feature, help still names parquet, and the command explains how to get it.
     let missing = usize::from(!cfg!(feature = "parquet"));
-    assert_eq!(named, FORMATS.len() + missing, "{of_format}");
+    assert_eq!(named, FORMATS.len() + missing + FIGURES_AND_DATASET, "{of_format}");
 }

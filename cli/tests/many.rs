@@ -90,7 +90,7 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
         (&["check", ".", "--format", "junit"], "<testcase", 1),
         (&["report", ".", "--per-process"], "== ./clean.culeak ==", 2),
         (&["report", "."], "not read: 2 inputs", 2),
-        (&["report", ".", "--html", "-"], "</html>", 2),
+        (&["report", ".", "-o", ".html"], "</html>", 2),
         (&perfetto, "still live", 2),
         (&html, "</html>", 2),
         (&["trend", ".", "--force", "--all"], "Trainer::step", 2),
@@ -208,7 +208,7 @@ fn a_folder_of_snapshots_is_read_like_one_of_recordings() {
     let cases: [(&[&str], i32); 5] = [
         (&["report", "."], 0),
         (&["check", "."], 1),
-        (&["report", ".", "--html", "-"], 0),
+        (&["report", ".", "-o", ".html"], 0),
         (&["export", ".", "--format", "perfetto", "-o", "-"], 0),
         (&["trend", "."], 0),
     ];

@@ -239,7 +239,7 @@ fn check_judges_readable_inputs_and_fails_because_of_the_others() {
 #[test]
 fn a_difference_is_shown_as_a_tree() {
     let folder = folder();
-    let tree = stdout(folder.path(), &["diff", "early.json", "leaky.json", "--tree"]);
+    let tree = stdout(folder.path(), &["diff", "early.json", "leaky.json", "--view", "tree"]);
     let line = |name: &str| {
         let line = tree.lines().find(|line| line.contains(name));
         line.unwrap_or_else(|| panic!("no {name} in:\n{tree}")).to_owned()
@@ -249,9 +249,12 @@ fn a_difference_is_shown_as_a_tree() {
     let numbers: Vec<&str> = grown.split_whitespace().collect();
     assert_eq!(&numbers[..5], ["+900", "MiB", "+100", "1.1", "GiB"], "{tree}");
     assert!(tree.contains("grew by") && tree.contains("total "), "{tree}");
-    let same = stdout(folder.path(), &["diff", "leaky.json", "grown.json", "--tree"]);
+    let same = stdout(folder.path(), &["diff", "leaky.json", "grown.json", "--view", "tree"]);
     assert!(same.contains("no change") && !same.contains("Trainer"), "{same}");
-    let all = stdout(folder.path(), &["diff", "leaky.json", "grown.json", "--tree", "--all"]);
+    let all = stdout(
+        folder.path(),
+        &["diff", "leaky.json", "grown.json", "--view", "tree", "--all"],
+    );
     assert!(all.contains("Trainer::step"), "{all}");
 }
 
@@ -360,7 +363,7 @@ fn a_check_without_a_recording_writes_no_page_and_no_verdict() {
 #[test]
 fn completions_offer_the_values_of_options() {
     for shell in ["bash", "zsh", "fish"] {
-        let script = stdout(folder().path(), &["completions", shell]);
+        let script = stdout(folder().path(), &["setup", "completions", shell]);
         for value in ["host-physical", "host-physical=", "grown", "sarif"] {
             assert!(script.contains(value), "{shell}: no {value}");
         }
@@ -369,7 +372,7 @@ fn completions_offer_the_values_of_options() {
 
 #[test]
 fn completions_offer_the_values_of_arguments() {
-    let fish = stdout(folder().path(), &["completions", "fish"]);
+    let fish = stdout(folder().path(), &["setup", "completions", "fish"]);
     let of = |command: &str| {
         let condition = format!("-n \"__fish_culeak_using_subcommand {command}\" -f -a \"");
         let line = fish.lines().find(|line| line.contains(&condition));
@@ -379,7 +382,6 @@ fn completions_offer_the_values_of_arguments() {
     for subject in ["quickstart", "exit-codes", "report"] {
         assert!(of("help").contains(subject), "{}", of("help"));
     }
-    assert!(of("completions").contains("zsh"), "{}", of("completions"));
 }
 
 #[test]
@@ -394,23 +396,23 @@ fn completions_are_written_to_a_folder_and_replaced() {
     ] {
         for _ in 0..2 {
             assert_eq!(
-                code(folder.path(), &["completions", shell, "--out", "share/it"]),
+                code(folder.path(), &["setup", "completions", shell, "--out", "share/it"]),
                 0,
                 "{shell}"
             );
         }
         let script = fs::read(folder.path().join("share/it").join(file)).expect(file);
-        assert_eq!(text(&script), stdout(folder.path(), &["completions", shell]));
+        assert_eq!(text(&script), stdout(folder.path(), &["setup", "completions", shell]));
     }
     fs::write(folder.path().join("share/it/culeak"), "something else").expect("written");
-    let refused = stderr(folder.path(), &["completions", "bash", "--out", "share/it"]);
+    let refused = stderr(folder.path(), &["setup", "completions", "bash", "--out", "share/it"]);
     assert!(refused.contains("already exists"), "{refused}");
 }
 
 #[test]
 fn manual_pages_are_replaced_but_other_files_are_not() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let man = ["man", "--out", "share/man/man1"];
+    let man = ["setup", "man", "--out", "share/man/man1"];
     assert_eq!((code(folder.path(), &man), code(folder.path(), &man)), (0, 0));
     let page = folder.path().join("share/man/man1/culeak-run.1");
     fs::write(&page, "notes of mine").expect("written");

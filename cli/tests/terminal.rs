@@ -54,9 +54,9 @@ fn lines_fit_a_terminal_and_are_whole_in_a_pipe() {
     }
     let commands: [&[&str]; 8] = [
         &["report", "8.json"],
-        &["report", "8.json", "--tree"],
-        &["diff", "0.json", "8.json", "--stacks"],
-        &["diff", "0.json", "8.json", "--tree"],
+        &["report", "8.json", "--view", "tree"],
+        &["diff", "0.json", "8.json", "--view", "stacks"],
+        &["diff", "0.json", "8.json", "--view", "tree"],
         &["trend", "."],
         &["check", "8.json"],
         &["snapshot", "--list"],

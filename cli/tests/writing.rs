@@ -17,12 +17,10 @@ use tempfile::TempDir;
 /// Everything that writes to a file it is given, without that file's name, which comes last.
 const WRITERS: &[&[&str]] = &[
     &["snapshot", "leaky.json", "-o"],
-    &["report", "leaky.json", "--html"],
-    &["report", "leaky.json", "--flamegraph"],
-    &["diff", "clean.json", "leaky.json", "--html"],
-    &["diff", "clean.json", "leaky.json", "--flamegraph"],
-    &["trend", "leaky.json", "--html"],
-    &["why", "held.json", "--html"],
+    &["report", "leaky.json", "-o"],
+    &["diff", "clean.json", "leaky.json", "-o"],
+    &["trend", "leaky.json", "-o"],
+    &["why", "held.json", "-o"],
     &["export", "leaky.json", "--format", "pprof", "-o"],
     &["export", "leaky.json", "--format", "speedscope", "-o"],
     &["export", "leaky.json", "--format", "folded", "-o"],
@@ -35,21 +33,21 @@ const WRITERS: &[&[&str]] = &[
     &["export", "leaky.json", "--format", "html", "-o"],
     &["check", "leaky.json", "--update-baseline", "--baseline"],
     // Manual pages are written to a folder, under fixed names.
-    &["man", "--out"],
+    &["setup", "man", "--out"],
 ];
 
 /// Commands with long output.
 const PRINTERS: [&[&str]; 10] = [
     &["report", "leaky.json"],
     &["report", "leaky.json", "--json"],
-    &["report", "leaky.json", "--tree"],
+    &["report", "leaky.json", "--view", "tree"],
     &["diff", "clean.json", "leaky.json"],
     &["trend", "leaky.json"],
     &["why", "held.json"],
     &["check", "leaky.json", "--format", "junit"],
     &["check", "leaky.json", "--format", "sarif"],
     &["snapshot", "leaky.json", "-o", "-"],
-    &["completions", "bash"],
+    &["setup", "completions", "bash"],
 ];
 
 fn folder() -> TempDir {
@@ -92,7 +90,7 @@ fn expect_refused(folder: &TempDir, writer: &[&str], output: &Output, file: &str
 }
 
 fn is_man(writer: &[&str]) -> bool {
-    writer[0] == "man"
+    writer[0] == "setup"
 }
 
 #[test]
@@ -192,18 +190,44 @@ fn the_device_of_standard_output_is_written_to_and_stays() {
 #[test]
 fn suppressions_and_baselines_are_not_replaced() {
     let folder = folder();
-    fs::write(folder.path().join("known.supp"), "leak:no_such_function\n").expect("written");
+    fs::write(folder.path().join("known.txt"), "leak:no_such_function\n").expect("written");
     let before = names(&folder);
-    let words = [
-        "report",
-        "leaky.json",
-        "--suppressions",
-        "known.supp",
-        "--force",
-        "--html",
-    ];
-    let refused = output(&folder, &words, &["known.supp"]);
+    let words = ["report", "leaky.json", "--suppressions", "known.txt", "--force", "-o"];
+    let refused = output(&folder, &words, &["known.txt"]);
     expect_refused(&folder, &words, &refused, "an input of this command", &before);
+}
+
+#[test]
+fn the_ending_of_a_file_chooses_its_format() {
+    let folder = folder();
+    for (ending, start) in [
+        (".html", "<!doctype html>"),
+        (".json", "{"),
+        (".md", ""),
+        (".svg", "<?xml"),
+        (".txt", ""),
+        ("", ""),
+    ] {
+        for words in [&["report", "leaky.json"][..], &["diff", "clean.json", "leaky.json"]] {
+            let name = format!("out{ending}");
+            let written = output(&folder, &[words, &["--force", "-o"]].concat(), &[&name]);
+            assert_eq!(written.status.code(), Some(0), "{words:?} {ending}: {written:?}");
+            let text = fs::read_to_string(folder.path().join(&name)).expect("text");
+            assert!(
+                text.len() > 50 && !text.contains('\u{1b}'),
+                "{words:?} {ending}: {text}"
+            );
+            assert!(text.to_lowercase().starts_with(start), "{words:?} {ending}: {text:.80}");
+            let printed = output(&folder, words, &["-o", if ending.is_empty() { "-" } else { ending }]);
+            assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+            if ending == ".json" {
+                assert_eq!(printed.stdout, output(&folder, words, &["--json"]).stdout);
+            }
+        }
+    }
+    let refused = output(&folder, &["report", "leaky.json", "-o"], &["out.pdf"]);
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(message.contains("-o out.pdf: the ending names no format"), "{message}");
 }
 
 #[test]

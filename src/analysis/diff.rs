@@ -7,14 +7,13 @@
 use serde::Serialize;
 
 use crate::analysis::estimate::{Errors, sampled};
-use crate::analysis::filter::only_objects;
+use crate::analysis::filter::{Filter, only_objects};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tally, process_line};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::words::plural;
-use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::{Losses, Snapshot};
 
@@ -36,8 +35,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// Include unchanged rows.
     pub all: bool,
-    /// Compare only these kinds; all if empty.
-    pub kinds: Vec<Kind>,
+    /// Other memory is left out.
+    pub filter: Filter,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,6 +50,9 @@ pub struct Diff<'a> {
     pub same_process: bool,
     /// The compared kinds of memory; all if empty.
     pub kinds: Vec<&'static str>,
+    /// The other conditions of what is compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// All of these are kinds of objects without an address, so no memory is compared.
     #[serde(skip)]
     pub only_objects: bool,
@@ -152,8 +154,13 @@ impl<'a> Diff<'a> {
             before: side(before, totals.before),
             after: side(after, totals.after),
             same_process,
-            kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
-            only_objects: only_objects(&options.kinds),
+            filter: Some(Filter {
+                kinds: Vec::new(),
+                ..options.filter.clone()
+            })
+            .filter(|filter| !filter.is_empty()),
+            kinds: options.filter.kinds.iter().map(|kind| kind.name()).collect(),
+            only_objects: only_objects(&options.filter.kinds),
             elapsed_ns: elapsed(before, after).filter(|_| same_process),
             hidden_rows: cut.rows(),
             cut,
@@ -185,7 +192,7 @@ fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> SideRows<'a> {
         total,
         groups,
         opaque_pools,
-    } = RowsOfKinds::of(snapshot, &stacks, &options.kinds, options.by);
+    } = RowsOfKinds::of(snapshot, &stacks, &options.filter, options.by);
     let is_bare = |stack: usize| {
         let frames = &snapshot.stacks[stack].frames;
         !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())

@@ -59,6 +59,14 @@ pub struct Filtered {
 }
 
 impl Filter {
+    /// One that lets memory of these kinds pass; all if there are none.
+    pub fn of_kinds(kinds: &[Kind]) -> Filter {
+        Filter {
+            kinds: kinds.to_vec(),
+            ..Filter::default()
+        }
+    }
+
     /// Whether stacks decide what passes.
     pub fn is_of_stacks(&self) -> bool {
         !self.focus.is_empty() || !self.ignore.is_empty() || !self.categories.is_empty()

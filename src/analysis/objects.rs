@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
-use crate::analysis::filter::Filtering;
+use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::report::{By, Row, rows_by};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
@@ -190,11 +190,13 @@ pub(crate) fn groups<'a>(
 pub(crate) fn rows<'a>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
-    kinds: &[Kind],
+    filter: &Filter,
     by: By,
 ) -> Vec<(Kind, Row<'a>)> {
-    let is_wanted = |kind: Kind| is_plain(kind) && (kinds.is_empty() || kinds.contains(&kind));
-    let groups = groups(snapshot, |call, _, _| is_wanted(call.kind));
+    let mut filtering = Filtering::new(filter, snapshot);
+    let groups = groups(snapshot, |call, stack, time_ns| {
+        is_plain(call.kind) && filtering.passes(call, stack, time_ns, stacks)
+    });
     of_each_kind(snapshot, stacks, &groups, by)
 }
 
@@ -296,7 +298,7 @@ fn counted(snapshot: &Snapshot, live: &BTreeMap<Kind, Live>, filtering: &Filteri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::filter::{Filter, Location};
+    use crate::analysis::filter::Location;
     use crate::analysis::suppressions::{Pattern, Suppressions};
     use crate::sample::{MAIN, RUNTIME, Sample, serving};
 

@@ -39,7 +39,7 @@ named! {
     pub enum Sort {
         /// Most allocations first.
         #[default]
-        Churn = "churn",
+        Count = "count",
         /// Most temporary allocations first.
         Temporary = "temporary",
         /// Shortest median lifetime first.
@@ -269,7 +269,7 @@ fn range(snapshot: &Snapshot, timeline: &Timeline, options: &Options) -> Result<
 fn sort(rows: &mut [Row], by: Sort) {
     let key = |row: &Row| match by {
         Sort::Temporary => row.sums.temporary.count,
-        Sort::Churn => row.sums.allocated.count,
+        Sort::Count => row.sums.allocated.count,
         // Rows without frees come last.
         Sort::Lifetime if row.sums.lifetimes.count == 0 => 0,
         Sort::Lifetime => u64::MAX - row.sums.lifetimes.median_ns,
@@ -313,7 +313,7 @@ fn next(rows: &[Row], options: &Options) -> Option<String> {
     if options.by_stack || rows.is_empty() {
         return None;
     }
-    let mut command = format!("culeak stats {}", shell_word(&options.source));
+    let mut command = format!("culeak report {} --view churn", shell_word(&options.source));
     if let Some((from_ns, to_ns)) = options.between {
         command.push_str(&format!(" --between {} {}", Point::Time(from_ns), Point::Time(to_ns)));
     }

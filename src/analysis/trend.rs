@@ -18,11 +18,11 @@ use std::ops::Deref;
 
 use serde::{Serialize, Serializer};
 
+use crate::analysis::filter::Filter;
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::program::Program;
 use crate::analysis::report::By;
 use crate::analysis::tally::Tally;
-use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
 mod history;
@@ -49,8 +49,8 @@ pub struct Options {
     /// [`By::Site`] or [`By::Stack`].
     pub by: By,
     pub against: Against,
-    /// Include only these kinds; all if empty.
-    pub kinds: Vec<Kind>,
+    /// Other memory is left out.
+    pub filter: Filter,
     pub top: Option<usize>,
     /// Rows that never held this much are cut off.
     pub min_bytes: u64,
@@ -274,7 +274,7 @@ fn is_false(value: &bool) -> bool {
 impl Summary {
     /// The facts of a snapshot that a trend needs.
     pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
-        Summary::by(snapshot, source, options.by, &options.kinds)
+        Summary::by(snapshot, source, options.by, &options.filter)
     }
 }
 

@@ -38,7 +38,7 @@ def answer(*words, code=0):
 
 
 def export(*words, to=DATASET, code=0):
-    return culeak("collect", *words, "-o", to, code=code)
+    return culeak("export", *words, "-f", "dataset", "-o", to, code=code)
 
 
 class DuckDb:
@@ -216,7 +216,7 @@ def blocks_and_objects_add_up_to_the_report():
             kinds[kind] = (old[0] + tally["bytes"], old[1] + tally["count"])
     equal([tuple(map(str, row[:3])) for row in rows], [(kind, str(bytes), str(count)) for kind, (bytes, count) in kinds.items()], "blocks")
     rows = both("SELECT kind, sum(count) FROM sites WHERE job = 'leaky' AND level = 'object' GROUP BY kind")
-    objects = {row["kind"]: row["count"] for row in answer("report", FOLDER / "leaky.json", "--objects")["objects"]["kinds"]} if rows else {}
+    objects = {row["kind"]: row["count"] for row in answer("report", FOLDER / "leaky.json", "--view", "objects")["objects"]["kinds"]} if rows else {}
     assert all(objects.get(kind) == int(count) for kind, count in rows), (rows, objects)
 
 
@@ -263,7 +263,7 @@ def files_are_compressed_and_have_statistics():
 def a_running_job_is_collected_until_it_ends():
     dataset, runs = FOLDER / "collected", FOLDER / "running"
     runs.mkdir()
-    words = [CULEAK, "collect", str(runs), "-o", str(dataset), "--job", "live", "--every", "200ms"]
+    words = [CULEAK, "watch", str(runs), "--dataset", str(dataset), "--job", "live", "--every", "200ms"]
     counted = lambda: both("SELECT count(*), count(DISTINCT process) FROM points WHERE point = 'now'", dataset)[0]
 
     def until(wanted, what):

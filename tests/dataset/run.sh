@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The dataset of `culeak collect` in DuckDB and PyArrow: every view of the dataset, compared with
+# The dataset of `export -f dataset` and `watch --dataset` in DuckDB and PyArrow: every view of the dataset, compared with
 # culeak's own report, trend and diff. With WITH_SPARK=1, also on Spark, whose answers must equal DuckDB's; this takes minutes, and
 # installs pyspark and, if it is missing, a Java runtime. Needs a culeak built with `--features full`, the example many_ranks (cargo build
 # --example many_ranks), python3 and pip.

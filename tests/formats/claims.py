@@ -113,7 +113,7 @@ def flame_graphs_are_valid_svg():
     snapshots = [("report", FOLDER / f"{sample}.json") for sample in SAMPLES]
     snapshots.append(("diff", FOLDER / "training.json", FOLDER / "leaky.json", "--force"))
     for words in snapshots:
-        root = xml.etree.ElementTree.fromstring(culeak(*words, "--flamegraph", "-"))
+        root = xml.etree.ElementTree.fromstring(culeak(*words, "-o", ".svg"))
         assert root.tag.endswith("}svg"), words
         texts = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
         assert texts, words

@@ -419,11 +419,11 @@ def a_hundred_million_events_on_sixteen_threads_are_all_logged(t):
     total = {field: sum(counter[field] for counter in data["counters"]) for field in ("total_count", "freed_count", "live_bytes")}
     expected = {"total_count": fact(done, "allocations"), "freed_count": fact(done, "frees"), "live_bytes": fact(done, "kept_bytes")}
     expect_equal(total, expected, f"allocations, frees and live bytes counted in {path}")
-    stats = json.loads(ran(t, "stats", path, "--json", timeout=300))
+    stats = json.loads(ran(t, "report", "--view", "churn", path, "--json", timeout=300))
     expect_equal((stats["lost_events"], stats["since_ns"]), (0, 0), f"lost events, and the time since which the log of {path} is complete")
     # Each block of a pair is freed before its thread allocates again.
     sums = {name: stats["blocks"][name]["count"] for name in ("allocated", "freed", "temporary")}
-    expect_equal(sums, {"allocated": expected["total_count"], "freed": expected["freed_count"], "temporary": expected["freed_count"]}, f"events of blocks in `culeak stats {path}`")
+    expect_equal(sums, {"allocated": expected["total_count"], "freed": expected["freed_count"], "temporary": expected["freed_count"]}, f"events of blocks in `culeak report {path}`") --view churn
     path.unlink()  # 2.4 GB
 
 
@@ -432,6 +432,6 @@ def the_event_log_has_every_event_of_a_pytorch_program(t, name):
     done = program(t, name)
     path = recording(done)
     [counter] = [counter for counter in raw(t, done, path)["counters"] if counter["kind"] == "tensor"]
-    stats = json.loads(ran(t, "stats", path, "--json", "--kind", "tensor"))
+    stats = json.loads(ran(t, "report", "--view", "churn", path, "--json", "--kind", "tensor"))
     got = (stats["lost_events"], stats["blocks"]["allocated"]["count"], stats["blocks"]["freed"]["count"])
-    expect_equal(got, (0, counter["total_count"], counter["freed_count"]), f"lost events, allocations and frees of tensors in `culeak stats {path}` (got) and counted")
+    expect_equal(got, (0, counter["total_count"], counter["freed_count"]), f"lost events, allocations and frees of tensors in `culeak report {path} --view churn` (got) and counted")

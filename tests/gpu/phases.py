@@ -25,7 +25,7 @@ def figures(phase, phases, layer):
 @claim(over=["ranges", "record_function", "client", "lightning"], slow=True)
 def figures_of_phases_are_those_of_the_allocator(t, mode):
     done = same_results(t, "phases", mode, env=LOG)
-    phases = report(t, done, "--phases=step")
+    phases = report(t, done, "--view", "phases:step")
     expect_equal(phases["log"]["lost"], 0, "events lost")
     expect_equal(len(phases["chosen"]), 4, f"phases called step\n{done.story()}")
     for number, step in enumerate(phases["chosen"]):
@@ -43,7 +43,7 @@ def figures_of_phases_are_those_of_the_allocator(t, mode):
 @claim(slow=True)
 def operators_of_emit_nvtx_are_one_row_each(t):
     done = same_results(t, "phases", "record_function", env=LOG)
-    rows = report(t, done, "--phases")["rows"]
+    rows = report(t, done, "--view", "phases")["rows"]
     names = [row["name"] for row in rows]
     expect("aten::linear" in names or "aten::addmm" in names, f"no operator among {names[:40]}\n{done.story()}")
     numbered = [name for name in names if ", seq = " in name or ", op_id = " in name]

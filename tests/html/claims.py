@@ -393,7 +393,7 @@ def an_enormous_stack_is_drawn(browser):
         t.page.locator(".frame").last.click()
         deepest = int(t.page.locator(".frame").last.get_attribute("aria-level"))
         assert deepest > 700, deepest
-    refused = subprocess.run([CULEAK, "report", "missing-1.json", "missing-2.json", "--html", "nothing.html"], cwd=FOLDER, capture_output=True, text=True)
+    refused = subprocess.run([CULEAK, "report", "missing-1.json", "missing-2.json", "-o", "nothing.html"], cwd=FOLDER, capture_output=True, text=True)
     assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
 
 
@@ -410,10 +410,10 @@ def suppressed_memory_is_listed(browser):
 
 
 def the_page_goes_to_standard_output_and_over_no_file(browser):
-    page = culeak("report", "training.json", "--html", "-")
+    page = culeak("report", "training.json", "-o", ".html")
     assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
     assert page == written("training").read_text(encoding="utf-8")
-    refused = subprocess.run([CULEAK, "report", "training.json", "--html", "training.html"], cwd=FOLDER, capture_output=True, text=True)
+    refused = subprocess.run([CULEAK, "report", "training.json", "-o", "training.html"], cwd=FOLDER, capture_output=True, text=True)
     assert refused.returncode == 2 and "--force" in refused.stderr, refused
 
 

@@ -13,7 +13,7 @@ def culeak(*words):
 
 
 def write(name, *words):
-    culeak(*words, "--html", f"{name}.html", "--force")
+    culeak(*words, "-o", f"{name}.html", "--force")
     return FOLDER / f"{name}.html"
 
 

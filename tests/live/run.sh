@@ -210,24 +210,24 @@ line "clear; $culeak help exit-codes --no-pager; echo \"code <\$?>\""
 seen "no pager if it is not wanted" 'code <0>'
 
 # --- completions, in the shells themselves ---
-"$culeak" completions bash > "$work/culeak.bash"
+"$culeak" setup completions bash > "$work/culeak.bash"
 answers=$(bash --norc -c "source '$work/culeak.bash'
     COMP_WORDS=(culeak re) COMP_CWORD=1; _culeak culeak re culeak; echo \"\${COMPREPLY[@]}\"
     COMP_WORDS=(culeak live --i) COMP_CWORD=2; _culeak culeak --i live; echo \"\${COMPREPLY[@]}\"
     COMP_WORDS=(culeak help qui) COMP_CWORD=2; _culeak culeak qui help; echo \"\${COMPREPLY[@]}\"")
 [ "$answers" = $'report\n--interval\nquickstart' ] || fail "bash completes: $answers"
 ok "bash completes commands, options and guides"
-mkdir "$work/zfunc"; "$culeak" completions zsh > "$work/zfunc/_culeak"
+mkdir "$work/zfunc"; "$culeak" setup completions zsh > "$work/zfunc/_culeak"
 zsh -f -c "fpath=('$work/zfunc' \$fpath); autoload -U compinit; compinit -D -u; whence -w _culeak; (( \$+_comps[culeak] ))" \
     | grep -q function || fail "zsh loads the completions"
 ok "zsh loads them"
-"$culeak" completions fish > "$work/culeak.fish"
+"$culeak" setup completions fish > "$work/culeak.fish"
 fish --no-config -c "source '$work/culeak.fish'; complete -C 'culeak sn'" | grep -q '^snapshot' || fail "fish completes commands"
 fish --no-config -c "source '$work/culeak.fish'; complete -C 'culeak help qui'" | grep -qx 'quickstart' || fail "fish completes guides"
 ok "fish completes commands and guides"
 
 # --- manual pages ---
-"$culeak" man --out "$work/man" > /dev/null
+"$culeak" setup man --out "$work/man" > /dev/null
 mandoc -T lint -W error "$work"/man/*.1 || fail "mandoc reads the pages"
 LC_ALL=C MANWIDTH=80 man -l "$work/man/culeak-live.1" | grep -qE 'culeak live -o runs -- python train.py' || fail "man shows an example"
 ok "manual pages are read by man and mandoc"

@@ -1,4 +1,4 @@
-"""Tests of culeak metrics and culeak watch with Prometheus and node_exporter. Called by run.sh: claims.py CULEAK TOOLS WORK.
+"""Tests of culeak export -f openmetrics and culeak watch with Prometheus and node_exporter. Called by run.sh: claims.py CULEAK TOOLS WORK.
 
 Nothing waits for a fixed time: each step polls until what it expects is there, and fails after a minute.
 """
@@ -200,7 +200,7 @@ def printed_figures_are_those_of_the_report():
     recording = victim.recording()
     victim.end()
     report = json.loads(culeak("report", recording, "--json"))
-    samples = parsed(culeak("metrics", folder, "--job", "job 7"))
+    samples = parsed(culeak("export", folder, "-f", "openmetrics", "--job", "job 7"))
     for place, tally in report["totals"]["held"].items():
         assert total(samples, "culeak_held_bytes", place=place) == tally["bytes"], place
         assert total(samples, "culeak_held_allocations", place=place) == tally["count"], place
@@ -224,18 +224,18 @@ def printed_figures_are_those_of_the_report():
         assert total(samples, "culeak_objects", kind=kind["kind"]) == kind["live"]
     ok("printed figures are those of culeak report --json")
     textfile = WORK / "once.prom"
-    culeak("metrics", recording, "--textfile", textfile)
+    culeak("export", recording, "-o", textfile)
     tool("promtool", "check", "metrics", stdin=textfile.read_text())
     ok("promtool check metrics")
-    culeak("metrics", recording, "--textfile", textfile)
+    culeak("export", recording, "-o", textfile)
     foreign = WORK / "notes.prom"
     foreign.write_text("my own figures 1\n")
-    culeak("metrics", recording, "--textfile", foreign, code=2)
+    culeak("export", recording, "-o", foreign, code=2)
     assert foreign.read_text() == "my own figures 1\n"
     ok("its own textfile is replaced, another file is not")
     damaged = folder / "damaged.culeak"
     damaged.write_bytes(recording.read_bytes()[:5000])
-    samples = parsed(culeak("metrics", folder, code=2))
+    samples = parsed(culeak("export", folder, "-f", "openmetrics", code=2))
     assert total(samples, "culeak_recordings", state="unreadable") == 1 and total(samples, "culeak_leaked_bytes") == held
     damaged.unlink()
     ok("a damaged recording is counted, and the others are exported")
@@ -250,7 +250,7 @@ def hostile_names_are_escaped():
     victim.recording()
     victim.end()
     textfile = WORK / "hostile.prom"
-    culeak("metrics", folder, "--textfile", textfile, "--job", 'a"b\\c\nd' + "x" * 100_000)
+    culeak("export", folder, "-o", textfile, "--job", 'a"b\\c\nd' + "x" * 100_000)
     text = textfile.read_text()
     samples = parsed(text)
     assert total(samples, "culeak_held_bytes") == 2 * MIB and len(text) < 1 << 18, len(text)

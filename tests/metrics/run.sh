@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `culeak metrics` and `culeak watch` with a real Prometheus and a real node_exporter: figures are those of `culeak report`,
+# `export -f openmetrics` and `culeak watch` with a real Prometheus and a real node_exporter: figures are those of `culeak report`,
 # an alert fires, rules and dashboard query what exists; hostile peers and names; the systemd unit.
 #
 # Usage: tests/metrics/run.sh [PATH_OF_CULEAK]

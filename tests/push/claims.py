@@ -1,4 +1,4 @@
-"""Claims about `culeak push`. Called by run.sh: claims.py CULEAK FOLDER."""
+"""Claims about `culeak export --to` and `culeak watch --to`. Called by run.sh: claims.py CULEAK FOLDER."""
 
 import collections
 import concurrent.futures
@@ -100,7 +100,7 @@ def sums(recording):
 
 
 def push(*words, **more):
-    return culeak("push", *words, **more)
+    return culeak("export", *words, **more)
 
 
 def profile_is_one_that_pyroscope_stores():
@@ -327,7 +327,7 @@ def busy_servers_are_tried_again():
 def a_server_that_comes_up_later_gets_it():
     with Server() as gone:
         pass
-    pushing = start("push", LEAKY, "--to", gone.url, "--retry-for", "60s")
+    pushing = start("export", LEAKY, "--to", gone.url, "--retry-for", "60s")
     # The client polls, so whichever comes first is right.
     time.sleep(0.3)
     with Server(port=gone.port) as server:
@@ -402,7 +402,7 @@ def bad_peers_end_in_an_error_and_nothing_hangs():
 
     def ends(name, talk):
         with raw(talk) as (port, connections):
-            limited = f"ulimit -v 2000000; exec {CULEAK} push {LEAKY} --to http://localhost:{port} --as otlp-metrics {' '.join(QUICK)}"
+            limited = f"ulimit -v 2000000; exec {CULEAK} export {LEAKY} --to http://localhost:{port} --as otlp-metrics {' '.join(QUICK)}"
             done = subprocess.run(["sh", "-c", limited], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
         assert done.returncode == 2 and connections, (name, done)
         assert len(done.stdout) < 4_000, (name, done.stdout[:4_000])
@@ -433,7 +433,7 @@ def a_folder_is_pushed_again_and_again():
     runs.mkdir()
     (runs / "a.culeak").write_bytes(LEAKY.read_bytes())
     with Server() as server:
-        pushing = start("push", runs, "--to", server.url, "--every", "100ms")
+        pushing = start("watch", runs, "--to", server.url, "--every", "100ms")
         try:
             server.wait_for(1)
             (runs / "new").write_bytes(OTHER.read_bytes())
@@ -445,13 +445,13 @@ def a_folder_is_pushed_again_and_again():
         assert len(server.requests) == 2, "what has ended is sent once"
         # What could not be sent is sent in a later round. Named processes that have ended are the end.
         server.answers = [401]
-        end_of(start("push", LEAKY, "--to", server.url, "--every", "100ms"))
+        end_of(start("watch", LEAKY, "--to", server.url, "--every", "100ms"))
         assert len(server.requests) == 4
 
 
 def wrong_options_are_explained():
     for words, expected in [
-        ([LEAKY], "--to"),
+        ([LEAKY], "--output"),
         ([LEAKY, "--to", "pyroscope:4040"], "http"),
         ([LEAKY, "--to", "http://localhost:9", "--label", "a-b=c"], "letters"),
         ([LEAKY, "--to", "http://localhost:9", "--header-file", FOLDER / "missing"], "missing"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `culeak push` against servers: local ones that play Pyroscope and OpenTelemetry receivers, check every field with the published
+# `export --to` and `watch --to` against servers: local ones that play Pyroscope and OpenTelemetry receivers, check every field with the published
 # protobuf definitions and misbehave in every way, and a real VictoriaMetrics.
 #
 # Usage: tests/push/run.sh CULEAK        a culeak built with `--features push`

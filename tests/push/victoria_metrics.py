@@ -26,7 +26,7 @@ def query(expression, at):
 
 
 def its_figures_are_those_of_the_report():
-    culeak("push", *RECORDINGS, "--to", f"{URL}/opentelemetry", "--as", "otlp-metrics", "--job", "7", "--top", "3")
+    culeak("export", *RECORDINGS, "--to", f"{URL}/opentelemetry", "--as", "otlp-metrics", "--job", "7", "--top", "3")
     get("/internal/force_flush")
     checked = 0
     for recording in RECORDINGS:

@@ -70,7 +70,7 @@ pub struct Settings {
     pub top: usize,
     /// Processes with series of their own.
     pub processes: usize,
-    /// Ended processes are left out after this time.
+    /// Ended processes are left out after this time, unless their file is named.
     pub forget: Option<Duration>,
     /// Between two passes.
     pub interval: Duration,
@@ -259,6 +259,7 @@ impl Agent {
             Some(seen)
         };
         target.forgotten = is_final
+            && !self.settings.files.iter().any(|file| file == path)
             && self.settings.forget.is_some_and(|forget| {
                 let ended = target.process.as_ref().map_or(0, |process| process.ended_unix_ns);
                 u128::from(now_unix_ns.saturating_sub(ended)) > forget.as_nanos()

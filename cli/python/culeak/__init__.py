@@ -26,7 +26,7 @@ def mark(name: str) -> None:
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Names the time of a ``with`` block, or of a function as ``@culeak.phase("load")``, for ``culeak report --phases``."""
+    """Names the time of a ``with`` block, or of a function as ``@culeak.phase("load")``, for ``culeak report --view phases``."""
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is None:
         yield

@@ -1,4 +1,4 @@
-//! `culeak completions`: completion scripts for shells, generated from the definition of the command line.
+//! `culeak setup completions`: completion scripts for shells, generated from the definition of the command line.
 //!
 //! Deliberately absent: process ids and recordings as candidates; the script does not run this program.
 
@@ -17,10 +17,10 @@ use crate::{progress, text};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  culeak completions bash --out ~/.local/share/bash-completion/completions
-  culeak completions zsh --out ~/.zfunc                with ~/.zfunc in fpath
-  culeak completions fish --out ~/.config/fish/completions
-  culeak completions elvish > culeak.elv")]
+  culeak setup completions bash --out ~/.local/share/bash-completion/completions
+  culeak setup completions zsh --out ~/.zfunc                with ~/.zfunc in fpath
+  culeak setup completions fish --out ~/.config/fish/completions
+  culeak setup completions elvish > culeak.elv")]
 pub struct CompletionsArgs {
     /// Shell to complete in
     pub shell: Shell,

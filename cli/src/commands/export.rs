@@ -1,61 +1,62 @@
-//! `culeak export`: the memory that a process holds, in formats of other tools.
+//! `culeak export`: the memory that a process holds, in formats of other tools, as figures, as a dataset, or to a server.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use culeak::analysis::categories::Categories;
 use culeak::analysis::filter::{Filter, only_objects};
 use culeak::analysis::profile::{Options, Profile};
-use culeak::kind::Kind;
 use culeak::point::Point;
 
+use super::dataset::{self, DatasetArgs};
+use super::send;
 use crate::document::Document;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::Cost;
 use crate::export::{self, Ability, FORMATS, Format, Input, window};
 use crate::load::{self, Loaded, Place, Several};
-use crate::options::between::BetweenArgs;
+use crate::monitor;
+use crate::options::NameArgs;
 use crate::options::categories::CategoryArgs;
 use crate::options::rules::suppressions_if_any;
-use crate::options::{NameArgs, kind_parser, parse_point};
+use crate::options::selection::Selection;
+use crate::options::server::ServerArgs;
 use crate::output::{self, Overwrite};
 use crate::text::parts;
 
-/// Write the memory that a process holds in the format of another tool
+/// Write the memory that processes hold in the format of another tool, or send it to a server
 #[derive(Debug, Args)]
 #[command(after_help = "\
-docs/formats.md describes what each format can hold.
+docs/formats.md describes what each format can hold, docs/metrics.md the figures, docs/dataset.md the tables of a dataset, and docs/push.md \
+what is sent to a server. culeak watch does the last three again and again.
 
 Examples:
-  culeak export 4711 --format pprof -o gpu.pb.gz         then: pprof -http=: gpu.pb.gz
-  culeak export 4711 --format parquet -o gpu.parquet     then: duckdb, pandas, Polars
-  culeak export 4711 --objects --format pprof -o objects.pb.gz
-  culeak export rank-*.culeak --format perfetto -o job.pftrace
-  culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
+  culeak export 4711 -o gpu.pb.gz                        then: pprof -http=: gpu.pb.gz
+  culeak export 4711 -o gpu.parquet                      then: duckdb, pandas, Polars
+  culeak export 4711 --objects -o objects.pb.gz
+  culeak export rank-*.culeak -o job.pftrace
+  culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg
+  culeak export runs/ --format openmetrics               figures for Prometheus
+  culeak export runs/ --format dataset -o dataset        then: cd dataset && duckdb -init duckdb.sql
+  culeak export runs/ --to https://pyroscope.example --header-file headers")]
 pub struct ExportArgs {
     /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list. Several inputs become one file,
     /// except in memory_viz
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
-    /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html]
-    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser())]
-    pub format: Option<&'static dyn Format>,
-    /// Output file; -: standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub output: PathBuf,
-    /// Write the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
-    /// script that ended; otherwise exit, or now]
-    #[arg(long, value_name = "POINT", value_parser = parse_point)]
-    pub at: Option<Point>,
-    /// Include only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
-    pub kind: Vec<Kind>,
+    /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html, .prom]
+    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), conflicts_with = "to")]
+    pub format: Option<Target>,
+    /// Output file; -: standard output, as without it for openmetrics; for a dataset its folder, created if it is missing
+    #[arg(short, long, value_name = "FILE", required_unless_present_any = ["format", "to"], conflicts_with = "to")]
+    pub output: Option<PathBuf>,
     /// Write objects without an address (streams, events, modules, graphs …) instead of memory; they have counts and no bytes.
     /// For pprof, folded, csv and parquet
-    #[arg(long, conflicts_with = "between")]
+    #[arg(long)]
     pub objects: bool,
     /// Exclude stacks that match a rule in this file or a built-in rule (as in check), and print their total; repeatable
     #[arg(long, value_name = "FILE")]
@@ -76,29 +77,67 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]
-    pub between: BetweenArgs,
+    pub selection: Selection,
     #[command(flatten)]
     pub names: NameArgs,
+    /// The job: the label job_id of figures, or the column of a dataset [default, but for openmetrics: what its launcher calls it]
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+    #[command(flatten)]
+    pub table: DatasetArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
-fn format_parser() -> impl TypedValueParser<Value = &'static dyn Format> {
+/// What is written.
+#[derive(Debug, Clone, Copy)]
+pub enum Target {
+    File(&'static dyn Format),
+    /// Figures, as `culeak watch` serves them.
+    Figures,
+    Dataset,
+}
+
+const FIGURES: &str = "openmetrics";
+const DATASET: &str = "dataset";
+
+fn format_parser() -> impl TypedValueParser<Value = Target> {
     let values = FORMATS
         .iter()
         .map(|format| PossibleValue::new(format.name()).help(format.about()));
-    let named = |name: String| FORMATS.iter().copied().find(|format| format.name() == name);
-    PossibleValuesParser::new(values).try_map(move |name| named(name).ok_or("no such format"))
+    let others = [
+        PossibleValue::new(FIGURES).help("Figures of each process, for Prometheus"),
+        PossibleValue::new(DATASET)
+            .help("A folder of Parquet files with the facts of many processes, for DuckDB and Spark"),
+    ];
+    PossibleValuesParser::new(values.chain(others)).try_map(move |name| match name.as_str() {
+        FIGURES => Ok(Target::Figures),
+        DATASET => Ok(Target::Dataset),
+        name => {
+            let named = FORMATS.iter().copied().find(|format| format.name() == name);
+            named.map(Target::File).ok_or("no such format")
+        }
+    })
 }
 
 impl ExportArgs {
     /// The format that is named, else the one that the name of the output file ends in.
-    fn format(&self) -> Result<&'static dyn Format, Failure> {
-        let name = self.output.to_string_lossy();
+    fn target(&self) -> Result<Target, Failure> {
+        let name = self
+            .output
+            .as_deref()
+            .unwrap_or_else(|| Path::new("-"))
+            .to_string_lossy();
         let is_named = |format: &&&dyn Format| format.endings().iter().any(|ending| name.ends_with(ending));
-        let by_name = || FORMATS.iter().find(is_named).copied();
+        let by_name = || match name.ends_with(".prom") {
+            true => Some(Target::Figures),
+            false => FORMATS.iter().find(is_named).map(|format| Target::File(*format)),
+        };
         self.format.or_else(by_name).ok_or_else(|| {
-            let names: Vec<&str> = FORMATS.iter().map(|format| format.name()).collect();
+            let names = FORMATS.iter().map(|format| format.name());
+            let names: Vec<&str> = names.chain([FIGURES, DATASET]).collect();
             Failure::new(format!(
                 "{name}: no format is chosen, and the name does not end as one format's files do; add --format with one of {}",
                 names.join(", ")
@@ -106,74 +145,127 @@ impl ExportArgs {
         })
     }
 
-    /// Refuses what the format cannot hold, and options that exclude each other.
+    /// Refuses what the format cannot hold.
     fn check(&self, format: &dyn Format) -> Result<(), Failure> {
-        let is_window = self.between.points().is_some();
+        let selection = &self.selection;
+        let is_window = selection.window().is_some();
+        let of_segments = load::segments::are_wanted(&selection.kind)?;
+        let of_part = self.filter(&Categories::none()).is_of_stacks()
+            || selection.since.is_some()
+            || !selection.device.is_empty();
         let lacks = |ability| !format.has(ability);
         let refusals = [
             (
-                self.at == Some(Point::Peak) && lacks(Ability::Stacks),
-                format!(
-                    "--at peak: the memory at a peak is recorded by stack, but this format lists single blocks; use {}",
-                    export::names_with(Ability::Stacks)
-                ),
+                "--at peak",
+                selection.point() == Some(&Point::Peak),
+                Ability::Stacks,
+                "it lists single blocks, and the memory at a peak is recorded by stack",
             ),
             (
-                self.objects && lacks(Ability::Objects),
-                format!(
-                    "--objects: this format shows bytes, which objects do not have; use {}",
-                    export::names_with(Ability::Objects)
-                ),
+                "--objects",
+                self.objects,
+                Ability::Objects,
+                "it shows bytes, which objects do not have",
             ),
             (
-                self.objects && self.cost.is_made(),
-                "--objects: destroyed objects are not recorded by stack; use --cost count".to_owned(),
+                "--kind of the kernel driver",
+                of_segments,
+                Ability::Segments,
+                "it does not show memory from the kernel driver",
             ),
             (
-                !self.objects && only_objects(&self.kind),
-                "--kind: objects without an address are no memory; add --objects to export them".to_owned(),
+                "--suppressions",
+                !self.suppressions.is_empty(),
+                Ability::Suppressions,
+                "it holds counters per device without stacks",
             ),
             (
-                is_window && format.has(Ability::Times),
-                "perfetto, memory_viz and html show all times; --between is for the other formats".to_owned(),
-            ),
-            (
-                is_window && self.at.is_some(),
-                "--between names its end itself; leave out --at".to_owned(),
+                "--device, --focus, --ignore, --category and --since",
+                of_part,
+                Ability::Suppressions,
+                "it holds counters per device without stacks",
             ),
         ];
-        if let Some((_, reason)) = refusals.into_iter().find(|(applies, _)| *applies) {
-            return Err(Failure::new(reason));
+        if let Some((option, _, ability, why)) = refusals
+            .into_iter()
+            .find(|(_, given, ability, _)| *given && lacks(*ability))
+        {
+            return Err(Failure::new(format!(
+                "{option} does not apply to {}: {why}; use {}",
+                format.name(),
+                export::names_with(ability)
+            )));
         }
-        let without_segments = [
-            (lacks(Ability::Segments), "this format"),
-            (self.objects, "--objects"),
-            (is_window, "--between"),
-        ];
-        let mut without_segments = without_segments.into_iter().filter(|(applies, _)| *applies);
-        without_segments.try_for_each(|(_, what)| load::segments::refuse(&self.kind, what))
+        if is_window && format.has(Ability::Times) {
+            return Err(Failure::new(format!(
+                "--between does not apply to {}: it shows all times; leave it out",
+                format.name()
+            )));
+        }
+        if !self.objects && only_objects(&selection.kind) {
+            return Err(Failure::new(
+                "--kind: objects without an address are no memory; add --objects to export them",
+            ));
+        }
+        Ok(())
+    }
+
+    fn filter(&self, categories: &Categories) -> Filter {
+        self.selection.filter(categories)
     }
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
-    let format = args.format()?;
+    if let Some(to) = &args.server.to {
+        let wanted = send::Wanted {
+            inputs: &args.inputs,
+            every: None,
+            job: args.job.as_deref(),
+            top: args.selection.top,
+            names: &args.names,
+        };
+        return send::execute(to, &args.server, &wanted);
+    }
+    match (args.target()?, &args.output) {
+        (Target::Figures, path) => {
+            let settings = monitor::settings(args.job.as_deref(), args.selection.top);
+            let path = path.as_deref().unwrap_or_else(|| Path::new("-"));
+            let is_complete = monitor::export(&args.inputs, settings, &args.names, path, args.overwrite)?;
+            Ok(ExitCode::from(if is_complete { 0 } else { USAGE }))
+        }
+        (Target::Dataset, Some(folder)) => {
+            let wanted = dataset::Wanted {
+                inputs: &args.inputs,
+                every: None,
+                job: args.job.as_deref(),
+                at: args.selection.point(),
+                with_blocks: !args.table.no_blocks,
+                categories: args.categories.read()?,
+                names: &args.names,
+            };
+            dataset::write(folder, wanted)
+        }
+        (Target::File(format), Some(path)) => write(args, format, path),
+        (_, None) => Err(Failure::new(
+            "-o is missing: name the file, -o - for standard output, or with --format dataset the folder",
+        )),
+    }
+}
+
+/// Writes a file of one format.
+fn write(args: &ExportArgs, format: &dyn Format, path: &Path) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "parquet"))]
     if format.name() == "parquet" {
         return Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")));
     }
-    output::check(&args.output, args.overwrite)?;
+    output::check(path, args.overwrite)?;
     args.check(format)?;
-    let of_segments = load::segments::are_wanted(&args.kind)?;
+    let of_segments = load::segments::are_wanted(&args.selection.kind)?;
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
-    if !format.has(Ability::Suppressions) && !suppressions.is_empty() {
-        return Err(Failure::new(
-            "perfetto holds counters per device without stacks, so suppressions do not apply; leave out --suppressions",
-        ));
-    }
     let categories = args.categories.read()?;
     let Several {
         mut items, unreadable, ..
-    } = match format.has(Ability::Times) || args.between.points().is_some() {
+    } = match format.has(Ability::Times) || args.selection.window().is_some() {
         true => load::all_by(&args.inputs, Place::load_with_timeline)?,
         false => load::all_by(&args.inputs, Place::load_with_totals)?,
     };
@@ -186,7 +278,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     if !format.has(Ability::Snapshots) {
         each_once(&items)?;
     }
-    if let Some(points) = args.between.points() {
+    if let Some(points) = args.selection.window() {
         items.iter_mut().try_for_each(|item| restrict(item, points))?;
     }
     let unreported = items
@@ -199,10 +291,10 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         )));
     }
     for item in &mut items {
-        match args.between.points() {
+        match args.selection.window() {
             Some(_) => args.names.name_frames(item),
-            None if of_segments => load::segments::show(item, args.at.as_ref(), &args.names)?,
-            None => load::at::show(item, args.at.as_ref(), &args.names)?,
+            None if of_segments => load::segments::show(item, args.selection.point(), &args.names)?,
+            None => load::at::show(item, args.selection.point(), &args.names)?,
         }
         if args.objects {
             show_objects(item)?;
@@ -212,10 +304,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         items: &items,
         options: Options {
             full_stacks: args.full_stacks,
-            filter: Filter {
-                kinds: args.kind.clone(),
-                ..Filter::default()
-            },
+            filter: args.filter(&categories),
             suppressions,
             categories,
             ..Options::default()
@@ -224,7 +313,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         cost: args.cost,
         lines: args.lines,
     };
-    output::create(&args.output, args.overwrite, |out| format.write(&input, out))?;
+    output::create(path, args.overwrite, |out| format.write(&input, out))?;
     if !input.options.suppressions.is_empty() && !format.has(Ability::Suppressed) {
         print_suppressed(&input);
     }

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use culeak::analysis::categories::BUILT_IN;
 
 use crate::document::{columns, wrap};
 use crate::errors::Failure;
@@ -62,7 +63,7 @@ guides! {
     "systemd" = "launchers/systemd.md";
     "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
-    "categories" = "categories.md";
+    "by-category" = "categories.md";
     "sampling" = "sampling.md";
     "points" = "points.md";
     "snapshots" = "snapshots.md";
@@ -91,9 +92,12 @@ guides! {
     "proofs" = "proofs.md";
 }
 
+/// The page that is a file: the built-in rules for categories, to copy and change.
+const RULES: &str = "categories";
+
 /// The names of the guides.
 pub fn guides() -> impl Iterator<Item = &'static str> {
-    GUIDES.iter().map(|guide| guide.name)
+    GUIDES.iter().map(|guide| guide.name).chain([RULES])
 }
 
 /// Its table lists the pages, each with its task.
@@ -113,6 +117,10 @@ pub fn execute(args: &HelpArgs, mut whole: clap::Command) -> Result<ExitCode, Fa
         })?;
         return Ok(ExitCode::SUCCESS);
     };
+    if subject == RULES {
+        text::print(|out| write!(out, "{BUILT_IN}"))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let options = whole.find_subcommand_mut(subject).map(clap::Command::render_long_help);
     let guide = GUIDES.iter().find(|guide| guide.is_called(subject));
     if options.is_none() && guide.is_none() {
@@ -154,8 +162,10 @@ fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str>
 fn write_list(out: &mut dyn Write) -> io::Result<()> {
     let widest = GUIDES.iter().map(|guide| guide.name.len()).max().unwrap_or_default();
     writeln!(out, "\n{}", Styled(BOLD, "Guides:"))?;
-    for guide in GUIDES {
-        let line = format!("  {:widest$}  {}", guide.name, guide.task());
+    let tasks = GUIDES.iter().map(|guide| (guide.name, guide.task()));
+    let rules = (RULES, "the rules for categories, as a file to change".to_owned());
+    for (name, task) in tasks.chain([rules]) {
+        let line = format!("  {name:widest$}  {task}");
         writeln!(
             out,
             "{}",

@@ -8,13 +8,15 @@ use culeak::analysis::job::{Job, JobReport, Options};
 use culeak::analysis::report;
 use culeak::facts::{Row, by_site};
 
-use super::report::{Inputs, ReportArgs, Rules};
+use super::report::inputs::Inputs;
+use super::report::{ReportArgs, Rules};
 use crate::document;
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
 use crate::load::many::{self, How};
+use crate::options::output::Form;
 use crate::options::rows_shown;
-use crate::{html, output, progress, text};
+use crate::{html, progress, text};
 
 /// The most values of processes in the charts of a page, over all call sites.
 const CHART_VALUES: usize = 40_000;
@@ -23,27 +25,28 @@ const CHART_VALUES: usize = 40_000;
 ///
 /// # Errors
 /// No input can be read.
-pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs) -> Result<ExitCode, Failure> {
+pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> Result<ExitCode, Failure> {
     let how = How {
         names: &args.names,
-        at: args.at.as_ref(),
+        at: args.selection.point(),
         report: report::Options {
             suppressions: rules.suppressions.clone(),
-            ..args.options(String::new(), &rules.categories)
+            ..args.options(String::new(), &rules.categories, form)
         },
     };
+    let top = args.selection.top;
     let options = Options {
-        top: match args.html {
-            Some(_) => Some(args.top.filter(|&top| top > 0).unwrap_or(html::ROWS).min(html::ROWS)),
-            None => rows_shown(args.top, !args.json),
+        top: match form {
+            Form::Html => Some(top.filter(|&top| top > 0).unwrap_or(html::ROWS).min(html::ROWS)),
+            _ => rows_shown(top, form != Form::Json),
         },
-        min_bytes: args.min_bytes,
+        min_bytes: args.selection.min_bytes,
         filter: how.report.filter.clone(),
     };
     let places: Vec<_> = inputs.places.collect();
-    let (job, values) = match &args.html {
-        None => (many::job(&places, &how, &options), Vec::new()),
-        Some(_) => with_values(&places, &how, &options),
+    let (job, values) = match form {
+        Form::Html => with_values(&places, &how, &options),
+        _ => (many::job(&places, &how, &options), Vec::new()),
     };
     const SHOWN: usize = 10;
     for input in job.unreadable.iter().take(SHOWN) {
@@ -63,18 +66,15 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs) -> Result<ExitC
         }
         return Ok(ExitCode::from(USAGE));
     }
-    match (&args.html, args.json) {
-        (Some(path), _) => {
-            let charts = CHART_VALUES / job.processes.len().max(1);
-            let page = text::job::page(&job, Some(html::ROWS), &values[..values.len().min(charts)]);
-            let title = format!("culeak: {}", document::counted(job.processes.len(), "process"));
-            output::create(path, args.overwrite, |out| {
-                html::write(&title, vec![(String::new(), page)], out)
-            })?;
-        }
-        (None, true) => text::print_json(&job)?,
-        (None, false) => document::print(|| text::job::page(&job, options.top, &[]))?,
-    }
+    let title = format!("culeak: {}", document::counted(job.processes.len(), "process"));
+    let charts = CHART_VALUES / job.processes.len().max(1);
+    let shown = if form == Form::Html {
+        Some(html::ROWS)
+    } else {
+        options.top
+    };
+    let page = || text::job::page(&job, shown, &values[..values.len().min(charts)]);
+    args.output.page(form, &title, &job, page)?;
     let all_read = inputs.unreadable == 0 && job.unreadable.is_empty();
     Ok(ExitCode::from(if all_read { 0 } else { USAGE }))
 }

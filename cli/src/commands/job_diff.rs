@@ -2,29 +2,28 @@
 
 use std::process::ExitCode;
 
-use culeak::analysis::filter::{Filter, only_objects};
+use culeak::analysis::categories::Categories;
 use culeak::analysis::job::Options;
 use culeak::analysis::job::diff::{JobDiff, Side, diff};
 use culeak::analysis::job::sites::Sites;
 use culeak::analysis::report;
 
 use super::diff::DiffArgs;
-use crate::document;
 use crate::errors::{Failure, USAGE};
+use crate::load::Found;
 use crate::load::many::{self, How};
-use crate::load::{self, Found};
+use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::{progress, text};
 
 /// Compares every input that can be read; any other input makes the exit code 2.
 ///
 /// # Errors
-/// No input of a side can be read, no process is on both sides, or an option applies to two processes only.
-pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> {
-    suits(args)?;
+/// No input of a side can be read, or no process is on both sides.
+pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCode, Failure> {
     let mut unreadable = 0;
     let mut sites = Sites::default();
-    let ats = [args.at.first(), args.at.last()];
+    let ats = [args.selection.at.first(), args.selection.at.last()];
     let names = [&args.before, args.after.as_ref().unwrap_or(&args.before)];
     let mut read: Vec<Side> = Vec::with_capacity(2);
     for ((found, at), name) in sides.into_iter().zip(ats).zip(names) {
@@ -32,10 +31,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
             names: &args.names,
             at,
             report: report::Options {
-                filter: Filter {
-                    kinds: args.kind.clone(),
-                    ..Filter::default()
-                },
+                filter: args.selection.filter(&Categories::none()),
                 ..report::Options::default()
             },
         };
@@ -64,12 +60,12 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
     }
     let [before, after] = <[Side; 2]>::try_from(read).unwrap_or_default();
     let options = Options {
-        top: rows_shown(args.top, !args.json),
-        min_bytes: args.min_bytes,
+        top: rows_shown(args.selection.top, form != Form::Json),
+        min_bytes: args.selection.min_bytes,
         ..Options::default()
     };
     let diff = JobDiff {
-        kinds: args.kind.iter().map(|kind| kind.name()).collect(),
+        kinds: args.selection.kind.iter().map(|kind| kind.name()).collect(),
         ..diff(before, after, &sites, &options)
     };
     if diff.pairs.is_empty() {
@@ -80,30 +76,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2]) -> Result<ExitCode, Failure> 
             names[1].display()
         )));
     }
-    match args.json {
-        true => text::print_json(&diff)?,
-        false => document::print(|| text::job::diff::page(&diff, options.top))?,
-    }
+    let page = || text::job::diff::page(&diff, options.top);
+    args.output.page(form, "culeak diff: job", &diff, page)?;
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
-}
-
-/// Refuses options that apply to two processes.
-fn suits(args: &DiffArgs) -> Result<(), Failure> {
-    load::segments::refuse(&args.kind, "culeak diff of several processes")?;
-    let of_two = [
-        ("--tree", args.tree),
-        ("--flamegraph", args.flamegraph.is_some()),
-        ("--html", args.html.is_some()),
-        ("--stacks", args.stacks),
-        ("--full-stacks", args.full_stacks),
-        ("--all", args.all),
-        ("--sort count", args.sort != "bytes"),
-        ("--kind of objects alone", only_objects(&args.kind)),
-    ];
-    match of_two.iter().find(|(_, given)| *given) {
-        None => Ok(()),
-        Some((option, _)) => Err(Failure::new(format!(
-            "{option} applies to two processes, but there are several on a side; name one process on each side, or leave it out"
-        ))),
-    }
 }

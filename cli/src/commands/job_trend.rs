@@ -6,8 +6,8 @@ use culeak::analysis::job::trend::{Job, Options};
 use culeak::analysis::trend::{self, Summary, Trend};
 
 use super::trend::{Judgement, TrendArgs};
-use crate::document;
 use crate::errors::Failure;
+use crate::options::output::Form;
 use crate::progress::{Progress, Unit};
 use crate::text;
 
@@ -20,6 +20,7 @@ pub fn execute(
     lineages: Vec<Summary>,
     options: &trend::Options,
     unreadable: usize,
+    form: Form,
 ) -> Result<ExitCode, Failure> {
     // Rows are cut when those of all processes are known.
     let each = trend::Options {
@@ -50,9 +51,7 @@ pub fn execute(
         top: options.top,
         min_bytes: options.min_bytes,
     });
-    match args.json {
-        true => text::print_json(&trend)?,
-        false => document::print(|| text::job::trend::page(&trend))?,
-    }
+    args.output
+        .page(form, "culeak trend: job", &trend, || text::job::trend::page(&trend))?;
     judgement.verdict(args, unreadable).map(ExitCode::from)
 }

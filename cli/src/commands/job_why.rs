@@ -8,10 +8,10 @@ use culeak::analysis::job::why::{Job, Options};
 use culeak::analysis::why::{self, Unanswered, Why};
 
 use super::why::{WhyArgs, failure, load_place};
-use crate::document;
 use crate::errors::{Failure, USAGE};
 use crate::load::Place;
 use crate::options::categories::CategoryArgs;
+use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::progress::{self, Progress, Unit};
 use crate::text;
@@ -19,13 +19,8 @@ use crate::text;
 /// Answers for every input that was searched; any other input makes the exit code 2.
 ///
 /// # Errors
-/// No input has an answer, or an option applies to one process only.
-pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Result<ExitCode, Failure> {
-    if args.html.is_some() {
-        return Err(Failure::new(
-            "--html shows one process, but there are several inputs; name one, or leave it out",
-        ));
-    }
+/// No input has an answer.
+pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: Form) -> Result<ExitCode, Failure> {
     let mut unreadable: Vec<Unreadable> = failures.iter().map(|failure| unread(String::new(), failure)).collect();
     let mut job = Job::default();
     let (mut selected, mut answered) = (false, false);
@@ -44,7 +39,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Resu
             source: item.source.clone(),
             selector: args.selector.clone(),
             class: args.class,
-            filter: args.filter.filter(&categories),
+            filter: args.selection.filter(&categories),
             ..why::Options::default()
         };
         match Why::of(&item.snapshot, &options) {
@@ -82,14 +77,12 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>) -> Resu
     let answer = job.finish(
         unreadable,
         &Options {
-            top: rows_shown(args.top, !args.json),
-            min_bytes: args.min_bytes,
+            top: rows_shown(args.selection.top, form != Form::Json),
+            min_bytes: args.selection.min_bytes,
         },
     );
-    match args.json {
-        true => text::print_json(&answer)?,
-        false => document::print(|| text::job::why::page(&answer))?,
-    }
+    args.output
+        .page(form, "culeak why: job", &answer, || text::job::why::page(&answer))?;
     Ok(ExitCode::from(if all_answered { 0 } else { USAGE }))
 }
 

@@ -1,4 +1,4 @@
-//! `culeak man`: manual pages, generated from the definition of the command line.
+//! `culeak setup man`: manual pages, generated from the definition of the command line.
 //!
 //! One page for the program and one for each command, as in git: culeak(1), culeak-run(1), … Deliberately absent:
 //! installing the pages; that is the job of packages.
@@ -19,8 +19,8 @@ use crate::text;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  culeak man run | man -l -
-  culeak man --out ~/.local/share/man/man1")]
+  culeak setup man run | man -l -
+  culeak setup man --out ~/.local/share/man/man1")]
 pub struct ManArgs {
     /// Print the page of this command [default: culeak itself]
     #[arg(value_name = "COMMAND")]

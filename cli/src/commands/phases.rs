@@ -1,13 +1,12 @@
-//! `culeak report --phases`: what each phase of the program held, allocated and left behind.
+//! `culeak report --view phases`: what each phase of the program held, allocated and left behind.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use culeak::analysis::phases::{Options, Phases};
 
 use super::report::ReportArgs;
 use crate::errors::{Failure, USAGE};
-use crate::escape::Escaped;
+use crate::options::output::Form;
 use crate::options::rows_shown;
 use crate::{load, progress, text};
 
@@ -15,11 +14,11 @@ use crate::{load, progress, text};
 ///
 /// # Errors
 /// No input can be read.
-pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
+pub fn execute(args: &ReportArgs, name: Option<&str>, form: Form) -> Result<ExitCode, Failure> {
     let options = Options {
-        name: (!name.is_empty()).then(|| name.to_owned()),
-        filter: args.filter.filter(&args.categories.read()?),
-        sites: (!args.json).then_some(text::phases::SITES_SHOWN),
+        name: name.map(str::to_owned),
+        filter: args.selection.filter(&args.categories.read()?),
+        sites: (form != Form::Json).then_some(text::phases::SITES_SHOWN),
     };
     let (mut places, mut unreadable) = (Vec::new(), 0);
     for input in &args.inputs {
@@ -31,7 +30,7 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     let mut loaded = Vec::new();
     for place in &places {
         let found = place.load_with_events();
-        let found = found.and_then(|found| args.filter.suits(&found.0).map(|()| found));
+        let found = found.and_then(|found| args.selection.suits(&found.0).map(|()| found));
         match found {
             Ok((mut item, timeline)) => {
                 // Names tell what belongs to a caching allocator. Times need none.
@@ -46,11 +45,11 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
             }
         }
     }
-    let mut all: Vec<(&str, Phases)> = loaded
+    let mut all: Vec<(String, Phases)> = loaded
         .iter()
         .map(|(item, timeline)| {
             let phases = Phases::of(&item.snapshot, timeline.as_ref(), &options);
-            (item.source.as_str(), phases)
+            (item.source.clone(), phases)
         })
         .collect();
     if let Some(name) = &options.name {
@@ -66,27 +65,12 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
             return Ok(ExitCode::from(USAGE));
         }
     }
-    if args.json {
-        match all.as_slice() {
-            [(_, one)] => text::print_json(one)?,
-            several => text::print_json(&several.iter().map(|(_, phases)| phases).collect::<Vec<_>>())?,
-        }
-    } else {
-        let top = rows_shown(args.top, true);
-        text::print_lines(|out: &mut dyn Write| {
-            for (number, (source, phases)) in all.iter().enumerate() {
-                if all.len() > 1 {
-                    let gap = if number > 0 { "\n" } else { "" };
-                    writeln!(out, "{gap}== {} ==", Escaped(source))?;
-                }
-                match &options.name {
-                    None => text::phases::page(phases, top).text(out)?,
-                    Some(_) => text::phases::page_of_chosen(phases, top).text(out)?,
-                }
-            }
-            Ok(())
-        })?;
-    }
+    let top = rows_shown(args.selection.top, true);
+    let page = |phases: &Phases| match &options.name {
+        None => text::phases::page(phases, top),
+        Some(_) => text::phases::page_of_chosen(phases, top),
+    };
+    args.output.pages(form, "culeak: phases", &all, page)?;
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 

@@ -1,19 +1,20 @@
 //! `culeak trend`: growth of call sites over many snapshots.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use culeak::analysis::report::{By, shell_word};
+use culeak::analysis::categories::Categories;
+use culeak::analysis::report::shell_word;
 use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
-use culeak::kind::Kind;
 
 use crate::errors::{Failure, USAGE};
-use crate::options::{NameArgs, kind_parser, rows_shown};
-use crate::output::{self, Overwrite};
-use crate::{html, load, text};
+use crate::options::output::{Form, OutputArgs};
+use crate::options::selection::Selection;
+use crate::options::view::View;
+use crate::options::{NameArgs, rows_shown};
+use crate::text;
 
 mod inputs;
 mod watch;
@@ -56,37 +57,23 @@ pub struct TrendArgs {
     /// Measure growth against time, or against marks that the program sets (culeak_mark)
     #[arg(long, value_enum, default_value = "time")]
     pub against: Axis,
-    /// site: one row per call site; stack: one row per stack
-    #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
-    pub by: String,
-    /// Show only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
-    pub kind: Vec<Kind>,
-    /// Show at most N rows; 0: all [default: 20; all with --json or --html]
-    #[arg(long, value_name = "N")]
-    pub top: Option<usize>,
-    /// Hide call sites that never held SIZE
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
-    pub min_bytes: u64,
     /// Also show call sites that never changed
     #[arg(long)]
     pub all: bool,
     /// Exit with code 1 if a call site is growing
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
-    /// Print the trend as JSON; with --per-process, an array if there are several concurrent processes
-    #[arg(long)]
-    pub json: bool,
-    /// Show each of several concurrent processes by itself, not all as one job; implied by --html
+    /// Show each of several concurrent processes by itself, not all as one job; implied by -o FILE.html
     #[arg(long)]
     pub per_process: bool,
-    /// Write the trend as a self-contained HTML page with charts; -: standard output
-    #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
-    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub view: View,
+    #[command(flatten)]
+    pub output: OutputArgs,
     #[command(flatten)]
     pub names: NameArgs,
-    #[command(flatten)]
-    pub overwrite: Overwrite,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -101,59 +88,45 @@ pub enum FailOn {
 }
 
 pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.html {
-        output::check(path, args.overwrite)?;
-    }
-    load::segments::refuse(&args.kind, "culeak trend")?;
-    let options = args.options();
+    let form = args.output.form()?;
+    let options = args.options(form);
     let (mut summaries, unreadable) = match args.pid {
         Some(pid) => (watch::summaries(pid, args, &options)?, 0),
         None => inputs::summaries(args, &options)?,
     };
-    unify_programs(&mut summaries, args.overwrite.force)?;
+    unify_programs(&mut summaries, args.output.overwrite.force)?;
     let lineages = lineages(summaries);
-    if lineages.len() > 1 && !args.per_process && args.html.is_none() {
-        return super::job_trend::execute(args, lineages, &options, unreadable);
+    if lineages.len() > 1 && !args.per_process && form != Form::Html {
+        return super::job_trend::execute(args, lineages, &options, unreadable, form);
     }
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
-    if let Some(path) = &args.html {
-        let title = match trends.as_slice() {
-            [one] => format!("culeak trend: {}", one.program),
-            several => format!("culeak trend: {} processes", several.len()),
-        };
-        let page = |trend: &Trend| (trend.program.to_string(), text::trend::page(trend, true));
-        let pages = trends.iter().map(page).collect();
-        output::create(path, args.overwrite, |out| html::write(&title, pages, out))?;
-    } else if args.json {
-        match trends.as_slice() {
-            [one] => text::print_json(one)?,
-            several => text::print_json(&several)?,
-        }
-    } else {
-        text::print_lines(|out| {
-            for (nth, trend) in trends.iter().enumerate() {
-                if nth > 0 {
-                    writeln!(out)?;
-                }
-                text::trend::page(trend, false).text(out)?;
-            }
-            Ok(())
-        })?;
-    }
+    let title = match trends.as_slice() {
+        [one] => format!("culeak trend: {}", one.program),
+        several => format!("culeak trend: {} processes", several.len()),
+    };
+    // In text, each names its program itself.
+    let name = |trend: &Trend| match form {
+        Form::Html => trend.program.to_string(),
+        _ => String::new(),
+    };
+    let named: Vec<(String, Trend)> = trends.into_iter().map(|trend| (name(&trend), trend)).collect();
+    let page = |trend: &Trend| text::trend::page(trend, form == Form::Html);
+    args.output.pages(form, &title, &named, page)?;
+    let trends: Vec<Trend> = named.into_iter().map(|(_, trend)| trend).collect();
     verdict(args, &trends, unreadable).map(ExitCode::from)
 }
 
 impl TrendArgs {
-    fn options(&self) -> Options {
+    fn options(&self, form: Form) -> Options {
         Options {
-            by: By::from_name(&self.by).unwrap_or(By::Site),
+            by: self.view.by.unwrap_or_default(),
             against: match self.against {
                 Axis::Time => Against::Time,
                 Axis::Marks => Against::Marks,
             },
-            kinds: self.kind.clone(),
-            top: rows_shown(self.top, !self.json && self.html.is_none()),
-            min_bytes: self.min_bytes,
+            filter: self.selection.filter(&Categories::none()),
+            top: rows_shown(self.selection.top, !matches!(form, Form::Json | Form::Html)),
+            min_bytes: self.selection.min_bytes,
             all: self.all,
         }
     }

@@ -1,4 +1,4 @@
-//! `culeak watch`: one agent for all recorded processes of a machine, which serves their figures.
+//! `culeak watch`: one agent for recorded processes: it serves or writes their figures, sends them, or keeps them as a dataset.
 
 use std::env;
 use std::ffi::OsString;
@@ -9,65 +9,116 @@ use std::time::Duration;
 use clap::Args;
 use culeak_metrics::agent::Agent;
 
+use super::dataset::{self, DatasetArgs};
+use super::send;
 use crate::errors::Failure;
-use crate::monitor::{self, PORT, Reading, SeriesArgs};
-use crate::options::NameArgs;
-use crate::options::again::parse_interval;
+use crate::monitor::{self, EVERY, PORT, Reading, SeriesArgs};
+use crate::options::categories::CategoryArgs;
+use crate::options::server::ServerArgs;
+use crate::options::{NameArgs, parse_interval};
 use crate::output::Overwrite;
 use crate::text::units;
 
-/// Watch all recordings of a machine: serve their figures to Prometheus
+/// Without `--every`, the time between two requests for a process, and between two points of a dataset.
+const SEND_EVERY: Duration = Duration::from_secs(60);
+const COLLECT_EVERY: Duration = Duration::from_secs(600);
+
+/// Read recorded processes again and again: serve their figures to Prometheus, send them to a server, or keep them as a dataset
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs until SIGTERM or Ctrl-C. Subfolders are searched too, and recordings that appear later are found. The recorded processes are \
-not touched. Without --listen and --textfile it serves http://127.0.0.1:9477/metrics. docs/watch.md describes a systemd unit.
+Runs until SIGTERM or Ctrl-C; with --to and --dataset also until the processes have ended. Subfolders are searched too, and recordings that \
+appear later are found. The recorded processes are not touched. Without a destination it serves http://127.0.0.1:9477/metrics. \
+docs/metrics.md, docs/push.md and docs/dataset.md describe what is written, docs/watch.md a systemd unit.
 
-Exit code: 0 after a signal; 2 if the agent cannot start.
+Exit code: 0 after a signal, or if all was read and sent; 2 if something was not, or the agent cannot start.
 
 Examples:
   culeak watch /var/lib/culeak/recordings
-  culeak watch runs/ --textfile /var/lib/prometheus/node-exporter/culeak.prom")]
+  culeak watch runs/ --textfile /var/lib/prometheus/node-exporter/culeak.prom
+  culeak watch runs/ --to http://pyroscope:4040 --every 1m
+  culeak watch runs/ --dataset dataset --job train-7 --every 10m")]
 pub struct WatchArgs {
-    /// Folders of recordings [default: the folder of CULEAK_OUTPUT, or the current one]
-    #[arg(value_name = "FOLDER")]
-    pub folders: Vec<OsString>,
+    /// Folders of recordings, patterns, process ids, recordings [default: the folder of CULEAK_OUTPUT, or the current one]
+    #[arg(value_name = "FOLDER|PID|RECORDING")]
+    pub inputs: Vec<OsString>,
     #[command(flatten)]
     pub series: SeriesArgs,
-    /// The label job_id of all series
+    /// Write what processes hold to this Parquet dataset, a folder, which is created if it is missing
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["listen", "textfile", "to"])]
+    pub dataset: Option<PathBuf>,
+    /// Look for changes at this interval, from 100ms to 1d [default: 15s; --to: 1m; --dataset: 10m]
+    #[arg(long, value_name = "TIME", value_parser = parse_interval)]
+    pub every: Option<Duration>,
+    /// The job: the label job_id of all series, or the column of a dataset [default: --to, --dataset: what its launcher calls it]
     #[arg(long, value_name = "NAME")]
     pub job: Option<String>,
-    /// Look for changes at this interval, from 100ms to 1d
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = parse_interval)]
-    pub every: Duration,
-    /// Leave out processes that ended longer ago
+    /// Export series for N call sites of each process; the rest is one series, other [default: 10; --to: 20]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=200))]
+    pub top: Option<u16>,
+    /// Export series for N processes; the rest is left out
+    #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub processes: u16,
+    /// Leave out processes in folders that ended longer ago
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = units::parse_duration)]
     pub forget: Duration,
+    #[command(flatten)]
+    pub table: DatasetArgs,
+    #[command(flatten)]
+    pub categories: CategoryArgs,
     #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
+    #[command(flatten)]
+    pub server: ServerArgs,
 }
 
 pub fn execute(args: &WatchArgs) -> Result<ExitCode, Failure> {
+    let default = [default_folder().into_os_string()];
+    let inputs = match args.inputs.as_slice() {
+        [] => &default,
+        inputs => inputs,
+    };
+    let top = args.top.map(usize::from);
+    if let Some(folder) = &args.dataset {
+        let wanted = dataset::Wanted {
+            inputs,
+            every: Some(args.every.unwrap_or(COLLECT_EVERY)),
+            job: args.job.as_deref(),
+            at: None,
+            with_blocks: !args.table.no_blocks,
+            categories: args.categories.read()?,
+            names: &args.names,
+        };
+        return dataset::write(folder, wanted);
+    }
+    if let Some(to) = &args.server.to {
+        let wanted = send::Wanted {
+            inputs,
+            every: Some(args.every.unwrap_or(SEND_EVERY)),
+            job: args.job.as_deref(),
+            top,
+            names: &args.names,
+        };
+        return send::execute(to, &args.server, &wanted);
+    }
+    serve(args, inputs, top)
+}
+
+fn serve(args: &WatchArgs, inputs: &[OsString], top: Option<usize>) -> Result<ExitCode, Failure> {
     let mut series = args.series.clone();
     if series.listen.is_none() && series.textfile.is_none() {
         series.listen = Some(([127, 0, 0, 1], PORT).into());
     }
     series.check(args.overwrite)?;
-    let mut settings = series.settings(args.job.as_deref(), Some(args.every));
+    let every = args.every.unwrap_or(EVERY);
+    let mut settings = monitor::settings(args.job.as_deref(), top);
+    settings.interval = every;
+    settings.processes = args.processes.into();
     settings.forget = Some(args.forget);
-    settings.folders = match args.folders.as_slice() {
-        [] => vec![default_folder()],
-        folders => folders.iter().map(PathBuf::from).collect(),
-    };
-    if let Some(file) = settings.folders.iter().find(|folder| folder.is_file()) {
-        return Err(Failure::new(format!(
-            "{}: is a file; name its folder, or use culeak metrics",
-            file.display()
-        )));
-    }
+    monitor::sort(inputs, &mut settings)?;
     let reading = Reading::new(args.names.clone());
-    monitor::run(Agent::new(settings), reading, Some(args.every), || {
+    monitor::run(Agent::new(settings), reading, Some(every), || {
         series.outlets(args.overwrite)
     })?;
     Ok(ExitCode::SUCCESS)

@@ -10,14 +10,13 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use culeak::analysis::why::{Options, Selector, Unanswered, Why};
 use culeak::snapshot::Class;
 
-use crate::commands::report::FilterArgs;
-use crate::document;
 use crate::errors::Failure;
 use crate::load::holders::{self, Wanted};
 use crate::load::{self, Loaded, Place};
 use crate::options::categories::CategoryArgs;
+use crate::options::output::{Form, OutputArgs};
+use crate::options::selection::Selection;
 use crate::options::{NameArgs, rows_shown};
-use crate::output::{self, Overwrite};
 use crate::{html, text};
 
 /// Show what keeps memory alive: the path from a variable to each block, and what would be freed with it
@@ -37,7 +36,7 @@ Examples:
   culeak why python.host.4711.culeak
   culeak why runs/                           all ranks of a job, by the shape of the path
   culeak why --core core.4711 python.host.4711.culeak
-  culeak why 4711 --html why.html            a page with the tree of holders")]
+  culeak why 4711 -o why.html                a page with the tree of holders")]
 pub struct WhyArgs {
     /// Process id, recording of run --why, or snapshot of snapshot --why; or a folder, a pattern or - with a list of these, whose
     /// answers are merged. With --core: the recording of the process
@@ -62,26 +61,14 @@ pub struct WhyArgs {
     /// Stop searching after TIME; the answer says what was not searched [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = text::units::parse_duration)]
     pub limit: Option<Duration>,
-    /// Show at most N holders; 0: all, with all their rows [default: 20; all with --json or --html]
-    #[arg(long, value_name = "N")]
-    pub top: Option<usize>,
-    /// Hide holders of less memory, e.g. 4096, 1MB, 2GiB
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
-    pub min_bytes: u64,
     #[command(flatten)]
-    pub filter: FilterArgs,
+    pub selection: Selection,
+    #[command(flatten)]
+    pub output: OutputArgs,
     #[command(flatten)]
     pub categories: CategoryArgs,
-    /// Print the answer as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// Write the answer as a self-contained HTML page; -: standard output
-    #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
-    pub html: Option<PathBuf>,
     #[command(flatten)]
     pub names: NameArgs,
-    #[command(flatten)]
-    pub overwrite: Overwrite,
 }
 
 fn parse_selector(text: &str) -> Result<Selector, String> {
@@ -100,50 +87,44 @@ fn class_parser() -> impl TypedValueParser<Value = Class> {
 const ROWS_OF_A_HOLDER: usize = 200;
 
 pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.html {
-        output::check(path, args.overwrite)?;
-    }
+    let form = args.output.form()?;
     if let (None, Some(input)) = (&args.core, &args.input) {
         let found = load::places(input);
         if found.places.len() > 1 {
-            return super::job_why::execute(args, &found.places, found.failures);
+            return super::job_why::execute(args, &found.places, found.failures, form);
         }
         let place = found.single(input)?;
-        return answer(args, load_place(args, &place)?);
+        return answer(args, load_place(args, &place)?, form);
     }
-    answer(args, load(args)?)
+    answer(args, load(args)?, form)
 }
 
 /// Shows what holds the memory of one input.
-fn answer(args: &WhyArgs, item: Loaded) -> Result<ExitCode, Failure> {
-    args.filter.suits(&item)?;
+fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure> {
+    args.selection.suits(&item)?;
     let categories = args.categories.read()?;
-    let in_text = !args.json && args.html.is_none();
-    let (top, rows) = match (in_text, &args.html) {
-        (true, _) => (rows_shown(args.top, true), Some(text::why::ROWS_SHOWN)),
-        (_, Some(_)) => (rows_shown(args.top.or(Some(html::ROWS)), false), Some(ROWS_OF_A_HOLDER)),
-        _ => (rows_shown(args.top, false), None),
+    let top_named = args.selection.top;
+    let (top, rows) = match form {
+        Form::Json => (rows_shown(top_named, false), None),
+        Form::Html => (
+            rows_shown(top_named.or(Some(html::ROWS)), false),
+            Some(ROWS_OF_A_HOLDER),
+        ),
+        _ => (rows_shown(top_named, true), Some(text::why::ROWS_SHOWN)),
     };
     let options = Options {
         source: item.source.clone(),
         core: args.core.as_ref().map(|path| path.display().to_string()),
         selector: args.selector.clone(),
         class: args.class,
-        filter: args.filter.filter(&categories),
+        filter: args.selection.filter(&categories),
         top,
-        rows: rows.filter(|_| args.top != Some(0)),
-        min_bytes: args.min_bytes,
+        rows: rows.filter(|_| top_named != Some(0)),
+        min_bytes: args.selection.min_bytes,
     };
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
-    match &args.html {
-        Some(path) => {
-            let title = format!("culeak why: {}", text::parts::process(&why.process));
-            let pages = vec![(String::new(), text::why::page(&why))];
-            output::create(path, args.overwrite, |out| html::write(&title, pages, out))?;
-        }
-        None if args.json => text::print_json(&why)?,
-        None => document::print(|| text::why::page(&why))?,
-    }
+    let title = format!("culeak why: {}", text::parts::process(&why.process));
+    args.output.page(form, &title, &why, || text::why::page(&why))?;
     Ok(ExitCode::SUCCESS)
 }
 

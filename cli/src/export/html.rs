@@ -1,4 +1,4 @@
-//! The self-contained page of `report --html`.
+//! The self-contained page of `report -o FILE.html`.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ impl Format for Html {
     }
 
     fn about(&self) -> &'static str {
-        "Self-contained HTML page, as from `report --html`"
+        "Self-contained HTML page, as from `report -o FILE.html`"
     }
 
     fn endings(&self) -> &'static [&'static str] {

@@ -30,21 +30,6 @@ pub fn are_wanted(kinds: &[Kind]) -> Result<bool, Failure> {
     Ok(segments > 0)
 }
 
-/// Refuses these kinds where they select nothing. `what`: the command or option.
-///
-/// # Errors
-/// One of them is of the kernel driver's side; the message says which command lists it.
-pub fn refuse(kinds: &[Kind], what: &str) -> Result<(), Failure> {
-    match kinds.iter().find(|kind| is_segment(kind)) {
-        None => Ok(()),
-        Some(kind) => Err(Failure::new(format!(
-            "{what} does not show memory from the kernel driver; use culeak report --kind {} or culeak diff --kind {}",
-            kind.name(),
-            kind.name()
-        ))),
-    }
-}
-
 /// As [`at::show`], with the segments in the place of the memory.
 ///
 /// # Errors

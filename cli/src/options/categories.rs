@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use culeak::analysis::categories::{Categories, Category};
+use culeak::analysis::categories::Categories;
 
 use super::read_rules;
 use super::rules::protect;
@@ -12,8 +11,9 @@ use crate::errors::Failure;
 
 /// Which rules decide the category of an allocation.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Rules")]
 pub struct CategoryArgs {
-    /// Try the rules for categories in this file before the built-in ones (culeak categories); repeatable
+    /// Try the rules for categories in this file before the built-in ones (culeak help categories); repeatable
     #[arg(long, value_name = "FILE")]
     pub categories: Vec<PathBuf>,
     /// Apply only the rules in the files of --categories
@@ -35,17 +35,11 @@ impl CategoryArgs {
                 .map_err(|error| Failure::new(format!("{shown}: the rules for categories cannot be read: {error}")))?;
             categories
                 .add(&text, &shown)
-                .map_err(|error| Failure::new(format!("{error}; `culeak categories` prints valid rules")))?;
+                .map_err(|error| Failure::new(format!("{error}; `culeak help categories` prints valid rules")))?;
         }
         if !self.no_builtin_categories {
             categories.add_built_in();
         }
         Ok(categories)
     }
-}
-
-/// A parser for options; completions offer the names.
-pub fn category_parser() -> impl TypedValueParser<Value = Category> {
-    let names = Category::ALL.iter().map(|category| category.name());
-    PossibleValuesParser::new(names).map(|name| Category::from_name(&name).unwrap_or(Category::Other))
 }

@@ -87,6 +87,10 @@ fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
             format!("kind {}; {others} {verb} compared", diff.kinds.join(" or ")),
         ));
     }
+    if let Some(filter) = &diff.filter {
+        let others = "other memory is not compared";
+        rows.push(("filter", format!("{}; {others}", parts::conditions(filter))));
+    }
     rows.push(("before", parts::process(&diff.before.process)));
     rows.push(("after", parts::process(&diff.after.process)));
     rows

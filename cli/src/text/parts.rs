@@ -4,7 +4,7 @@ use std::fmt;
 
 use anstyle::Style;
 use culeak::analysis::estimate::Errors;
-use culeak::analysis::filter::Filtered;
+use culeak::analysis::filter::{Filter, Filtered};
 use culeak::analysis::function_name::plain;
 use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
@@ -159,7 +159,12 @@ pub fn process(process: &ProcessLine) -> String {
 
 /// A filter in words, and the memory that it leaves out; `objects`: the number of objects without an address that it leaves out.
 pub fn filter(filtered: &Filtered, objects: u64) -> String {
-    let Filtered { filter, left_out } = filtered;
+    let left_out = with_objects(filtered.left_out, objects);
+    format!("{}; leaves out {left_out}", conditions(&filtered.filter))
+}
+
+/// `kind device, stack matches train.py`.
+pub fn conditions(filter: &Filter) -> String {
     let any = |texts: Vec<String>| texts.join(" or ");
     let patterns = |patterns: &[Pattern]| {
         any(patterns
@@ -189,11 +194,7 @@ pub fn filter(filtered: &Filtered, objects: u64) -> String {
     if let Some(mark) = &filter.since {
         conditions.push(format!("allocated since {}", Escaped(mark)));
     }
-    format!(
-        "{}; leaves out {}",
-        conditions.join(", "),
-        with_objects(*left_out, objects)
-    )
+    conditions.join(", ")
 }
 
 /// As [`tally`], of what the report lists: `32 MiB in 3 segments` if that is what the kernel driver gave.

@@ -65,7 +65,7 @@ pub fn page(phases: &Phases, top: Option<usize>) -> Document {
     }
     page.warnings(&phases.warnings);
     if has_log {
-        page.next("culeak report --phases=NAME …, for each phase of a name and what it left behind");
+        page.next("culeak report --view phases:NAME …, for each phase of a name and what it left behind");
     }
     page
 }

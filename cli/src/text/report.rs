@@ -86,7 +86,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         false => brief::completeness(report, &mut page),
     }
     page.warnings(&report.warnings);
-    match extent.objects && report.next.ends_with(" --objects") {
+    match extent.objects && report.next.ends_with(" --view objects") {
         true => page.next(format!("culeak check {}", shell_word(&report.source))),
         false => page.next(&report.next),
     }
@@ -97,7 +97,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
             false => format!("culeak why {source}; "),
         };
         page.line(dim(format!(
-            "more: {holders}culeak report {source} --stacks | --ledger | --by stack | --html FILE"
+            "more: {holders}culeak report {source} --view stacks | --view ledger | --by stack | -o FILE.html"
         )));
     }
     page

@@ -6,6 +6,7 @@ use std::path::Path;
 use culeak::analysis::categories::Categories;
 use culeak::analysis::check::{Limits, Rules, baseline_of, point_of, verdict};
 use culeak::analysis::diff::Diff;
+use culeak::analysis::filter::Filter;
 use culeak::analysis::points::Points;
 use culeak::analysis::report::{By, Options, Report};
 use culeak::kind::Kind;
@@ -605,7 +606,7 @@ fn a_diff_of_one_kind_names_the_kind() {
     sample.holds(Kind::Device, "cudaMalloc", MIB, 3, stack);
     let after = sample.finish(0, 0);
     let options = culeak::analysis::diff::Options {
-        kinds: vec![Kind::HostPinned],
+        filter: Filter::of_kinds(&[Kind::HostPinned]),
         ..culeak::analysis::diff::Options::default()
     };
     let diff = Diff::of(&before, &after, &options);

@@ -65,7 +65,11 @@ fn categories_are_grouped_filtered_and_overridden() {
     ];
     assert_eq!(stdout(folder.path(), &table).matches(",kv-cache,").count(), 1);
     // The printed rules are a file of rules.
-    fs::write(folder.path().join("all.txt"), stdout(folder.path(), &["categories"])).expect("written");
+    fs::write(
+        folder.path().join("all.txt"),
+        stdout(folder.path(), &["help", "categories"]),
+    )
+    .expect("written");
     let printed = [
         "report",
         "leaky.json",
@@ -97,7 +101,7 @@ fn wrong_rules_for_categories_are_reported_with_line_and_column() {
             ["--category", "weights"],
             "invalid value 'weights' for '--category <CATEGORY>'",
         ),
-        (["--no-builtin-categories", "--losses"], "--categories <FILE>"),
+        (["--no-builtin-categories", "--view=losses"], "--categories <FILE>"),
     ] {
         let words = [&["report", "leaky.json"][..], &words].concat();
         assert_eq!(code(folder.path(), &words), 2, "{words:?}");

@@ -337,10 +337,11 @@ fn commands_that_do_not_need_the_file_work_beside_a_mistake_and_the_doctor_names
     let folder = project("[chekc]\n");
     for words in [
         &["shim-path"][..],
-        &["man"],
-        &["completions", "bash"],
+        &["setup", "man"],
+        &["setup", "completions", "bash"],
         &["help", "ci"],
         &["help", "environment"],
+        &["help", "categories"],
     ] {
         assert_eq!(code(folder.path(), words), 0, "{words:?}");
     }

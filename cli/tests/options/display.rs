@@ -33,7 +33,10 @@ const MARKS: (&str, &str) = ("CULEAK_PAGER", "sed 's/^/paged: /'");
 fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     let folder = folder();
     let shown = |variables: &[(&str, &str)], script: &str| shown(folder.path(), variables, script);
-    let paged = shown(&[MARKS], "culeak report leaky.json --stacks --ledger; echo code $?");
+    let paged = shown(
+        &[MARKS],
+        "culeak report leaky.json --view stacks --view ledger; echo code $?",
+    );
     assert!(
         paged.contains("paged: process 4711") && paged.contains("\ncode 0"),
         "{paged}"
@@ -47,7 +50,7 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     assert!(general.contains("paged: The config file"), "{general}");
     let own = shown(
         &[("PAGER", "false"), MARKS],
-        "culeak report leaky.json --stacks --ledger",
+        "culeak report leaky.json --view stacks --view ledger",
     );
     assert!(own.contains("paged: process 4711"), "CULEAK_PAGER wins: {own}");
     let options = shown(&[MARKS], "culeak report --help; echo code $?");
@@ -87,7 +90,7 @@ fn a_pager_that_is_missing_or_quits_early_is_no_error() {
         shown(
             folder.path(),
             &[("CULEAK_PAGER", pager)],
-            "culeak report leaky.json --stacks --ledger; echo code $?",
+            "culeak report leaky.json --view stacks --view ledger; echo code $?",
         )
     };
     let missing = with("no-such-pager");
@@ -102,7 +105,7 @@ fn a_pager_that_is_missing_or_quits_early_is_no_error() {
     let without = shown(
         folder.path(),
         &[("PATH", &path)],
-        "culeak report leaky.json --stacks --ledger; echo code $?",
+        "culeak report leaky.json --view stacks --view ledger; echo code $?",
     );
     assert!(
         without.contains("GPU 0") && without.contains("\ncode 0") && !without.contains("pager"),
@@ -184,7 +187,7 @@ fn a_program_without_run_gets_the_command_that_records_it() {
 fn help_shows_options_guides_and_their_list() {
     let folder = folder();
     let list = stdout(folder.path(), &["help"]);
-    assert!(list.contains("Commands:") && list.contains("\nGuides:\n"), "{list}");
+    assert!(list.contains("\nRead:\n") && list.contains("\nGuides:\n"), "{list}");
     let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(
         list.lines()

@@ -28,7 +28,7 @@ fn commands_for_parquet_name_the_line_that_installs_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let to = folder.path().join("dataset").display().to_string();
     for words in [
-        ["collect", ".", "-o", &to].as_slice(),
+        ["export", ".", "-f", "dataset", "-o", &to].as_slice(),
         &["export", ".", "--format", "parquet", "-o", &to],
     ] {
         let (code, _, message) = output(words);
@@ -42,11 +42,11 @@ fn commands_for_parquet_name_the_line_that_installs_them() {
 
 #[test]
 #[cfg(not(feature = "push"))]
-fn push_names_the_line_that_installs_it() {
-    let (code, _, message) = output(&["push", ".", "--to", "http://127.0.0.1:1"]);
+fn sending_names_the_line_that_installs_it() {
+    let (code, _, message) = output(&["export", ".", "--to", "http://127.0.0.1:1"]);
     assert_eq!(code, 2, "{message}");
     assert!(
-        message.contains("this build cannot push") && message.contains(INSTALL),
+        message.contains("this build cannot send to servers") && message.contains(INSTALL),
         "{message}"
     );
 }

@@ -147,14 +147,14 @@ fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
     let plain = report(&[]);
     assert!(plain.contains(filter_line) && plain.contains("(filtered)"), "{plain}");
     assert!(!plain.contains("Trainer::step"), "{plain}");
-    let tree = report(&["--tree"]);
+    let tree = report(&["--view", "tree"]);
     assert!(tree.contains(filter_line) && !tree.contains("Trainer::step"), "{tree}");
-    let graph = report(&["--flamegraph", "-"]);
+    let graph = report(&["-o", ".svg"]);
     assert!(
         graph.contains(filter_line) && !graph.contains("Trainer::step"),
         "{graph}"
     );
-    let page = report(&["--html", "-"]);
+    let page = report(&["-o", ".html"]);
     assert!(
         page.contains(filter_line) && !page.contains("Trainer::step"),
         "an unfiltered page"

@@ -22,7 +22,14 @@ fn rules_for_objects_are_generated_used_and_hide_them() {
         "{verdict}"
     );
     assert!(!verdict.contains("never matched"), "{verdict}");
-    let report = output(&["report", "serving.json", "--objects", "--suppressions", "own.supp"]);
+    let report = output(&[
+        "report",
+        "serving.json",
+        "--view",
+        "objects",
+        "--suppressions",
+        "own.supp",
+    ]);
     let report = text(&report.stdout);
     assert!(report.contains("destroyed  40 suppressed\n"), "{report}");
     assert!(!report.contains("40 graph-exec  Server::decode"), "{report}");
@@ -52,15 +59,23 @@ fn segments_and_objects_are_refused_with_a_reason_where_they_cannot_be_shown() {
             "name them without other kinds",
         ),
         (
-            &["report", "serving.json", "--kind", "segment", "--objects"],
-            "--objects does not apply to memory from the kernel driver",
+            &["report", "serving.json", "--kind", "segment", "--view", "objects"],
+            "--kind segment and --view objects exclude each other",
         ),
         (
-            &["report", "serving.json", "--kind", "stream", "--tree"],
+            &["report", "serving.json", "--kind", "stream", "--view", "tree"],
             "which objects without an address do not have",
         ),
         (
-            &["diff", "serving.json", "serving.json", "--kind", "stream", "--tree"],
+            &[
+                "diff",
+                "serving.json",
+                "serving.json",
+                "--kind",
+                "stream",
+                "--view",
+                "tree",
+            ],
             "which objects without an address do not have",
         ),
         (
@@ -69,11 +84,11 @@ fn segments_and_objects_are_refused_with_a_reason_where_they_cannot_be_shown() {
         ),
         (
             &["trend", "serving.json", "--kind", "host-segment"],
-            "culeak trend does not show memory from the kernel driver; use culeak report --kind host-segment",
+            "--kind host-segment does not apply to culeak trend",
         ),
         (
             &["export", "serving.json", "--kind", "segment", "-o", "a.pftrace"],
-            "this format does not show memory from the kernel driver",
+            "does not apply to perfetto: it does not show memory from the kernel driver",
         ),
         (
             &[

@@ -83,7 +83,7 @@ fn a_report_of_a_snapshot_with_holders_shows_them_by_call_site() {
         brief.contains(holder) && brief.contains("more: culeak why held.json; "),
         "{brief}"
     );
-    let text = stdout(&["report", "held.json", "--stacks", "--top", "1"]);
+    let text = stdout(&["report", "held.json", "--view", "stacks", "--top", "1"]);
     let section = text.split("held by\n").nth(1).expect("a section");
     assert!(
         section.starts_with("  40 MiB  graph_in_list  train.py:8\n"),

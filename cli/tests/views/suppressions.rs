@@ -135,8 +135,8 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
     };
     let rules = ["leaky.json", "--suppressions", "known.supp"];
     let by_rule = "64 MiB in 1 block by leak:^load_weights$ (known.supp:1)";
-    let (all, _) = run(&["report", "leaky.json", "--tree"]);
-    let (tree, _) = run(&[&["report", "--tree"][..], &rules].concat());
+    let (all, _) = run(&["report", "leaky.json", "--view", "tree"]);
+    let (tree, _) = run(&[&["report", "--view", "tree"][..], &rules].concat());
     assert!(
         all.contains("load_weights  ") && !tree.contains("load_weights  "),
         "{tree}"
@@ -145,7 +145,7 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         tree.contains("suppressed: 64 MiB in 1 block") && tree.contains(by_rule),
         "{tree}"
     );
-    run(&[&["report", "--flamegraph", "gpu.svg"][..], &rules].concat());
+    run(&[&["report", "-o", "gpu.svg"][..], &rules].concat());
     let graph = fs::read_to_string(folder.path().join("gpu.svg")).expect("a flame graph");
     assert!(!graph.contains("load_weights") && graph.contains("suppressed: 64 MiB in 1 block"));
     for (format, needs_text) in [
@@ -162,7 +162,7 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         assert!(!file.is_empty() && !shows_it, "{format}");
     }
     run(&[&["export", "--format", "html", "-o", "a.html"][..], &rules].concat());
-    run(&[&["report", "--html", "b.html"][..], &rules].concat());
+    run(&[&["report", "-o", "b.html"][..], &rules].concat());
     let page = |name| fs::read_to_string(folder.path().join(name)).expect("a page");
     assert_eq!(page("a.html"), page("b.html"));
     assert!(page("a.html").contains(by_rule));

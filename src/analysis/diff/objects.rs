@@ -51,8 +51,8 @@ pub(super) fn changes<'a>(
 
 /// Why objects are not compared, in one sentence; `None` if they are, or are not selected.
 pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Options) -> Option<String> {
-    let named = options.kinds.iter().any(|kind| kind.place() == Place::Object);
-    let wanted = named || options.kinds.is_empty() && (before.objects_known || after.objects_known);
+    let named = options.filter.kinds.iter().any(|kind| kind.place() == Place::Object);
+    let wanted = named || options.filter.kinds.is_empty() && (before.objects_known || after.objects_known);
     let which = match (before.objects_known, after.objects_known) {
         (true, true) => return None,
         (false, true) => "the first snapshot does not",
@@ -68,7 +68,7 @@ pub(super) fn not_compared(before: &Snapshot, after: &Snapshot, options: &Option
 }
 
 fn side<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<(Key, Row<'a>)> {
-    let rows = objects::rows(snapshot, &CallStacks::of(snapshot), &options.kinds, options.by).into_iter();
+    let rows = objects::rows(snapshot, &CallStacks::of(snapshot), &options.filter, options.by).into_iter();
     rows.map(|(kind, row)| (Key::by(options.by, &row).of_kind(kind), row))
         .collect()
 }

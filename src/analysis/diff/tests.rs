@@ -1,4 +1,5 @@
 use super::*;
+use crate::kind::Kind;
 use crate::sample::{FrameText, MAIN, RUNTIME, Sample};
 
 fn frame(name: &'static str) -> [FrameText<'static>; 3] {
@@ -113,7 +114,7 @@ fn kinds_top_and_min_bytes_select_rows() {
     let with = |options: Options| Diff::of(&before, &after, &options).rows.len();
     assert_eq!(
         with(Options {
-            kinds: vec![Kind::Managed],
+            filter: Filter::of_kinds(&[Kind::Managed]),
             ..Options::default()
         }),
         0

@@ -149,7 +149,7 @@ pub(super) fn next(
     }
     if let Some(from) = snapshot.taken.after_ns {
         let (from, to) = (Point::Time(from), Point::Time(snapshot.taken.at_ns));
-        return format!("culeak stats {source} --between {from} {to}");
+        return format!("culeak report {source} --view churn --between {from} {to}");
     }
     // Most of what there is to know is not in the recording.
     let unknown = pools.iter().fold(0, |sum: u64, pool| sum.saturating_add(pool.bytes));
@@ -186,7 +186,7 @@ pub(super) fn next(
     // A program that leaks no memory may leak objects.
     let leaves_objects = objects.rows.iter().any(|row| row.library.is_none());
     if totals.held.total().count == 0 && leaves_objects {
-        return format!("culeak report {source} --objects");
+        return format!("culeak report {source} --view objects");
     }
     format!("culeak check {source}")
 }

@@ -1,6 +1,9 @@
 //! Groups live records into rows, and sorts the rows.
 
+use std::cell::RefCell;
+
 use super::*;
+use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::site::NO_STACK;
 
 /// Enums whose values have names on the command line.
@@ -121,10 +124,13 @@ pub struct RowsOfKinds<'a> {
 }
 
 impl<'a> RowsOfKinds<'a> {
-    /// `kinds`: all if empty.
-    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, kinds: &[Kind], by: By) -> RowsOfKinds<'a> {
-        let groups = Groups::of(snapshot, stacks);
-        let wanted = |group: &Group| kinds.is_empty() || kinds.contains(&group.call.kind);
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, filter: &Filter, by: By) -> RowsOfKinds<'a> {
+        let filtering = RefCell::new(Filtering::new(filter, snapshot));
+        let groups = Groups::split_at(snapshot, stacks, filtering.borrow().since_ns());
+        let wanted = |group: &Group| {
+            let mut filtering = filtering.borrow_mut();
+            filtering.passes(group.call, group.stack, group.oldest_ns, stacks)
+        };
         let total = groups.total(wanted);
         let opaque_pools = OpaquePool::among(groups.all.iter().filter(|group| wanted(group)), stacks);
         let groups = groups.by_stack();

@@ -437,7 +437,7 @@ fn a_program_that_leaks_only_objects_is_shown_them_next() {
         };
         Report::of(snapshot, &options).next
     };
-    assert_eq!(next(&sample.finish(0, 0)), "culeak report a.culeak --objects");
+    assert_eq!(next(&sample.finish(0, 0)), "culeak report a.culeak --view objects");
     assert_eq!(next(&Sample::new().finish(0, 0)), "culeak check a.culeak");
     assert_eq!(next(&serving()), "culeak check a.culeak", "memory comes first");
 }

@@ -150,7 +150,7 @@ fn the_next_command_shows_the_same_events_by_stack() {
     };
     assert_eq!(
         next(&options).as_deref(),
-        Some("culeak stats 'my app.culeak' --by stack")
+        Some("culeak report 'my app.culeak' --view churn --by stack")
     );
     let window = Options {
         between: Some((1_500_000_008, 40 * SECOND)),
@@ -163,7 +163,9 @@ fn the_next_command_shows_the_same_events_by_stack() {
     };
     assert_eq!(
         next(&window).as_deref(),
-        Some("culeak stats 'my app.culeak' --between 1.500000008s 40s --kind device --sort bytes --by stack")
+        Some(
+            "culeak report 'my app.culeak' --view churn --between 1.500000008s 40s --kind device --sort bytes --by stack"
+        )
     );
     let by_stack = Options {
         by_stack: true,

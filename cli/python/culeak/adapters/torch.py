@@ -4,7 +4,7 @@
 no Python runs in between, because PyTorch calls them under its own locks. The domain is the library that has the functions.
 
 A tensor in a ``torch.cuda.MemPool`` is recorded like every other tensor. What the adapter adds is the pool: a phase for the
-time inside ``torch.cuda.use_mem_pool``, so that ``culeak report --phases`` tells the pools apart.
+time inside ``torch.cuda.use_mem_pool``, so that ``culeak report --view phases`` tells the pools apart.
 """
 
 import ctypes

@@ -232,7 +232,7 @@ pub fn besides(report: &Report, page: &mut Document) {
         0,
         devices.len().saturating_sub(DEVICES_SHOWN),
         "GPU",
-        "; --ledger shows each",
+        "; --view ledger shows each",
     );
 }
 

@@ -167,7 +167,7 @@ fn texts() -> Vec<(&'static str, String)> {
         })
     });
     vec![
-        ("stats", statistics(Sort::Churn)),
+        ("stats", statistics(Sort::Count)),
         ("stats by lifetime", statistics(Sort::Lifetime)),
         ("report", report(By::Site)),
         ("report by stack", report(By::Stack)),

@@ -124,7 +124,7 @@ fn golden_diff_of_objects() {
     let mut text = plain(|out| crate::text::diff::page(&Diff::of(&before, &later, &options), false, false).text(out));
     let few = diff::Options {
         top: Some(1),
-        kinds: vec![Kind::GraphExec, Kind::Event],
+        filter: Filter::of_kinds(&[Kind::GraphExec, Kind::Event]),
         ..diff::Options::default()
     };
     text += "\n==== --top 1\n";
@@ -138,7 +138,7 @@ fn a_side_without_objects_is_not_compared() {
     (later.objects, later.objects_known) = (Allocations::default(), false);
     let diff = |before: &Snapshot, after: &Snapshot, kinds: &[Kind]| {
         let options = diff::Options {
-            kinds: kinds.to_vec(),
+            filter: Filter::of_kinds(kinds),
             ..diff::Options::default()
         };
         let diff = Diff::of(before, after, &options);

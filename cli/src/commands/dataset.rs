@@ -1,61 +1,55 @@
-//! `culeak collect`: the facts of many processes as a dataset, once or at an interval.
+//! The facts of many processes as a Parquet dataset: `export -f dataset` writes one, and `watch --dataset` adds to it.
 //!
 //! ```text
 //! places ─► one thread per core: read ─► names, known ones first ─► the dataset's files of the process
 //! ```
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Args;
+use culeak::analysis::categories::Categories;
 use culeak::point::Point;
 
 use crate::errors::Failure;
-use crate::options::again::AgainArgs;
-use crate::options::categories::CategoryArgs;
-use crate::options::parse_point;
+use crate::options::NameArgs;
 
-/// Write what processes hold to a Parquet dataset, once or again and again until the job ends
-#[derive(Debug, Args)]
-#[command(after_help = "\
-With --every the inputs are looked up again each time, so processes that start later are included. The command ends when all \
-processes that it has seen have ended, or at SIGINT or SIGTERM. Start it again to continue. What a dataset has of the same process \
-and point is replaced. docs/dataset.md describes the tables.
-
-Exit code: 0; 2 if an input cannot be read or the dataset cannot be written.
-
-Examples:
-  culeak collect runs/ -o dataset --job train-7               then: cd dataset && duckdb -init duckdb.sql
-  culeak collect runs/ -o dataset --job train-7 --every 10m")]
-#[cfg_attr(
-    not(feature = "parquet"),
-    allow(dead_code, reason = "such a build refuses the command")
-)]
-pub struct CollectArgs {
-    #[command(flatten)]
-    pub again: AgainArgs,
-    /// Folder of the dataset; created if it is missing
-    #[arg(short, long, value_name = "DIR")]
-    pub output: PathBuf,
-    /// Write this point in time: end, exit, mark:NAME, or a time such as 12.5s [default: the one that report shows, and the peak]
-    #[arg(long, value_name = "POINT", value_parser = parse_point, conflicts_with = "every")]
-    pub at: Option<Point>,
-    /// Leave out the table of single blocks, by far the largest
+/// The options that a dataset alone has.
+#[derive(Debug, Clone, Default, Args)]
+pub struct DatasetArgs {
+    /// Dataset: leave out the table of single blocks, by far the largest
     #[arg(long)]
     pub no_blocks: bool,
-    #[command(flatten)]
-    pub categories: CategoryArgs,
+}
+
+/// What a dataset is made of.
+#[cfg_attr(
+    not(feature = "parquet"),
+    allow(dead_code, reason = "such a build refuses to write one")
+)]
+pub struct Wanted<'a> {
+    pub inputs: &'a [OsString],
+    /// Again and again, until all processes have ended.
+    pub every: Option<Duration>,
+    pub job: Option<&'a str>,
+    /// Without it, each process as reports show it, and at its peak.
+    pub at: Option<&'a Point>,
+    pub with_blocks: bool,
+    pub categories: Categories,
+    pub names: &'a NameArgs,
 }
 
 /// # Errors
 /// This build cannot write Parquet.
 #[cfg(not(feature = "parquet"))]
-pub fn execute(_: &CollectArgs) -> Result<ExitCode, Failure> {
+pub fn write(_: &Path, _: Wanted) -> Result<ExitCode, Failure> {
     Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")))
 }
 
 #[cfg(feature = "parquet")]
-pub use with_parquet::execute;
+pub use with_parquet::write;
 
 #[cfg(feature = "parquet")]
 mod with_parquet {
@@ -65,7 +59,6 @@ mod with_parquet {
     use std::time::Instant;
     use std::{num::NonZero, thread};
 
-    use culeak::analysis::categories::Categories;
     use culeak::snapshot::ProcessState;
     use culeak_dataset::About;
     use culeak_dataset::store::{Problem, Store};
@@ -83,40 +76,41 @@ mod with_parquet {
     type Outcome = Result<bool, Failure>;
 
     struct Work<'a> {
-        args: &'a CollectArgs,
-        categories: Categories,
+        wanted: Wanted<'a>,
         store: Store,
         symbols: Mutex<Symbols>,
     }
 
     /// # Errors
     /// There is no input, or the dataset cannot be written.
-    pub fn execute(args: &CollectArgs) -> Result<ExitCode, Failure> {
-        if args.output.as_os_str() == "-" {
+    pub fn write(folder: &Path, wanted: Wanted) -> Result<ExitCode, Failure> {
+        if folder.as_os_str() == "-" {
             return Err(Failure::new("-: a dataset is a folder; name one with -o"));
         }
-        if args.at == Some(Point::Peak) {
+        if wanted.at == Some(&Point::Peak) {
             return Err(Failure::new(
                 "--at peak: a dataset has the peak of every process anyway; leave out --at",
             ));
         }
         let work = Work {
-            args,
-            categories: args.categories.read()?,
-            store: Store::open(&args.output).map_err(|problem| unusable(&problem))?,
+            wanted,
+            store: Store::open(folder).map_err(|problem| unusable(&problem))?,
             symbols: Mutex::default(),
         };
-        match args.again.every {
+        match work.wanted.every {
             None => {
-                let (places, mut failures) = places(args);
+                let (places, mut failures) = places(&work.wanted);
                 let outcomes = work.add(&places)?;
                 failures.extend(outcomes.into_values().filter_map(Result::err));
                 failures.iter().for_each(progress::fail);
                 Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
             }
             Some(every) => {
-                let signals = signals::block()
-                    .map_err(|error| Failure::new(format!("cannot wait for signals: {error}; leave out --every")))?;
+                let signals = signals::block().map_err(|error| {
+                    Failure::new(format!(
+                        "cannot wait for signals: {error}; export once with culeak export -f dataset"
+                    ))
+                })?;
                 let mut rounds = Rounds::default();
                 let began = Instant::now();
                 for nth in 1_u32.. {
@@ -136,8 +130,8 @@ mod with_parquet {
         }
     }
 
-    fn places(args: &CollectArgs) -> (Vec<Place>, Vec<Failure>) {
-        let found: Vec<_> = args.again.inputs.iter().map(load::places).collect();
+    fn places(wanted: &Wanted) -> (Vec<Place>, Vec<Failure>) {
+        let found: Vec<_> = wanted.inputs.iter().map(load::places).collect();
         let (places, failures): (Vec<_>, Vec<_>) =
             found.into_iter().map(|found| (found.places, found.failures)).unzip();
         (places.concat(), failures.into_iter().flatten().collect())
@@ -172,7 +166,7 @@ mod with_parquet {
 
         /// Adds a point of every process; whether all have ended.
         fn one(&mut self, work: &Work) -> Result<bool, Failure> {
-            let (mut places, failures) = places(work.args);
+            let (mut places, failures) = places(&work.wanted);
             // A folder has no recordings before the job begins.
             if let (false, Some(failure)) = (self.is_waiting, failures.first()) {
                 progress::note(format_args!("note: {failure}; looking again every interval"));
@@ -241,8 +235,9 @@ mod with_parquet {
 
         /// Adds a process. An error: the dataset cannot be written.
         fn one(&self, place: &Place) -> Result<Outcome, Problem> {
-            let (mut item, names) = match place.load() {
-                Ok(item) => (item, &self.args.again.names),
+            let wanted = &self.wanted;
+            let mut item = match place.load() {
+                Ok(item) => item,
                 Err(failure) => return Ok(Err(failure)),
             };
             let process = &item.snapshot.process;
@@ -250,15 +245,15 @@ mod with_parquet {
                 && item.snapshot.taken.automatic.is_none();
             let source = item.source.clone();
             let about = About {
-                job: self.args.again.job.as_deref(),
+                job: wanted.job,
                 source: &source,
-                is_running: self.args.again.every.is_some() && !ended,
-                blocks: !self.args.no_blocks,
-                categories: &self.categories,
+                is_running: wanted.every.is_some() && !ended,
+                blocks: wanted.with_blocks,
+                categories: &wanted.categories,
                 escape: |text| Escaped(text).to_string(),
             };
-            if let Some(Point::Mark(_) | Point::Time(_)) = self.args.at {
-                return match load::at::show(&mut item, self.args.at.as_ref(), names) {
+            if let Some(Point::Mark(_) | Point::Time(_)) = wanted.at {
+                return match load::at::show(&mut item, wanted.at, wanted.names) {
                     Ok(()) => self.store.add(&item.snapshot, &about).map(|()| Ok(ended)),
                     Err(failure) => Ok(Err(failure)),
                 };
@@ -266,10 +261,10 @@ mod with_parquet {
             self.symbols
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .name(&mut item, names);
-            let point = self.args.at.clone().unwrap_or_else(|| item.snapshot.usual_point());
+                .name(&mut item, wanted.names);
+            let point = wanted.at.cloned().unwrap_or_else(|| item.snapshot.usual_point());
             let has_peak = item.snapshot.taken.point.is_none() && !item.snapshot.at_peaks.is_empty();
-            if self.args.at.is_none()
+            if wanted.at.is_none()
                 && has_peak
                 && let Ok(peak) = item.snapshot.clone().into_at(&Point::Peak)
             {
