@@ -4,6 +4,7 @@ use super::*;
 use crate::analysis::pairing::Key;
 use crate::analysis::site::Fingerprint;
 use crate::facts::{DeviceUse, Facts, Instant, Sites};
+use crate::kind::Kind;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
 
