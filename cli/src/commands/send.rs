@@ -22,14 +22,14 @@ pub struct Wanted<'a> {
 }
 
 /// # Errors
-/// This build cannot send.
-#[cfg(not(feature = "push"))]
-pub fn execute(_: &str, _: &ServerArgs, _: &Wanted) -> Result<ExitCode, Failure> {
+/// The server cannot be used, or this build cannot send.
+#[cfg_attr(not(feature = "push"), allow(unused_variables))]
+pub fn execute(to: &str, server: &ServerArgs, wanted: &Wanted) -> Result<ExitCode, Failure> {
+    #[cfg(feature = "push")]
+    return rounds::execute(to, server, wanted);
+    #[cfg(not(feature = "push"))]
     Err(Failure::new(crate::errors::not_in_this_build("cannot send to servers")))
 }
-
-#[cfg(feature = "push")]
-pub use rounds::execute;
 
 #[cfg(feature = "push")]
 mod rounds;
