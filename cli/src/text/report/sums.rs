@@ -87,7 +87,11 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         row("claims", format!("{} (claims hold no memory)", claims.join(", ")));
     }
     if let Some(objects) = objects::line(&report.objects) {
-        let how = if lists_objects { "" } else { " (--view objects lists them)" };
+        let how = if lists_objects {
+            ""
+        } else {
+            " (--view objects lists them)"
+        };
         row("objects", format!("{objects}{how}"));
     }
     if totals.pool.count > 0 {
