@@ -13,17 +13,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::env;
 use std::path::{Path, PathBuf};
 
-use culeak::analysis::check::{Breach, Judged, JudgedObjects, Standing, Verdict};
+use culeak::analysis::check::{Breach, Judged, JudgedObjects, Measure, Scope, SiteRow, Standing, Verdict};
 use culeak::analysis::job::identity;
+use culeak::analysis::report::Row;
 use culeak::analysis::site::{CallStack, Fingerprint, Frame};
 use culeak::snapshot::Class;
 
 use crate::document::counted;
 use crate::escape::Escaped;
 use crate::text;
-use crate::text::check::{allows_nothing, judges_only_classes, reason};
-use crate::text::parts;
-use crate::text::units;
+use crate::text::check::sentences;
+use crate::text::{parts, units};
 
 /// The folder that relative file names refer to.
 pub struct SourceRoot {
@@ -100,14 +100,14 @@ pub enum Kind {
     Grown,
     /// A limit on the total.
     Limit,
+    /// Something that a rule speaks of was not seen.
+    Incomplete,
     /// Objects without an address, of a kind that is over its limit.
     Objects,
     /// Blocks of a class that must not exist.
     Held(Class),
     /// A process that holds more than the others.
     Outlier,
-    /// Something that a rule speaks of was not seen.
-    Incomplete,
 }
 
 impl Kind {
@@ -175,136 +175,101 @@ pub fn rank_of(verdict: &Verdict) -> Option<String> {
     Some(format!("rank {rank}"))
 }
 
-pub struct Finding<'v, 'a> {
+pub struct Finding<'v> {
     pub kind: Kind,
-    /// One line, without the place.
+    /// One line, without the place. Escaped.
     pub title: String,
     /// The call site, for findings that have one.
-    pub stack: Option<&'v CallStack<'a>>,
-    pub fingerprint: Option<Fingerprint>,
+    pub stack: Option<&'v CallStack<'v>>,
 }
 
-impl<'a> Finding<'_, 'a> {
+impl<'v> Finding<'v> {
     /// The first frame with a file below the root, and the file's relative path.
-    pub fn line_in(&self, root: &SourceRoot) -> Option<(String, &Frame<'a>)> {
+    pub fn line_in(&self, root: &SourceRoot) -> Option<(String, &'v Frame<'v>)> {
         let frames = self.stack.into_iter().flat_map(|stack| stack.shown());
         let mut found = frames.filter_map(|frame| Some((root.relative(frame.file?)?, frame)));
         found.next()
     }
 }
 
-/// `32 MiB in 3 blocks leaked by Cache::fill`.
-pub fn title(judged: &Judged, verdict: &Verdict) -> String {
-    let word = if verdict.finished { "leaked" } else { "held" };
-    let tally = culeak::analysis::report::Tally {
-        bytes: judged.row.bytes,
-        count: judged.row.count,
-    };
-    let grown = match (judged.standing, judged.known) {
-        (Some(Standing::Grown), Some(known)) => format!(", {} in the baseline", units::bytes(known.bytes)),
-        (Some(Standing::New), _) => ", not in the baseline".to_owned(),
-        _ => String::new(),
-    };
-    let mark = parts::mark(&judged.row);
-    format!(
-        "{} {word} by {}{mark}{grown}",
-        parts::tally_about(tally, judged.row.estimated),
-        parts::name(&judged.row.label)
-    )
-}
-
-/// `40 graph-exec  Server::decode  server.cu:88`, and how it differs from the baseline.
-pub fn title_of_objects(of: &JudgedObjects) -> String {
-    let title = text::objects::title(&of.row);
-    match (of.standing, of.known) {
-        (Some(Standing::Grown), Some(known)) => format!("{title}, {} in the baseline", units::count(known)),
+/// A row, and how it differs from the baseline.
+fn beside_baseline<R: SiteRow>(title: String, judged: &Judged<R>) -> String {
+    match (judged.standing, judged.known) {
+        (Some(Standing::Grown), Some(known)) => {
+            format!("{title}, {} in the baseline", R::MEASURE.words(R::MEASURE.of(known)))
+        }
         (Some(Standing::New), _) => title + ", not in the baseline",
         _ => title,
     }
 }
 
-pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
-    let over_limits = verdict
-        .rows
-        .iter()
-        .filter(|judged| judged.to_blame && !judged.only_by_class);
-    let sites = over_limits.map(|judged| {
-        let stack = judged.row.stacks.first().map(|stack| &stack.stack);
-        Finding {
-            kind: match judged.standing {
-                Some(Standing::New) => Kind::New,
-                Some(Standing::Grown) => Kind::Grown,
-                _ => Kind::Leak,
-            },
-            title: title(judged, verdict),
-            stack,
-            fingerprint: stack.map(|stack| stack.loose_site_fingerprint),
+/// `32 MiB in 3 blocks leaked by Cache::fill`.
+pub fn title(judged: &Judged<Row>, verdict: &Verdict) -> String {
+    let row = &judged.row;
+    let (tally, verb) = (parts::tally_about(row.tally(), row.estimated), sentences::verb(verdict));
+    let (name, mark) = (parts::name(&row.label), parts::mark(row));
+    beside_baseline(format!("{tally} {verb} by {name}{mark}"), judged)
+}
+
+/// `40 graph-exec  Server::decode  server.cu:88`.
+pub fn title_of_objects(of: &JudgedObjects) -> String {
+    beside_baseline(text::objects::title(&of.row), of)
+}
+
+pub fn findings<'v>(verdict: &'v Verdict<'v>) -> Vec<Finding<'v>> {
+    let whole = |kind, title: &str| Finding {
+        kind,
+        title: Escaped(title).to_string(),
+        stack: None,
+    };
+    let totals = verdict.breaches.iter().filter_map(|breach| {
+        let sentence = || sentences::reason(verdict, breach);
+        match breach {
+            // Each call site is a separate finding.
+            Breach::Total(of) if of.limit.of == Scope::Site => None,
+            Breach::Total(of) if verdict.allows_nothing() && of.limit.measure == Measure::Blocks => None,
+            Breach::Total(of) => Some(match of.site.as_ref().zip(of.of_site) {
+                None => whole(Kind::Limit, &sentence()),
+                Some((site, most)) => {
+                    let most = units::count(most);
+                    whole(Kind::Objects, &format!("{}; {most} by {site}", sentence()))
+                }
+            }),
+            Breach::Outlier(of) if of.key.is_none() => Some(whole(Kind::Outlier, &sentence())),
+            Breach::Baseline(_) | Breach::Class(_) | Breach::Outlier(_) => None,
         }
     });
-    let word = if verdict.finished { "leaked" } else { "held" };
-    let whole = verdict.breaches.iter().filter_map(|breach| {
-        let kind = match breach {
-            // Each call site is a separate finding.
-            Breach::Count { .. } if allows_nothing(verdict) => return None,
-            Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
-            Breach::Objects { .. } => Kind::Objects,
-            Breach::Outlier { key: None, .. } => Kind::Outlier,
-            Breach::Outlier { .. } => return None,
-            Breach::Site { .. }
-            | Breach::New { .. }
-            | Breach::Grown { .. }
-            | Breach::NewObjects { .. }
-            | Breach::GrownObjects { .. }
-            | Breach::Class { .. } => return None,
-        };
-        let most = match breach {
-            Breach::Objects { site, of_site, .. } => format!("; {} by {site}", units::count(*of_site)),
-            _ => String::new(),
-        };
-        Some(Finding {
-            kind,
-            title: Escaped(&(reason(verdict, breach, word) + &most)).to_string(),
-            stack: None,
-            fingerprint: None,
-        })
+    let unseen = (verdict.unseen.iter()).map(|unseen| whole(Kind::Incomplete, &unseen.sentence()));
+    let over_limits = (verdict.rows.iter()).filter(|judged| judged.to_blame && !judged.only_by_class);
+    let sites = over_limits.map(|judged| Finding {
+        kind: match judged.standing {
+            Some(Standing::New) => Kind::New,
+            Some(Standing::Grown) => Kind::Grown,
+            _ => Kind::Leak,
+        },
+        title: title(judged, verdict),
+        stack: Some(judged.row.stack()),
     });
-    let classes = verdict.rows.iter().flat_map(|judged| by_class(judged, verdict));
+    let apart = (verdict.rows.iter()).flat_map(|judged| apart_from_limits(judged, verdict));
     let objects = verdict.objects.iter().filter(|of| of.to_blame).map(|of| Finding {
         kind: Kind::Objects,
         title: title_of_objects(of),
         stack: Some(&of.row.stack),
-        fingerprint: Some(of.row.stack.loose_site_fingerprint),
     });
-    let unseen = verdict.unseen.iter().map(|unseen| Finding {
-        kind: Kind::Incomplete,
-        title: Escaped(&unseen.sentence()).to_string(),
-        stack: None,
-        fingerprint: None,
-    });
-    whole.chain(unseen).chain(sites).chain(classes).chain(objects).collect()
+    totals.chain(unseen).chain(sites).chain(apart).chain(objects).collect()
 }
 
 /// What of a call site fails although it is within limits: blocks by their class, one finding for each path, and memory that other
 /// processes do not have.
-pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
-    let Some(stack) = judged.row.stacks.first().map(|stack| &stack.stack) else {
-        return Vec::new();
-    };
-    let word = if verdict.finished { "leaked" } else { "held" };
-    let findings = verdict.breaches.iter().filter_map(|breach| match breach {
-        Breach::Class { class, of, .. } if Some(*of) == judged.key() => Some(Finding {
-            kind: Kind::Held(*class),
-            title: Escaped(&reason(verdict, breach, word)).to_string(),
-            stack: Some(stack),
-            fingerprint: Some(stack.loose_site_fingerprint),
-        }),
-        Breach::Outlier { key: Some(key), .. } if Some(*key) == judged.key() => Some(Finding {
-            kind: Kind::Outlier,
-            title: Escaped(&reason(verdict, breach, word)).to_string(),
-            stack: Some(stack),
-            fingerprint: Some(stack.loose_site_fingerprint),
-        }),
-        _ => None,
+pub fn apart_from_limits<'v>(judged: &'v Judged<Row<'v>>, verdict: &'v Verdict<'v>) -> Vec<Finding<'v>> {
+    let is_apart = |breach: &&Breach| breach.key_apart() == Some(judged.key());
+    let findings = verdict.breaches.iter().filter(is_apart).map(|breach| Finding {
+        kind: match breach {
+            Breach::Class(of) => Kind::Held(of.class),
+            _ => Kind::Outlier,
+        },
+        title: Escaped(&sentences::reason(verdict, breach)).to_string(),
+        stack: Some(judged.row.stack()),
     });
     findings.collect()
 }
@@ -313,10 +278,8 @@ pub fn by_class<'v, 'a>(judged: &'v Judged<'a>, verdict: &'v Verdict<'a>) -> Vec
 pub fn stack_text(stack: &CallStack) -> String {
     let mut text = String::new();
     for frame in stack.shown() {
-        let place = frame
-            .place()
-            .map(|place| format!("  {}", Escaped(&place)))
-            .unwrap_or_default();
+        let place = frame.place().map(|place| format!("  {}", Escaped(&place)));
+        let place = place.unwrap_or_default();
         text.push_str(&format!("{}{place}\n", Escaped(&frame.name())));
     }
     text
@@ -324,32 +287,26 @@ pub fn stack_text(stack: &CallStack) -> String {
 
 /// `failed: 32 MiB in 3 blocks leaked at 1 call site; 40 stream objects left at 2 call sites`.
 pub fn summary(verdict: &Verdict) -> String {
-    let word = if verdict.finished { "leaked" } else { "held" };
-    let result = text::check::result(verdict.outcome);
-    let config = verdict
-        .config
-        .iter()
-        .map(|file| format!("; limits from {}", Escaped(file)));
-    let config: String = config.collect();
-    if judges_only_classes(verdict) {
-        return format!("{result}: {}{config}", text::check::by_class(verdict, word));
+    let result = sentences::result(verdict.outcome);
+    let config = verdict.config.iter();
+    let config: String = config.map(|file| format!("; limits from {}", Escaped(file))).collect();
+    if verdict.judges_only_classes() {
+        return format!("{result}: {}{config}", sentences::by_class(verdict));
     }
     let when = verdict.when.iter().map(|when| format!(" {},", Escaped(when)));
     let when: String = when.collect();
-    let of_objects = (!verdict.limits.max_objects.is_empty()).then(|| {
+    let mut found = Vec::new();
+    if !verdict.judges_only_objects() {
+        let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
+        let sites = counted(verdict.rows.len(), "call site");
+        found.push(format!("{judged} {}{when} at {sites}", sentences::verb(verdict)));
+    }
+    if verdict.limits.of_objects().next().is_some() {
         let prints: BTreeSet<Fingerprint> = verdict.objects.iter().map(|of| of.row.stack.site_fingerprint).collect();
         let sites = counted(prints.len(), "call site");
-        format!("{}{when} at {sites}", text::check::judged_objects(verdict))
-    });
-    let of_memory = (!verdict.judges_only_objects()).then(|| {
-        format!(
-            "{} {word}{when} at {}",
-            parts::tally_about(verdict.judged, verdict.judged_estimated),
-            counted(verdict.rows.len(), "call site")
-        )
-    });
-    let both: Vec<String> = of_memory.into_iter().chain(of_objects).collect();
-    format!("{result}: {}{config}", both.join("; "))
+        found.push(format!("{}{when} at {sites}", sentences::judged_objects(verdict)));
+    }
+    format!("{result}: {}{config}", found.join("; "))
 }
 
 #[cfg(test)]

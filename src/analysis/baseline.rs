@@ -7,11 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::check::SiteRow;
 use crate::analysis::objects::ObjectRow;
 use crate::analysis::pairing::{Key, pair};
 use crate::analysis::program::Program;
 use crate::analysis::report::Row;
-use crate::analysis::site::{CallStack, Fingerprint};
+use crate::analysis::site::Fingerprint;
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::point::Point;
@@ -60,16 +61,17 @@ pub struct Site {
 }
 
 impl Site {
-    fn of(label: &str, stack: &CallStack, kind: Option<&str>, bytes: Option<u64>, count: u64) -> Site {
+    fn of(row: &impl SiteRow) -> Site {
+        let (stack, tally, kind) = (row.stack(), row.tally(), row.kind_of_objects());
         Site {
-            kind: kind.map(str::to_owned),
-            label: label.to_owned(),
+            kind: kind.map(|kind| kind.name().to_owned()),
+            label: row.label().to_owned(),
             place: stack.site().and_then(|site| site.short_place()),
             fingerprint: stack.site_fingerprint.to_string(),
             loose_fingerprint: stack.loose_site_fingerprint.to_string(),
             line: stack.site().and_then(|site| site.line),
-            bytes,
-            count,
+            bytes: kind.is_none().then_some(tally.bytes),
+            count: tally.count,
         }
     }
 
@@ -110,26 +112,16 @@ fn sorted(sites: impl IntoIterator<Item = Site>, join: fn(u64, u64) -> u64) -> V
     all.into_values().collect()
 }
 
-/// The sites that these keys belong to.
-fn partners(sites: &[Site], keys: impl Iterator<Item = Key>) -> impl Iterator<Item = Option<&Site>> {
-    let sites: Vec<(&Site, Key)> = sites.iter().filter_map(|site| Some((site, site.key()?))).collect();
-    let before: Vec<Key> = sites.iter().map(|(_, key)| *key).collect();
-    let partners = pair(&before, &keys.collect::<Vec<Key>>(), true).into_iter();
-    partners.map(move |partner| Some(sites[partner?].0))
-}
-
 impl Baseline {
     /// The sites of these rows.
     pub fn of(program: Program, at: Vec<Point>, rows: &[Row], objects: Option<&[ObjectRow]>) -> Baseline {
-        let memory = |row: &Row| Site::of(&row.label, &row.stacks[0].stack, None, Some(row.bytes), row.count);
-        let object = |row: &ObjectRow| Site::of(&row.label, &row.stack, Some(row.kind), None, row.count);
         Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
             programs: vec![program],
             at,
-            sites: sorted(rows.iter().map(memory), u64::saturating_add),
-            objects: objects.map(|rows| sorted(rows.iter().map(object), u64::saturating_add)),
+            sites: sorted(rows.iter().map(Site::of), u64::saturating_add),
+            objects: objects.map(|rows| sorted(rows.iter().map(Site::of), u64::saturating_add)),
         }
     }
 
@@ -174,24 +166,18 @@ impl Baseline {
         }
     }
 
-    /// The baseline's number of objects for each row, in the order of the rows. `None`: the baseline has no objects.
-    pub fn known_objects(&self, rows: &[ObjectRow]) -> Option<Vec<Option<u64>>> {
-        let keys = rows.iter().map(|row| {
-            let key = Key::of_call_site(&row.stack);
-            Kind::from_name(row.kind).map_or(key, |kind| key.of_kind(kind))
-        });
-        let known = partners(self.objects.as_ref()?, keys);
-        Some(known.map(|site| Some(site?.count)).collect())
-    }
-
-    /// The baseline's tally for each row, in the order of the rows.
-    pub fn known(&self, rows: &[Row]) -> Vec<Option<Tally>> {
-        let tally = |site: &Site| Tally::new(site.bytes.unwrap_or(0), site.count);
-        let known = partners(
-            &self.sites,
-            rows.iter().map(|row| Key::of_call_site(&row.stacks[0].stack)),
-        );
-        known.map(|site| site.map(tally)).collect()
+    /// What the baseline has of each row, in their order: memory, or objects of its kind.
+    pub fn known<R: SiteRow>(&self, rows: &[R]) -> Vec<Option<Tally>> {
+        let key = |row: &R| {
+            let key = Key::of_call_site(row.stack());
+            row.kind_of_objects().map_or(key, |kind| key.of_kind(kind))
+        };
+        let sites = self.sites.iter().chain(self.objects.iter().flatten());
+        let (before, known): (Vec<Key>, Vec<Tally>) = sites
+            .filter_map(|site| Some((site.key()?, Tally::new(site.bytes.unwrap_or(0), site.count))))
+            .unzip();
+        let partners = pair(&before, &rows.iter().map(key).collect::<Vec<Key>>(), true);
+        partners.into_iter().map(|partner| Some(known[partner?])).collect()
     }
 }
 

@@ -19,139 +19,51 @@
 //!
 //! A verdict passes only if everything that its rules speak of was seen: unseen.rs.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
-use crate::analysis::groups::Group;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, ProcessLine, Tally, is_finished, process_line, rows_by};
+use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_line, rows_by};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
 use crate::point::Point;
-use crate::snapshot::{Class, Losses, Sampling, Snapshot, Taken};
+use crate::snapshot::{Losses, Sampling, Snapshot, Taken};
 
+mod breach;
 mod classes;
+mod compare;
 mod growth;
 mod limits;
 mod objects;
 mod outliers;
 mod pools;
-mod sampled;
 mod selection;
 mod sites;
 mod totals;
 mod unseen;
 mod warnings;
 
+pub use breach::{BeyondBaseline, Breach, OfClass, OverLimit, UnlikeOthers};
+use compare::Comparison;
 pub use growth::BySite;
 use limits::Besides;
-pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
+pub use limits::{FailOn, Limit, Limits, Measure, Rules, Scope, Tolerance};
 pub use objects::JudgedObjects;
 pub use outliers::{fail_outliers, once_each};
 pub use selection::{Ignored, judged, judged_by_site};
-use selection::{freed_at_shutdown, groups, is_pool_by_stack, is_selected, since, sort};
-pub use sites::{Judged, SiteKey, Standing};
-use sites::{blame_totals, of_site, standing};
-use totals::{Bounds, Known, Peaks, Whole, of_budgets, of_the_whole};
+use selection::{Sorted, by_stack, freed_at_shutdown, groups, since, sort};
+pub use sites::{Judged, SiteKey, SiteRow, Standing};
+use totals::Whole;
 pub use unseen::{Outcome, Unseen, missing_ranks, of_running_process, unknown_since};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 3;
-
-/// One reason why the check failed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(tag = "reason", rename_all = "snake_case")]
-pub enum Breach {
-    Bytes {
-        limit: u64,
-        found: u64,
-    },
-    Count {
-        limit: u64,
-        found: u64,
-    },
-    Kind {
-        kind: &'static str,
-        limit: u64,
-        found: u64,
-    },
-    Budget {
-        pattern: String,
-        limit: u64,
-        found: u64,
-    },
-    /// Objects without an address, of one kind.
-    Objects {
-        kind: &'static str,
-        limit: u64,
-        found: u64,
-        /// The call site with most of them, and how many it has.
-        site: String,
-        of_site: u64,
-    },
-    /// One call site, over the limit for each.
-    Site {
-        site: String,
-        limit: u64,
-        found: u64,
-    },
-    /// A call site that the baseline does not have.
-    New {
-        site: String,
-        found: u64,
-    },
-    /// A call site that holds more than the baseline allows.
-    Grown {
-        site: String,
-        known: u64,
-        limit: u64,
-        found: u64,
-    },
-    /// Objects without an address, of a call site that the baseline does not have for this kind.
-    NewObjects {
-        kind: &'static str,
-        site: String,
-        found: u64,
-    },
-    /// More objects without an address than the baseline allows for the call site.
-    GrownObjects {
-        kind: &'static str,
-        site: String,
-        known: u64,
-        limit: u64,
-        found: u64,
-    },
-    /// Memory of a class that must not exist, of one call site and one path.
-    Class {
-        class: Class,
-        site: String,
-        /// What holds it, in words.
-        held_by: String,
-        found: u64,
-        count: u64,
-        #[serde(skip)]
-        of: SiteKey,
-    },
-    /// More than the other processes of the job hold, at one call site or in all.
-    Outlier {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        site: Option<String>,
-        found: u64,
-        /// The median over the processes that do the same work, and how many these are.
-        usual: u64,
-        of: u64,
-        /// `pipeline stage 1`, if not all processes of the program are compared with each other.
-        #[serde(skip_serializing_if = "String::is_empty")]
-        group: String,
-        #[serde(skip)]
-        key: Option<SiteKey>,
-    },
-}
+pub const VERSION: u32 = 4;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -209,7 +121,7 @@ pub struct Verdict<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boundary: Option<Boundary>,
     /// The judged records by call site: those to blame first, then largest first.
-    pub rows: Vec<Judged<'a>>,
+    pub rows: Vec<Judged<Row<'a>>>,
     /// The objects of the kinds that have a limit, or of all if a baseline has objects, by kind and call site; those to blame
     /// first.
     pub objects: Vec<JudgedObjects<'a>>,
@@ -228,104 +140,54 @@ pub struct Verdict<'a> {
 
 /// Judges a snapshot.
 pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
-    let limits = &rules.limits;
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
-    let by_stack = sampled::groups(snapshot, &stacks, rules);
-    let mut sorted = sort(snapshot, by_stack.as_ref().unwrap_or(&groups), &stacks, rules);
-    let mut objects = objects::judged(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules), rules);
-    let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
-    let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
-    let mut judged: Vec<Judged> = rows
-        .into_iter()
-        .enumerate()
-        .map(|(index, row)| {
-            let known = known.as_ref().map(|known| known[index]);
-            Judged {
-                standing: known.map(|known| standing(&row, known, limits)),
-                known: known.flatten(),
-                to_blame: false,
-                only_by_class: false,
-                row,
-            }
-        })
-        .collect();
     // Totals are exact, unless suppressions or an earlier boundary leave out a part of them by its stack.
-    let all = by_stack.is_some().then(|| sort(snapshot, &groups, &stacks, rules));
-    // So does the level of a pool: without its stack, it may seem to be held.
-    let since = since(snapshot, rules);
-    let lacks_pools = |group: &Group| {
-        let is_of_kind = limits.kinds.is_empty() || limits.kinds.contains(&group.call.kind);
-        let is_judged = is_of_kind && group.oldest_ns >= since;
-        is_judged && !group.is_left_out && !is_selected(group, limits) && is_pool_by_stack(group, &stacks)
-    };
-    let excludes_pools = snapshot.sampling.is_some() && groups.all.iter().any(lacks_pools);
-    let is_whole = rules.suppressions.is_empty() && rules.previous.is_none() && !excludes_pools;
-    let known = match (&all, snapshot.sampling) {
-        // Rows of a peak are sums by stack.
-        (Some(_), Some(sampling)) if groups.is_summed => Known::AtPeak(Peaks {
-            counters: &snapshot.counters,
-            kinds: &limits.kinds,
-            sampling,
-        }),
-        (Some(all), Some(sampling)) if !is_whole => Known::Within(Bounds {
-            all: &all.judged,
-            sampling,
-            suppresses: !rules.suppressions.is_empty() || rules.previous.is_some(),
-            excludes: all.sieve.suppressed().count > 0 || excludes_pools || rules.previous.is_some(),
-        }),
-        (Some(all), _) => Known::Exactly(&all.judged),
-        (None, _) => Known::Exactly(&sorted.judged),
-    };
-    let whole = Whole {
-        judged: &sorted.judged,
-        known,
-        sampling: snapshot.sampling,
-    };
-    let found = whole.sum(None);
-    let judged_estimated = found.estimated;
-    let hidden = whole.hidden(snapshot);
-    let mut unseen = unseen::of_recording(snapshot, rules);
+    let records = snapshot.sampling.map(|_| sort(snapshot, &groups, &stacks, rules));
+    let by_stack = snapshot
+        .sampling
+        .map(|_| selection::groups(snapshot, &stacks, rules).by_stack());
+    let Sorted {
+        judged,
+        ignored,
+        mut sieve,
+    } = sort(snapshot, by_stack.as_ref().unwrap_or(&groups), &stacks, rules);
+    let whole = Whole::new(snapshot, &groups, &stacks, &judged, records.as_ref(), rules);
+    let (found, hidden) = (whole.sum(&Scope::All), whole.hidden(snapshot));
+    let rows = rows_by(snapshot, &stacks, judged.iter(), By::Site);
+    let (objects, objects_before_mark) = objects::rows(snapshot, &stacks, &mut sieve, since(snapshot, rules), rules);
     let besides = Besides {
         judged: found.most(),
-        largest: judged.iter().map(|row| row.row.bytes).max().unwrap_or(0),
+        largest: rows.iter().map(|row| row.bytes).max().unwrap_or(0),
     };
+    let mut unseen = unseen::of_recording(snapshot, rules);
     unseen.extend(pools::unseen(&groups.all, &stacks, rules, &besides));
-    unseen.extend(unseen::of_suppressions(
-        snapshot,
-        &sorted.sieve,
-        &stacks,
-        rules,
-        &besides,
-    ));
-    let mut breaches = of_the_whole(&whole, found, rules, &mut unseen);
-    breaches.extend(of_budgets(&whole, &stacks, &hidden, limits, &mut unseen));
-    breaches.append(&mut objects.breaches);
+    unseen.extend(unseen::of_suppressions(snapshot, &sieve, &stacks, rules, &besides));
     unseen.extend(objects::unseen(snapshot, rules));
-    unseen.extend(sites::unseen(&judged, &hidden, rules));
-    for row in &mut judged {
-        let of_site = of_site(row, limits);
-        row.to_blame = !of_site.is_empty();
-        breaches.extend(of_site);
-    }
-    blame_totals(&mut judged, &breaches);
-    let mut of_classes = classes::breaches(snapshot, &groups, &sorted.judged, &stacks, rules);
-    classes::blame(&mut judged, &mut of_classes);
+    let mut comparison = Comparison::new(rules, &hidden);
+    comparison.totals(&whole, &objects);
+    let baseline = rules.baseline.as_ref();
+    let of_objects = baseline.filter(|_| objects::are_compared(rules) && snapshot.objects_known);
+    let mut objects = comparison.sites(objects, of_objects);
+    let mut rows = comparison.sites(rows, baseline);
+    unseen.append(&mut comparison.unseen);
+    let mut breaches = comparison.breaches;
+    let (of_classes, unclassed) = classes::judge(snapshot, &groups, &judged, &stacks, rules, &mut rows);
     breaches.extend(of_classes);
-    let mut warnings = warnings::of(snapshot, &groups, &stacks, &mut sorted.sieve, rules);
-    let unknown = classes::unknown(snapshot, &groups, &sorted.judged, &stacks, rules);
-    warnings.extend(classes::warnings(snapshot, unknown, rules));
-    unseen.extend(classes::unseen(snapshot, unknown, rules));
-    judged.sort_by_key(|row| !row.to_blame);
+    unseen.extend(classes::unseen(snapshot, unclassed, rules));
+    let mut warnings = warnings::of(snapshot, &groups, &stacks, &mut sieve, rules);
+    warnings.extend(classes::warnings(snapshot, unclassed, rules));
+    rows.sort_by_key(|row| !row.to_blame);
+    objects.sort_by_key(|row| !row.to_blame);
     let (allocated_after_end, objects_created_after_end) =
-        selection::after_end(snapshot, &groups, &stacks, &mut sorted.sieve, rules);
+        selection::after_end(snapshot, &groups, &stacks, &mut sieve, rules);
     let mut verdict = Verdict {
         format: FORMAT,
         version: VERSION,
         outcome: Outcome::Passed,
         breaches,
         unseen: Vec::new(),
-        limits: limits.clone(),
+        limits: rules.limits.clone(),
         config: rules.config.clone(),
         process: process_line(snapshot),
         finished: is_finished(snapshot) && rules.boundary.is_none(),
@@ -334,24 +196,20 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, rules),
         allocated_after_end,
         objects_created_after_end,
-        judged: found.tally,
-        judged_estimated,
+        judged: found.tally(),
+        judged_estimated: found.estimated,
         sampling: snapshot.sampling,
-        ignored: Tally::total([
-            sorted.ignored.before_mark,
-            sorted.ignored.other_kinds,
-            sorted.ignored.cached,
-        ]),
-        ignored_as: sorted.ignored,
-        suppressed: sorted.sieve.suppressed(),
-        suppressed_objects: sorted.sieve.suppressed_objects(),
-        suppressions: sorted.sieve.used(),
-        baseline: rules.baseline.is_some(),
+        ignored: ignored.all(),
+        ignored_as: ignored,
+        suppressed: sieve.suppressed(),
+        suppressed_objects: sieve.suppressed_objects(),
+        suppressions: sieve.used(),
+        baseline: baseline.is_some(),
         boundary: rules.boundary.clone(),
-        rows: judged,
-        objects: objects.rows,
-        objects_ignored: objects.before_mark.saturating_add(sorted.sieve.suppressed_objects()),
-        objects_before_mark: objects.before_mark,
+        rows,
+        objects,
+        objects_ignored: objects_before_mark.saturating_add(sieve.suppressed_objects()),
+        objects_before_mark,
         taken: &snapshot.taken,
         losses: &snapshot.losses,
         warnings,
@@ -359,6 +217,31 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     };
     verdict.lacks(unseen);
     verdict
+}
+
+impl Verdict<'_> {
+    /// Whether no limit was given.
+    pub fn allows_nothing(&self) -> bool {
+        self.limits.allow_nothing(self.baseline)
+    }
+
+    /// Whether this is what call sites hold above what they held at the previous mark.
+    pub fn compares_marks(&self) -> bool {
+        let boundary = self.boundary.as_ref();
+        boundary.is_some_and(|boundary| boundary.previous_ns.is_some())
+    }
+
+    /// Whether memory fails only by what holds it.
+    pub fn judges_only_classes(&self) -> bool {
+        let without = Limits {
+            classes: BTreeSet::new(),
+            ..self.limits.clone()
+        };
+        let is_by_class = |breach: &Breach| matches!(breach, Breach::Class(_));
+        let has_classes = !self.limits.classes.is_empty();
+        let is_alone = self.boundary.is_none() && !self.baseline && without.allow_nothing(false);
+        has_classes && is_alone && self.breaches.iter().all(is_by_class)
+    }
 }
 
 /// The point that is judged, unless the user chose one: with a limit, a baseline or `--since`, that which reports show (the end
@@ -400,7 +283,7 @@ pub fn other_point(snapshot: &Snapshot, rules: &Rules) -> Option<String> {
 /// A baseline of all sites that a check without a baseline would judge.
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
-    let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
+    let groups = by_stack(snapshot, groups(snapshot, &stacks, rules));
     let mut sorted = sort(snapshot, &groups, &stacks, rules);
     let objects = objects::for_baseline(snapshot, &stacks, &mut sorted.sieve, since(snapshot, rules));
     Baseline::of(

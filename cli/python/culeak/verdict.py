@@ -160,7 +160,7 @@ def site_name(label: str, place: Optional[str]) -> str:
 
 
 def _verdict(found: Dict[str, Any]) -> Verdict:
-    of_objects = [breach for breach in found["breaches"] if breach["reason"] == "objects"]
+    of_objects = [breach for breach in found["breaches"] if breach["reason"] == "total" and breach["measure"] == "objects"]
     return Verdict(
         passed=len(of_objects) == len(found["breaches"]),
         bytes=found["judged"]["bytes"],
@@ -169,7 +169,7 @@ def _verdict(found: Dict[str, Any]) -> Verdict:
         unseen=["{}; {}".format(unseen["what"], unseen["next"]) for unseen in found["unseen"]],
         sites=sorted((_site(row) for row in found["rows"]), key=lambda site: -site.bytes),
         objects=[_objects(row) for row in found["objects"]],
-        over={breach["kind"]: (breach["found"], breach["limit"]) for breach in of_objects},
+        over={breach["of"]["kind"]: (breach["found"], breach["limit"]) for breach in of_objects},
         suppressed_objects=found["suppressed_objects"],
     )
 

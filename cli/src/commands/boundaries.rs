@@ -6,7 +6,7 @@
 
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
-use culeak::analysis::check::{self, BySite, Rules, Unseen};
+use culeak::analysis::check::{self, BySite, Limit, Rules, Scope, Unseen};
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::tally::Tally;
 use culeak::point::Point;
@@ -85,7 +85,9 @@ impl BoundaryArgs {
         let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
         item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         let mut rules = rules.clone();
-        rules.limits.max_leaked = self.not_above.or(rules.limits.max_leaked);
+        if let Some(most) = self.not_above {
+            rules.limits.set(Limit::bytes(Scope::All, most));
+        }
         rules.boundary = Some(boundary);
         rules.previous = previous;
         Ok(AtBoundary { item, rules })

@@ -154,8 +154,8 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     finish(args, verdicts, loaded.iter(), unreadable)
 }
 
-/// Notes that what a process leaves is not known while it runs. Whoever names a process, or a snapshot of one, asks for what it holds
-/// now.
+/// Notes that a recording is of a running process, whose end is not known. A process id, or a snapshot of a running process, selects
+/// its present memory, so nothing is missing.
 fn has_ended(item: &mut Loaded, rules: &Rules) {
     let is_running = item.snapshot.process.state == ProcessState::Running && item.root.is_none();
     if is_running && rules.at.is_none() && load::must_be_recording(Path::new(&item.source)).is_ok() {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
-use culeak::analysis::check::{Budget, Tolerance};
+use culeak::analysis::check::{Limit, Scope, Tolerance};
 use culeak::analysis::suppressions::Pattern;
 use culeak::kind::Kind;
 use culeak::reader::open_regular;
@@ -122,7 +122,7 @@ struct CheckDefaults {
     #[serde(deserialize_with = "objects")]
     max_objects: Vec<(Kind, u64)>,
     #[serde(deserialize_with = "budgets")]
-    budget: Vec<Budget>,
+    budget: Vec<Limit>,
     suppressions: Vec<PathBuf>,
     baseline: Option<PathBuf>,
     #[serde(deserialize_with = "tolerance")]
@@ -439,10 +439,10 @@ fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error
     all.collect()
 }
 
-fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Budget>, D::Error> {
+fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Limit>, D::Error> {
     sizes(value, |pattern, bytes| {
         let pattern = parse_pattern(pattern)?;
-        Ok(Budget { pattern, bytes })
+        Ok(Limit::bytes(Scope::Pattern(pattern), bytes))
     })
 }
 

@@ -1,6 +1,6 @@
 //! What a check allows: limits, suppressions and a baseline, from options and files.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::{fs, io};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
-use culeak::analysis::check::{self, Budget, FailOn, Limits, Rules, Tolerance, Unseen, baseline_of};
+use culeak::analysis::check::{self, FailOn, Limit, Limits, Rules, Scope, Tolerance, Unseen, baseline_of};
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
@@ -55,7 +55,7 @@ pub struct RuleArgs {
     pub max_objects: Vec<(Kind, u64)>,
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
-    pub budget: Vec<Budget>,
+    pub budget: Vec<Limit>,
     /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit, a
     /// baseline or --since, the end of a Python script; otherwise exit]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
@@ -229,6 +229,18 @@ impl RuleArgs {
         classes.collect()
     }
 
+    /// The limits in the order in which a verdict names them.
+    fn limits(&self) -> Vec<Limit> {
+        let of_all = self.max_leaked.map(|most| Limit::bytes(Scope::All, most));
+        let blocks = self.max_count.map(Limit::blocks);
+        let by_kind = |limits: &[(Kind, u64)]| limits.iter().copied().collect::<BTreeMap<Kind, u64>>().into_iter();
+        let kinds = by_kind(&self.max_kind).map(|(kind, most)| Limit::bytes(Scope::Kind(kind), most));
+        let objects = by_kind(&self.max_objects).map(|(kind, most)| Limit::objects(kind, most));
+        let site = self.max_per_site.map(|most| Limit::bytes(Scope::Site, most));
+        let sums = of_all.into_iter().chain(blocks).chain(kinds).chain(objects);
+        sums.chain(self.budget.iter().cloned()).chain(site).collect()
+    }
+
     /// The rules without the baseline, for a baseline that is about to be written.
     ///
     /// # Errors
@@ -239,12 +251,7 @@ impl RuleArgs {
             .map_err(|failure| self.defaults.named(self.defaults.suppressions, failure))?;
         Ok(Rules {
             limits: Limits {
-                max_leaked: self.max_leaked,
-                max_count: self.max_count,
-                max_per_site: self.max_per_site,
-                per_kind: self.max_kind.iter().copied().collect(),
-                max_objects: self.max_objects.iter().copied().collect(),
-                budgets: self.budget.clone(),
+                given: self.limits(),
                 tolerance: self.tolerance.unwrap_or_default(),
                 fail_on: self.against_baseline().first().copied().unwrap_or_default(),
                 classes: self.classes(),
@@ -423,10 +430,10 @@ impl TypedValueParser for LimitParser {
     }
 }
 
-fn parse_budget(text: &str) -> Result<Budget, String> {
+fn parse_budget(text: &str) -> Result<Limit, String> {
     let (pattern, bytes) = key_and_size(text)?;
     let pattern = parse_pattern(pattern)?;
-    Ok(Budget { pattern, bytes })
+    Ok(Limit::bytes(Scope::Pattern(pattern), bytes))
 }
 
 pub fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
@@ -522,7 +529,7 @@ mod tests {
     fn sizes_with_names_and_percentages_parse() {
         assert_eq!(parse_kind_limit("pinned=1GiB"), Ok((Kind::HostPinned, 1 << 30)));
         let budget = parse_budget("operator==*=2k").expect("a budget");
-        assert_eq!((budget.pattern.text(), budget.bytes), ("operator==*", 2048));
+        assert_eq!((&*budget.of.words(), budget.most), (" in operator==*", 2048));
         assert_eq!(parse_tolerance("5 %"), Ok(Tolerance::Percent(5.0)));
         assert_eq!(parse_tolerance("1MiB"), Ok(Tolerance::Bytes(1 << 20)));
         assert_eq!(parse_object_limit("graph-exec=0"), Ok((Kind::GraphExec, 0)));

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use culeak::analysis::categories::Categories;
-use culeak::analysis::check::{Limits, Rules, baseline_of, point_of, verdict};
+use culeak::analysis::check::{Limit, Limits, Rules, Scope, baseline_of, point_of, verdict};
 use culeak::analysis::diff::Diff;
 use culeak::analysis::filter::Filter;
 use culeak::analysis::points::Points;
@@ -503,7 +503,7 @@ proptest! {
         let other = leaky();
         super::diff::page(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true).text(&mut out)?;
         super::check::page(&verdict(&snapshot, &Rules::default()), &text).text(&mut out)?;
-        let limits = Limits { max_objects: [(Kind::Stream, 1)].into(), ..Limits::default() };
+        let limits = Limits::from([Limit::objects(Kind::Stream, 1)]);
         super::check::page(&verdict(&snapshot, &limits.into()), &text).text(&mut out)?;
         // Styles are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();

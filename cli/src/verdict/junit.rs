@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::analysis::check::{Outcome, Verdict};
+use culeak::analysis::check::{Judged, Outcome, SiteRow, Verdict};
 use culeak::analysis::job::identity;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
-use super::{Kind, by_class, findings, stack_text, summary, title, title_of_objects};
+use super::{Kind, apart_from_limits, findings, stack_text, summary, title, title_of_objects};
 use crate::escape::Escaped;
 use crate::text::parts;
 
@@ -48,46 +48,50 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     // The time is that of the whole process; call sites have none.
     limits.set_time(lasted);
     suite.add_test_case(limits);
-    let judges_memory = !verdict.judges_only_objects();
-    for judged in verdict.rows.iter().filter(|_| judges_memory) {
-        let mut status = TestCaseStatus::success();
-        let stack = judged.row.stacks.first().map(|stack| &stack.stack);
-        if judged.to_blame {
-            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            let of_classes = by_class(judged, verdict);
-            match of_classes.first().filter(|_| judged.only_by_class) {
-                Some(first) => status.set_message(first.title.clone()).set_type(first.kind.id()),
-                None => status.set_message(title(judged, verdict)).set_type(Kind::Leak.id()),
-            };
-            let reasons: String = of_classes
-                .iter()
-                .map(|finding| format!("{}\n", finding.title))
-                .collect();
-            status.set_description(format!("{reasons}{}", stack.map(stack_text).unwrap_or_default()));
-        }
-        let place = judged.row.site().and_then(|site| site.short_place());
-        let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();
-        let name = format!("{}{place}", parts::name(&judged.row.label));
-        let mut case = TestCase::new(name, status);
-        case.set_classname("culeak.sites");
-        case.set_time(Duration::ZERO);
-        suite.add_test_case(case);
+    for judged in verdict.rows.iter().filter(|_| !verdict.judges_only_objects()) {
+        let apart = apart_from_limits(judged, verdict);
+        let (title, kind) = match apart.first().filter(|_| judged.only_by_class) {
+            Some(first) => (first.title.clone(), first.kind),
+            None => (title(judged, verdict), Kind::Leak),
+        };
+        let reasons: String = apart.iter().map(|finding| format!("{}\n", finding.title)).collect();
+        suite.add_test_case(of_site("culeak.sites", "", judged, kind, title, &reasons));
     }
     for of in &verdict.objects {
-        let mut status = TestCaseStatus::success();
-        let title = title_of_objects(of);
-        if of.to_blame {
-            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
-            status.set_message(title).set_type(Kind::Objects.id());
-            status.set_description(stack_text(&of.row.stack));
-        }
-        let place = of.row.stack.site().and_then(|site| site.short_place());
-        let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();
-        let name = format!("{} by {}{place}", of.row.kind, parts::name(&of.row.label));
-        let mut case = TestCase::new(name, status);
-        case.set_classname("culeak.objects");
-        case.set_time(Duration::ZERO);
-        suite.add_test_case(case);
+        let by = format!("{} by ", of.row.kind);
+        suite.add_test_case(of_site(
+            "culeak.objects",
+            &by,
+            of,
+            Kind::Objects,
+            title_of_objects(of),
+            "",
+        ));
     }
     suite
+}
+
+/// The test of a call site, which fails for this reason if it fails.
+fn of_site<R: SiteRow>(
+    class: &str,
+    by: &str,
+    judged: &Judged<R>,
+    kind: Kind,
+    title: String,
+    reasons: &str,
+) -> TestCase {
+    let stack = judged.row.stack();
+    let mut status = TestCaseStatus::success();
+    if judged.to_blame {
+        status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+        status.set_message(title).set_type(kind.id());
+        status.set_description(format!("{reasons}{}", stack_text(stack)));
+    }
+    let place = stack.site().and_then(|site| site.short_place());
+    let place: String = place.iter().map(|place| format!(" {}", Escaped(place))).collect();
+    let name = format!("{by}{}{place}", parts::name(judged.row.label()));
+    let mut case = TestCase::new(name, status);
+    case.set_classname(class);
+    case.set_time(Duration::ZERO);
+    case
 }

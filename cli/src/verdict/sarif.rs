@@ -99,7 +99,7 @@ impl Serialize for Frames<'_> {
     }
 }
 
-fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> Outcome<'v> {
+fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v>, root: &'v SourceRoot) -> Outcome<'v> {
     let rule = Kind::ALL.iter().position(|kind| *kind == finding.kind);
     let mut result = json!({
         "ruleId": finding.kind.id(),
@@ -114,8 +114,8 @@ fn result<'v>(source: &str, verdict: &Verdict, finding: &Finding<'v, 'v>, root: 
     if let Some((file, frame)) = finding.line_in(root) {
         result["locations"] = json!([{"physicalLocation": physical(&file, frame)}]);
     }
-    if let Some(fingerprint) = finding.fingerprint {
-        result["partialFingerprints"] = json!({"culeakSite/v2": fingerprint.to_string()});
+    if let Some(stack) = finding.stack {
+        result["partialFingerprints"] = json!({"culeakSite/v2": stack.loose_site_fingerprint.to_string()});
     }
     let stack = |stack| Stack {
         message: json!({"text": if finding.kind == Kind::Objects { "created by" } else { "allocated by" }}),

@@ -3,114 +3,82 @@
 use foldhash::{HashMap, HashSet};
 
 use super::selection::since;
-use super::sites::site_name;
-use super::{Breach, Judged, Rules, SiteKey, Unseen, lacks_holders};
+use super::{Breach, Judged, OfClass, Rules, SiteKey, Unseen, lacks_holders};
 use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::report::Row;
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::words::{class_and_origin, path_text};
 use crate::analysis::words;
-use crate::snapshot::{Allocation, Call, HeldBlock, HolderPath, ProcessState, Snapshot};
+use crate::snapshot::{Call, HolderPath, ProcessState, Snapshot};
 
-/// What groups have in common that records share.
-type Sort = (*const Call, Option<usize>, Level);
-
-/// One breach for each call site and path, largest first. The site's name is added by [`blame`].
-pub(super) fn breaches(
+/// One breach for each call site and path, largest first, and the judged memory whose class is not known. Marks the rows of these
+/// call sites.
+pub(super) fn judge(
     snapshot: &Snapshot,
     groups: &Groups,
     judged: &[Group],
     stacks: &CallStacks,
     rules: &Rules,
-) -> Vec<Breach> {
+    rows: &mut [Judged<Row>],
+) -> (Vec<Breach>, Tally) {
     let classes = &rules.limits.classes;
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !classes.is_empty()) else {
-        return Vec::new();
+        return (Vec::new(), Tally::default());
     };
-    let failing = holders.blocks.iter().filter_map(|block| {
-        let path = holders
-            .paths
-            .get(block.path)
-            .filter(|path| !path.changed && classes.contains(&path.class))?;
-        Some(((block.address, block.time_ns), path))
-    });
-    let failing: HashMap<(u64, u64), &HolderPath> = failing.collect();
-    let mut sums: HashMap<(SiteKey, *const HolderPath), (Tally, &HolderPath)> = HashMap::default();
-    each_judged(snapshot, groups, judged, stacks, rules, |row, _| {
-        if let Some(&path) = failing.get(&(row.address, row.time_ns)) {
-            let site = (
-                stacks.get(row.stack).site_fingerprint,
-                stacks.is_pool(row.call.kind, row.stack),
-            );
-            let (sum, _) = sums.entry((site, path)).or_insert((Tally::default(), path));
-            sum.add(row.bytes);
+    let mut paths: HashMap<(u64, u64), &HolderPath> = HashMap::default();
+    for block in &holders.blocks {
+        if let Some(path) = holders.paths.get(block.path).filter(|path| !path.changed) {
+            let known = paths.entry((block.address, block.time_ns)).or_insert(path);
+            // A damaged file may have a block twice.
+            if classes.contains(&path.class) {
+                *known = path;
+            }
         }
-    });
-    let mut found: Vec<_> = sums.into_iter().collect();
-    found.sort_by_key(|&((site, _), (sum, path))| {
-        (
-            std::cmp::Reverse(sum.bytes),
-            site,
-            path.class,
-            &path.origin,
-            &path.steps,
-        )
-    });
-    let breach = |((of, _), (sum, path)): ((SiteKey, _), (Tally, &HolderPath))| Breach::Class {
-        class: path.class,
-        site: String::new(),
-        held_by: in_words(path),
-        found: sum.bytes,
-        count: sum.count,
-        of,
-    };
-    found.into_iter().map(breach).collect()
-}
-
-/// Calls this for each record of the judged groups, with its level.
-fn each_judged<'a>(
-    snapshot: &'a Snapshot,
-    groups: &Groups,
-    judged: &[Group],
-    stacks: &CallStacks,
-    rules: &Rules,
-    mut visit: impl FnMut(&Allocation<'a>, Level),
-) {
-    let sorts = judged
-        .iter()
-        .map(|group| (std::ptr::from_ref(group.call), group.stack, group.level));
-    let sorts: HashSet<Sort> = sorts.collect();
+    }
+    let sort = |call: &Call, stack: Option<usize>, level: Level| (std::ptr::from_ref(call), stack, level);
+    let sorts = judged.iter().map(|group| sort(group.call, group.stack, group.level));
+    let sorts: HashSet<(*const Call, Option<usize>, Level)> = sorts.collect();
+    let mut sums: HashMap<(SiteKey, *const HolderPath), (Tally, &HolderPath)> = HashMap::default();
+    let mut unknown = Tally::default();
     let since = since(snapshot, rules);
     for row in snapshot.allocations.iter().filter(|row| row.time_ns >= since) {
         let level = groups.level(&row, stacks);
-        if sorts.contains(&(std::ptr::from_ref(row.call), row.stack, level)) {
-            visit(&row, level);
+        if !sorts.contains(&sort(row.call, row.stack, level)) {
+            continue;
+        }
+        match paths.get(&(row.address, row.time_ns)) {
+            Some(&path) if classes.contains(&path.class) => {
+                let site = stacks.get(row.stack).site_fingerprint;
+                let site = (site, stacks.is_pool(row.call.kind, row.stack));
+                let (sum, _) = sums.entry((site, path)).or_insert((Tally::default(), path));
+                sum.add(row.bytes);
+            }
+            // Cached memory without an answer is free.
+            None if level == Level::Held && row.bytes > 0 => unknown.add(row.bytes),
+            _ => {}
         }
     }
-}
-
-/// Judged memory whose class is not known, if classes are judged.
-pub(super) fn unknown(
-    snapshot: &Snapshot,
-    groups: &Groups,
-    judged: &[Group],
-    stacks: &CallStacks,
-    rules: &Rules,
-) -> Tally {
-    let mut unknown = Tally::default();
-    let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
-        return unknown;
-    };
-    let is_known = |block: &&HeldBlock| holders.paths.get(block.path).is_some_and(|path| !path.changed);
-    let known = holders.blocks.iter().filter(is_known);
-    let known: HashSet<(u64, u64)> = known.map(|block| (block.address, block.time_ns)).collect();
-    each_judged(snapshot, groups, judged, stacks, rules, |row, level| {
-        // Cached memory without an answer is free.
-        if level == Level::Held && row.bytes > 0 && !known.contains(&(row.address, row.time_ns)) {
-            unknown.add(row.bytes);
-        }
+    let mut found: Vec<_> = sums.into_iter().collect();
+    found.sort_by_key(|&((site, _), (sum, path))| {
+        let largest = std::cmp::Reverse(sum.bytes);
+        (largest, site, path.class, &path.origin, &path.steps)
     });
-    unknown
+    let numbers = rows.iter().enumerate();
+    let numbers: HashMap<SiteKey, usize> = numbers.map(|(nth, row)| (row.key(), nth)).collect();
+    let breach = |((key, _), (sum, path)): ((SiteKey, _), (Tally, &HolderPath))| {
+        Breach::Class(OfClass {
+            class: path.class,
+            site: numbers
+                .get(&key)
+                .map_or_else(String::new, |&nth| rows[nth].blame_apart()),
+            held_by: in_words(path),
+            found: sum.bytes,
+            count: sum.count,
+            key,
+        })
+    };
+    (found.into_iter().map(breach).collect(), unknown)
 }
 
 /// What holds judged memory, if it is not known. A running process frees memory during the search, so a part never has an answer:
@@ -180,24 +148,5 @@ fn in_words(path: &HolderPath) -> String {
     match path_text(path) {
         steps if steps.is_empty() => format!("{possibly}{origin}"),
         steps => format!("{possibly}{origin}: {steps}"),
-    }
-}
-
-/// Marks the call sites of these breaches, and names them in the breaches.
-pub(super) fn blame(judged: &mut [Judged], breaches: &mut [Breach]) {
-    let mut sites: HashMap<SiteKey, &mut Judged> = HashMap::default();
-    for row in judged {
-        if let Some(key) = row.key() {
-            sites.insert(key, row);
-        }
-    }
-    for breach in breaches {
-        if let Breach::Class { site, of, .. } = breach
-            && let Some(row) = sites.get_mut(of)
-        {
-            *site = site_name(&row.row);
-            row.only_by_class |= !row.to_blame;
-            row.to_blame = true;
-        }
     }
 }

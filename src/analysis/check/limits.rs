@@ -1,6 +1,6 @@
-//! What a check allows: limits on the total, on kinds, sites and patterns, and the tolerance of a baseline.
+//! What a check allows: a list of limits, what fails against a baseline, and which records are judged.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 
@@ -9,23 +9,105 @@ use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::analysis::tally::Tally;
+use crate::analysis::words;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::Class;
 
+/// What a limit applies to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Everything that is judged.
+    All,
+    /// One kind of memory, or of objects.
+    Kind(Kind),
+    /// All call sites together whose stacks match a pattern, as in suppressions.
+    Pattern(Pattern),
+    /// Each call site by itself.
+    Site,
+}
+
+impl Scope {
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Scope::Kind(kind) => Some(*kind),
+            _ => None,
+        }
+    }
+
+    /// ` of pinned memory`, ` in cache.py`: which memory, after a verb.
+    pub fn words(&self) -> String {
+        match self {
+            Scope::All | Scope::Site => String::new(),
+            Scope::Kind(kind) => format!(" of {} memory", kind.name()),
+            Scope::Pattern(pattern) => format!(" in {}", pattern.text()),
+        }
+    }
+}
+
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Measure {
+    Bytes,
+    Blocks,
+    /// Objects without an address.
+    Objects,
+}
+
+impl Measure {
+    pub fn of(self, tally: Tally) -> u64 {
+        match self {
+            Measure::Bytes => tally.bytes,
+            Measure::Blocks | Measure::Objects => tally.count,
+        }
+    }
+
+    /// `1.2 GiB`, `3 blocks`, `3`.
+    pub fn words(self, figure: u64) -> String {
+        match self {
+            Measure::Bytes => words::bytes(figure),
+            Measure::Blocks => words::plural(figure, "block", "blocks"),
+            Measure::Objects => words::count(figure),
+        }
+    }
+}
+
+/// The most that is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Limit {
+    pub of: Scope,
+    pub measure: Measure,
+    #[serde(rename = "limit")]
+    pub most: u64,
+}
+
+impl Limit {
+    pub const fn bytes(of: Scope, most: u64) -> Limit {
+        let measure = Measure::Bytes;
+        Limit { of, measure, most }
+    }
+
+    pub const fn blocks(most: u64) -> Limit {
+        let (of, measure) = (Scope::All, Measure::Blocks);
+        Limit { of, measure, most }
+    }
+
+    pub const fn objects(kind: Kind, most: u64) -> Limit {
+        let (of, measure) = (Scope::Kind(kind), Measure::Objects);
+        Limit { of, measure, most }
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limits {
-    pub max_leaked: Option<u64>,
-    pub max_count: Option<u64>,
-    /// Bytes for each call site.
-    pub max_per_site: Option<u64>,
-    /// Bytes for each kind of memory.
-    pub per_kind: BTreeMap<Kind, u64>,
-    /// The number of objects of each kind.
-    pub max_objects: BTreeMap<Kind, u64>,
-    /// Bytes for all sites together whose stacks match a pattern.
-    pub budgets: Vec<Budget>,
+    /// On all, on kinds, on patterns and on each call site, in this order.
+    pub given: Vec<Limit>,
     /// How much a site may grow beyond the baseline.
     pub tolerance: Tolerance,
     /// What fails against a baseline.
@@ -44,12 +126,13 @@ pub struct Limits {
     pub allow_losses: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Budget {
-    /// A pattern as in suppressions.
-    pub pattern: Pattern,
-    pub bytes: u64,
+impl<const N: usize> From<[Limit; N]> for Limits {
+    fn from(given: [Limit; N]) -> Limits {
+        Limits {
+            given: given.into(),
+            ..Limits::default()
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -72,9 +155,10 @@ impl Tolerance {
         matches!(self, Tolerance::Bytes(0)) || self == Tolerance::Percent(0.0)
     }
 
-    /// The most bytes allowed for a site with this many bytes in the baseline.
-    pub(super) fn allows(self, known: u64) -> u64 {
+    /// The most that is allowed for a site of which the baseline has this much. Bytes apply to memory only.
+    pub(super) fn allows(self, known: u64, measure: Measure) -> u64 {
         match self {
+            Tolerance::Bytes(_) if measure == Measure::Objects => known,
             Tolerance::Bytes(bytes) => known.saturating_add(bytes),
             Tolerance::Percent(percent) => known.saturating_add((known as f64 * percent / 100.0) as u64),
         }
@@ -95,26 +179,38 @@ pub enum FailOn {
 }
 
 impl Limits {
+    /// Adds a limit in front, in place of another one on the same scope and measure.
+    pub fn set(&mut self, limit: Limit) {
+        self.given
+            .retain(|other| (&other.of, other.measure) != (&limit.of, limit.measure));
+        self.given.insert(0, limit);
+    }
+
     /// Whether any leak fails, because no limit is given.
     pub fn allow_nothing(&self, against_baseline: bool) -> bool {
-        let given = self.max_leaked.is_some()
-            || self.max_count.is_some()
-            || self.max_per_site.is_some()
-            || !self.per_kind.is_empty()
-            || !self.max_objects.is_empty()
-            || !self.budgets.is_empty()
-            || !self.classes.is_empty()
-            || self.outliers;
+        let given = !self.given.is_empty() || !self.classes.is_empty() || self.outliers;
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 
-    /// Bytes and count allowed in total; `None` is no limit.
-    pub fn effective(&self, against_baseline: bool) -> (Option<u64>, Option<u64>) {
+    /// The given limits, or that nothing is allowed: each leak is at least one block, so their number is sufficient as a reason.
+    pub fn effective(&self, against_baseline: bool) -> Vec<Limit> {
         match self.allow_nothing(against_baseline) {
-            // Each leak is at least one block, so the count is sufficient as a reason.
-            true => (None, Some(0)),
-            false => (self.max_leaked, self.max_count),
+            true => vec![Limit::blocks(0)],
+            false => self.given.clone(),
         }
+    }
+
+    /// The kinds of objects without an address that have a limit.
+    pub fn of_objects(&self) -> impl Iterator<Item = Kind> {
+        let limits = self.given.iter().filter(|limit| limit.measure == Measure::Objects);
+        limits.filter_map(|limit| limit.of.kind())
+    }
+
+    /// Only objects without an address have limits, so memory is not judged.
+    pub(super) fn are_of_objects(&self, at_boundary: bool, against_baseline: bool) -> bool {
+        let mut without = self.clone();
+        without.given.retain(|limit| limit.measure != Measure::Objects);
+        without.given.len() < self.given.len() && !at_boundary && without.allow_nothing(against_baseline)
     }
 }
 
@@ -142,27 +238,42 @@ pub struct Rules {
 }
 
 impl Rules {
+    pub(super) fn effective(&self) -> Vec<Limit> {
+        self.limits.effective(self.baseline.is_some())
+    }
+
+    /// The option that gives this limit; empty: none does.
+    pub(super) fn option(&self, limit: &Limit) -> &'static str {
+        let at_highest_mark = (self.boundary.as_ref()).is_some_and(|boundary| boundary.previous_ns.is_none());
+        match (&limit.of, limit.measure) {
+            (Scope::Kind(_), Measure::Objects) => "--max-objects",
+            (Scope::Kind(_), _) => "--max-kind",
+            (Scope::Pattern(_), _) => "--budget",
+            (Scope::Site, _) => "--max-per-site",
+            (Scope::All, Measure::Blocks) if !self.limits.given.contains(limit) => "",
+            (Scope::All, Measure::Blocks) => "--max-count",
+            (Scope::All, _) if at_highest_mark => "--not-above",
+            (Scope::All, _) => "--max-leaked",
+        }
+    }
+
     /// Whether more memory, whose call sites and holders are unknown, could break a limit. `kinds`: which kinds it may be of.
     pub(super) fn could_be_broken_by(&self, more: Tally, besides: &Besides, kinds: impl Fn(Kind) -> bool) -> bool {
         let limits = &self.limits;
         if limits.are_of_objects(self.boundary.is_some(), self.baseline.is_some()) {
             return false;
         }
-        let (bytes, count) = limits.effective(self.baseline.is_some());
         let mut all = besides.judged;
         all.join(more);
-        let mut of_kinds = limits.per_kind.iter().filter(|(kind, _)| kinds(**kind));
-        more.count > 0
-            && (self.baseline.is_some()
-                || limits.outliers
-                || !limits.classes.is_empty()
-                || bytes.is_some_and(|limit| all.bytes > limit)
-                || count.is_some_and(|limit| all.count > limit)
-                || limits
-                    .max_per_site
-                    .is_some_and(|limit| besides.largest.saturating_add(more.bytes) > limit)
-                || limits.budgets.iter().any(|budget| all.bytes > budget.bytes)
-                || of_kinds.any(|(_, &limit)| all.bytes > limit))
+        let could_break = |limit: &Limit| match (&limit.of, limit.measure) {
+            (_, Measure::Objects) => false,
+            (_, Measure::Blocks) => all.count > limit.most,
+            (Scope::Site, _) => besides.largest.saturating_add(more.bytes) > limit.most,
+            (Scope::Kind(kind), _) => kinds(*kind) && all.bytes > limit.most,
+            (Scope::All | Scope::Pattern(_), _) => all.bytes > limit.most,
+        };
+        let by_any = self.baseline.is_some() || limits.outliers || !limits.classes.is_empty();
+        more.count > 0 && (by_any || self.effective().iter().any(could_break))
     }
 }
 

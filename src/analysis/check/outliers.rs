@@ -6,8 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sites::site_name;
-use super::{Breach, SiteKey, Unseen, Verdict};
+use super::{Breach, SiteKey, UnlikeOthers, Unseen, Verdict};
 use crate::analysis::estimate::CERTAIN;
 use crate::analysis::job::member::Member;
 use crate::analysis::job::outliers::{Chance, Example, value};
@@ -34,20 +33,16 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         let are_hidden = members.iter().any(is_hidden);
         for &member in members.iter().filter(|_| !are_hidden) {
             for row in &verdicts[member as usize].rows {
-                if let Some(key) = row.key() {
-                    *of_sites.entry(key).or_default().entry(member).or_default() += row.row.bytes;
-                }
+                *of_sites.entry(row.key()).or_default().entry(member).or_default() += row.row.bytes;
             }
         }
         for (key, values) in &of_sites {
             for found in larger(values, &peers) {
                 let verdict = &mut *verdicts[found.member as usize];
-                let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == Some(*key)) else {
+                let Some(row) = verdict.rows.iter_mut().find(|row| row.key() == *key) else {
                     continue;
                 };
-                row.only_by_class |= !row.to_blame;
-                row.to_blame = true;
-                let site = site_name(&row.row);
+                let site = row.blame_apart();
                 verdict.breaches.push(found.breach(Some(site), Some(*key)));
             }
         }
@@ -66,7 +61,7 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
                 verdict.lacks([Unseen::part(RULE, what, NEXT)]);
                 continue;
             }
-            let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier { .. });
+            let is_explained = |breach: &Breach| matches!(breach, Breach::Outlier(_));
             if !verdict.breaches.iter().any(is_explained) {
                 verdict.breaches.push(found.breach(None, None));
             }
@@ -112,14 +107,14 @@ struct Larger {
 
 impl Larger {
     fn breach(self, site: Option<String>, key: Option<SiteKey>) -> Breach {
-        Breach::Outlier {
+        Breach::Outlier(UnlikeOthers {
             site,
             found: self.bytes,
             usual: self.median,
             of: self.of,
             group: self.group,
             key,
-        }
+        })
     }
 }
 
@@ -209,7 +204,7 @@ mod tests {
         assert!(
             matches!(
                 &breaches[3][..],
-                [Breach::Outlier { group, of: 8, usual, .. }] if group == "pipeline stage 0" && *usual == 10 * MIB
+                [Breach::Outlier(UnlikeOthers { group, of: 8, usual, .. })] if group == "pipeline stage 0" && *usual == 10 * MIB
             ),
             "{:?}",
             breaches[3]

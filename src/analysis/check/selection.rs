@@ -1,6 +1,6 @@
 //! Which records a check judges: those of the selected kinds, allocated since the mark, and not suppressed.
 
-use super::{BySite, Limits, Rules, objects, pools, sampled, unknown_since};
+use super::{BySite, Limits, Rules, objects, pools, unknown_since};
 use crate::analysis::filter::mark_time;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::Tally;
@@ -19,6 +19,12 @@ pub struct Ignored {
     pub other_kinds: Tally,
     /// Kept for reuse by caching allocators.
     pub cached: Tally,
+}
+
+impl Ignored {
+    pub fn all(&self) -> Tally {
+        Tally::total([self.before_mark, self.other_kinds, self.cached])
+    }
 }
 
 /// The records of a snapshot, by how they are treated.
@@ -107,6 +113,14 @@ pub(super) fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Ru
     groups
 }
 
+/// If stacks were sampled, what the records of each stack stand for, in place of the records.
+pub(super) fn by_stack<'a>(snapshot: &Snapshot, groups: Groups<'a>) -> Groups<'a> {
+    match snapshot.sampling {
+        Some(_) => groups.by_stack(),
+        None => groups,
+    }
+}
+
 /// No memory was allocated so late.
 const NOTHING: u64 = u64::MAX;
 
@@ -132,7 +146,7 @@ pub fn judged(snapshot: &Snapshot, rules: &Rules) -> Tally {
 /// The memory that a check with these rules judges, by call site.
 pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
     let stacks = CallStacks::of(snapshot);
-    let groups = sampled::groups(snapshot, &stacks, rules).unwrap_or_else(|| groups(snapshot, &stacks, rules));
+    let groups = by_stack(snapshot, groups(snapshot, &stacks, rules));
     BySite::of(sort(snapshot, &groups, &stacks, rules).judged.iter(), &stacks)
 }
 
@@ -149,8 +163,8 @@ pub(super) fn after_end(
     let (mut memory, mut count) = (Tally::default(), 0);
     for row in &snapshot.allocated_after_end {
         if row.kind.is_object() {
-            let is_judged = limits.max_objects.contains_key(&row.kind) || objects::are_compared(rules);
-            count += u64::from(is_judged && sieve.lets_objects_through(row.stack, 0, stacks));
+            count +=
+                u64::from(objects::are_judged(row.kind, rules) && sieve.lets_objects_through(row.stack, 0, stacks));
         } else {
             let is_selected = selects(row.kind, groups.level(&row, stacks), limits);
             if is_selected && sieve.lets_through(row.stack, Tally::default(), stacks) {

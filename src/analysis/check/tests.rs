@@ -1,10 +1,8 @@
-use std::collections::BTreeMap;
-
 use super::*;
 use crate::analysis::suppressions::Pattern;
 use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
-use crate::snapshot::ProcessState;
+use crate::snapshot::{Class, ProcessState};
 
 mod hidden;
 mod objects;
@@ -17,6 +15,11 @@ fn accepting(limits: Limits) -> Limits {
         allow_losses: true,
         ..limits
     }
+}
+
+/// A limit on what has this pattern in its stack.
+fn in_pattern(text: &str, bytes: u64) -> Limit {
+    Limit::bytes(Scope::Pattern(Pattern::parse(text).expect("a pattern")), bytes)
 }
 
 fn passes(snapshot: &Snapshot, limits: Limits) -> bool {
@@ -32,34 +35,12 @@ fn without_limits_any_leak_fails() {
 #[test]
 fn one_limit_disables_the_default_limit() {
     let snapshot = sample::leaky();
-    assert!(passes(
-        &snapshot,
-        Limits {
-            max_count: Some(132),
-            ..Limits::default()
-        }
-    ));
+    assert!(passes(&snapshot, Limits::from([Limit::blocks(132)])));
+    assert!(!passes(&snapshot, Limits::from([Limit::blocks(131)])));
+    assert!(passes(&snapshot, Limits::from([Limit::bytes(Scope::All, 2048 * MIB)])));
     assert!(!passes(
         &snapshot,
-        Limits {
-            max_count: Some(131),
-            ..Limits::default()
-        }
-    ));
-    assert!(passes(
-        &snapshot,
-        Limits {
-            max_leaked: Some(2048 * MIB),
-            ..Limits::default()
-        }
-    ));
-    assert!(!passes(
-        &snapshot,
-        Limits {
-            max_leaked: Some(2048 * MIB),
-            max_count: Some(1),
-            ..Limits::default()
-        }
+        Limits::from([Limit::bytes(Scope::All, 2048 * MIB), Limit::blocks(1)])
     ));
 }
 
@@ -67,20 +48,8 @@ fn one_limit_disables_the_default_limit() {
 fn the_limit_itself_is_allowed() {
     let snapshot = sample::leaky();
     let leaked = verdict(&snapshot, &Rules::default()).judged.bytes;
-    assert!(passes(
-        &snapshot,
-        Limits {
-            max_leaked: Some(leaked),
-            ..Limits::default()
-        }
-    ));
-    assert!(!passes(
-        &snapshot,
-        Limits {
-            max_leaked: Some(leaked - 1),
-            ..Limits::default()
-        }
-    ));
+    assert!(passes(&snapshot, Limits::from([Limit::bytes(Scope::All, leaked)])));
+    assert!(!passes(&snapshot, Limits::from([Limit::bytes(Scope::All, leaked - 1)])));
 }
 
 #[test]
@@ -154,18 +123,21 @@ fn a_pool_whose_blocks_are_unknown_prevents_a_verdict_unless_that_is_accepted() 
     assert_eq!(unless(|limits| limits.allow_losses = true), 0);
     assert_eq!(unless(|limits| limits.judge_pools = true), 0);
     // Limits that the whole pool would keep.
-    assert_eq!(unless(|limits| limits.max_leaked = Some(8 * MIB - 1)), 1);
-    assert_eq!(unless(|limits| limits.max_leaked = Some(8 * MIB)), 0);
-    assert_eq!(unless(|limits| limits.max_per_site = Some(8 * MIB - 1)), 1);
-    assert_eq!(unless(|limits| limits.max_per_site = Some(8 * MIB)), 0);
+    assert_eq!(unless(|limits| limits.set(Limit::bytes(Scope::All, 8 * MIB - 1))), 1);
+    assert_eq!(unless(|limits| limits.set(Limit::bytes(Scope::All, 8 * MIB))), 0);
+    assert_eq!(unless(|limits| limits.set(Limit::bytes(Scope::Site, 8 * MIB - 1))), 1);
+    assert_eq!(unless(|limits| limits.set(Limit::bytes(Scope::Site, 8 * MIB))), 0);
     assert_eq!(
-        unless(|limits| limits.max_count = Some(1_000_000)),
+        unless(|limits| limits.set(Limit::blocks(1_000_000))),
         1,
         "any number of blocks"
     );
-    assert_eq!(unless(|limits| limits.per_kind = [(Kind::HostPinned, 0)].into()), 0);
     assert_eq!(
-        unless(|limits| limits.max_objects = [(Kind::Stream, 1)].into()),
+        unless(|limits| limits.set(Limit::bytes(Scope::Kind(Kind::HostPinned), 0))),
+        0
+    );
+    assert_eq!(
+        unless(|limits| limits.set(Limit::objects(Kind::Stream, 1))),
         0,
         "no memory is judged"
     );
@@ -217,30 +189,19 @@ fn suppressed_records_are_not_judged_and_each_rule_counts_its_own() {
 fn limits_apply_to_a_site_a_kind_and_a_pattern_separately() {
     let snapshot = sample::leaky();
     let fails = |limits: Limits| verdict(&snapshot, &limits.into()).breaches;
-    let site = |max_per_site| Limits {
-        max_per_site: Some(max_per_site),
-        ..Limits::default()
-    };
+    let site = |max_per_site| Limits::from([Limit::bytes(Scope::Site, max_per_site)]);
     assert_eq!(fails(site(128 * 9 * MIB)), []);
     assert_eq!(fails(site(100 * MIB)).len(), 1);
-    let kind = |bytes| Limits {
-        per_kind: BTreeMap::from([(Kind::HostPinned, bytes)]),
-        ..Limits::default()
-    };
+    let kind = |bytes| Limits::from([Limit::bytes(Scope::Kind(Kind::HostPinned), bytes)]);
     assert_eq!(fails(kind(64 * MIB)), []);
-    let over = Breach::Kind {
-        kind: "pinned",
-        limit: MIB,
+    let over = Breach::Total(OverLimit {
+        limit: Limit::bytes(Scope::Kind(Kind::HostPinned), MIB),
         found: 64 * MIB,
-    };
+        site: None,
+        of_site: None,
+    });
     assert_eq!(fails(kind(MIB)), [over]);
-    let budget = |bytes| Limits {
-        budgets: vec![Budget {
-            pattern: Pattern::parse("weights.cu").expect("a pattern"),
-            bytes,
-        }],
-        ..Limits::default()
-    };
+    let budget = |bytes| Limits::from([in_pattern("weights.cu", bytes)]);
     assert_eq!(fails(budget(64 * MIB)), []);
     assert_eq!(fails(budget(63 * MIB)).len(), 1);
     let blamed = verdict(&snapshot, &budget(0).into());
@@ -315,10 +276,7 @@ fn against_a_baseline_only_new_and_grown_sites_fail() {
     assert!(passes(&holding(5, 8, false), fail_on(FailOn::New)));
     assert!(!passes(&holding(4, 8, true), fail_on(FailOn::New)));
     assert!(!passes(&holding(4, 8, false), fail_on(FailOn::Any)));
-    let limited = Limits {
-        max_leaked: Some(MIB),
-        ..Limits::default()
-    };
+    let limited = Limits::from([Limit::bytes(Scope::All, MIB)]);
     assert!(
         !passes(&holding(4, 8, false), limited),
         "a limit on the whole holds beside a baseline"
@@ -385,14 +343,7 @@ fn a_tolerance_lets_known_sites_grow_but_admits_no_new_site() {
 fn a_budget_that_matches_no_stack_is_a_warning() {
     let snapshot = sample::leaky();
     let warnings = |text: &str| {
-        let budget = Budget {
-            pattern: Pattern::parse(text).expect("a pattern"),
-            bytes: MIB << 20,
-        };
-        let limits = Limits {
-            budgets: vec![budget],
-            ..Limits::default()
-        };
+        let limits = Limits::from([in_pattern(text, MIB << 20)]);
         let mut warnings = verdict(&snapshot, &limits.into()).warnings;
         warnings.retain(|warning| warning.starts_with("the budget of"));
         warnings
@@ -522,10 +473,7 @@ fn a_boundary_judges_what_each_site_holds_above_the_previous_one() {
     );
     let replaced = holding_at_mark(&[&[(10, false)], &[(5, false)], &[(14, false)], &[(3, false)]]);
     assert_eq!(judge(&replaced, none), (true, Vec::new(), 32));
-    let limited = Limits {
-        max_leaked: Some(10),
-        ..Limits::default()
-    };
+    let limited = Limits::from([Limit::bytes(Scope::All, 10)]);
     assert!(judge(&now, limited).0);
 }
 
@@ -554,13 +502,7 @@ fn blocks_fail_by_their_class_and_no_others_do() {
         rules.suppressions.add(suppressions, "test").expect("rules");
         let verdict = verdict(&snapshot, &rules);
         let found = verdict.breaches.iter().map(|breach| match breach {
-            Breach::Class {
-                class,
-                site,
-                found,
-                count,
-                ..
-            } => (*class, site.clone(), *found, *count),
+            Breach::Class(of) => (of.class, of.site.clone(), of.found, of.count),
             other => panic!("{other:?}"),
         });
         let found: Vec<_> = found.collect();

@@ -14,11 +14,15 @@
 
 use std::collections::BTreeMap;
 
+use super::Rules;
+use super::compare::Figure;
+use super::limits::{Measure, Scope};
+use super::selection::{Sorted, is_pool_by_stack, is_selected, since};
 use super::unseen::{LARGER_DEPTH, NAME_FRAMES};
-use super::{Breach, Limits, Rules, Unseen};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
-use crate::analysis::groups::{Group, Level};
+use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::{CallStacks, Role};
+use crate::analysis::suppressions::Pattern;
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
@@ -26,135 +30,186 @@ use crate::snapshot::{Counter, Sampling, Snapshot};
 
 /// The judged records.
 pub(super) struct Whole<'w, 'a> {
+    stacks: &'w CallStacks<'a>,
     /// What the stacks of the judged records stand for; without sampling, the records themselves.
-    pub judged: &'w [Group<'a>],
-    pub known: Known<'w, 'a>,
-    pub sampling: Option<Sampling>,
-}
-
-/// What is known for certain of a sum.
-pub(super) enum Known<'w, 'a> {
-    /// Stacks do not decide it: this is the sum.
-    Exactly(&'w [Group<'a>]),
-    Within(Bounds<'w, 'a>),
+    judged: &'w [Group<'a>],
+    /// The chosen records that are judged, and all records without a stack; without sampling, as `judged`.
+    all: &'w [Group<'a>],
+    sampling: Option<Sampling>,
     /// The records are estimates of a peak, without the blocks that were not chosen.
-    AtPeak(Peaks<'w>),
+    peaks: Option<Peaks<'w>>,
+    /// Suppressions or an earlier boundary leave out a part by its stack.
+    suppresses: bool,
+    /// The stack of a chosen record shows that it is a pool. Without its stack, it would seem to be held.
+    excludes_pools: bool,
+    /// The stack of a chosen record excludes it.
+    excludes: bool,
 }
 
 /// Exact sums at the peaks.
-pub(super) struct Peaks<'w> {
+struct Peaks<'w> {
     /// Each has the peak of its own sum, so their sum is at least what was held at the same time.
-    pub counters: &'w [Counter],
+    counters: &'w [Counter],
     /// The selected kinds; empty: all that hold memory.
-    pub kinds: &'w [Kind],
-    pub sampling: Sampling,
+    kinds: &'w [Kind],
 }
 
 impl Peaks<'_> {
     /// The most that all selected kinds held, or this one.
-    fn most(&self, only: Option<Kind>) -> u64 {
+    fn most(&self, of: &Scope) -> u64 {
         let is_selected = |kind: Kind| match self.kinds {
             [] => kind.place() != Place::Nowhere,
             kinds => kinds.contains(&kind),
         };
-        let wanted = |kind| is_selected(kind) && only.is_none_or(|only| only == kind);
+        let wanted = |kind| is_selected(kind) && !matches!(of, Scope::Kind(only) if *only != kind);
         let counters = self.counters.iter().filter(|counter| wanted(counter.kind));
         counters.fold(0, |sum, counter| sum.saturating_add(counter.peak_bytes))
     }
 }
 
-pub(super) struct Bounds<'w, 'a> {
-    /// The chosen records that are judged, and all records without a stack.
-    pub all: &'w [Group<'a>],
-    pub sampling: Sampling,
-    /// The stack of a chosen record excludes it.
-    pub excludes: bool,
-    /// There are suppressions.
-    pub suppresses: bool,
-}
-
-impl Whole<'_, '_> {
-    /// The sum of all groups, or of this kind.
-    pub fn sum(&self, only: Option<Kind>) -> Sum {
-        let wanted = |group: &Group| only.is_none_or(|kind| group.call.kind == kind);
-        let found = || Found::of(self.judged.iter().filter(|group| wanted(group)));
-        let bounds = match &self.known {
-            Known::Exactly(all) => return Sum::exact(total(all.iter().filter(|group| wanted(group)))),
-            Known::AtPeak(peaks) => return found().within(&Range::at_peak(peaks, only, found().tally)),
-            Known::Within(bounds) => bounds,
+impl<'w, 'a> Whole<'w, 'a> {
+    /// `all`: as `judged`, but by record, if stacks were sampled.
+    pub fn new(
+        snapshot: &'w Snapshot,
+        groups: &Groups<'a>,
+        stacks: &'w CallStacks<'a>,
+        judged: &'w [Group<'a>],
+        all: Option<&'w Sorted<'_, 'a>>,
+        rules: &'w Rules,
+    ) -> Whole<'w, 'a> {
+        let (limits, since) = (&rules.limits, since(snapshot, rules));
+        let lacks_pools = |group: &Group| {
+            let is_of_kind = limits.kinds.is_empty() || limits.kinds.contains(&group.call.kind);
+            let is_judged = is_of_kind && group.oldest_ns >= since;
+            is_judged && !group.is_left_out && !is_selected(group, limits) && is_pool_by_stack(group, stacks)
         };
-        // Only suppressions exclude what no pool contains (tensors …).
-        let may_be_excluded =
-            |group: &Group| bounds.suppresses || Level::of(group.call.kind, true, true) != Level::Held;
-        let all = bounds.all.iter().filter(|group| wanted(group));
-        let range = Range::of(all, bounds.sampling, may_be_excluded);
-        let seen_enough = !bounds.excludes && range.at_least.count > 0 && range.at_most.bytes > range.unseen;
-        match range.at_least == range.at_most {
-            true => Sum::exact(range.at_most),
-            false if seen_enough => range.less_unseen(bounds.sampling),
-            false => found().within(&range),
+        let excludes_pools = snapshot.sampling.is_some() && groups.all.iter().any(lacks_pools);
+        let has_previous = rules.previous.is_some();
+        let suppressed = all.map_or(0, |all| all.sieve.suppressed().count);
+        // Rows of a peak are sums by stack.
+        let is_peak = snapshot.sampling.is_some() && groups.is_summed;
+        Whole {
+            stacks,
+            judged,
+            all: all.map_or(judged, |all| &all.judged),
+            sampling: snapshot.sampling,
+            peaks: is_peak.then_some(Peaks {
+                counters: &snapshot.counters,
+                kinds: &limits.kinds,
+            }),
+            suppresses: !rules.suppressions.is_empty() || has_previous,
+            excludes_pools,
+            excludes: suppressed > 0 || excludes_pools || has_previous,
         }
+    }
+
+    /// The sum of all judged records, or of a kind.
+    pub fn sum(&self, of: &Scope) -> JudgedTotal {
+        self.sum_of(of, |group| !matches!(of, Scope::Kind(kind) if group.call.kind != *kind))
+    }
+
+    fn sum_of(&self, of: &Scope, is_of: impl Fn(&Group) -> bool) -> JudgedTotal {
+        let (found, errors) = chosen(self.judged.iter().filter(|group| is_of(group)));
+        let Some(sampling) = self.sampling else {
+            return JudgedTotal::exact(found);
+        };
+        if let Some(peaks) = &self.peaks {
+            return Range::at_peak(peaks.most(of), sampling, found).around(found, errors);
+        }
+        let by_stack = matches!(of, Scope::Pattern(_));
+        let may_be_pool = |group: &Group| {
+            // Only suppressions exclude what no pool contains (tensors …).
+            self.excludes_pools && Level::of(group.call.kind, true, true) != Level::Held
+        };
+        // Each block without a stack may match a pattern.
+        let all = (self.all.iter()).filter(|group| is_of(group) || by_stack && group.is_left_out);
+        let range = Range::of(all, sampling, |group| by_stack || self.suppresses || may_be_pool(group));
+        let seen_enough = !by_stack && !self.excludes && range.at_least.count > 0;
+        match range.at_least == range.at_most {
+            true => JudgedTotal::exact(range.at_most),
+            false if seen_enough && range.at_most.bytes > range.unseen => range.less_unseen(sampling),
+            false => range.around(found, errors),
+        }
+    }
+
+    /// What stacks hold that match a pattern; why it cannot be compared with what is allowed, and what to do.
+    pub fn in_pattern(&self, pattern: &Pattern, hidden: &Hidden, allowed: u64) -> (Figure, (String, String)) {
+        let matching = self.judged.iter().chain(self.all).map(|group| group.stack);
+        let matching: BTreeMap<Option<usize>, bool> =
+            (matching.map(|stack| (stack, pattern.matches_stack(self.stacks.get(stack))))).collect();
+        let matches = |group: &Group| matching[&group.stack];
+        let sum = self.sum_of(&Scope::Pattern(pattern.clone()), matches);
+        let mut figure = sum.bytes;
+        // A part of a stack that was cut off or has no name may match, and so may a stack that is missing.
+        let is_unnamed = |group: &Group| {
+            let site = self.stacks.get(group.stack).site();
+            site.is_some_and(|site| site.role == Role::User && site.function.is_none())
+                || sum.count.found == 0 && hidden.has_no_python_frames
+        };
+        let others = self.judged.iter().filter(|group| !matches(group));
+        let (cut, whole): (Vec<&Group>, Vec<&Group>) = others.partition(|group| self.stacks.get(group.stack).truncated);
+        let unnamed = total(whole.into_iter().filter(|group| is_unnamed(group))).bytes;
+        let cut = total(cut.into_iter()).bytes.saturating_add(unnamed);
+        figure.most = figure.most.saturating_add(cut);
+        let doubt = match figure.most - cut > allowed {
+            true => (hidden.why(), hidden.next().to_owned()),
+            false if unnamed > 0 => (
+                format!("{} have stacks without names", words::bytes(unnamed)),
+                NAME_FRAMES.to_owned(),
+            ),
+            false => (
+                format!("{} have stacks that were cut off", words::bytes(cut)),
+                LARGER_DEPTH.to_owned(),
+            ),
+        };
+        (figure, doubt)
+    }
+
+    /// Why a total cannot be compared with what is allowed, and what to do.
+    pub fn why_undecided(&self) -> (String, String) {
+        let more = self.sampling.map_or("", sample_more);
+        let suppressed = "blocks without a stack may match a suppression";
+        let (why, next) = match (&self.peaks, self.suppresses) {
+            (Some(_), _) => ("it is an estimate from sampled stacks", more.to_owned()),
+            (None, false) => (
+                "blocks without a stack may belong to a pool of a caching allocator",
+                more.to_owned(),
+            ),
+            (None, true) => (
+                suppressed,
+                format!("{more}, or judge all memory without suppressions (--no-builtin-suppressions)"),
+            ),
+        };
+        (why.to_owned(), next)
     }
 
     /// The judged memory whose stacks are not known.
     pub fn hidden(&self, snapshot: &Snapshot) -> Hidden {
         let python = snapshot.process.python.as_ref();
-        let has_no_python_frames = python.is_some_and(|python| python.no_frames.is_some());
         let has_lost = snapshot.losses.lost_stacks > 0;
         let lost = total(self.judged.iter().filter(|group| has_lost && group.stack.is_none()));
-        let Some(sampling) = self.sampling else {
-            return Hidden {
-                tally: lost,
-                unseen: u64::MAX,
-                sampling: None,
-                has_no_python_frames,
-            };
-        };
-        let mut tally = match &self.known {
-            Known::AtPeak(peaks) => {
-                let bytes = peaks.most(None);
-                let count = u64::from(bytes > 0);
-                Tally { bytes, count }
+        let mut tally = match &self.peaks {
+            Some(peaks) => {
+                let bytes = peaks.most(&Scope::All);
+                Tally::new(bytes, u64::from(bytes > 0))
             }
-            Known::Within(Bounds { all, .. }) | Known::Exactly(all) => {
-                total(all.iter().filter(|group| group.is_left_out))
-            }
+            None => total(self.all.iter().filter(|group| group.is_left_out)),
         };
         tally.join(lost);
         Hidden {
             tally,
-            unseen: match lost.count {
-                0 => sampling.most().saturating_mul(NEVER_UNSEEN),
+            unseen: match self.sampling {
+                Some(sampling) if lost.count == 0 => sampling.most().saturating_mul(NEVER_UNSEEN),
                 _ => u64::MAX,
             },
-            sampling: Some(sampling),
-            has_no_python_frames,
-        }
-    }
-
-    /// The sum of what has a stack that matches. `matching`: of the judged groups.
-    fn of_pattern<'g>(&self, matching: impl Iterator<Item = &'g Group<'g>>, matches: impl Fn(&Group) -> bool) -> Sum {
-        let found = Found::of(matching);
-        let (all, sampling) = match &self.known {
-            Known::AtPeak(peaks) => return found.within(&Range::at_peak(peaks, None, found.tally)),
-            Known::Within(bounds) => (bounds.all, bounds.sampling),
-            Known::Exactly(all) => match self.sampling {
-                Some(sampling) => (*all, sampling),
-                None => return Sum::exact(found.tally),
-            },
-        };
-        // Each block without a stack may match.
-        let wanted = all.iter().filter(|group| group.is_left_out || matches(group));
-        let range = Range::of(wanted, sampling, |_| true);
-        match range.at_least == range.at_most {
-            true => Sum::exact(range.at_most),
-            false => found.within(&range),
+            sampling: self.sampling,
+            has_no_python_frames: python.is_some_and(|python| python.no_frames.is_some()),
         }
     }
 }
 
 /// Judged memory whose stacks are not known: any call site may have allocated it.
-pub(super) struct Hidden {
+pub struct Hidden {
     pub tally: Tally,
     /// Of more bytes than this at one call site, at least one block has a stack: almost certainly.
     unseen: u64,
@@ -164,10 +219,14 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// The most that a call site has which seems to hold `bytes`, give or take `error`.
-    pub fn at_most(&self, bytes: u64, error: u64) -> u64 {
-        let more = CERTAIN.saturating_mul(error).saturating_add(self.unseen);
-        bytes.saturating_add(more.min(self.tally.bytes))
+    /// What a call site has that seems to hold `bytes`, give or take `error`.
+    pub fn around(&self, bytes: u64, error: u64) -> Figure {
+        let error = CERTAIN.saturating_mul(error);
+        Figure {
+            found: bytes,
+            least: bytes.saturating_sub(error),
+            most: bytes.saturating_add(error.saturating_add(self.unseen).min(self.tally.bytes)),
+        }
     }
 
     pub fn why(&self) -> String {
@@ -234,16 +293,12 @@ impl Range {
         }
     }
 
-    /// Of sums of a peak: the chosen blocks exist.
-    fn at_peak(peaks: &Peaks, only: Option<Kind>, found: Tally) -> Range {
-        let bytes = peaks.most(only);
+    /// Of at most these bytes at a peak: the chosen blocks exist.
+    fn at_peak(bytes: u64, sampling: Sampling, found: Tally) -> Range {
         Range {
-            at_least: Tally {
-                bytes: found.bytes.min(1).min(bytes),
-                count: found.count.min(1),
-            },
-            at_most: Tally { bytes, count: u64::MAX },
-            unseen: peaks.sampling.most().saturating_mul(NEVER_UNSEEN),
+            at_least: Tally::new(found.bytes.min(1).min(bytes), found.count.min(1)),
+            at_most: Tally::new(bytes, u64::MAX),
+            unseen: sampling.most().saturating_mul(NEVER_UNSEEN),
             // Of any size.
             left_out: vec![(0, u64::MAX)],
         }
@@ -261,318 +316,90 @@ impl Range {
     }
 
     /// All, of which as much may be suppressed as is not seen.
-    fn less_unseen(&self, sampling: Sampling) -> Sum {
-        let all = self.at_most;
+    fn less_unseen(&self, sampling: Sampling) -> JudgedTotal {
+        let (all, at_least) = (self.at_most, self.at_least);
         // With each mean distance more, the chance that no block of them is chosen falls by a factor of e.
         let one = sampling.most();
-        Sum {
-            tally: all,
+        let less = |all: u64, at_least: u64, unseen: u64| Figure {
+            found: all,
+            least: at_least.max(all - unseen),
+            most: all,
+        };
+        JudgedTotal {
             estimated: Some(Errors {
-                bytes_error: one.min(all.bytes - self.at_least.bytes),
+                bytes_error: one.min(all.bytes - at_least.bytes),
                 count_error: Some(self.blocks_in(one)),
             }),
-            bytes: Figure {
-                found: all.bytes,
-                least: self.at_least.bytes.max(all.bytes - self.unseen),
-                most: all.bytes,
-            },
-            count: Figure {
-                found: all.count,
-                least: self.at_least.count.max(all.count - self.blocks_in(self.unseen)),
-                most: all.count,
-            },
-        }
-    }
-}
-
-/// What chosen blocks stand for.
-struct Found {
-    tally: Tally,
-    errors: Option<Errors>,
-}
-
-impl Found {
-    fn of<'g>(groups: impl Iterator<Item = &'g Group<'g>>) -> Found {
-        let mut estimate = Estimate::default();
-        let mut tally = Tally::default();
-        for group in groups {
-            tally.join(group.tally());
-            if let Some(of_group) = &group.estimate {
-                estimate.join(of_group);
-            }
-        }
-        Found {
-            tally,
-            errors: estimate.errors(),
+            bytes: less(all.bytes, at_least.bytes, self.unseen),
+            count: less(all.count, at_least.count, self.blocks_in(self.unseen)),
         }
     }
 
-    fn within(&self, range: &Range) -> Sum {
-        let errors = self.errors.unwrap_or(Errors::NONE);
-        let bytes = Figure {
-            found: self.tally.bytes,
-            least: range.at_least.bytes,
-            most: range.at_most.bytes,
-        }
-        .narrowed(Some(errors.bytes_error), range.unseen);
-        let count = Figure {
-            found: self.tally.count,
-            least: range.at_least.count,
-            most: range.at_most.count,
-        }
-        .narrowed(errors.count_error, range.blocks_in(range.unseen));
+    /// What was found, within this range.
+    fn around(&self, found: Tally, errors: Option<Errors>) -> JudgedTotal {
+        let (at_least, at_most) = (self.at_least, self.at_most);
+        let Errors {
+            bytes_error,
+            count_error,
+        } = errors.unwrap_or(Errors::NONE);
+        let figure = |found, least, most| Figure { found, least, most };
+        let bytes = figure(found.bytes, at_least.bytes, at_most.bytes).narrowed(Some(bytes_error), self.unseen);
+        let count = figure(found.count, at_least.count, at_most.count);
+        let count = count.narrowed(count_error, self.blocks_in(self.unseen));
         // If every chosen block was chosen for certain, or none was, others may have been missed: up to the most that is possible.
         let missed = Errors {
             bytes_error: bytes.most.saturating_sub(bytes.found),
             count_error: (count.most < u64::MAX).then(|| count.most.saturating_sub(count.found)),
         };
-        Sum {
-            tally: self.tally,
-            estimated: Some(self.errors.unwrap_or(missed)),
+        JudgedTotal {
+            estimated: Some(errors.unwrap_or(missed)),
             bytes,
             count,
         }
     }
 }
 
-/// A sum, exact or an estimate.
+/// What chosen blocks stand for, and the errors of that.
+fn chosen<'g>(groups: impl Iterator<Item = &'g Group<'g>>) -> (Tally, Option<Errors>) {
+    let (mut tally, mut estimate) = (Tally::default(), Estimate::default());
+    for group in groups {
+        tally.join(group.tally());
+        group.estimate.iter().for_each(|of_group| estimate.join(of_group));
+    }
+    (tally, estimate.errors())
+}
+
+/// A total, exact or an estimate.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sum {
-    pub tally: Tally,
+pub(super) struct JudgedTotal {
     /// Its standard errors, if it is an estimate.
     pub estimated: Option<Errors>,
     bytes: Figure,
     count: Figure,
 }
 
-impl Sum {
-    fn exact(tally: Tally) -> Sum {
-        let figure = |found| Figure {
-            found,
-            least: found,
-            most: found,
-        };
-        Sum {
-            tally,
+impl JudgedTotal {
+    fn exact(tally: Tally) -> JudgedTotal {
+        JudgedTotal {
             estimated: None,
-            bytes: figure(tally.bytes),
-            count: figure(tally.count),
+            bytes: Figure::exact(tally.bytes),
+            count: Figure::exact(tally.count),
         }
+    }
+
+    pub fn tally(&self) -> Tally {
+        Tally::new(self.bytes.found, self.count.found)
     }
 
     pub fn most(&self) -> Tally {
-        Tally {
-            bytes: self.bytes.most,
-            count: self.count.most,
+        Tally::new(self.bytes.most, self.count.most)
+    }
+
+    /// `measure`: of memory.
+    pub fn figure(&self, measure: Measure) -> Figure {
+        match measure {
+            Measure::Blocks => self.count,
+            _ => self.bytes,
         }
-    }
-}
-
-/// A figure and the range in which the truth is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Figure {
-    found: u64,
-    least: u64,
-    most: u64,
-}
-
-impl Figure {
-    /// The range of an estimate with this error, which may lack `unseen`, within the range that is certain. Estimates that are too
-    /// low have errors that are too low: `unseen` makes up for them.
-    fn narrowed(self, error: Option<u64>, unseen: u64) -> Figure {
-        let range = CERTAIN.saturating_mul(error.unwrap_or(u64::MAX));
-        Figure {
-            least: self.found.saturating_sub(range).clamp(self.least, self.most),
-            most: self
-                .found
-                .saturating_add(range)
-                .saturating_add(unseen)
-                .clamp(self.least, self.most),
-            ..self
-        }
-    }
-
-    /// What was found, if that is above the limit for certain. `undecided` gets the range if it cannot be known.
-    fn above(&self, limit: u64, undecided: impl FnOnce(&Figure)) -> Option<u64> {
-        if self.least <= limit && limit < self.most {
-            undecided(self);
-        }
-        // An estimate may be lower than what is certain.
-        (self.least > limit).then_some(self.found.max(self.least))
-    }
-}
-
-/// Why a limit on the whole cannot be judged, and what to do. `of`: of which memory.
-fn undecided(whole: &Whole, rule: &str, of: &str, range: &Figure, limit: u64, shown: impl Fn(u64) -> String) -> Unseen {
-    let range = match (range.least, range.most) {
-        (least, u64::MAX) => format!("{} or more", shown(least)),
-        (least, most) => format!("{} to {}", shown(least), shown(most)),
-    };
-    let more = whole.sampling.map_or("", sample_more);
-    let (why, next) = match whole.known {
-        Known::AtPeak(_) => ("it is an estimate from sampled stacks", more.to_owned()),
-        Known::Within(Bounds { suppresses: false, .. }) => (
-            "blocks without a stack may belong to a pool of a caching allocator",
-            more.to_owned(),
-        ),
-        _ => (
-            "blocks without a stack may match a suppression",
-            format!("{more}, or judge all memory without suppressions (--no-builtin-suppressions)"),
-        ),
-    };
-    Unseen::part(
-        rule,
-        format!("{range}{of} held with {} allowed: {why}", shown(limit)),
-        next,
-    )
-}
-
-/// Breaches of the limits on the total and on kinds.
-pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, unseen: &mut Vec<Unseen>) -> Vec<Breach> {
-    let limits = &rules.limits;
-    let (bytes, count) = limits.effective(rules.baseline.is_some());
-    let mut breaches = Vec::new();
-    if let Some(limit) = bytes {
-        let rule = match rules
-            .boundary
-            .as_ref()
-            .is_some_and(|boundary| boundary.previous_ns.is_none())
-        {
-            true => "--not-above",
-            false => "--max-leaked",
-        };
-        let above = found.bytes.above(limit, |range| {
-            unseen.push(undecided(whole, rule, "", range, limit, words::bytes));
-        });
-        breaches.extend(above.map(|found| Breach::Bytes { limit, found }));
-    }
-    if let Some(limit) = count {
-        let rule = limits.max_count.map_or("", |_| "--max-count");
-        let blocks = |count| words::plural(count, "block", "blocks");
-        let above = found.count.above(limit, |range| {
-            unseen.push(undecided(whole, rule, "", range, limit, blocks));
-        });
-        breaches.extend(above.map(|found| Breach::Count { limit, found }));
-    }
-    for (&kind, &limit) in &limits.per_kind {
-        let above = whole.sum(Some(kind)).bytes.above(limit, |range| {
-            let of = format!(" of {} memory", kind.name());
-            unseen.push(undecided(whole, "--max-kind", &of, range, limit, words::bytes));
-        });
-        breaches.extend(above.map(|found| Breach::Kind {
-            kind: kind.name(),
-            limit,
-            found,
-        }));
-    }
-    breaches
-}
-
-/// Breaches of limits on what matches a pattern.
-pub(super) fn of_budgets(
-    whole: &Whole,
-    stacks: &CallStacks,
-    hidden: &Hidden,
-    limits: &Limits,
-    unseen: &mut Vec<Unseen>,
-) -> Vec<Breach> {
-    let mut breaches = Vec::new();
-    for budget in &limits.budgets {
-        let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
-        let mut matches = |group: &Group| {
-            *by_stack
-                .entry(group.stack)
-                .or_insert_with(|| budget.pattern.matches_stack(stacks.get(group.stack)))
-        };
-        let (matching, others): (Vec<&Group>, Vec<&Group>) = whole.judged.iter().partition(|group| matches(group));
-        let mut sum = whole.of_pattern(matching.into_iter(), |group| {
-            budget.pattern.matches_stack(stacks.get(group.stack))
-        });
-        // A part of a stack that was cut off or has no name may match, and so may a stack that is missing.
-        let is_unnamed = |group: &Group| {
-            let site = stacks.get(group.stack).site();
-            site.is_some_and(|site| site.role == Role::User && site.function.is_none())
-                || sum.tally.count == 0 && hidden.has_no_python_frames
-        };
-        let (cut, unnamed): (Vec<&Group>, Vec<&Group>) =
-            (others.into_iter()).partition(|group| stacks.get(group.stack).truncated);
-        let unnamed = total(unnamed.into_iter().filter(|group| is_unnamed(group))).bytes;
-        let cut = total(cut.into_iter()).bytes.saturating_add(unnamed);
-        sum.bytes.most = sum.bytes.most.saturating_add(cut);
-        let above = sum.bytes.above(budget.bytes, |range| {
-            let (why, next) = match range.most - cut > budget.bytes {
-                true => (hidden.why(), hidden.next()),
-                false if unnamed > 0 => (
-                    format!("{} have stacks without names", words::bytes(unnamed)),
-                    NAME_FRAMES,
-                ),
-                false => (
-                    format!("{} have stacks that were cut off", words::bytes(cut)),
-                    LARGER_DEPTH,
-                ),
-            };
-            let what = format!(
-                "{} to {} held in {} with {} allowed: {why}",
-                words::bytes(range.least),
-                words::bytes(range.most),
-                budget.pattern.text(),
-                words::bytes(budget.bytes)
-            );
-            unseen.push(Unseen::part("--budget", what, next));
-        });
-        breaches.extend(above.map(|found| Breach::Budget {
-            pattern: budget.pattern.text().to_owned(),
-            limit: budget.bytes,
-            found,
-        }));
-    }
-    breaches
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What is above the limit, and whether that is undecided. The truth is below `most` for certain.
-    fn judge(found: u64, error: Option<u64>, most: u64, limit: u64) -> (Option<u64>, bool) {
-        let figure = Figure {
-            found,
-            least: found.min(1),
-            most,
-        };
-        let mut is_undecided = false;
-        let above = figure.narrowed(error, 0).above(limit, |_| is_undecided = true);
-        (above, is_undecided)
-    }
-
-    #[test]
-    fn exact_figures_are_always_decided() {
-        assert_eq!(judge(0, Some(0), 0, 0), (None, false));
-        assert_eq!(judge(100, Some(0), 100, 100), (None, false));
-        assert_eq!(judge(101, Some(0), 101, 100), (Some(101), false));
-    }
-
-    #[test]
-    fn estimates_break_a_limit_beyond_three_errors() {
-        assert_eq!(judge(1000, Some(100), 5000, 699), (Some(1000), false));
-        assert_eq!(judge(1000, Some(100), 5000, 700), (None, true));
-        assert_eq!(judge(1000, Some(100), 5000, 1299), (None, true));
-        assert_eq!(judge(1000, Some(100), 5000, 1300), (None, false));
-        // All that there is keeps the limit.
-        assert_eq!(judge(1000, Some(100), 1200, 1200), (None, false));
-    }
-
-    #[test]
-    fn a_chosen_block_exists_and_others_may() {
-        assert_eq!(judge(300, Some(300), 900, 0), (Some(300), false));
-        // The error is not known.
-        assert_eq!(judge(300, None, 900, 200), (None, true));
-        let none = Figure {
-            found: 0,
-            least: 0,
-            most: 900,
-        };
-        let unseen = |unseen| none.narrowed(Some(0), unseen).most;
-        assert_eq!([unseen(500), unseen(5000)], [500, 900]);
     }
 }

@@ -7,8 +7,7 @@
 //! ```
 //!
 //! So a verdict passes only if everything that its rules speak of was seen and judged. Each rule adds what it lacks: what applies to
-//! the whole recording here, limits on sums in totals.rs, those of call sites in sites.rs, objects, classes and outliers in the files
-//! of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`]). Deliberately absent: what no recording
+//! the whole recording here, limits and the baseline in compare.rs, objects, classes and outliers in the files of these names. Whoever reads an input adds what is missing beside it ([`Verdict::lacks`]). Deliberately absent: what no recording
 //! can show, such as the memory of a function without a hook; that is a warning.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,7 +140,7 @@ pub(super) fn of_suppressions(
 ) -> Vec<Unseen> {
     let python = snapshot.process.python.as_ref();
     let has_python = python.is_none_or(|python| python.no_frames.is_none());
-    let judges_objects = !rules.limits.max_objects.is_empty() || objects::are_compared(rules);
+    let judges_objects = rules.limits.of_objects().next().is_some() || objects::are_compared(rules);
     let doubts = sieve.doubts(stacks, has_python).into_iter();
     let doubts = doubts.filter_map(|doubt| {
         let memory = Some(doubt.tally).filter(|tally| rules.could_be_broken_by(*tally, besides, |_| true));

@@ -1,6 +1,6 @@
 //! What limits a verdict: another program's baseline, losses, a process that still runs, marks and patterns without effect.
 
-use super::Rules;
+use super::{Rules, Scope};
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::program::Program;
 use crate::analysis::report::{began_late, ended_early, is_finished};
@@ -34,9 +34,10 @@ pub(super) fn of(
     if !is_finished(snapshot) && !is_point && rules.boundary.is_none() {
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
-    for budget in &rules.limits.budgets {
+    for limit in &rules.limits.given {
+        let Scope::Pattern(pattern) = &limit.of else { continue };
         let numbers = 0..snapshot.stacks.len();
-        let matching = numbers.filter(|&stack| budget.pattern.matches_stack(stacks.get(Some(stack))));
+        let matching = numbers.filter(|&stack| pattern.matches_stack(stacks.get(Some(stack))));
         let matching: Vec<usize> = matching.collect();
         let mut all_suppressed = || matching.iter().all(|&stack| sieve.rule(Some(stack), stacks).is_some());
         let why = match matching.is_empty() {
@@ -44,7 +45,7 @@ pub(super) fn of(
             false if all_suppressed() => "matches only stacks that suppressions exclude, so it limits nothing",
             false => continue,
         };
-        let (bytes, pattern) = (words::bytes(budget.bytes), budget.pattern.text());
+        let (bytes, pattern) = (words::bytes(limit.most), pattern.text());
         warnings.push(format!("the budget of {bytes} for {pattern} {why}"));
     }
     if let Some((rule, sites)) = sieve.too_broad(stacks) {

@@ -189,10 +189,7 @@ fn golden_check_of_objects() {
     let snapshot = serving();
     let mut text = String::new();
     for (kind, limit) in [(Kind::GraphExec, 8), (Kind::Stream, 64), (Kind::Stream, 11)] {
-        let mut rules = Rules::from(Limits {
-            max_objects: [(kind, limit)].into(),
-            ..Limits::default()
-        });
+        let mut rules = Rules::from(Limits::from([Limit::objects(kind, limit)]));
         rules.suppressions.add_built_in();
         text += &plain(|out| crate::text::check::page(&verdict(&snapshot, &rules), "app.culeak").text(out));
         text.push('\n');

@@ -6,10 +6,7 @@ use crate::text::check;
 #[test]
 fn a_verdict_names_the_point_that_it_judges() {
     let snapshot = shut_down();
-    let limited = Rules::from(Limits {
-        max_leaked: Some(40 * MIB),
-        ..Limits::default()
-    });
+    let limited = Rules::from(Limits::from([Limit::bytes(Scope::All, 40 * MIB)]));
     let text = |rules: &Rules| {
         let view = snapshot.at(&point_of(&snapshot, rules)).expect("a point");
         plain(|out| check::page(&verdict(&view, rules), "train.culeak").text(out))
@@ -38,13 +35,12 @@ fn golden_check() {
     for limits in [
         Limits::default(),
         Limits {
-            max_leaked: Some(64 * MIB),
+            given: vec![Limit::bytes(Scope::All, 64 * MIB)],
             kinds: vec![Kind::HostPinned],
             ..Limits::default()
         },
         Limits {
-            max_leaked: Some(GIB),
-            max_count: Some(100),
+            given: vec![Limit::bytes(Scope::All, GIB), Limit::blocks(100)],
             judge_pools: true,
             ..Limits::default()
         },

@@ -73,10 +73,7 @@ fn a_rule_below_a_keep_rule_does_not_hide_memory_whose_stack_is_incomplete() {
     });
     assert_eq!(of(&without_python, rules), Outcome::NoVerdict);
     // The limit is kept in any case.
-    let limits = Limits {
-        max_leaked: Some(MIB),
-        ..Limits::default()
-    };
+    let limits = Limits::from([Limit::bytes(Scope::All, MIB)]);
     assert_eq!(outcome_with(&cut, rules, limits).0, Outcome::Passed);
     // The user's own line was cut off.
     let of_library = with_stack(&[RUNTIME, ("Py_New", "", "/v/numpy/core.so")], true);
@@ -98,13 +95,7 @@ fn a_rule_that_matches_every_stack_is_said_to_hide_all_leaks() {
 
 #[test]
 fn a_budget_of_suppressed_stacks_is_said_to_limit_nothing() {
-    let mut rules = Rules::from(Limits {
-        budgets: vec![Budget {
-            pattern: Pattern::parse("cache.cu").expect("a pattern"),
-            bytes: 0,
-        }],
-        ..Limits::default()
-    });
+    let mut rules = Rules::from(Limits::from([in_pattern("cache.cu", 0)]));
     let warned = |rules: &Rules| {
         let warnings = verdict(&holding(4, 8, true), rules).warnings;
         warnings.iter().any(|warning| warning.contains("limits nothing"))

@@ -6,7 +6,7 @@ use super::*;
 fn objects_fail_only_if_their_kind_has_a_limit() {
     let snapshot = crate::sample::serving();
     let with = |limits: &[(Kind, u64)]| Limits {
-        max_objects: limits.iter().copied().collect(),
+        given: limits.iter().map(|&(kind, most)| Limit::objects(kind, most)).collect(),
         ..Limits::default()
     };
     let judge = |limits: &[(Kind, u64)]| {
@@ -20,13 +20,12 @@ fn objects_fail_only_if_their_kind_has_a_limit() {
     };
     let (passed, breaches, rows) = judge(&[(Kind::GraphExec, 8)]);
     assert!(!passed);
-    let breach = Breach::Objects {
-        kind: "graph-exec",
-        limit: 8,
+    let breach = Breach::Total(OverLimit {
+        limit: Limit::objects(Kind::GraphExec, 8),
         found: 40,
-        site: "Server::decode server.cu:88".to_owned(),
-        of_site: 40,
-    };
+        site: Some("Server::decode server.cu:88".to_owned()),
+        of_site: Some(40),
+    });
     assert_eq!(breaches, [breach]);
     assert_eq!(
         rows,
@@ -76,24 +75,22 @@ fn against_a_baseline_objects_fail_that_are_new_or_more() {
         assert_eq!(verdict.passed(), verdict.breaches.is_empty());
         (verdict.breaches, verdict.warnings)
     };
-    let site = || "Server::decode server.cu:88".to_owned();
-    let (kind, none) = ("graph-exec", Limits::default);
+    let none = Limits::default;
     let breaches = |graphs: usize, limits: Limits| judge(before(graphs), limits).0;
     assert_eq!(breaches(40, none()), []);
-    let grown = |known, limit| Breach::GrownObjects {
-        kind,
-        site: site(),
-        known,
-        limit,
-        found: 40,
+    let breach = |known, limit| {
+        Breach::Baseline(BeyondBaseline {
+            site: "Server::decode server.cu:88".to_owned(),
+            measure: Measure::Objects,
+            kind: Some(Kind::GraphExec),
+            known,
+            limit,
+            found: 40,
+        })
     };
+    let grown = |known, limit| breach(Some(known), limit);
     assert_eq!(breaches(30, none()), [grown(30, 30)]);
-    let found = 40;
-    let new = Breach::NewObjects {
-        kind,
-        site: site(),
-        found,
-    };
+    let new = breach(None, 0);
     assert_eq!(breaches(0, none()), std::slice::from_ref(&new));
     let with = |tolerance, fail_on| Limits {
         tolerance,

@@ -63,17 +63,11 @@ fn judge(recording: &Recording, suppressions: &str, limits: Limits) -> Outcome {
 }
 
 fn most_bytes(limit: u64) -> Limits {
-    Limits {
-        max_leaked: Some(limit),
-        ..Limits::default()
-    }
+    Limits::from([Limit::bytes(Scope::All, limit)])
 }
 
 fn most_blocks(limit: u64) -> Limits {
-    Limits {
-        max_count: Some(limit),
-        ..Limits::default()
-    }
+    Limits::from([Limit::blocks(limit)])
 }
 
 #[test]
@@ -170,10 +164,7 @@ fn a_peak_of_which_no_block_was_chosen_is_not_known_to_keep_a_limit() {
     assert_eq!(judge(most_bytes(40 * MIB - 1)), Outcome::NoVerdict);
     assert_eq!(judge(most_bytes(40 * MIB)), Outcome::Passed);
     assert_eq!(judge(most_blocks(1000)), Outcome::NoVerdict);
-    let of_kind = |limit| Limits {
-        per_kind: BTreeMap::from([(Kind::Device, limit)]),
-        ..Limits::default()
-    };
+    let of_kind = |limit| Limits::from([Limit::bytes(Scope::Kind(Kind::Device), limit)]);
     assert_eq!(judge(of_kind(0)), Outcome::NoVerdict);
     assert_eq!(judge(of_kind(40 * MIB)), Outcome::Passed);
     let stacks = CallStacks::of(&recording.snapshot);
@@ -187,12 +178,7 @@ fn a_budget_for_a_pattern_without_chosen_blocks_has_no_verdict() {
     recording.holds(0, 256 * KIB, 1000, || false);
     for suppressions in ["", "leak:nowhere"] {
         let judge = |bytes| {
-            let pattern = Pattern::parse("site_0").expect("a pattern");
-            let budgets = vec![Budget { pattern, bytes }];
-            let limits = Limits {
-                budgets,
-                ..Limits::default()
-            };
+            let limits = [in_pattern("site_0", bytes)].into();
             super::sampled::judge(&recording, suppressions, limits)
         };
         assert_eq!(judge(6 * MEAN - 1), Outcome::NoVerdict, "{suppressions}");
@@ -201,10 +187,7 @@ fn a_budget_for_a_pattern_without_chosen_blocks_has_no_verdict() {
 }
 
 fn most_per_site(limit: u64) -> Limits {
-    Limits {
-        max_per_site: Some(limit),
-        ..Limits::default()
-    }
+    Limits::from([Limit::bytes(Scope::Site, limit)])
 }
 
 #[test]

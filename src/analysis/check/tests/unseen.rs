@@ -13,13 +13,10 @@ fn rules() -> Vec<(&'static str, Rules)> {
         change(&mut limits);
         Rules::from(limits)
     };
-    let budget = |bytes| Budget {
-        pattern: Pattern::parse("Cache::fill").expect("a pattern"),
-        bytes,
-    };
+    let budget = |bytes| in_pattern("Cache::fill", bytes);
     let mut baseline = Rules::default();
     baseline.baseline = Some(baseline_of(&snapshot, &baseline));
-    let mut at_mark = limits(&|limits| limits.max_leaked = Some(GIB));
+    let mut at_mark = limits(&|limits| limits.set(Limit::bytes(Scope::All, GIB)));
     at_mark.at = Some(Point::Mark("m".to_owned()));
     let boundary = Boundary {
         mark: "m".to_owned(),
@@ -44,18 +41,24 @@ fn rules() -> Vec<(&'static str, Rules)> {
         ..Rules::default()
     };
     vec![
-        ("--max-leaked", limits(&|limits| limits.max_leaked = Some(GIB))),
-        ("--max-count", limits(&|limits| limits.max_count = Some(1000))),
-        ("--max-per-site", limits(&|limits| limits.max_per_site = Some(4 * MIB))),
+        (
+            "--max-leaked",
+            limits(&|limits| limits.set(Limit::bytes(Scope::All, GIB))),
+        ),
+        ("--max-count", limits(&|limits| limits.set(Limit::blocks(1000)))),
+        (
+            "--max-per-site",
+            limits(&|limits| limits.set(Limit::bytes(Scope::Site, 4 * MIB))),
+        ),
         (
             "--max-kind",
-            limits(&|limits| limits.per_kind = [(Kind::Device, GIB)].into()),
+            limits(&|limits| limits.set(Limit::bytes(Scope::Kind(Kind::Device), GIB))),
         ),
         (
             "--max-objects",
-            limits(&|limits| limits.max_objects = [(Kind::Stream, 9)].into()),
+            limits(&|limits| limits.set(Limit::objects(Kind::Stream, 9))),
         ),
-        ("--budget", limits(&|limits| limits.budgets = vec![budget(4 * MIB)])),
+        ("--budget", limits(&|limits| limits.set(budget(4 * MIB)))),
         ("--baseline", baseline),
         (
             "--fail-on lost",
@@ -65,7 +68,7 @@ fn rules() -> Vec<(&'static str, Rules)> {
             "--since",
             limits(&|limits| {
                 limits.since = Some("m".to_owned());
-                limits.max_leaked = Some(GIB);
+                limits.set(Limit::bytes(Scope::All, GIB));
             }),
         ),
         ("--at mark", at_mark),

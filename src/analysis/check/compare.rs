@@ -1,0 +1,290 @@
+//! The one place that compares what was found with what is allowed, by limits and by the baseline.
+//!
+//! ```text
+//!          least ──── found ──── most        the truth is in this range
+//! allowed ─┘ a breach                        whatever else was not seen
+//!             └─ allowed ─┘ not decided      no verdict
+//!                                └─ allowed  kept
+//! ```
+
+use super::limits::{FailOn, Limit, Measure, Scope};
+use super::sites::{Judged, SiteRow, Standing};
+use super::totals::{Hidden, Whole};
+use super::{BeyondBaseline, Breach, OverLimit, Rules, Unseen};
+use crate::analysis::baseline::Baseline;
+use crate::analysis::estimate::CERTAIN;
+use crate::analysis::objects::ObjectRow;
+use crate::analysis::tally::Tally;
+
+/// A figure and the range in which the truth is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    pub found: u64,
+    pub least: u64,
+    pub most: u64,
+}
+
+/// How a figure compares with what is allowed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    Kept,
+    Undecided,
+    /// By what was found, or by what is certain: an estimate may be lower than that.
+    Broken(u64),
+}
+
+impl Figure {
+    pub fn exact(found: u64) -> Figure {
+        Figure {
+            found,
+            least: found,
+            most: found,
+        }
+    }
+
+    /// The range of an estimate with this error, which may lack `unseen`, within the range that is certain. Estimates that are too
+    /// low have errors that are too low: `unseen` makes up for them.
+    pub(super) fn narrowed(self, error: Option<u64>, unseen: u64) -> Figure {
+        let range = CERTAIN.saturating_mul(error.unwrap_or(u64::MAX));
+        let (low, high) = (self.found.saturating_sub(range), self.found.saturating_add(range));
+        Figure {
+            least: low.clamp(self.least, self.most),
+            most: high.saturating_add(unseen).clamp(self.least, self.most),
+            ..self
+        }
+    }
+
+    pub(super) fn against(&self, allowed: u64) -> Judgement {
+        match allowed {
+            _ if self.least > allowed => Judgement::Broken(self.found.max(self.least)),
+            _ if self.most > allowed => Judgement::Undecided,
+            _ => Judgement::Kept,
+        }
+    }
+
+    /// `1 MiB to 3 MiB`.
+    fn range(&self, measure: Measure) -> String {
+        let least = measure.words(self.least);
+        match self.most {
+            u64::MAX => format!("{least} or more"),
+            most => format!("{least} to {}", measure.words(most)),
+        }
+    }
+}
+
+/// What breaks a limit, and what may break one.
+pub(super) struct Comparison<'c> {
+    rules: &'c Rules,
+    hidden: &'c Hidden,
+    pub breaches: Vec<Breach>,
+    pub unseen: Vec<Unseen>,
+}
+
+impl<'c> Comparison<'c> {
+    pub fn new(rules: &'c Rules, hidden: &'c Hidden) -> Comparison<'c> {
+        Comparison {
+            rules,
+            hidden,
+            breaches: Vec::new(),
+            unseen: Vec::new(),
+        }
+    }
+
+    /// Totals against their limits. `objects`: with most first.
+    pub fn totals(&mut self, whole: &Whole, objects: &[ObjectRow]) {
+        for limit in self.rules.effective() {
+            let (of, measure, most) = (&limit.of, limit.measure, limit.most);
+            let (mut site, mut of_site) = (None, None);
+            let (figure, (why, next)) = match (of, measure) {
+                (Scope::Site, _) => continue,
+                (Scope::Kind(_), Measure::Objects) => {
+                    let rows = || objects.iter().filter(|row| row.is_in(of));
+                    (site, of_site) = rows().next().map(|row| (row.name(), row.count)).unzip();
+                    let found = Tally::total(rows().map(SiteRow::tally)).count;
+                    (Figure::exact(found), (String::new(), String::new()))
+                }
+                (Scope::Pattern(pattern), _) => whole.in_pattern(pattern, self.hidden, most),
+                _ => (whole.sum(of).figure(measure), whole.why_undecided()),
+            };
+            match figure.against(most) {
+                Judgement::Kept => {}
+                Judgement::Undecided => {
+                    let (range, allowed) = (figure.range(measure), measure.words(most));
+                    let what = format!("{range} held{} with {allowed} allowed: {why}", of.words());
+                    self.unseen.push(Unseen::part(self.rules.option(&limit), what, next));
+                }
+                Judgement::Broken(found) => self.breaches.push(Breach::Total(OverLimit {
+                    limit,
+                    found,
+                    site,
+                    of_site,
+                })),
+            }
+        }
+    }
+
+    /// Rows against the limit of each call site and against the baseline.
+    pub fn sites<R: SiteRow>(&mut self, rows: Vec<R>, baseline: Option<&Baseline>) -> Vec<Judged<R>> {
+        let measure = R::MEASURE;
+        let mut per_site = self.rules.limits.given.iter();
+        let per_site = per_site.find(|limit| limit.of == Scope::Site && limit.measure == measure);
+        let known = baseline.map(|baseline| baseline.known(&rows));
+        let totals = self.breaches.clone();
+        // The first call site that may break its limit, and the first that may have grown.
+        let mut doubts = [None, None];
+        let mut judged = Vec::with_capacity(rows.len());
+        for (nth, row) in rows.into_iter().enumerate() {
+            let figure = row.figure(self.hidden);
+            let before = self.breaches.len();
+            if let Some(limit) = per_site.filter(|limit| exceeds(&row, figure, limit.most, &mut doubts[0])) {
+                self.breaches.push(Breach::Total(OverLimit {
+                    limit: limit.clone(),
+                    found: figure.found,
+                    site: Some(row.name()),
+                    of_site: None,
+                }));
+            }
+            let known = known.as_ref().map(|known| known[nth]);
+            let of_baseline = known.map(|known| self.against_baseline(&row, figure, known, &mut doubts[1]));
+            let (standing, breach) = of_baseline.unzip();
+            self.breaches.extend(breach.flatten());
+            judged.push(Judged {
+                standing,
+                known: known.flatten(),
+                to_blame: self.breaches.len() > before || totals.iter().any(|breach| breach.contains(&row)),
+                only_by_class: false,
+                row,
+            });
+        }
+        if measure == Measure::Bytes {
+            self.without_stacks(per_site, doubts);
+        }
+        judged
+    }
+
+    /// How a row compares with what the baseline has of it, and whether that is a reason to fail.
+    fn against_baseline<R: SiteRow>(
+        &self,
+        row: &R,
+        figure: Figure,
+        known: Option<Tally>,
+        doubt: &mut Option<Doubt>,
+    ) -> (Standing, Option<Breach>) {
+        let (limits, measure) = (&self.rules.limits, R::MEASURE);
+        let known = known.map(|known| measure.of(known));
+        // The tolerance applies to growth only, not to sites that the baseline does not contain.
+        let limit = known.map_or(0, |known| limits.tolerance.allows(known, measure));
+        let standing = match known {
+            None => Standing::New,
+            Some(_) if exceeds(row, figure, limit, doubt) => Standing::Grown,
+            Some(_) => Standing::Known,
+        };
+        let fails = match (standing, limits.fail_on) {
+            (Standing::New, FailOn::New | FailOn::Grown) | (Standing::Grown, FailOn::Grown) => true,
+            // All memory fails, known or not; objects do not, since every program has some.
+            (Standing::New | Standing::Grown, FailOn::Any) => measure == Measure::Objects,
+            _ => false,
+        };
+        let breach = || BeyondBaseline {
+            site: row.name(),
+            measure,
+            kind: row.kind_of_objects(),
+            known,
+            limit,
+            found: figure.found,
+        };
+        (standing, fails.then(|| Breach::Baseline(breach())))
+    }
+
+    /// Limits of single call sites that may be broken, because it is not known which call site holds the memory without a stack.
+    fn without_stacks(&mut self, per_site: Option<&Limit>, doubts: [Option<Doubt>; 2]) {
+        let (rules, hidden) = (self.rules, self.hidden);
+        let has_hidden = hidden.tally.count > 0;
+        let [of_site, grown] = doubts;
+        let of_other = per_site.and_then(|limit| {
+            let (name, figure) = ("a call site that was not seen".to_owned(), hidden.around(0, 0));
+            (figure.against(limit.most) != Judgement::Kept).then_some((name, figure, limit.most))
+        });
+        let why = |(site, figure, allowed): Doubt| {
+            let (range, allowed) = (figure.range(Measure::Bytes), Measure::Bytes.words(allowed));
+            format!("{site} holds {range} with {allowed} allowed: {}", hidden.why())
+        };
+        let mut add = |rule: &str, what: String| self.unseen.push(Unseen::part(rule, what, hidden.next()));
+        if let Some(doubt) = of_site.or(of_other) {
+            add("--max-per-site", why(doubt));
+        }
+        let has_baseline = rules.baseline.is_some();
+        match (rules.limits.fail_on, grown) {
+            (FailOn::New | FailOn::Grown, _) if has_baseline && has_hidden => {
+                let may_be_new = "they may be of a call site that the baseline lacks";
+                add("--baseline", format!("{}: {may_be_new}", hidden.why()));
+            }
+            (FailOn::Grown, Some(doubt)) => add("--baseline", why(doubt)),
+            _ => {}
+        }
+        if rules.previous.is_some() && has_hidden {
+            add(
+                "--same-as-last",
+                format!("{}: any call site may hold them", hidden.why()),
+            );
+        }
+    }
+}
+
+/// A call site that may have more than is allowed: its name, its figure and what is allowed.
+type Doubt = (String, Figure, u64);
+
+/// Whether a row has more than is allowed for certain. The first that may have more is kept in `doubt`.
+fn exceeds(row: &impl SiteRow, figure: Figure, allowed: u64, doubt: &mut Option<Doubt>) -> bool {
+    let judgement = figure.against(allowed);
+    if judgement == Judgement::Undecided && doubt.is_none() {
+        *doubt = Some((row.name(), figure, allowed));
+    }
+    matches!(judgement, Judgement::Broken(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a figure compares with a limit. The truth is below `most` for certain.
+    fn judge(found: u64, error: Option<u64>, most: u64, limit: u64) -> Judgement {
+        let figure = Figure {
+            found,
+            least: found.min(1),
+            most,
+        };
+        figure.narrowed(error, 0).against(limit)
+    }
+
+    #[test]
+    fn exact_figures_are_always_decided() {
+        assert_eq!(judge(0, Some(0), 0, 0), Judgement::Kept);
+        assert_eq!(judge(100, Some(0), 100, 100), Judgement::Kept);
+        assert_eq!(judge(101, Some(0), 101, 100), Judgement::Broken(101));
+    }
+
+    #[test]
+    fn estimates_break_a_limit_beyond_three_errors() {
+        assert_eq!(judge(1000, Some(100), 5000, 699), Judgement::Broken(1000));
+        assert_eq!(judge(1000, Some(100), 5000, 700), Judgement::Undecided);
+        assert_eq!(judge(1000, Some(100), 5000, 1299), Judgement::Undecided);
+        assert_eq!(judge(1000, Some(100), 5000, 1300), Judgement::Kept);
+        // All that there is keeps the limit.
+        assert_eq!(judge(1000, Some(100), 1200, 1200), Judgement::Kept);
+    }
+
+    #[test]
+    fn a_chosen_block_exists_and_others_may() {
+        assert_eq!(judge(300, Some(300), 900, 0), Judgement::Broken(300));
+        // The error is not known.
+        assert_eq!(judge(300, None, 900, 200), Judgement::Undecided);
+        let none = Figure {
+            found: 0,
+            least: 0,
+            most: 900,
+        };
+        let unseen = |unseen| none.narrowed(Some(0), unseen).most;
+        assert_eq!([unseen(500), unseen(5000)], [500, 900]);
+    }
+}
