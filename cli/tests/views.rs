@@ -281,7 +281,8 @@ fn json_is_one_document_with_format_and_version() {
     assert_eq!(json(&["diff", "clean.json", "pool.json", "--json"])["totals"]["new"], 5);
     let verdict = json(&["check", "pool.json", "--json"]);
     assert_eq!(verdict["passed"], false);
-    assert_eq!(verdict["breaches"][0]["reason"], "count");
+    assert_eq!(verdict["breaches"][0]["reason"], "total");
+    assert_eq!(verdict["breaches"][0]["measure"], "blocks");
 }
 
 #[test]
