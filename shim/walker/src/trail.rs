@@ -263,8 +263,9 @@ impl Path {
             if machine::code_address(unsafe { load(next.sp - rule.ra() * 8) }) != next.pc {
                 return true;
             }
-            // SAFETY: as above.
-            if rule.fp() != 0 && unsafe { load(next.sp - rule.fp() * 8) } != next.fp {
+            let fp_at = if rule.is_fp_at_frame() { step.fp } else { next.sp - rule.fp() * 8 };
+            // SAFETY: as above; a frame pointer through which a step was taken points into the stack.
+            if rule.fp() != 0 && unsafe { load(fp_at) } != next.fp {
                 return true;
             }
             if !rule.is_saved() {
