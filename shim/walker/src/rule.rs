@@ -46,9 +46,6 @@ const ROOT: u32 = 1;
 const SIGNAL: u32 = 2;
 
 impl Packed {
-    pub const NONE: Packed = Packed(0);
-    pub const ROOT: Packed = Packed(ROOT);
-
     #[inline(always)]
     pub fn is_root(self) -> bool {
         self.0 == ROOT
@@ -94,12 +91,6 @@ impl Packed {
         }
     }
 
-    /// Whether the base is [`Base::Saved`], the highest kind.
-    #[inline(always)]
-    pub fn is_saved(self) -> bool {
-        self.0 >> (PAYLOAD_BITS - 2) >= Base::Saved as u32
-    }
-
     #[inline(always)]
     pub fn offset(self) -> i64 {
         // The kind is shifted out at the top, `ra` and `fp` at the bottom; the second shift extends the sign.
@@ -136,7 +127,11 @@ impl Packed {
                 base,
                 offset: self.offset(),
                 ra: self.ra() as u32,
-                fp: if self.is_fp_at_frame() { AT_FRAME } else { self.fp() as u32 },
+                fp: if self.is_fp_at_frame() {
+                    AT_FRAME
+                } else {
+                    self.fp() as u32
+                },
             },
             None if self.0 == SIGNAL => Rule::Signal,
             None => Rule::Root,
