@@ -51,7 +51,7 @@ const LIMITS: [(&str, [f64; 3], f64); 11] = [
     ("segment", [1900.0, 3.0, 1.0], 1.0),
     ("free of a segment", [1280.0, 4.0, 1.0], 1.0),
     ("other request", [12.0, 0.0, 0.0], 0.0),
-    // Of 15 frames more, each of 240 stacks in turn. A walk takes 1,500 more; the totals of another stack than the last take 170.
+    // Of 15 frames more, each of 240 stacks in turn. A walk takes 1,500 more; another stack's totals take 170.
     ("one stack of hundreds", [1350.0, 3.0, 0.0], 1.0),
     ("new stack", [22_000.0, 14.0, 0.0], 1.0),
 ];

@@ -1,10 +1,11 @@
 //! Stacks: native frames with Python frames in between. Each distinct stack is stored once.
 //!
-//! A stack that its thread has seen twice is known by the words that led through its native frames, and by the hash of its Python
-//! frames and of what is beyond it ([`culeak_walker::ReadSets`]). Any other known stack costs a walk, a hash and one look-up. The hash
-//! covers the addresses of native frames, and of Python frames the code object and the position in it. Only for a new stack are the two
-//! merged. It is stored frame by frame, outermost first, as (module, address in the module) or (function, instruction), so that it stays valid after another
-//! module or function is loaded at the same address.
+//! A stack that its thread has seen twice is known by the words that led through its native frames, and by the hash of
+//! its Python frames and of what is beyond it ([`culeak_walker::ReadSets`]). Any other known stack costs a walk, a hash
+//! and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
+//! position in it. Only for a new stack are the two merged. It is stored frame by frame, outermost first, as (module,
+//! address in the module) or (function, instruction), so that it stays valid after another module or function is loaded
+//! at the same address.
 //!
 //! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process,
 //! so they are stored when a function is first seen, with its line table: the reader computes lines from it
@@ -54,8 +55,8 @@ static FRAMES: AtomicU8 = AtomicU8::new(Frames::Both as u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frames {
     Both,
-    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All other
-    /// stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
+    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All
+    /// other stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
     Python,
     Native,
 }
@@ -87,8 +88,8 @@ pub fn forked() {
 }
 
 /// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; `NONE` if it is
-/// empty or cannot be stored. `thread` is its row and shard; `before_store` runs before a new stack is stored, which is rare.
-/// `is_of_framework`: of a block that a framework handed out.
+/// empty or cannot be stored. `thread` is its row and shard; `before_store` runs before a new stack is stored, which is
+/// rare. `is_of_framework`: of a block that a framework handed out.
 #[inline(never)]
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn stack(
@@ -194,7 +195,8 @@ impl Walk {
     }
 }
 
-/// What a stack has beside the thread's own frames: the stack that continues it, and the one that it computes the gradient of.
+/// What a stack has beside the thread's own frames: the stack that continues it, and the one that it computes the
+/// gradient of.
 #[derive(Clone, Copy)]
 struct Beyond {
     outer: u32,

@@ -1,38 +1,40 @@
 //! Knows a thread's stacks again by the words that their walks loaded.
 //!
-//! A program allocates from the same hundreds of stacks again and again. A walk looks up each frame, and each look-up depends on the
-//! one before; comparing the words that the walk loaded is a row of independent loads.
+//! A program allocates from the same hundreds of stacks again and again. A walk looks up each frame, and each look-up
+//! depends on the one before; comparing the words that the walk loaded is a row of independent loads.
 //!
 //! ```text
-//!  entry   ┌ pc, sp, fp, top, key ┬ value, next ┐   one line of the cache: where the walk began, and what it found
-//!          ├ 6 words, 6 offsets from sp         ┤   the read set: return addresses, and each frame pointer and CFA that a rule used
+//!  entry   ┌ pc, sp, fp, top, key ┬ value, next ┐   a line of the cache: where the walk began, its result
+//!          ├ 6 words, 6 offsets from sp         ┤   the read set: return addresses, and what rules used
 //!          ├ …                                  ┤
 //!
 //!  find    next of the entry found before ─▶ the same start and every word as it was? ─▶ value
 //!                         └─ no ─▶ the entries of the set of (pc, sp, key) ─▶ the same question
-//!                                     └─ no ─▶ the caller walks, and asks by the value that it then knows: found_again
+//!                                     └─ no ─▶ the caller walks, and asks by the value: found_again
 //! ```
 //!
-//! **Correctness.** A walk is a function of the three registers it begins with, of the rules of the table, of the stack's top,
-//! and of the words that it loads. The rules do not change within an epoch ([`Table::epoch`](crate::table::Table::epoch)), and
-//! entries of another epoch are void. All else is compared. By induction along the walk: the first rule is the same, so the same
-//! words are loaded, which are equal, so the second frame is the same, and so on to the end. A frame pointer that no later rule uses
-//! leads nowhere, and is not compared. A step that is not one of the table's rules is not remembered. So whatever happened to
-//! the stack in between, also by another thread that has it now, an entry whose words hold has the value that a walk would give.
+//! **Correctness.** A walk is a function of the three registers it begins with, of the rules of the table, of the
+//! stack's top, and of the words that it loads. The rules do not change within an epoch
+//! ([`Table::epoch`](crate::table::Table::epoch)), and entries of another epoch are void. All else is compared. By
+//! induction along the walk: the first rule is the same, so the same words are loaded, which are equal, so the second
+//! frame is the same, and so on to the end. A frame pointer that no later rule uses leads nowhere, and is not compared.
+//! A step that is not one of the table's rules is not remembered. So whatever happened to the stack in between, also by
+//! another thread that has it now, an entry whose words hold has the value that a walk would give.
 //!
-//! **Readable.** All words of an entry lie in [sp, top). The calling thread's stack has this top, and reaches down to this
-//! sp ([`crate::stack`]).
+//! **Readable.** All words of an entry lie in [sp, top). The calling thread's stack has this top, and reaches down to
+//! this sp ([`crate::stack`]).
 //!
-//! **ReadSetsry.** Entries lie in a ring, in the order in which they were remembered, and are named by their position since the last
-//! time that all became void. The ring never holds a position that is further behind its end than [`LIVE`], so a name leads to
-//! the entry that it was made for or nowhere. The ring is mapped when a thread's first stack is remembered, and is never
-//! unmapped: the next thread of the same shard uses it.
+//! **ReadSetsry.** Entries lie in a ring, in the order in which they were remembered, and are named by their position
+//! since the last time that all became void. The ring never holds a position that is further behind its end than
+//! [`LIVE`], so a name leads to the entry that it was made for or nowhere. The ring is mapped when a thread's first
+//! stack is remembered, and is never unmapped: the next thread of the same shard uses it.
 //!
-//! One walk at a time uses a thread's read sets. A walk that finds them in use, by the code that its signal handler interrupted,
-//! proceeds without. If that code never continues, they are not used again. In a forked child neither: the fork may have come from that handler.
+//! One walk at a time uses a thread's read sets. A walk that finds them in use, by the code that its signal handler
+//! interrupted, proceeds without. If that code never continues, they are not used again. In a forked child neither: the
+//! fork may have come from that handler.
 //!
-//! The caller remembers a stack at its second sighting. A program that has more stacks than fit would remember each in vain: each
-//! costs a credit, which a stack found earns, and without credit one of [`FEW`] is remembered.
+//! The caller remembers a stack at its second sighting. A program that has more stacks than fit would remember each in
+//! vain: each costs a credit, which a stack found earns, and without credit one of [`FEW`] is remembered.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
@@ -163,8 +165,8 @@ impl ReadSets {
         sets.state().find(start, key, top, epoch)
     }
 
-    /// Whether the stack, which a walk has just found to have this value, was remembered: `find` expects it next time after the stack
-    /// that was found before. A set is too small for the stacks that differ only further out.
+    /// Whether the stack, which a walk has just found to have this value, was remembered: `find` expects it next time
+    /// after the stack that was found before. A set is too small for the stacks that differ only further out.
     ///
     /// # Safety
     /// As of `find`.
@@ -179,8 +181,8 @@ impl ReadSets {
         sets.state().found_again(start, key, top, epoch, value)
     }
 
-    /// Walks the stack once more and keeps the words that the walk loads. `keep` as in [`crate::walk_each`]. `None` if the stack
-    /// cannot be remembered.
+    /// Walks the stack once more and keeps the words that the walk loads. `keep` as in [`crate::walk_each`]. `None` if
+    /// the stack cannot be remembered.
     ///
     /// # Safety
     /// No other thread uses these read sets until the result is dropped.
@@ -197,8 +199,8 @@ impl ReadSets {
     /// Called by one thread at a time, and by its signal handlers.
     #[inline(always)]
     fn take(&self) -> Option<Taken<'_>> {
-        // A handler that runs between the load and the store releases them before it returns. Acquire: pairs with the Release
-        // in `drop`.
+        // A handler that runs between the load and the store releases them before it returns. Acquire: pairs with the
+        // Release in `drop`.
         if self.taken.load(Acquire) {
             return None;
         }
@@ -207,8 +209,8 @@ impl ReadSets {
         Some(Taken(self))
     }
 
-    /// In a forked child, whose recording has other values. If they are in use, they stay so: by a thread that does not exist here,
-    /// or by the code that continues when the signal handler that forked returns.
+    /// In a forked child, whose recording has other values. If they are in use, they stay so: by a thread that does not
+    /// exist here, or by the code that continues when the signal handler that forked returns.
     pub fn forked(&self) {
         if let Some(mut sets) = self.take() {
             sets.state().epoch = u64::MAX;
@@ -225,7 +227,8 @@ impl Default for ReadSets {
 impl Taken<'_> {
     #[inline(always)]
     fn state(&mut self) -> &mut State {
-        // SAFETY: `taken` was false, so no other walk uses the state, including one that this signal handler interrupted.
+        // SAFETY: `taken` was false, so no other walk uses the state, including one that this signal handler
+        // interrupted.
         unsafe { &mut *self.0.state.get() }
     }
 }

@@ -15,8 +15,8 @@ pub enum Base {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// An ordinary frame. The return address and the caller's frame pointer lie `ra` and `fp` words below the CFA. `fp` 0:
-    /// the frame pointer is still in its register. [`AT_FRAME`]: it lies where the frame pointer points.
+    /// An ordinary frame. The return address and the caller's frame pointer lie `ra` and `fp` words below the CFA. `fp`
+    /// 0: the frame pointer is still in its register. [`AT_FRAME`]: it lies where the frame pointer points.
     Frame { base: Base, offset: i64, ra: u32, fp: u32 },
     /// The kernel's signal frame: the interrupted registers lie at known offsets above the stack pointer.
     Signal,
@@ -36,8 +36,8 @@ const _: () = assert!(
     "the table reserves exactly this many bits for a rule"
 );
 
-/// A value of `fp`: a frame that realigned the stack saves the caller's frame pointer below the gap, so its distance from the CFA
-/// varies. Packed only with [`Base::Saved`].
+/// A value of `fp`: a frame that realigned the stack saves the caller's frame pointer below the gap, so its distance
+/// from the CFA varies. Packed only with [`Base::Saved`].
 pub const AT_FRAME: u32 = u32::MAX;
 /// The same in a packed rule.
 const PACKED_AT_FRAME: u32 = (1 << FP_BITS) - 1;

@@ -38,8 +38,8 @@ pub const UNWINDERS: &[Way] = &[
     },
 ];
 
-/// The walker with the thread's read sets. It returns no addresses but the number of the whole stack, including the frames
-/// of the bench that called the C++ code.
+/// The walker with the thread's read sets. It returns no addresses but the number of the whole stack, including the
+/// frames of the bench that called the C++ code.
 pub const READ_SETS: Way = Way {
     name: "read sets",
     take: read_sets,
@@ -150,8 +150,8 @@ fn frame_pointers(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     let mut frame = START.get();
     let mut count = 0;
     while count < limit {
-        // SAFETY: code with frame pointers keeps the caller's frame pointer and the return address there; the limit ends the
-        // walk before code without frame pointers.
+        // SAFETY: code with frame pointers keeps the caller's frame pointer and the return address there; the limit
+        // ends the walk before code without frame pointers.
         let (next, address) = unsafe { (*(frame as *const u64), *(frame as *const u64).add(1)) };
         addresses[count] = address;
         count += 1;

@@ -168,8 +168,8 @@ fn insert_rules() {
     }
 }
 
-/// Plays `rounds` rounds with `kept` stacks. Returns how often a stack was found, found after a change, walked, and walked and found
-/// by its value.
+/// Plays `rounds` rounds with `kept` stacks. Returns how often a stack was found, found after a change, walked, and
+/// walked and found by its value.
 fn play(rounds: u64, kept: usize, seed: u64) -> [u64; 4] {
     let sets = ReadSets::new();
     let mut place = Place(Box::new([0; ROOM]));
