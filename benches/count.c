@@ -1,5 +1,5 @@
 /* The number of instructions of one allocation and one free of memory, of objects and of segments, of a request at ioctl that is
- * not recorded, of a reading of the clock, which is the kernel's code, and of an allocation whose stack is new; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
+ * not recorded, of a reading of the clock, which is the kernel's code, of an allocation whose stack is one of hundreds in turn, and of one whose stack is new; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
  * machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
  *
  *   CULEAK_TEST_MAJOR=1 count FRAMES
@@ -67,6 +67,10 @@ __attribute__((always_inline)) static inline void descend(unsigned bits, int i, 
     else (bits & 1 ? one : other)(bits >> 1, i, left - 1);
 }
 PAIR(new, descend(number++, i, BITS), cuMemFree_v2(kept[i]))
+/* As in a training step: each of some hundred stacks in turn. */
+enum { ALTERNATING = 240 };
+static unsigned turn;
+PAIR(alternating, descend(turn++ % ALTERNATING, i, BITS), cuMemFree_v2(kept[i]))
 PAIR(other, ioctl(file, 0x5401, 0), ioctl(file, 0x30000001, 0))
 
 static const struct {
@@ -80,6 +84,7 @@ static const struct {
     {{"other request", "another one"}, get_other, give_other},
     {{"clock", "the clock again"}, get_clock, give_clock},
     {{"new stack", "free of its block"}, get_new, give_new},
+    {{"one stack of hundreds", "its free"}, get_alternating, give_alternating},
 };
 enum { PAIRS = sizeof pairs / sizeof *pairs };
 _Static_assert(ROUNDS * KEPT <= 1 << BITS, "a stack for each call");

@@ -41,18 +41,19 @@ const SAMPLED: [(&str, [f64; 3], f64); 2] = [("allocation", [645.0, 3.0, 0.0], 1
 ///
 /// They are 5 to 10 % more instructions than on the day when this was written, with 20 frames. If a change needs more, measure what that
 /// costs (`benches/event.sh`) before you raise a limit.
-const LIMITS: [(&str, [f64; 3], f64); 10] = [
-    ("allocation", [1460.0, 3.0, 0.0], 1.0),
+const LIMITS: [(&str, [f64; 3], f64); 11] = [
+    ("allocation", [1100.0, 3.0, 0.0], 1.0),
     ("free", [625.0, 3.0, 0.0], 0.0),
-    ("stream", [1400.0, 1.0, 0.0], 1.0),
+    ("stream", [1050.0, 1.0, 0.0], 1.0),
     ("destruction of a stream", [545.0, 1.0, 0.0], 0.0),
-    ("event", [1400.0, 1.0, 0.0], 1.0),
+    ("event", [1050.0, 1.0, 0.0], 1.0),
     ("destruction of an event", [545.0, 1.0, 0.0], 0.0),
-    ("segment", [2200.0, 3.0, 1.0], 1.0),
+    ("segment", [1900.0, 3.0, 1.0], 1.0),
     ("free of a segment", [1280.0, 4.0, 1.0], 1.0),
     ("other request", [12.0, 0.0, 0.0], 0.0),
-    // Of 15 frames more.
-    ("new stack", [20_500.0, 14.0, 0.0], 1.0),
+    // Of 15 frames more, each of 240 stacks in turn. A walk takes 1,500 more; another stack's totals take 170.
+    ("one stack of hundreds", [1350.0, 3.0, 0.0], 1.0),
+    ("new stack", [22_000.0, 14.0, 0.0], 1.0),
 ];
 
 #[test]

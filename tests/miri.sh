@@ -9,4 +9,4 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/miri
 # Property tests read their configuration from the environment and the current folder.
 export MIRIFLAGS="-Zmiri-disable-isolation"
 cargo +nightly miri test -p culeak --no-default-features --lib -- index:: segmented:: table:: peak:: shards::
-cargo +nightly miri test -p culeak-walker --lib -- table:: rule:: cfi::
+cargo +nightly miri test -p culeak-walker --lib -- table:: rule:: cfi:: read_sets::

@@ -52,7 +52,7 @@ def median(values):
 
 
 # In the order in which they are shown; see shim/walker/benches/ways.
-WAYS = ("walker", "trail", "framehop", "backtrace", "libgcc", "frame pointers")
+WAYS = ("walker", "read sets", "framehop", "backtrace", "libgcc", "frame pointers")
 
 
 @group("walker", ("walker, warm, at 20 frames", "<= 8 ns a frame"), ("walker against libgcc, same run", ">= 15x"))

@@ -1,9 +1,11 @@
 //! Stacks: native frames with Python frames in between. Each distinct stack is stored once.
 //!
-//! A known stack costs a walk, a hash and one look-up. The hash covers the addresses of native frames, and of Python
-//! frames the code object and the position in it. Only for a new stack are the two merged. It is stored frame by frame,
-//! outermost first, as (module, address in the module) or (function, instruction), so that it stays valid after another
-//! module or function is loaded at the same address.
+//! A stack that its thread has seen twice is known by the words that led through its native frames, and by the hash of
+//! its Python frames and of what is beyond it ([`culeak_walker::ReadSets`]). Any other known stack costs a walk, a hash
+//! and one look-up. The hash covers the addresses of native frames, and of Python frames the code object and the
+//! position in it. Only for a new stack are the two merged. It is stored frame by frame, outermost first, as (module,
+//! address in the module) or (function, instruction), so that it stays valid after another module or function is loaded
+//! at the same address.
 //!
 //! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process,
 //! so they are stored when a function is first seen, with its line table: the reader computes lines from it
@@ -53,8 +55,8 @@ static FRAMES: AtomicU8 = AtomicU8::new(Frames::Both as u8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frames {
     Both,
-    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All other
-    /// stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
+    /// Blocks of frameworks on a thread that runs Python: Python frames only, without a walk of the native stack. All
+    /// other stacks have both: reports recognize caching allocators, libraries and the driver by native frames.
     Python,
     Native,
 }
@@ -86,8 +88,8 @@ pub fn forked() {
 }
 
 /// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; `NONE` if it is
-/// empty or cannot be stored. `thread` is its row and shard; `before_store` runs before a new stack is stored, which is rare.
-/// `is_of_framework`: of a block that a framework handed out.
+/// empty or cannot be stored. `thread` is its row and shard; `before_store` runs before a new stack is stored, which is
+/// rare. `is_of_framework`: of a block that a framework handed out.
 #[inline(never)]
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn stack(
@@ -98,54 +100,103 @@ pub fn stack(
     before_store: fn(&Recording),
 ) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
-    let frames = Frames::now();
-    let alone = match frames {
-        Frames::Python if is_of_framework => python::hash_alone(depth),
-        _ => None,
+    let wanted = Frames::now();
+    let python = match wanted {
+        Frames::Native => None,
+        _ => python::hash(depth),
     };
-    let (hash, frames) = match alone {
-        Some(hash) => (hash, Frames::Python),
-        None => {
-            let Some(native) = native::hash(at, depth, shard) else {
-                return NONE;
-            };
-            match frames {
-                Frames::Native => (native, Frames::Native),
-                // It was just seen that there are no Python frames.
-                Frames::Python if is_of_framework => (native, Frames::Both),
-                _ => (python::hash(native, depth), Frames::Both),
-            }
-        }
+    let walk = Walk {
+        at,
+        depth,
+        python,
+        beyond: Beyond::now(thread, is_of_framework),
+        shard,
+        is_alone: wanted == Frames::Python && is_of_framework && python.is_some(),
     };
-    let beyond = Beyond::now(thread, is_of_framework);
-    let hash = beyond.mixed_into(hash);
-    let closing = closing::is_running();
-    if !closing && let Some(known) = recording.stack(hash) {
-        if is_of_framework {
-            forward::note(known);
-        }
-        return known;
-    }
-    before_store(recording);
-    let stack = {
-        let _uncancelled = Uncancelled::begin();
-        // SAFETY: all zeros is a value of each part, as the parts state.
-        let buffers = unsafe { BUFFERS.take() }.ok();
-        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, (depth, beyond), frames, closing))
+    let stack = match walk.known() {
+        Some(known) => known,
+        None => walk.stack(recording, wanted, before_store),
     };
-    match stack {
-        Some(stack) if !closing => recording.remember_stack(hash, stack),
-        Some(_) => {}
-        None => recording.add(Loss::Stacks, 1),
-    }
-    let stack = stack.unwrap_or(NONE);
     if is_of_framework {
         forward::note(stack);
     }
     stack
 }
 
-/// What a stack has beside the thread's own frames: the stack that continues it, and the one that it computes the gradient of.
+/// A stack to be taken.
+struct Walk {
+    at: Registers,
+    depth: usize,
+    /// The hash of the Python frames.
+    python: Option<u64>,
+    beyond: Beyond,
+    shard: Shard,
+    /// The Python frames are the stack.
+    is_alone: bool,
+}
+
+impl Walk {
+    /// All that the stack's number depends on beside the native frames.
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        self.beyond.mixed_into(self.python.unwrap_or(0))
+    }
+
+    #[inline(always)]
+    fn known(&self) -> Option<u32> {
+        match self.is_alone {
+            true => None,
+            false => native::known(self.at, self.key(), self.shard),
+        }
+    }
+
+    #[inline(never)]
+    #[unsafe(link_section = ".text.culeak_events")]
+    fn stack(&self, recording: &Recording, wanted: Frames, before_store: fn(&Recording)) -> u32 {
+        let &Walk {
+            at,
+            depth,
+            beyond,
+            shard,
+            ..
+        } = self;
+        let (hash, frames, native) = match self.python {
+            Some(python) if self.is_alone => (python, Frames::Python, None),
+            python => {
+                let Some(native) = native::hash(at, depth) else {
+                    return NONE;
+                };
+                let whole = python.map_or(native, |python| mix(native ^ python.rotate_left(1)));
+                let native_alone = wanted == Frames::Native;
+                (whole, if native_alone { wanted } else { Frames::Both }, Some(native))
+            }
+        };
+        let hash = beyond.mixed_into(hash);
+        let closing = closing::is_running();
+        if !closing && let Some(known) = recording.stack(hash) {
+            if let Some(native) = native {
+                native::remember(at, depth, native, self.key(), shard, known);
+            }
+            return known;
+        }
+        before_store(recording);
+        let stack = {
+            let _uncancelled = Uncancelled::begin();
+            // SAFETY: all zeros is a value of each part, as the parts state.
+            let buffers = unsafe { BUFFERS.take() }.ok();
+            buffers.and_then(|mut buffers| store(recording, &mut buffers, at, (depth, beyond), frames, closing))
+        };
+        match stack {
+            Some(stack) if !closing => recording.remember_stack(hash, stack),
+            Some(_) => {}
+            None => recording.add(Loss::Stacks, 1),
+        }
+        stack.unwrap_or(NONE)
+    }
+}
+
+/// What a stack has beside the thread's own frames: the stack that continues it, and the one that it computes the
+/// gradient of.
 #[derive(Clone, Copy)]
 struct Beyond {
     outer: u32,

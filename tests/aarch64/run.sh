@@ -46,7 +46,7 @@ demo() {
 crates() {
     cargo test "${options[@]}" -p culeak-elf -p culeak -p culeak-cpython --lib
     cargo test "${options[@]}" -p culeak-walker --lib -- --skip unreadable_memory_is_an_error --skip the_fallback_reads
-    cargo test "${options[@]}" -p culeak-walker --test aarch64 --test trail
+    cargo test "${options[@]}" -p culeak-walker --test aarch64 --test read_sets
     cargo test "${options[@]}" -p culeak-walker --test oracle -- a_fiber a_full_slice a_hundred a_thread the_first
     cargo test "${options[@]}" -p culeak-walker --test closing -- two_threads during_a_close
 }

@@ -2,20 +2,19 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-use culeak_walker::{self as walker, End, Registers, Trail};
+use culeak_walker::{self as walker, End, ReadSets, Registers};
 
 use crate::resolve::closing::GENERATION;
 use crate::resolve::own;
-use culeak::format::SHARDS;
 use culeak::lockfree::index::mix;
-use culeak::lockfree::shards::Shard;
+use culeak::lockfree::shards::{OWN, Shard};
 
 /// Whether libgcc unwinds instead of the walker.
 #[unsafe(link_section = ".data.culeak_events")]
 static LIBGCC: AtomicBool = AtomicBool::new(false);
 
-/// The previous stack of each shard's thread. Zeroed memory, so that unused ones take none.
-static TRAILS: [Trail; SHARDS] = [const { Trail::new() }; SHARDS];
+/// The known stacks of the thread that owns a shard. Threads that share one walk every stack.
+static READ_SETS: [ReadSets; OWN] = [const { ReadSets::new() }; OWN];
 
 pub fn set_libgcc(libgcc: bool) {
     LIBGCC.store(libgcc, Relaxed);
@@ -27,9 +26,7 @@ pub fn uses_libgcc() -> bool {
 
 /// In a forked child.
 pub fn forked() {
-    for trail in &TRAILS {
-        trail.forked();
-    }
+    READ_SETS.iter().for_each(ReadSets::forked);
 }
 
 /// The native frames of the calling thread without our own, as a hash. The frames are not kept: a stack is usually
@@ -118,20 +115,40 @@ pub fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     stopped
 }
 
-/// The hash of the calling thread's native stack; `None` if it is empty. If the stack is complete and within `depth`,
-/// only the frames that differ from the thread's previous stack are walked.
+/// The number of the calling thread's stack, if it was remembered with the same Python frames.
 #[inline(always)]
-pub fn hash(at: Registers, depth: usize, shard: Shard) -> Option<u64> {
-    let libgcc = LIBGCC.load(Relaxed);
-    if !libgcc
-        && let trail = &TRAILS[shard.number()]
-        && let Some(whole) = trail.follow(at, own::bounds(), GENERATION.load(Acquire), shard.is_own())
-        && whole.count as usize <= depth
-    {
-        return (whole.count > 0).then(|| mix(whole.hash ^ u64::from(whole.count)));
+pub fn known(at: Registers, python: u64, shard: Shard) -> Option<u32> {
+    // SAFETY: an owned shard is the calling thread's alone; shared ones have none.
+    unsafe { READ_SETS.get(shard.number())?.find(at, python) }
+}
+
+/// Remembers the number of the calling thread's stack, which has this hash and was seen before.
+pub fn remember(at: Registers, depth: usize, hash: u64, python: u64, shard: Shard, stack: u32) {
+    let Some(sets) = READ_SETS.get(shard.number()).filter(|_| !uses_libgcc()) else {
+        return;
+    };
+    // SAFETY: as above.
+    if unsafe { sets.found_again(at, python, stack) } {
+        return;
     }
     let mut native = Native::none(depth);
-    if libgcc {
+    let keep = |address| {
+        native.cut = !native.add(address);
+        !native.cut
+    };
+    // SAFETY: as above.
+    if let Some(kept) = unsafe { sets.walk(at, keep) }
+        && native.hash() == hash
+    {
+        kept.remember(python, stack);
+    }
+}
+
+/// The hash of the calling thread's native stack; `None` if it is empty.
+#[inline(always)]
+pub fn hash(at: Registers, depth: usize) -> Option<u64> {
+    let mut native = Native::none(depth);
+    if uses_libgcc() {
         native.unwind();
     } else {
         native.walk(at);

@@ -14,10 +14,10 @@ use culeak::recording::{CodeSeen, Recording};
 /// Bytes for the names and the line table of one function; a longer table is not stored.
 pub const TEXT: usize = 256 << 10;
 
-/// The hash of a whole stack, given that of its native frames.
+/// The hash of the calling thread's Python frames; `None` if it has none.
 #[inline(always)]
-pub fn hash(native: u64, depth: usize) -> u64 {
-    let mut hashes = [native, 0];
+pub fn hash(depth: usize) -> Option<u64> {
+    let mut hashes = [0x5079_7468_6f6e_0001, 0];
     let end = python::walk(depth, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
             hashes = [
@@ -29,18 +29,9 @@ pub fn hash(native: u64, depth: usize) -> u64 {
         Seen::Boundary(_) => hashes[0] = hashes[0].wrapping_add(1),
     });
     match end {
-        End::Nothing => native,
-        _ => mix(mix(hashes[0]).wrapping_add(end as u64) ^ hashes[1]),
+        End::Nothing => None,
+        _ => Some(mix(mix(hashes[0]).wrapping_add(end as u64) ^ hashes[1])),
     }
-}
-
-/// The hash of the calling thread's Python frames alone; `None` if it has none.
-#[inline(always)]
-pub fn hash_alone(depth: usize) -> Option<u64> {
-    /// Where the hash of the native frames would be.
-    const ALONE: u64 = 0x5079_7468_6f6e_0001;
-    let hash = hash(ALONE, depth);
-    (hash != ALONE).then_some(hash)
 }
 
 /// The frames of a stack to be stored. All zeros is an empty one.

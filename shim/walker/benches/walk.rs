@@ -52,8 +52,8 @@ fn main() {
     same(&mut criterion, &plain, &framed);
     mixed(&mut criterion, &plain);
     criterion.final_summary();
-    let [followed, not] = [&ways::FOLLOWED, &ways::NOT_FOLLOWED].map(|count| count.load(Relaxed));
-    println!("trail: {followed} stacks followed, {not} walked");
+    let [found, not] = [&ways::FOUND, &ways::NOT_FOUND].map(|count| count.load(Relaxed));
+    println!("read sets: {found} stacks found, {not} walked");
 }
 
 /// The shapes that call exactly one other, so that the depth is the number of frames, and the probe at the end.
@@ -182,7 +182,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
                 });
             });
         };
-        for way in ways::UNWINDERS.iter().chain([&ways::TRAIL]) {
+        for way in ways::UNWINDERS.iter().chain([&ways::READ_SETS]) {
             measure(way, plain, || 0);
         }
         measure(&ways::FLOOR, framed, || FRAME.get());
@@ -194,7 +194,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
 fn mixed(criterion: &mut Criterion, code: &Code) {
     let mut group = criterion.benchmark_group("mixed");
     for depth in DEPTHS {
-        for way in ways::UNWINDERS.iter().chain([&ways::TRAIL, &ways::CLOCK]) {
+        for way in ways::UNWINDERS.iter().chain([&ways::READ_SETS, &ways::CLOCK]) {
             group.bench_function(BenchmarkId::new(way.name, depth), |bencher| {
                 let mut addresses = [0; DEPTH];
                 let mut stack = 0;

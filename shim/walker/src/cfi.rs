@@ -10,7 +10,7 @@ use gimli::{
 
 use crate::machine::{self, FP, RA, REGISTERS, RULES, SP};
 use crate::modules::Module;
-use crate::rule::{Base, Rule};
+use crate::rule::{AT_FRAME, Base, Rule};
 use crate::stack::{self, Memory};
 
 type Bytes = EndianSlice<'static, NativeEndian>;
@@ -115,6 +115,7 @@ impl Row<'_> {
         let fp = match self.registers.register(Register(FP)) {
             None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 0,
             Some(RegisterRule::Offset(offset)) => words_below(offset)?,
+            Some(RegisterRule::Expression(saved)) if self.register_offset(saved) == Some((FP, 0, false)) => AT_FRAME,
             _ => return None,
         };
         let (base, offset) = match *self.registers.cfa() {

@@ -2,7 +2,7 @@
 
 use crate::cfi::{self, Frame, Step};
 use crate::machine::{self, ADDRESS_BITS, FP, RA, SP};
-use crate::rule::{Base, Packed, Rule};
+use crate::rule::{AT_FRAME, Base, Packed, Rule};
 use crate::stack::{self, Bounds, Memory};
 use crate::{Registers, TABLE, modules};
 
@@ -46,6 +46,7 @@ impl Cursor {
     #[inline(always)]
     pub fn step(&mut self, rule: Packed, bounds: Bounds) -> bool {
         let offset = rule.offset() as u64;
+        let mut fp_at = None;
         let cfa = match rule.base() {
             Some(Base::Stack) => self.sp.wrapping_add(offset),
             Some(Base::Frame) => self.fp.wrapping_add(offset),
@@ -54,13 +55,19 @@ impl Cursor {
                 if !bounds.contain_word(saved) {
                     return false;
                 }
+                if rule.is_fp_at_frame() {
+                    if !bounds.contain_word(self.fp) {
+                        return false;
+                    }
+                    fp_at = Some(self.fp);
+                }
                 // SAFETY: a word within the stack.
                 unsafe { load(saved) }
             }
             None => return false,
         };
         let returns_at = cfa.wrapping_sub(rule.ra() * 8);
-        let fp_at = cfa.wrapping_sub(rule.fp() * 8);
+        let fp_at = fp_at.unwrap_or_else(|| cfa.wrapping_sub(rule.fp() * 8));
         // `Bounds::NONE` has top 0: no CFA passes.
         if cfa <= self.sp || cfa > bounds.top || cfa % 8 != 0 || returns_at < bounds.low || fp_at < bounds.low {
             return false;
@@ -68,7 +75,7 @@ impl Cursor {
         // SAFETY: at least one word below the CFA, which is at most the top, and not below `low`.
         self.pc = machine::code_address(unsafe { load(returns_at) });
         if rule.fp() != 0 {
-            // SAFETY: as above.
+            // SAFETY: as above, or checked there.
             self.fp = unsafe { load(fp_at) };
         }
         self.sp = cfa;
@@ -153,7 +160,11 @@ impl Cursor {
                 };
                 let below = |words: u32| cfa.wrapping_sub(u64::from(words) * 8);
                 let pc = machine::code_address(word(below(ra))?);
-                let fp = if fp == 0 { self.fp } else { word(below(fp))? };
+                let fp = match fp {
+                    0 => self.fp,
+                    AT_FRAME => word(self.fp)?,
+                    _ => word(below(fp))?,
+                };
                 if cfi::is_above(self.sp, cfa, memory) {
                     Ok(Cursor {
                         pc,

@@ -25,7 +25,7 @@
 //! * [`cfi`]: unwind tables interpreted by gimli
 //! * [`stack`]: which memory may be read, and checked reads of the rest
 //! * [`modules`]: which module contains an address
-//! * [`trail`]: remembers a thread's last walk, so that only frames that changed are walked
+//! * [`read_sets`]: knows a thread's stacks again by the words that their walks loaded
 //! * [`machine`]: what differs between processors
 //! * [`thread_variable!`]: thread-local variables
 //!
@@ -52,16 +52,16 @@ mod cfi;
 mod cursor;
 mod machine;
 mod modules;
+mod read_sets;
 mod rule;
 mod stack;
 mod table;
 mod thread_variable;
-mod trail;
 
 pub use machine::ADDRESS_BITS;
 pub use modules::exported;
+pub use read_sets::{Kept, ReadSets};
 pub use stack::{Bounds, bounds as stack_bounds, read, read_each, readable};
-pub use trail::{Summary, Trail, mix_in};
 
 use cfi::Step;
 use cursor::Cursor;
@@ -71,6 +71,12 @@ use table::Table;
 use std::sync::atomic as sync;
 
 static TABLE: Table = Table::new();
+
+/// Adds a word to a hash, such as the code address of a frame.
+#[inline(always)]
+pub const fn mix_in(hash: u64, word: u64) -> u64 {
+    (hash.rotate_left(29) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
 
 /// Where a walk begins: the registers of a function at one of its calls. On aarch64: pc, sp and x29.
 #[derive(Clone, Copy, Debug)]

@@ -15,8 +15,8 @@ pub enum Base {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// An ordinary frame. The return address and the caller's frame pointer lie `ra` and `fp` words below the CFA. `fp` 0:
-    /// the frame pointer is still in its register.
+    /// An ordinary frame. The return address and the caller's frame pointer lie `ra` and `fp` words below the CFA. `fp`
+    /// 0: the frame pointer is still in its register. [`AT_FRAME`]: it lies where the frame pointer points.
     Frame { base: Base, offset: i64, ra: u32, fp: u32 },
     /// The kernel's signal frame: the interrupted registers lie at known offsets above the stack pointer.
     Signal,
@@ -36,13 +36,16 @@ const _: () = assert!(
     "the table reserves exactly this many bits for a rule"
 );
 
+/// A value of `fp`: a frame that realigned the stack saves the caller's frame pointer below the gap, so its distance
+/// from the CFA varies. Packed only with [`Base::Saved`].
+pub const AT_FRAME: u32 = u32::MAX;
+/// The same in a packed rule.
+const PACKED_AT_FRAME: u32 = (1 << FP_BITS) - 1;
+
 const ROOT: u32 = 1;
 const SIGNAL: u32 = 2;
 
 impl Packed {
-    pub const NONE: Packed = Packed(0);
-    pub const ROOT: Packed = Packed(ROOT);
-
     #[inline(always)]
     pub fn is_root(self) -> bool {
         self.0 == ROOT
@@ -57,7 +60,12 @@ impl Packed {
         };
         let words = offset / 8;
         let limit = 1 << (CFA_BITS - 1);
-        if offset % 8 != 0 || !(-limit..limit).contains(&words) || fp >> FP_BITS != 0 {
+        let fp = match fp {
+            AT_FRAME if base == Base::Saved => PACKED_AT_FRAME,
+            PACKED_AT_FRAME.. => return None,
+            _ => fp,
+        };
+        if offset % 8 != 0 || !(-limit..limit).contains(&words) {
             return None;
         }
         let ra = match RA_BITS {
@@ -83,12 +91,6 @@ impl Packed {
         }
     }
 
-    /// Whether the base is [`Base::Saved`], the highest kind.
-    #[inline(always)]
-    pub fn is_saved(self) -> bool {
-        self.0 >> (PAYLOAD_BITS - 2) >= Base::Saved as u32
-    }
-
     #[inline(always)]
     pub fn offset(self) -> i64 {
         // The kind is shifted out at the top, `ra` and `fp` at the bottom; the second shift extends the sign.
@@ -106,10 +108,17 @@ impl Packed {
         }
     }
 
-    /// Words from the CFA down to the saved frame pointer; 0 if it is still in its register.
+    /// Words from the CFA down to the saved frame pointer; 0 if it is still in its register. Not of a rule that
+    /// is [`is_fp_at_frame`](Packed::is_fp_at_frame).
     #[inline(always)]
     pub fn fp(self) -> u64 {
         u64::from(self.0) & ((1 << FP_BITS) - 1)
+    }
+
+    /// Whether the caller's frame pointer lies where the frame pointer points.
+    #[inline(always)]
+    pub fn is_fp_at_frame(self) -> bool {
+        self.fp() == u64::from(PACKED_AT_FRAME)
     }
 
     pub fn rule(self) -> Rule {
@@ -118,7 +127,11 @@ impl Packed {
                 base,
                 offset: self.offset(),
                 ra: self.ra() as u32,
-                fp: self.fp() as u32,
+                fp: if self.is_fp_at_frame() {
+                    AT_FRAME
+                } else {
+                    self.fp() as u32
+                },
             },
             None if self.0 == SIGNAL => Rule::Signal,
             None => Rule::Root,
@@ -134,7 +147,10 @@ mod tests {
     fn a_packed_rule_unpacks_to_itself() {
         for base in [Base::Stack, Base::Frame, Base::Saved] {
             for offset in [-1024, -8, 0, 8, 16, 208, 4096, 30_000] {
-                for fp in [0, 1, 2, 7, 100] {
+                for fp in [0, 1, 2, 7, 100, AT_FRAME] {
+                    if fp == AT_FRAME && base != Base::Saved {
+                        continue;
+                    }
                     let rule = Rule::Frame {
                         base,
                         offset: offset / 8 * 8,
@@ -162,6 +178,7 @@ mod tests {
         assert_eq!(Packed::of(rule(1 << 40, 1, 0)), None);
         assert_eq!(Packed::of(rule(-(1 << 40), 1, 0)), None);
         assert_eq!(Packed::of(rule(16, 1, 1 << FP_BITS)), None);
+        assert_eq!(Packed::of(rule(16, 1, AT_FRAME)), None);
         assert_eq!(Packed::of(rule(16, 0, 0)), None);
         assert_eq!(Packed::of(rule(16, 1 << 20, 0)), None);
     }

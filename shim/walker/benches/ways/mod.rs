@@ -4,7 +4,7 @@
 mod hop;
 
 use super::support::DEPTH;
-use culeak_walker::{Registers, Trail, walk};
+use culeak_walker::{ReadSets, Registers, walk};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -38,11 +38,11 @@ pub const UNWINDERS: &[Way] = &[
     },
 ];
 
-/// The walker with a trail of the thread's last walk. It returns no addresses but the hash of the whole stack, including
-/// the frames of the bench that called the C++ code.
-pub const TRAIL: Way = Way {
-    name: "trail",
-    take: trail,
+/// The walker with the thread's read sets. It returns no addresses but the number of the whole stack, including the
+/// frames of the bench that called the C++ code.
+pub const READ_SETS: Way = Way {
+    name: "read sets",
+    take: read_sets,
 };
 
 pub const FLOOR: Way = Way {
@@ -67,19 +67,24 @@ fn walker(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     walk(Registers::here(), &mut addresses[..limit]).count
 }
 
-pub static FOLLOWED: AtomicU64 = AtomicU64::new(0);
-pub static NOT_FOLLOWED: AtomicU64 = AtomicU64::new(0);
+pub static FOUND: AtomicU64 = AtomicU64::new(0);
+pub static NOT_FOUND: AtomicU64 = AtomicU64::new(0);
 
-/// As the recorder does it: a stack that the trail cannot follow, such as one whose rules are not in the table, is walked.
+/// As the recorder does it: a stack that is not found is walked and remembered.
 #[inline(never)]
-fn trail(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
-    static ONE_THREAD: Trail = Trail::new();
+fn read_sets(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    static ONE_THREAD: ReadSets = ReadSets::new();
     let start = Registers::here();
-    let summary = ONE_THREAD.follow(start, (0, 0), 0, true);
-    let count = if summary.is_some() { &FOLLOWED } else { &NOT_FOLLOWED };
+    // SAFETY: the bench has one thread.
+    let found = unsafe { ONE_THREAD.find(start, 0) };
+    let count = if found.is_some() { &FOUND } else { &NOT_FOUND };
     count.store(count.load(Relaxed) + 1, Relaxed);
-    if black_box(summary).is_none() {
+    if black_box(found).is_none() {
         walk(start, &mut addresses[..]);
+        // SAFETY: as above.
+        if let Some(kept) = unsafe { ONE_THREAD.walk(start, |_| true) } {
+            kept.remember(0, 1);
+        }
     }
     limit
 }
@@ -145,8 +150,8 @@ fn frame_pointers(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     let mut frame = START.get();
     let mut count = 0;
     while count < limit {
-        // SAFETY: code with frame pointers keeps the caller's frame pointer and the return address there; the limit ends the
-        // walk before code without frame pointers.
+        // SAFETY: code with frame pointers keeps the caller's frame pointer and the return address there; the limit
+        // ends the walk before code without frame pointers.
         let (next, address) = unsafe { (*(frame as *const u64), *(frame as *const u64).add(1)) };
         addresses[count] = address;
         count += 1;

@@ -5,3 +5,12 @@ void call(void (*function)(void)) {
     function();
     __asm__ volatile("" : : "r"(buffer) : "memory");
 }
+
+/* On x86-64 its CFA lies in its frame, at an address that the frame pointer leads to, and so does the caller's frame pointer. */
+void realigned(void (*function)(void), int size) {
+    __attribute__((aligned(64))) char buffer[64];
+    char *more = __builtin_alloca(size);
+    __asm__ volatile("" : : "r"(buffer), "r"(more) : "memory");
+    function();
+    __asm__ volatile("" : : "r"(buffer), "r"(more) : "memory");
+}
