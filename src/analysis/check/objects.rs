@@ -85,7 +85,7 @@ pub(super) fn unseen(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
         ),
     };
     let is_limited = !rules.limits.max_objects.is_empty();
-    let limited = is_limited.then(|| Unseen::all("--max-objects", what, next));
+    let limited = is_limited.then(|| Unseen::all("--allow OBJECT=N", what, next));
     let compared = are_compared(rules).then(|| Unseen::part("--baseline", what, next));
     limited.into_iter().chain(compared).collect()
 }

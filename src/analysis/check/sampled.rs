@@ -1,6 +1,6 @@
 //! Checks of recordings with sampled stacks: limits of a call site are compared with an estimate and its error.
 //!
-//! Limits on the whole (`--max-leaked`, `--max-kind`, the number of blocks) are judged by exact sums if there are no suppressions,
+//! Limits on the whole (`--allow SIZE`, `--allow KIND=SIZE`, the number of blocks) are judged by exact sums if there are no suppressions,
 //! and otherwise within what is known for certain (totals.rs). A limit of a call site is broken if the estimate exceeds it by more than [`CERTAIN`] standard errors; closer to
 //! the limit, a warning says so.
 

@@ -125,7 +125,7 @@ pub(super) fn unseen(judged: &[Judged], hidden: &Hidden, rules: &Rules) -> Vec<U
     if let Some(limit) = limits.max_per_site {
         let seen = judged.iter().find(|of| may_exceed(&of.row, limit));
         if let Some(of) = seen {
-            add("--max-per-site", holds(&of.row, limit));
+            add("--allow site=SIZE", holds(&of.row, limit));
         } else if hidden.at_most(0, 0) > limit {
             let what = format!(
                 "one call site may hold up to {} with {} allowed: {}",
@@ -133,7 +133,7 @@ pub(super) fn unseen(judged: &[Judged], hidden: &Hidden, rules: &Rules) -> Vec<U
                 words::bytes(limit),
                 hidden.why()
             );
-            add("--max-per-site", what);
+            add("--allow site=SIZE", what);
         }
     }
     let has_hidden = hidden.tally.count > 0;

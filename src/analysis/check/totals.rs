@@ -439,7 +439,7 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, unseen: &mu
             .is_some_and(|boundary| boundary.previous_ns.is_none())
         {
             true => "--not-above",
-            false => "--max-leaked",
+            false => "--allow SIZE",
         };
         let above = found.bytes.above(limit, |range| {
             unseen.push(undecided(whole, rule, "", range, limit, words::bytes));
@@ -447,7 +447,7 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, unseen: &mu
         breaches.extend(above.map(|found| Breach::Bytes { limit, found }));
     }
     if let Some(limit) = count {
-        let rule = limits.max_count.map_or("", |_| "--max-count");
+        let rule = limits.max_count.map_or("", |_| "--allow count=N");
         let blocks = |count| words::plural(count, "block", "blocks");
         let above = found.count.above(limit, |range| {
             unseen.push(undecided(whole, rule, "", range, limit, blocks));
@@ -457,7 +457,7 @@ pub(super) fn of_the_whole(whole: &Whole, found: Sum, rules: &Rules, unseen: &mu
     for (&kind, &limit) in &limits.per_kind {
         let above = whole.sum(Some(kind)).bytes.above(limit, |range| {
             let of = format!(" of {} memory", kind.name());
-            unseen.push(undecided(whole, "--max-kind", &of, range, limit, words::bytes));
+            unseen.push(undecided(whole, "--allow KIND=SIZE", &of, range, limit, words::bytes));
         });
         breaches.extend(above.map(|found| Breach::Kind {
             kind: kind.name(),
@@ -518,7 +518,7 @@ pub(super) fn of_budgets(
                 budget.pattern.text(),
                 words::bytes(budget.bytes)
             );
-            unseen.push(Unseen::part("--budget", what, next));
+            unseen.push(Unseen::part("--allow leak:PATTERN=SIZE", what, next));
         });
         breaches.extend(above.map(|found| Breach::Budget {
             pattern: budget.pattern.text().to_owned(),

@@ -44,18 +44,24 @@ fn rules() -> Vec<(&'static str, Rules)> {
         ..Rules::default()
     };
     vec![
-        ("--max-leaked", limits(&|limits| limits.max_leaked = Some(GIB))),
-        ("--max-count", limits(&|limits| limits.max_count = Some(1000))),
-        ("--max-per-site", limits(&|limits| limits.max_per_site = Some(4 * MIB))),
+        ("--allow SIZE", limits(&|limits| limits.max_leaked = Some(GIB))),
+        ("--allow count=N", limits(&|limits| limits.max_count = Some(1000))),
         (
-            "--max-kind",
+            "--allow site=SIZE",
+            limits(&|limits| limits.max_per_site = Some(4 * MIB)),
+        ),
+        (
+            "--allow KIND=SIZE",
             limits(&|limits| limits.per_kind = [(Kind::Device, GIB)].into()),
         ),
         (
-            "--max-objects",
+            "--allow OBJECT=N",
             limits(&|limits| limits.max_objects = [(Kind::Stream, 9)].into()),
         ),
-        ("--budget", limits(&|limits| limits.budgets = vec![budget(4 * MIB)])),
+        (
+            "--allow leak:PATTERN=SIZE",
+            limits(&|limits| limits.budgets = vec![budget(4 * MIB)]),
+        ),
         ("--baseline", baseline),
         (
             "--fail-on lost",
@@ -134,7 +140,7 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "no objects",
         |of| of.objects_known = false,
-        &["--max-objects", "--baseline"],
+        &["--allow OBJECT=N", "--baseline"],
     ),
     ("no holders", |of| of.holders = None, &["--fail-on lost"]),
     (
@@ -145,27 +151,37 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "lost stacks",
         lose_a_stack,
-        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+        &[
+            "--allow site=SIZE",
+            "--allow leak:PATTERN=SIZE",
+            "--baseline",
+            "--same-as-last",
+        ],
     ),
     (
         "a stack that was cut off",
         |of| of.stacks[1].truncated = true,
-        &["--budget"],
+        &["--allow leak:PATTERN=SIZE"],
     ),
     (
         "sampled stacks",
         leave_out_a_stack,
-        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+        &[
+            "--allow site=SIZE",
+            "--allow leak:PATTERN=SIZE",
+            "--baseline",
+            "--same-as-last",
+        ],
     ),
 ];
 
 const ALL: [&str; 12] = [
-    "--max-leaked",
-    "--max-count",
-    "--max-per-site",
-    "--max-kind",
-    "--max-objects",
-    "--budget",
+    "--allow SIZE",
+    "--allow count=N",
+    "--allow site=SIZE",
+    "--allow KIND=SIZE",
+    "--allow OBJECT=N",
+    "--allow leak:PATTERN=SIZE",
     "--baseline",
     "--fail-on lost",
     "--since",
