@@ -195,16 +195,16 @@ fn without_its_adapter_the_use_of_a_pool_is_unknown_and_prevents_a_verdict() {
         report.contains("\nnext: CULEAK_ADAPTERS=tensorflow culeak run -- "),
         "{report}"
     );
-    for limits in [&[][..], &["--max-leaked", "2MiB"], &["--at", "end"]] {
+    for limits in [&[][..], &["--allow", "2MiB"], &["--at", "end"]] {
         let (code, text) = culeak(&[&["check"], limits].concat());
         let pool = "cannot be judged: 3 MiB in TensorFlow's pool";
         assert!(code == Some(2) && text.contains(pool), "{limits:?}: {text}");
     }
-    for accepted in [&["--allow-losses"][..], &["--max-leaked", "3MiB"]] {
+    for accepted in [&["--allow-losses"][..], &["--allow", "3MiB"]] {
         let (code, text) = culeak(&[&["check"], accepted].concat());
         assert_eq!(code, Some(0), "{accepted:?}: {text}");
     }
-    let whole = culeak(&["check", "--judge-pools", "--max-leaked", "1MiB", "--at", "end"]);
+    let whole = culeak(&["check", "--judge-pools", "--allow", "1MiB", "--at", "end"]);
     assert_eq!(whole.0, Some(1), "{}", whole.1);
 }
 

@@ -1,4 +1,4 @@
-//! Libraries that bind past every preloaded library, recorded with `culeak run --audit`.
+//! Libraries that bind past every preloaded library, recorded with `culeak run --record audit`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ fn run_with_preload(
 }
 
 fn recorded(how: &str, libraries: &[PathBuf], claims: impl FnOnce(&Snapshot)) {
-    run(&["--audit"], how, libraries, |ended, recording| {
+    run(&["--record", "audit"], how, libraries, |ended, recording| {
         let recording = recording.unwrap_or_else(|| panic!("{how} {libraries:?}: {ended:?}"));
         read(recording).expect_nothing_lost();
         claims(&symbolize(recording));
@@ -142,7 +142,7 @@ fn the_program_behaves_as_without_it() {
             run(options, how, &libraries, |ended, _| output.clone_from(&ended.stdout));
             String::from_utf8_lossy(&output).into_owned()
         };
-        assert_eq!(output(&["--audit"]), output(&[]), "{how}");
+        assert_eq!(output(&["--record", "audit"]), output(&[]), "{how}");
     }
 }
 
@@ -160,7 +160,7 @@ fn several_namespaces_with_a_driver_each_are_recorded() {
 fn a_driver_that_is_unloaded_with_its_namespace_makes_room_for_the_next() {
     let libraries = [1, 2, 3, 4].map(|number| inside(&format!("number{number}"), 100 + number, Finds::Linked));
     run(
-        &["--audit"],
+        &["--record", "audit"],
         "namespace-closes-counts",
         &libraries,
         |ended, recording| {
@@ -185,7 +185,7 @@ fn a_preload_that_looks_dlclose_up_at_its_first_call_gets_the_next_one() {
     let preload = library("wraps_dlclose", "libwraps_dlclose.so", &[], &[]);
     for how in ["deepbind-closes", "namespace-closes"] {
         let libraries = [inside("first", 111, Finds::Linked)];
-        run_with_preload(&preload, &["--audit"], how, &libraries, |ended, recording| {
+        run_with_preload(&preload, &["--record", "audit"], how, &libraries, |ended, recording| {
             let output = String::from_utf8_lossy(&ended.stdout);
             assert!(output.contains("looked up\n"), "{how}: {ended:?}");
             read(recording.unwrap_or_else(|| panic!("{how}: {ended:?}"))).expect_live(Device, 1, 111);
@@ -197,9 +197,14 @@ fn a_preload_that_looks_dlclose_up_at_its_first_call_gets_the_next_one() {
 fn libraries_that_must_get_the_drivers_own_functions_get_them() {
     for how in ["deepbind", "namespace"] {
         for finds in [Finds::Linked, Finds::Dlsym] {
-            run(&["--audit"], how, &[inside("cupti", 111, finds)], |ended, recording| {
-                assert_eq!(recording, None, "{how} {finds:?}: {ended:?}");
-            });
+            run(
+                &["--record", "audit"],
+                how,
+                &[inside("cupti", 111, finds)],
+                |ended, recording| {
+                    assert_eq!(recording, None, "{how} {finds:?}: {ended:?}");
+                },
+            );
         }
     }
 }
@@ -207,7 +212,7 @@ fn libraries_that_must_get_the_drivers_own_functions_get_them() {
 #[test]
 fn copies_of_the_driver_beyond_the_second_are_reported() {
     let libraries = [1, 2, 3].map(|number| inside(&format!("number{number}"), 100 + number, Finds::Linked));
-    run(&["--audit"], "namespace", &libraries, |ended, recording| {
+    run(&["--record", "audit"], "namespace", &libraries, |ended, recording| {
         let snapshot = read(recording.unwrap_or_else(|| panic!("{ended:?}")));
         let bytes: Vec<u64> = snapshot.of_kind(Device).iter().map(|row| row.bytes).collect();
         assert_eq!(bytes, [101, 102]);

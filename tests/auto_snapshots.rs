@@ -226,7 +226,7 @@ fn culeak_run_passes_its_options_on_and_reports_the_snapshots() {
     let victim = crate::support::victim("client_api", crate::support::Lookup::Linked);
     let driver = crate::support::profile::fake_driver_folder();
     let mut run = std::process::Command::new(crate::support::culeak());
-    run.args(["run", "--no-report", "--snapshot-at-mark", "--no-pool", "-o"])
+    run.args(["run", "--no-report", "--snapshot", "mark", "--no-pool", "-o"])
         .arg(folder.path())
         .arg("--")
         .arg(victim)

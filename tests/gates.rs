@@ -34,17 +34,17 @@ enum Of {
 use Of::*;
 
 const RULES: [(&str, Of); 12] = [
-    ("--max-leaked 64MiB", Totals),
-    ("--max-count 100", Totals),
-    ("--max-kind device=64MiB", Totals),
-    ("--max-per-site 4MiB", Sites),
-    ("--budget ^work$=4MiB", Sites),
+    ("--allow 64MiB", Totals),
+    ("--allow count=100", Totals),
+    ("--allow device=64MiB", Totals),
+    ("--allow site=4MiB", Sites),
+    ("--allow leak:^work$=4MiB", Sites),
     ("--baseline known.json", Sites),
-    ("--at mark:m --max-leaked 64MiB", Mark),
+    ("--at mark:m --allow 64MiB", Mark),
     ("--at mark:m --not-above 64MiB", Marks),
     ("--at mark:m --same-as-last", Marks),
-    ("--since m --max-leaked 64MiB", Since),
-    ("--max-objects stream=0", Objects),
+    ("--since m --allow 64MiB", Since),
+    ("--allow stream=0", Objects),
     ("--fail-on outlier", Job),
 ];
 
@@ -288,7 +288,7 @@ fn what_was_seen_is_judged_if_the_user_accepts_the_rest() {
         (
             &log,
             |path| lose(path, Loss::Allocations),
-            "--max-leaked 8MiB",
+            "--allow 8MiB",
             "7 allocations",
         ),
         (
@@ -306,7 +306,7 @@ fn what_was_seen_is_judged_if_the_user_accepts_the_rest() {
         (
             &snapshots,
             |path| cut(&last_snapshot(path)),
-            "--at mark:m --max-leaked 9MiB",
+            "--at mark:m --allow 9MiB",
             "an older one is shown",
         ),
     ];
@@ -339,14 +339,14 @@ fn what_a_process_leaves_is_not_known_while_it_runs() {
     let mut from = BufReader::new(running.stdout());
     from.read_line(&mut line).expect("the victim prints a line");
     let out = folder.path().join("out");
-    let (code, text) = check(&out, "--max-leaked 64MiB", &[]);
+    let (code, text) = check(&out, "--allow 64MiB", &[]);
     assert!(code == Some(2) && text.contains("the process still runs"), "{text}");
-    assert_eq!(check(&out, "--max-leaked 64MiB", &["--at", "exit"]).0, Some(0));
-    assert_eq!(check(&out, "--max-leaked 64MiB", &["--allow-losses"]).0, Some(0));
-    assert_eq!(check(&out, "--max-leaked 1KiB", &[]).0, Some(1));
+    assert_eq!(check(&out, "--allow 64MiB", &["--at", "exit"]).0, Some(0));
+    assert_eq!(check(&out, "--allow 64MiB", &["--allow-losses"]).0, Some(0));
+    assert_eq!(check(&out, "--allow 1KiB", &[]).0, Some(1));
     drop(running.child.stdin.take());
     assert!(running.finish().status.success());
-    assert_eq!(check(&out, "--max-leaked 64MiB", &[]).0, Some(0));
+    assert_eq!(check(&out, "--allow 64MiB", &[]).0, Some(0));
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn leaks_whose_stacks_a_limit_of_stacks_left_out_do_not_pass() {
     outcome.expect_success();
     let (folder, _) = copied(&outcome, Totals);
     fs::copy(rounds(Source::Log).recordings[0].clone(), folder.path().join("clean")).expect("copied");
-    for rule in ["--max-per-site 10MiB", "--budget ^keep$=10MiB", "--baseline clean"] {
+    for rule in ["--allow site=10MiB", "--allow leak:^keep$=10MiB", "--baseline clean"] {
         let (code, text) = check(folder.path(), rule, &["--force"]);
         assert!(code != Some(0), "{rule}: {text}");
     }
@@ -389,7 +389,7 @@ fn marks_beyond_their_limit_are_counted_as_marks() {
     let losses = &outcome.only_snapshot().losses;
     assert_eq!((losses.lost_marks, losses.lost_details), (24, 0));
     let (folder, _) = copied(&outcome, Totals);
-    for rule in ["--at mark:m --max-leaked 10MiB", "--since m"] {
+    for rule in ["--at mark:m --allow 10MiB", "--since m"] {
         let (code, text) = check(folder.path(), rule, &[]);
         assert!(
             code == Some(2) && text.contains("24 marks could not be recorded"),

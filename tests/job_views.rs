@@ -173,7 +173,7 @@ fn a_rank_that_holds_more_than_the_others_fails_the_check() {
     );
     assert!(text(&check("leaking/out", "markdown")).contains("failed: rank 5"));
     // A limit still judges each process.
-    let both = ["check", "leaking/out", "--fail-on", "outlier", "--max-leaked", "1MiB"];
+    let both = ["check", "leaking/out", "--fail-on", "outlier", "--allow", "1MiB"];
     assert!(text(&run(&both, folder.path())).starts_with("failed: 8 of 8 processes"));
     let one = fs::read_dir(folder.path().join("usual/out"))
         .expect("readable")

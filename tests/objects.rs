@@ -274,22 +274,19 @@ fn a_graph_for_each_request_is_named_by_line_and_fails_the_check() {
         "{:#?}",
         snapshot.objects
     );
-    let (code, text) = command(&["check", "--max-objects", "graph-exec=8"], &outcome);
+    let (code, text) = command(&["check", "--allow", "graph-exec=8"], &outcome);
     assert_eq!(code, Some(1), "{text}");
     assert!(
         text.contains("40 graph-exec objects are 32 over the limit of 8"),
         "{text}"
     );
     assert!(text.contains("40 graph-exec  decode  objects.c:"), "{text}");
-    let (code, text) = command(
-        &["check", "--max-objects", "graph-exec=40", "--max-objects", "stream=0"],
-        &outcome,
-    );
+    let (code, text) = command(&["check", "--allow", "graph-exec=40", "--allow", "stream=0"], &outcome);
     assert_eq!(code, Some(0), "{text}");
     // A clean program has objects at its end, so they fail by an option only.
     let (code, text) = command(&["check"], &outcome);
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = command(&["check", "--at", "peak", "--max-objects", "stream=0"], &outcome);
+    let (code, text) = command(&["check", "--at", "peak", "--allow", "stream=0"], &outcome);
     assert!(
         code == Some(2) && text.contains("recordings have no objects of the peak"),
         "{text}"
@@ -297,14 +294,13 @@ fn a_graph_for_each_request_is_named_by_line_and_fails_the_check() {
 }
 
 #[test]
-fn a_run_with_a_check_fails_by_its_objects() {
+fn a_check_of_a_program_fails_by_its_objects() {
     let culeak = culeak();
     let check = |limit: &str| {
         let run = [
             culeak.to_str().expect("UTF-8"),
-            "run",
-            "--check",
-            "--max-objects",
+            "check",
+            "--allow",
             limit,
             "-o",
             ".",
@@ -333,7 +329,7 @@ fn the_objects_of_a_running_process_are_judged() {
         command
             .arg("check")
             .arg(&recording)
-            .args(["--max-objects", limit, "--at", "exit", "--no-symbol-cache"]);
+            .args(["--allow", limit, "--at", "exit", "--no-symbol-cache"]);
         command.output().expect("culeak runs").status.code()
     };
     assert_eq!((check("graph-exec=40"), check("graph-exec=39")), (Some(0), Some(1)));

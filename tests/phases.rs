@@ -254,7 +254,7 @@ fn a_round_that_leaves_memory_fails_its_check() {
             (1 << 20) + 2 * bytes,
             "the first mebibyte, and earlier rounds"
         );
-        let (code, ..) = culeak_json(&outcome, "check --at mark:asleep --same-as-last --max-leaked 5KB");
+        let (code, ..) = culeak_json(&outcome, "check --at mark:asleep --same-as-last --allow 5KB");
         assert_eq!(code, 0, "5000 bytes are allowed");
 
         let (code, verdict, errors) = culeak_json(&outcome, "check --at mark:asleep --not-above 1MiB");
@@ -311,12 +311,12 @@ fn a_check_at_a_point_that_will_not_be_recorded_does_not_run_the_program() {
     for (at, option, refused) in [
         ("mark:x", None, true),
         ("0.1s", None, true),
-        ("0.1s", Some("--snapshot-at-mark"), true),
+        ("0.1s", Some("--snapshot=mark"), true),
         ("exit", None, false),
     ] {
         let mut command = std::process::Command::new(culeak());
         command
-            .args(["run", "--check", "--at", at])
+            .args(["check", "--at", at])
             .args(option)
             .args(["--", "echo", "ran"]);
         command
@@ -342,7 +342,7 @@ fn marks_of_one_run_are_compared_without_a_baseline_of_another_and_without_limit
         let words = format!("check --at mark:asleep {option} --baseline leaks.json");
         let (code, _, errors) = culeak_json(&outcome, &words);
         assert!(code == 2 && errors.contains("of another run"), "{errors}");
-        let words = format!("check --at mark:asleep {option} --max-objects stream=0");
+        let words = format!("check --at mark:asleep {option} --allow stream=0");
         let (code, _, errors) = culeak_json(&outcome, &words);
         assert!(code == 2 && errors.contains("in a check of their own"), "{errors}");
     }
@@ -364,7 +364,7 @@ fn a_mark_that_cannot_be_judged_is_an_error_that_names_the_remedy() {
         ),
         (&with, "check --at end --same-as-last", "--at mark:NAME"),
         (&without, LAST, "culeak run --timeline"),
-        (&without, "check --at mark:asleep --not-above 1", "--snapshot-at-mark"),
+        (&without, "check --at mark:asleep --not-above 1", "--snapshot mark"),
     ] {
         let (code, _, errors) = culeak_json(outcome, words);
         assert_eq!(code, 2, "{words}: {errors}");

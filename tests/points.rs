@@ -97,13 +97,13 @@ fn memory_that_a_global_holds_fails_a_check_with_a_limit_only() {
         passed.contains("not judged: 19.5 KiB in 20 blocks held when the script ended"),
         "{passed}"
     );
-    expect_code(0, &["check", "--max-leaked", "20KB"], &file);
-    let failed = expect_code(1, &["check", "--max-leaked", "19KB"], &file);
+    expect_code(0, &["check", "--allow", "20KB"], &file);
+    let failed = expect_code(1, &["check", "--allow", "19KB"], &file);
     assert!(failed.contains("held when the script ended, allowed"), "{failed}");
     expect_code(1, &["check", "--at", "end"], &file);
-    expect_code(0, &["check", "--at", "exit", "--max-leaked", "0"], &file);
-    expect_code(0, &["check", "--at", "peak", "--max-leaked", "50KB"], &file);
-    expect_code(1, &["check", "--at", "peak", "--max-leaked", "49KB"], &file);
+    expect_code(0, &["check", "--at", "exit", "--allow", "0"], &file);
+    expect_code(0, &["check", "--at", "peak", "--allow", "50KB"], &file);
+    expect_code(1, &["check", "--at", "peak", "--allow", "49KB"], &file);
 }
 
 #[test]
@@ -203,21 +203,21 @@ fn a_mark_is_shown_from_the_snapshot_that_was_taken_at_it() {
         text.contains(" held 6.8 KiB on GPU 0 (peak 6.8 KiB) at the mark epoch 2 é"),
         "{text}"
     );
-    expect_code(1, &["check", "--at", "mark:epoch 1", "--max-leaked", "999"], &file);
-    expect_code(0, &["check", "--at", "mark:epoch 1", "--max-leaked", "1000"], &file);
+    expect_code(1, &["check", "--at", "mark:epoch 1", "--allow", "999"], &file);
+    expect_code(0, &["check", "--at", "mark:epoch 1", "--allow", "1000"], &file);
 
     let without = profile("client_api").arg("marks").run();
     let refused = expect_code(2, &["report", "--at", "mark:epoch 1"], &recording(&without));
-    assert!(refused.contains("--snapshot-at-mark"), "{refused}");
+    assert!(refused.contains("--snapshot mark"), "{refused}");
 }
 
 #[test]
-fn run_with_a_check_judges_and_reports_as_the_commands_do() {
+fn a_program_is_judged_as_its_recording() {
     let python = &interpreters()[0];
     let run = |limits: &[&str]| {
         let folder = crate::support::profile::folder();
         let mut run = Command::new(culeak());
-        run.args(["run", "--no-config", "--check"])
+        run.args(["check", "--no-config"])
             .args(limits)
             .arg("-o")
             .arg(folder.path());
@@ -239,12 +239,12 @@ fn run_with_a_check_judges_and_reports_as_the_commands_do() {
         "{shown}"
     );
     assert!(shown.contains("passed: 0 B in 0 blocks leaked"), "{shown}");
-    let (code, shown) = run(&["--max-leaked", "19KB"]);
+    let (code, shown) = run(&["--allow", "19KB"]);
     assert_eq!(code, Some(1), "{shown}");
     assert!(
         shown.contains("failed: 19.5 KiB in 20 blocks held when the script ended, allowed"),
         "{shown}"
     );
-    let (code, shown) = run(&["--at", "exit", "--max-leaked", "0"]);
+    let (code, shown) = run(&["--at", "exit", "--allow", "0"]);
     assert_eq!(code, Some(0), "{shown}");
 }

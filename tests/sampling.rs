@@ -34,9 +34,9 @@ fn sampled(behaviour: &str, mean: &str) -> Outcome {
 }
 
 /// `culeak run` with these options, which records the same program in this folder.
-fn run_with(options: &[&str], out: &Path) -> Output {
+fn run_with(command: &str, options: &[&str], out: &Path) -> Output {
     Command::new(culeak())
-        .arg("run")
+        .arg(command)
         .args(options)
         .arg("-o")
         .arg(out)
@@ -353,7 +353,7 @@ fn the_config_file_sets_the_distance() {
     let config = config.to_str().expect("UTF-8");
     let run = |options: &[&str], out: &str| {
         let out = folder.path().join(out);
-        let output = run_with(&[&["--config", config], options].concat(), &out);
+        let output = run_with("run", &[&["--config", config], options].concat(), &out);
         assert!(output.status.success(), "{output:?}");
         let recordings = recordings_in(&out);
         let snapshot = crate::support::outcome::read(&recordings[0]);

@@ -140,7 +140,7 @@ fn a_report_shows_any_time_and_any_window_of_the_log() {
     );
     assert!(shown.contains("next: culeak report"), "{shown}");
     for words in [
-        &["check", "--at", "mark:step 2", "--max-leaked", "0"][..],
+        &["check", "--at", "mark:step 2", "--allow", "0"][..],
         &["check", "--at", "mark:step 2"],
     ] {
         assert_eq!(run(words, &file).status.code(), Some(1), "{words:?}");

@@ -301,7 +301,7 @@ WAYS_OF_STEPS = (
     ("every tensor recorded", {}, 3, 1.05, None),
     ("caching off: every tensor a call of the driver", UNCACHED, 2, 1.03, None),
     ("--sample 512KiB", SAMPLED, 3, 1.01, 1.05),
-    ("--stacks python", {"CULEAK_STACKS": "python"}, 2, None, 1.10),
+    ("--record python-frames", {"CULEAK_STACKS": "python"}, 2, None, 1.10),
 )
 
 

@@ -38,10 +38,10 @@ use crate::{probe, symbolize, usage};
 const EXIT_CODES: &str = "\
 Exit codes:
   0        success
-  1        check, run --check: leak over the limit; trend --fail-on: growth; demo, doctor: failure
+  1        check: leak over the limit; trend --fail-on: growth; demo, doctor: failure
   2        wrong usage or environment, or a file that cannot be read or written
-  126,127  run, live: the program cannot be executed, or was not found
-  other    run, live: the program's own exit code, or 128+N if signal N ended it
+  126,127  run, live, check: the program cannot be executed, or was not found
+  other    run, live, check: the program's own exit code, or 128+N if signal N ended it
 
 First steps:
   culeak demo                          a tour on a program with known leaks
@@ -192,13 +192,6 @@ pub fn command() -> clap::Command {
 }
 
 fn with_hint(mut error: clap::Error) -> clap::Error {
-    if is_number_of_frames(&error) {
-        let hint = "to limit the number of frames of each stack: --depth N";
-        error.insert(
-            ContextKind::Suggested,
-            ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
-        );
-    }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
@@ -324,29 +317,18 @@ fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
     })
 }
 
-/// Whether `--stacks`, which chooses frames, was given a number.
-fn is_number_of_frames(error: &clap::Error) -> bool {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.as_str()),
-        _ => None,
-    };
-    error.kind() == ErrorKind::InvalidValue
-        && text(ContextKind::InvalidArg).is_some_and(|argument| argument.starts_with("--stacks "))
-        && text(ContextKind::InvalidValue).is_some_and(|value| value.parse::<u32>().is_ok())
-}
-
 /// The options that `-h` shows of each command; `--help` shows all.
 const USUAL: &[(&str, &[&str])] = &[
-    ("run", &["output", "check", "why", "timeline", "sample"]),
+    ("run", &["output", "why", "timeline", "record", "snapshot"]),
     (
         "live",
-        &["once", "interval", "output", "child_pids", "no_follow_children"],
+        &["once", "every", "output", "child_pids", "no_follow_children"],
     ),
     ("report", &["by", "at", "kind", "view", "output"]),
     ("why", &["class", "core", "pause", "top", "output"]),
     ("diff", &["at", "by", "kind", "view", "output"]),
     ("trend", &["only", "pid", "every", "fail_on", "output"]),
-    ("check", &["max_leaked", "baseline", "suppressions", "at", "format"]),
+    ("check", &["allow", "baseline", "suppressions", "at", "format"]),
     ("export", &["format", "output", "at", "kind", "to"]),
     ("watch", &["listen", "textfile", "to", "dataset", "every"]),
 ];

@@ -31,43 +31,58 @@ use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::progress;
 use crate::text::units;
-use environment::{AutoSnapshotArgs, Settings};
+use environment::{Recorded, Settings, Variable};
 use preload::Program;
 use proof::Proof;
 
-/// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub fn record_options() -> Vec<Id> {
-    let options = RecordArgs::augment_args(clap::Command::new(""));
+/// The ids of the options of a group, for commands that do not always record.
+pub fn ids<A: Args>() -> Vec<Id> {
+    let options = A::augment_args(clap::Command::new(""));
     options.get_arguments().map(|option| option.get_id().clone()).collect()
 }
 
 /// What to record, and where.
 #[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Recording")]
 pub struct RecordArgs {
     /// Folder for recordings, one per process that uses CUDA [default: the current folder]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Also record child processes (the default)
-    #[arg(long, overrides_with = "no_follow_children")]
-    pub follow_children: bool,
-
     /// Record only the program itself, not its child processes
-    #[arg(long, overrides_with = "follow_children")]
+    #[arg(long)]
     pub no_follow_children: bool,
 
     /// Record only processes whose executable's file name matches GLOB; * and ? are wildcards
     #[arg(long, value_name = "GLOB")]
     pub only: Option<String>,
 
+    /// Log every allocation and free, for any point in time
+    ///
+    /// Phases, events and states at any point in time need it. It keeps the newest SIZE of events, 8MiB to 4GiB [default: 1GiB]
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1GiB",
+          value_parser = environment::parse_timeline)]
+    pub timeline: Option<u64>,
+
+    /// What else to record or which frames, as a list
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum)]
+    pub record: Vec<Recorded>,
+
+    /// Automatic snapshots, as a list of oom:N, peak:SIZE, mark and every:TIME
+    ///
+    /// They are written beside the recording, as NAME.WHY-N.culeak-snapshot. oom:N: at most N when requests fail for lack of memory,
+    /// one per stack (3 without this option). peak:SIZE: at the peak; it is replaced when the peak rises by SIZE. mark: at each mark
+    /// that the program sets (culeak_mark). every:TIME: at the next allocation after each such time, e.g. 500ms, 10s, 1m
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = environment::parse_snapshot)]
+    pub snapshot: Vec<Variable>,
+
+    /// Switch off the caching allocators of frameworks, and print the cost
+    #[arg(long)]
+    pub no_pool: bool,
+
     /// Record at most N frames per stack, 1 to 256 [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
-
-    /// Frames to record. python: only Python frames for tensors and other blocks of frameworks, which costs less; native: no Python
-    /// frames; both [default: both]
-    #[arg(long, value_name = "FRAMES", value_parser = ["python", "native", "both"])]
-    pub stacks: Option<String>,
 
     /// Take a stack once every SIZE bytes on average, e.g. 512KiB, instead of one for each block. Totals stay exact; sums of call
     /// sites become estimates
@@ -78,25 +93,12 @@ pub struct RecordArgs {
     /// is below. 0: no limit [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(culeak::sampling::RATE_MAX)))]
     pub stack_rate: Option<u32>,
+}
 
-    /// Switch off the caching allocators of frameworks, and print the cost
-    #[arg(long)]
-    pub no_pool: bool,
-
-    /// Record each XLA buffer (JAX); waits until the memory of each buffer exists
-    #[arg(long)]
-    pub jax_buffers: bool,
-
-    /// Record NVTX ranges as phases, NVTX marks, and blocks of NVTX's memory extension; --timeline includes it
-    #[arg(long)]
-    pub nvtx: bool,
-
-    /// Also record libraries opened with RTLD_DEEPBIND or dlmopen: the loader asks an audit library (LD_AUDIT) about each binding
-    #[arg(long)]
-    pub audit: bool,
-
-    #[command(flatten)]
-    pub auto_snapshots: AutoSnapshotArgs,
+impl RecordArgs {
+    pub fn records(&self, what: Recorded) -> bool {
+        self.record.contains(&what)
+    }
 }
 
 /// A program that is ready to be started.
@@ -121,7 +123,8 @@ pub struct Prepared {
 /// A `CULEAK_` variable is wrong, the program cannot be executed, or the folder cannot hold recordings.
 pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepared, Failure> {
     environment::examine(env::vars_os())?;
-    environment::suits_sampling(args.sample, args.auto_snapshots.timeline, |name| env::var_os(name))?;
+    environment::suits_lists(args)?;
+    environment::suits_sampling(args.sample, args.timeline, |name| env::var_os(name))?;
     let program = preload::examine(&words[0], &words[1..])?;
     warn_about(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
@@ -140,7 +143,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
 
     let shim = shim::locate()?;
     let hold = why.then(shim::hold_library).transpose()?;
-    let audit = args.audit.then(audit_library).transpose()?;
+    let audit = args.records(Recorded::Audit).then(audit_library).transpose()?;
     let settings = Settings {
         shim: &shim,
         hold: hold.as_deref(),
@@ -195,8 +198,8 @@ pub fn prepare(args: &RecordArgs, words: &[OsString], why: bool) -> Result<Prepa
 fn audit_library() -> Result<PathBuf, Failure> {
     match glibc_version() {
         Some(version) if !asks_about_all_bindings(&version) => Err(Failure::new(format!(
-            "--audit needs glibc 2.35 or newer, and this is {version}: older loaders do not ask about libraries that are bound when they \
-             are loaded, and make calls between libraries slower; leave the option out"
+            "--record audit needs glibc 2.35 or newer, and this is {version}: older loaders do not ask about libraries that are bound when they \
+             are loaded, and make calls between libraries slower; leave it out"
         ))),
         _ => shim::audit_library(),
     }

@@ -107,7 +107,12 @@ fn main() -> ExitCode {
         }
     }
     // The live view has the screen to itself, and so has a program that runs.
-    if !matches!(command, Command::Live(_) | Command::Run(_)) {
+    let has_screen = match &command {
+        Command::Live(_) | Command::Run(_) => true,
+        Command::Check(check) => !check.command.is_empty(),
+        _ => false,
+    };
+    if !has_screen {
         progress::show();
     }
     let result = match command {
@@ -147,8 +152,11 @@ fn apply(defaults: Defaults, display: &DisplayArgs, command: &mut Command) {
     options::set_debug_dirs(defaults.debug_dirs());
     culeak::analysis::site::set_wrappers(defaults.wrappers());
     match command {
-        Command::Run(run) => defaults.fill(Some(&mut run.after.rules), Some(&mut run.record)),
-        Command::Check(check) => defaults.fill(Some(&mut check.rules), None),
+        Command::Run(run) => defaults.fill(None, Some(&mut run.program.record)),
+        Command::Check(check) => {
+            let record = (!check.command.is_empty()).then_some(&mut check.program.record);
+            defaults.fill(Some(&mut check.rules), record);
+        }
         Command::Live(live) if !live.command.is_empty() => defaults.fill(None, Some(&mut live.record)),
         _ => {}
     }

@@ -8,6 +8,7 @@ pub mod categories;
 pub mod config;
 pub mod display;
 pub mod format;
+pub mod groups;
 pub mod output;
 pub mod refusals;
 pub mod rules;
@@ -114,44 +115,10 @@ fn names(kinds: impl Iterator<Item = Kind>) -> String {
     kinds.map(Kind::name).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses a kind of memory, for limits on bytes.
-///
-/// # Errors
-/// The name is unknown, or it is an object's; the message says what to use instead.
-pub fn parse_memory_kind(name: &str) -> Result<Kind, String> {
-    match Kind::from_name(name) {
-        Some(kind) if kind.place().is_memory() => Ok(kind),
-        Some(kind) if kind.is_object() => Err(format!(
-            "{name} is an object without an address, whose limit is a number: --max-objects {name}=N"
-        )),
-        _ => Err(format!(
-            "unknown kind of memory; expected one of: {}",
-            names(Kind::of_memory())
-        )),
-    }
-}
-
-/// Parses a kind of object.
-///
-/// # Errors
-/// The name is unknown, or it is that of memory; the message says what to use instead.
-pub fn parse_object_kind(name: &str) -> Result<Kind, String> {
-    match Kind::from_name(name) {
-        Some(kind) if kind.is_object() => Ok(kind),
-        Some(kind) if kind.place().is_memory() => Err(format!(
-            "{name} is memory, whose limit is a size: --max-kind {name}=SIZE"
-        )),
-        _ => Err(format!(
-            "unknown kind of object; expected one of: {}",
-            names(Kind::objects())
-        )),
-    }
-}
-
 /// As [`kind_parser`], for kinds of memory only.
 pub fn memory_kind_parser() -> impl TypedValueParser<Value = Kind> {
     let names = Kind::of_memory().map(Kind::name);
-    PossibleValuesParser::new(names).try_map(|name| parse_memory_kind(&name))
+    PossibleValuesParser::new(names).try_map(|name| parse_kind(&name))
 }
 
 /// A parser for options; completions offer the names.

@@ -93,6 +93,20 @@ pub fn check(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
     }
 }
 
+/// As [`check`], for a command whose program has standard output.
+///
+/// # Errors
+/// See [`check`]; or the path is standard output.
+pub fn check_beside_program(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
+    if is_standard_output(path) {
+        return Err(Failure::new(format!(
+            "{}: standard output belongs to the program; name a file for the report, the page or the verdict",
+            path.display()
+        )));
+    }
+    check(path, overwrite)
+}
+
 /// Creates a folder for `what`, and its parents; `option` is the option that names the folder.
 ///
 /// # Errors
@@ -141,6 +155,22 @@ pub fn create(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
     create_for(MODE, path, overwrite, write)
+}
+
+/// As [`create`], without colours.
+///
+/// # Errors
+/// See [`create`].
+pub fn create_plain(
+    path: &Path,
+    overwrite: Overwrite,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    create(path, overwrite, |out| {
+        let mut plain = anstream::StripStream::new(Vec::new());
+        write(&mut plain)?;
+        out.write_all(&plain.into_inner())
+    })
 }
 
 /// Writes a file that only its owner can read, such as a snapshot: it contains command lines, paths and addresses.

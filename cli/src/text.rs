@@ -100,6 +100,15 @@ pub fn print_lines(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     print(|out| wrap::lines(out, render))
 }
 
+/// Prints to standard error, of a command whose program has standard output.
+pub fn to_stderr(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = io::BufWriter::new(anstream::stderr());
+    let written = columns::fitting(io::stderr(), || render(&mut out));
+    written
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")))
+}
+
 /// Prints a value as JSON, indented, with a line break at the end.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     print(|out| write_json(value, out))

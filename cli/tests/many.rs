@@ -54,7 +54,7 @@ fn hundreds_of_inputs_are_reported_and_judged() {
     let reports = output(&["report", ".", "--json", "--per-process"]);
     let reports: serde_json::Value = serde_json::from_slice(&reports.stdout).expect("JSON");
     assert_eq!(reports.as_array().map(Vec::len), Some(COUNT));
-    assert_eq!(output(&["check", ".", "--max-leaked", "2GiB"]).status.code(), Some(0));
+    assert_eq!(output(&["check", ".", "--allow", "2GiB"]).status.code(), Some(0));
     assert_eq!(output(&["check", "."]).status.code(), Some(1));
     let trend = output(&["trend", "."]);
     assert!(
@@ -86,7 +86,7 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
     let cases: [(&[&str], &str, i32); 9] = [
         // A leak that was seen is one, whatever cannot be read.
         (&["check", "."], "== ./00002.culeak ==", 1),
-        (&["check", ".", "--max-leaked", "9GiB"], "== ./clean.culeak ==", 2),
+        (&["check", ".", "--allow", "9GiB"], "== ./clean.culeak ==", 2),
         (&["check", ".", "--format", "junit"], "<testcase", 1),
         (&["report", ".", "--per-process"], "== ./clean.culeak ==", 2),
         (&["report", "."], "not read: 2 inputs", 2),
@@ -157,7 +157,7 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
         fs::write(path, serde_json::to_vec(&snapshot).expect("JSON")).expect("written");
     }
     let output = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
-    let failed = output(&["check", ".", "--max-leaked", "2GiB"]);
+    let failed = output(&["check", ".", "--allow", "2GiB"]);
     let text = String::from_utf8_lossy(&failed.stdout);
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
     assert!(
@@ -165,7 +165,7 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
         "{text}"
     );
     assert_eq!(text.matches("== ./").count(), 3, "{text}");
-    let passed = output(&["check", ".", "--max-leaked", "9GiB"]);
+    let passed = output(&["check", ".", "--allow", "9GiB"]);
     let text = String::from_utf8_lossy(&passed.stdout);
     assert!(
         text.starts_with("passed: all of 12 processes, with ") && text.lines().count() == 2,
@@ -182,15 +182,15 @@ fn many_verdicts_are_summed_up_with_the_ranks_that_failed() {
         "{report}"
     );
     fs::remove_file(folder.path().join("05.culeak")).expect("removed");
-    let lacking = output(&["check", ".", "--max-leaked", "9GiB"]);
+    let lacking = output(&["check", ".", "--allow", "9GiB"]);
     let text = String::from_utf8_lossy(&lacking.stdout);
     assert!(
         lacking.status.code() == Some(2) && text.contains("cannot be judged: rank 5 has no recording here; "),
         "{text}"
     );
     for accepted in [
-        &["check", ".", "--allow-losses", "--max-leaked", "9GiB"][..],
-        &["check", "00.culeak", "--max-leaked", "9GiB"],
+        &["check", ".", "--allow-losses", "--allow", "9GiB"][..],
+        &["check", "00.culeak", "--allow", "9GiB"],
     ] {
         assert_eq!(output(accepted).status.code(), Some(0), "{accepted:?}");
     }

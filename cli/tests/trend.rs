@@ -121,7 +121,7 @@ fn fail_on_fails_on_growth_and_without_a_judgement() {
     write(over.path(), "runs/left.json", &left);
     let text = stdout(&trend(&over, &["runs"]));
     assert!(
-        text.contains("next: culeak run -o runs --snapshot-every 120s -- /opt/app --epochs 3; culeak trend runs"),
+        text.contains("next: culeak run -o runs --snapshot every:120s -- /opt/app --epochs 3; culeak trend runs"),
         "{text}"
     );
 }

@@ -27,7 +27,7 @@ COLUMNS, ROWS = 100, 25
 COMMANDS = [
     ("culeak run -o runs -- ./leak", 5),
     ("culeak run -o runs -- python3 leak.py", 5),
-    ("culeak check runs --max-leaked 64MiB", 6),
+    ("culeak check runs --allow 64MiB", 6),
 ]
 """Commands, and the seconds for which each answer is read."""
 TYPED, THINKING = 0.05, 0.4

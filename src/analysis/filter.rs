@@ -163,7 +163,7 @@ pub fn no_mark(snapshot: &Snapshot, name: &str) -> (String, String) {
     match names.as_slice() {
         [] => (
             format!("the program set no mark {name:?}, and no others"),
-            "set marks with culeak_mark, or with NVTX under culeak run --nvtx".to_owned(),
+            "set marks with culeak_mark, or with NVTX under culeak run --record nvtx".to_owned(),
         ),
         names => (
             format!("the program set no mark {name:?}"),

@@ -25,7 +25,7 @@ enum Remedy {
 
 const REMEDIES: &[(&str, Remedy)] = &[
     ("PyTorch", Remedy::Option("--no-pool")),
-    ("XLA", Remedy::Option("--jax-buffers")),
+    ("XLA", Remedy::Option("--record jax")),
     ("CuPy", Remedy::Adapter("cupy")),
     ("RMM", Remedy::Adapter("rmm")),
     ("TensorFlow", Remedy::Adapter("tensorflow")),
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(
             sentences,
             [
-                "112 MiB in XLA's pool: which part is in use is unknown; record with --jax-buffers",
+                "112 MiB in XLA's pool: which part is in use is unknown; record with --record jax",
                 "4 MiB in XLA's pool of host memory: which part is in use is unknown",
                 "2 MiB in CuPy's pool: which part is in use is unknown; record with CULEAK_ADAPTERS=cupy, which needs culeak's \
                  Python package",
@@ -209,7 +209,7 @@ mod tests {
         let command = ["python".to_owned(), "my train.py".to_owned()];
         assert_eq!(
             recording_command(&pools, &command).as_deref(),
-            Some("CULEAK_ADAPTERS=cupy culeak run --jax-buffers -- python 'my train.py'")
+            Some("CULEAK_ADAPTERS=cupy culeak run --record jax -- python 'my train.py'")
         );
         assert_eq!(recording_command(&pools[1..2], &command), None);
         assert_eq!(recording_command(&pools, &[]), None);

@@ -61,7 +61,7 @@ image() { # image NAME SIZE MKFS...: a file system in a file, mounted on $work/m
 start() { # start FOLDER: a program that obeys commands, recorded into it
     rm -f "$work/commands"
     mkfifo "$work/commands"
-    "$culeak" run --check -o "$1" -- "$work/victim" "$work/commands" >"$work/stdout" 2>"$work/stderr" &
+    "$culeak" check -o "$1" -- "$work/victim" "$work/commands" >"$work/stdout" 2>"$work/stderr" &
     running=$!
     exec 3<>"$work/commands"
 }

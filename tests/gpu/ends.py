@@ -236,7 +236,7 @@ def what_a_numba_script_holds_at_its_end_is_the_sum_of_its_arrays(t):
 def what_a_jax_script_holds_at_its_end_is_its_live_arrays(t):
     env = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".05"}
     command = [t.python, HERE / "victims" / "fw_ends_arrays.py", "jax"]
-    done = t.run(*command, env=env, timeout=200, options=("--jax-buffers", *TIMELINE)).must(0)
+    done = t.run(*command, env=env, timeout=200, options=("--record", "jax", *TIMELINE)).must(0)
     at_end, _ = expect_held(t, done, recording(done), fact(done, "end_bytes"), "buffer", ends=("script", "main"))
     expect_holder(at_end, "ends_jax", fact(done, "held_ends_jax"), "buffer")
 
@@ -383,9 +383,9 @@ def the_replay_at_the_end_is_the_end(t, name):
 def a_check_with_a_limit_fails_on_what_a_script_leaked(t, name):
     path = recording(program(t, name))
     label = site(HOLDERS[name])
-    out = ran(t, "check", path, "--max-leaked", 10_000, code=1)
+    out = ran(t, "check", path, "--allow", 10_000, code=1)
     expect(f"{label[0]}:{label[1]}" in out, f"{label[0]}:{label[1]} is not in the output of the check\n{tail(out, 30)}")
-    ran(t, "check", path, "--max-leaked", "1GiB")
+    ran(t, "check", path, "--allow", "1GiB")
 
 
 @claim(over=LEAKS, slow=True)

@@ -53,10 +53,10 @@ def executables_that_requests_forget_are_counted_by_line_and_have_their_bytes(t)
 @claim(slow=True)
 def forgotten_executables_fail_a_check_that_names_their_line(t):
     done = long_run(t, "graphs")
-    code, out, err = t.cli("check", done.recording(), "--max-objects", "graph-exec=16")
+    code, out, err = t.cli("check", done.recording(), "--allow", "graph-exec=16")
     expect_equal(code, 1, f"exit code of the check\n{tail(out + err)}")
     expect("300 graph-exec objects are 284 over the limit of 16" in out and place("request_graph") in out, f"the verdict\n{tail(out, 30)}")
-    code, out, err = t.cli("check", done.recording(), "--max-objects", "graph-exec=300")
+    code, out, err = t.cli("check", done.recording(), "--allow", "graph-exec=300")
     expect_equal(code, 0, f"exit code of the check within its limit\n{tail(out + err)}")
 
 

@@ -82,10 +82,10 @@ def captures_and_instantiations_give_the_same_results_as_without_culeak(t):
 def a_graph_for_each_request_fails_the_check_and_is_named_by_line(t):
     done = t.run(t.program("objects"), "requests").must(0)
     file, line = site("obj_request")
-    code, out, err = t.cli("check", done.recording(), "--max-objects", "graph-exec=8")
+    code, out, err = t.cli("check", done.recording(), "--allow", "graph-exec=8")
     expect_equal(code, 1, f"exit code of the check\n{tail(out + err)}")
     expect("40 graph-exec objects are 32 over the limit of 8" in out and f"{file}:{line}" in out, f"the verdict\n{tail(out)}")
-    code, out, err = t.cli("check", done.recording(), "--max-objects", "graph-exec=40", "--max-objects", "stream=0")
+    code, out, err = t.cli("check", done.recording(), "--allow", "graph-exec=40", "--allow", "stream=0")
     expect_equal(code, 0, f"exit code of the check within its limits\n{tail(out + err)}")
     code, out, err = t.cli("report", done.recording(), "--view", "objects")
     expect(code == 0 and "40 graph-exec" in out and "10 nodes each" in out, f"the report\n{tail(out + err, 40)}")

@@ -123,10 +123,10 @@ def a_diff_of_two_snapshots_shows_exactly_the_growth_by_site(t):
 def check_exits_0_1_or_2(t):
     recording = t.run(t.program("rt-static"), "cudaMalloc").must(0).recording()
     for arguments, expected in [
-        ((recording, "--max-leaked", 0), 1),
-        ((recording, "--max-leaked", 999), 1),
-        ((recording, "--max-leaked", 1000), 0),
-        ((recording, "--max-leaked", 1000, "--max-count", 0), 1),
+        ((recording, "--allow", 0), 1),
+        ((recording, "--allow", 999), 1),
+        ((recording, "--allow", 1000), 0),
+        ((recording, "--allow", 1000, "--allow", "count=0"), 1),
         ((t.out / "no-such-file.culeak",), 2),
         ((recording, "--no-such-option"), 2),
     ]:
@@ -137,7 +137,7 @@ def check_exits_0_1_or_2(t):
 @claim
 def the_call_site_that_fails_a_check_is_named(t):
     recording = t.run(t.program("rt-static"), "cudaMalloc").must(0).recording()
-    _, out, err = t.cli("check", recording, "--max-leaked", 0)
+    _, out, err = t.cli("check", recording, "--allow", 0)
     file, line = site("cudaMalloc")
     expect(re.search(rf"{re.escape(file)}:{line}\b|case_cudaMalloc", out + err), f"culeak check does not name the call site:\n{tail(out + err, 30)}")
 

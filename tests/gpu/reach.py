@@ -8,7 +8,7 @@ from harness import Missing, claim, expect, expect_equal, tail
 # ---- libraries that bind past the preloaded one (docs/reach.md) ----
 
 PAST = [(how, library) for how in ("deepbind", "namespace") for library in ("driver", "runtime")]
-AUDIT = ("--audit",)
+AUDIT = ("--record", "audit",)
 
 
 def past(t, how, library, options=()):

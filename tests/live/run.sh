@@ -215,7 +215,7 @@ answers=$(bash --norc -c "source '$work/culeak.bash'
     COMP_WORDS=(culeak re) COMP_CWORD=1; _culeak culeak re culeak; echo \"\${COMPREPLY[@]}\"
     COMP_WORDS=(culeak live --i) COMP_CWORD=2; _culeak culeak --i live; echo \"\${COMPREPLY[@]}\"
     COMP_WORDS=(culeak help qui) COMP_CWORD=2; _culeak culeak qui help; echo \"\${COMPREPLY[@]}\"")
-[ "$answers" = $'report\n--interval\nquickstart' ] || fail "bash completes: $answers"
+[ "$answers" = $'report\n--every\nquickstart' ] || fail "bash completes: $answers"
 ok "bash completes commands, options and guides"
 mkdir "$work/zfunc"; "$culeak" setup completions zsh > "$work/zfunc/_culeak"
 zsh -f -c "fpath=('$work/zfunc' \$fpath); autoload -U compinit; compinit -D -u; whence -w _culeak; (( \$+_comps[culeak] ))" \

@@ -56,14 +56,14 @@ demo() { # demo NAME: the demo, and the library that it was preloaded
 libraries() { # libraries NAME: all that the command carries serve a recording there, and need no glibc newer than 2.17
     local root=$work/$1 fake library newest
     fake=$(in_tree "$1" culeak shim-path --fake-driver)
-    in_tree "$1" LD_LIBRARY_PATH="$fake" culeak run --audit --why --no-report -o /tmp/recorded -- culeak demo-program </dev/null >"$work/recorded" 2>&1 ||
-        { cat "$work/recorded"; fail "$1: run --audit --why"; }
+    in_tree "$1" LD_LIBRARY_PATH="$fake" culeak run --record audit --why --no-report -o /tmp/recorded -- culeak demo-program </dev/null >"$work/recorded" 2>&1 ||
+        { cat "$work/recorded"; fail "$1: run --record audit --why"; }
     in_tree "$1" sh -c 'culeak report /tmp/recorded/*.culeak' | grep -q forget_weights || fail "$1: the recording lacks what the program allocates"
     for library in libculeak.so libculeak-hold.so libculeak-audit.so libcuda.so.1; do
         newest=$(readelf -VW "$root"/root/.cache/culeak/*/"$library" | grep -oE 'Name: GLIBC_[0-9.]+' | sed 's/.*_//' | sort -V | tail -1) || fail "$1: no $library was unpacked"
         [ "$(printf '%s\n' "$newest" 2.17 | sort -V | tail -1)" = 2.17 ] || fail "$1: $library needs glibc $newest"
     done
-    ok "$1: run --audit --why records; its libraries need no glibc newer than 2.17"
+    ok "$1: run --record audit --why records; its libraries need no glibc newer than 2.17"
 }
 pages() { # pages NAME: a page for each command, which the reader formats without a warning
     local command pages=0 root=$work/$1 text

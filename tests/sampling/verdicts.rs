@@ -22,12 +22,7 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
     // `start_cuda` allocates nothing itself; the fake driver's context may hold memory that the program requested.
     let held = number(&report(&outcome, &[])["totals"]["held"]["device"]["bytes"]);
     assert_eq!(held, total);
-    let exact = |limit: u64| {
-        check(
-            &outcome,
-            &["--no-builtin-suppressions", "--max-leaked", &limit.to_string()],
-        )
-    };
+    let exact = |limit: u64| check(&outcome, &["--no-builtin-suppressions", "--allow", &limit.to_string()]);
     let below = exact(total - 1);
     assert_eq!(below.status.code(), Some(1), "{below:?}");
     let exact = exact(total);
@@ -41,19 +36,19 @@ fn a_check_judges_totals_exactly_and_sites_beyond_their_error() {
         (total - unseen - 1, 1),
         (0, 1),
     ] {
-        let (found, text) = judged(&outcome, &["--max-leaked", &limit.to_string()]);
+        let (found, text) = judged(&outcome, &["--allow", &limit.to_string()]);
         assert_eq!(found, Some(code), "{limit}: {text}");
         assert_eq!(text.contains("cannot be judged"), code == 2, "{limit}: {text}");
     }
     let large = sites["large_blocks"][0];
-    let far = check(&outcome, &["--max-per-site", &(large / 2).to_string()]);
+    let far = check(&outcome, &["--allow", &format!("site={}", large / 2)]);
     assert_eq!(far.status.code(), Some(1), "{far:?}");
-    let (near, text) = judged(&outcome, &["--max-per-site", &large.to_string()]);
+    let (near, text) = judged(&outcome, &["--allow", &format!("site={large}")]);
     assert!(
-        near == Some(2) && text.contains("cannot be judged by --max-per-site: large_blocks"),
+        near == Some(2) && text.contains("cannot be judged by --allow site=SIZE: large_blocks"),
         "{text}"
     );
-    let (far, text) = judged(&outcome, &["--max-per-site", &(2 * large).to_string()]);
+    let (far, text) = judged(&outcome, &["--allow", &format!("site={}", 2 * large)]);
     assert_eq!(far, Some(0), "{text}");
 }
 
@@ -70,9 +65,9 @@ fn a_limit_that_chosen_blocks_cannot_judge_has_no_verdict() {
     let outcome = sampled("keep", "1TiB");
     let total: u64 = truth(&outcome).values().map(|site| site[0]).sum();
     for options in [
-        vec!["--max-leaked".to_owned(), "0".to_owned()],
-        vec!["--max-leaked".to_owned(), (total - 1).to_string()],
-        vec!["--max-kind".to_owned(), "device=0".to_owned()],
+        vec!["--allow".to_owned(), "0".to_owned()],
+        vec!["--allow".to_owned(), (total - 1).to_string()],
+        vec!["--allow".to_owned(), "device=0".to_owned()],
         vec![],
     ] {
         let mut options: Vec<&str> = options.iter().map(String::as_str).collect();
@@ -90,7 +85,7 @@ fn a_limit_that_chosen_blocks_cannot_judge_has_no_verdict() {
         assert_eq!(judged(&outcome, &options).0, Some(1), "{options:?}");
     }
     // Suppressions only lower the sum.
-    let (code, text) = judged(&outcome, &["--max-leaked", &total.to_string()]);
+    let (code, text) = judged(&outcome, &["--allow", &total.to_string()]);
     assert!(code == Some(0) && text.starts_with("passed: at most "), "{text}");
 }
 
@@ -107,7 +102,7 @@ fn suppressed_call_sites_leave_an_estimate_that_is_judged_beyond_its_error() {
         (rest, 2, "cannot be judged"),
         (2 * rest, 0, "passed: ≈ "),
     ] {
-        let (found, text) = judged(&outcome, &["--suppressions", rules, "--max-leaked", &limit.to_string()]);
+        let (found, text) = judged(&outcome, &["--suppressions", rules, "--allow", &limit.to_string()]);
         assert!(found == Some(code) && text.contains(part), "{limit}: {text}");
     }
 }
@@ -116,8 +111,8 @@ fn suppressed_call_sites_leave_an_estimate_that_is_judged_beyond_its_error() {
 fn a_run_whose_leaks_cannot_be_judged_does_not_succeed() {
     let folder = folder();
     let run = |options: &[&str]| {
-        let limits = ["--sample", "1TiB", "--check", "--max-leaked", "0"];
-        let output = run_with(&[&limits, options].concat(), folder.path());
+        let limits = ["--sample", "1TiB", "--allow", "0"];
+        let output = run_with("check", &[&limits, options].concat(), folder.path());
         (
             output.status.code(),
             String::from_utf8_lossy(&output.stderr).into_owned(),

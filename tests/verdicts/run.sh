@@ -146,7 +146,7 @@ for file in report.html leaks.sarif leaks.xml; do [ -s "culeak/$file" ] || fail 
 python3 -m json.tool culeak/leaks.sarif >/dev/null
 ok "action: a new leak fails, annotated, with summary, page, SARIF and JUnit; a clean program passes"
 project action-limits
-LEAK=1 action max-leaked=1GiB max-count=1000 summary=false artifact= 'check-options=--max-kind device=1GiB' >printed.txt || { cat printed.txt; fail "the limits of the action do not count"; }
+LEAK=1 action allow=1GiB,count=1000 summary=false artifact= 'check-options=--allow device=1GiB' >printed.txt || { cat printed.txt; fail "the limits of the action do not count"; }
 if [ -e summary.md ]; then fail "a summary that was not wanted"; fi
 grep -qx 'skipped Keep recordings and reports' printed.txt || fail "an artifact that was not wanted"
 LEAK=1 action output=other fail=false >printed.txt || { cat printed.txt; fail "fail=false fails"; }
@@ -154,10 +154,10 @@ grep -qx 'output verdict=leaked' printed.txt || fail "fail=false hides the verdi
 expect_code 1 env LEAK=1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='exit 3' output=none >printed.txt
 grep -qx 'output verdict=error' printed.txt || { cat printed.txt; fail "nothing to judge is not an error"; }
 # A process without a recording beside one with a recording is not passed over.
-expect_code 1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='./gpu_tests; CULEAK_DISABLE=1 ./gpu_tests' output=half max-leaked=1GiB >printed.txt
+expect_code 1 "$tools/bin/python" "$root/tests/verdicts/workflows.py" "$action" action culeak="$culeak" run='./gpu_tests; CULEAK_DISABLE=1 ./gpu_tests' output=half allow=1GiB >printed.txt
 grep -qx '2 Record' printed.txt || { cat printed.txt; fail "a process that was not recorded is no error"; }
 # A value is text for the shell and nothing else.
-action output='$(touch injected)' run='true; ./gpu_tests' max-leaked='1GiB' >printed.txt || { cat printed.txt; fail "a folder with an odd name"; }
+action output='$(touch injected)' run='true; ./gpu_tests' allow='1GiB' >printed.txt || { cat printed.txt; fail "a folder with an odd name"; }
 if [ -e injected ]; then fail "an input was executed"; fi
 ok "action: limits, no summary, no artifact, only reporting, nothing to judge, odd names"
 
@@ -176,10 +176,10 @@ culeak snapshot leaking/leaks/*.culeak -o - | python3 hostile.py >hostile.json
 expect_code 1 culeak check hostile.json --format junit >hostile.xml
 valid hostile.xml
 LEAK=1 culeak run -o leaking/leaks --no-report -- leaking/gpu_tests 2>/dev/null
-expect_code 1 culeak check leaking/leaks --max-leaked 1KiB --max-count 1 --max-per-site 1KiB --format junit >several.xml
+expect_code 1 culeak check leaking/leaks --allow 1KiB,count=1,site=1KiB --format junit >several.xml
 valid several.xml
 [ "$(grep -c '<testsuite ' several.xml)" = 2 ] || fail "two processes are not two suites"
-culeak check leaking/leaks --max-leaked 1GiB --format junit >passed.xml
+culeak check leaking/leaks --allow 1GiB --format junit >passed.xml
 valid passed.xml
 ok "JUnit: hostile names, several processes, passed and failed are valid by the schema"
 

@@ -54,12 +54,20 @@ def has_limits(item: Any) -> bool:
     return any(item.get_closest_marker(name) for name in ("limit_gpu_leaks", "limit_gpu_memory", "limit_gpu_objects"))
 
 
-def parse_object_limit(text: str) -> Tuple[str, int]:
-    """Kind and number of ``stream=4``. Raises ValueError if the text is something else."""
-    kind, _, number = text.partition("=")
-    if not number.strip().isdigit():
-        raise ValueError("expected KIND=N, e.g. stream=4, not {!r}".format(text))
-    return _kind(kind.strip()), int(number)
+def parse_allow(text: str) -> Tuple[Optional[int], ObjectLimits]:
+    """Bytes, if given, and numbers of objects, of ``1MiB,stream=4``. Raises ValueError if the text is something else."""
+    leaks, objects = None, {}  # type: Optional[int], Dict[str, int]
+    for part in text.split(","):
+        kind, is_object, number = part.partition("=")
+        if leaks is not None if not is_object else kind in objects:
+            raise ValueError("two limits of one thing in {!r}; keep one of them".format(text))
+        if not is_object:
+            leaks = parse_size(part)
+        elif number.strip().isdigit():
+            objects[_kind(kind.strip())] = int(number)
+        else:
+            raise ValueError("expected OBJECT=N, e.g. stream=4, not {!r}".format(part))
+    return leaks, tuple(sorted(objects.items()))
 
 
 def _kind(name: str) -> str:

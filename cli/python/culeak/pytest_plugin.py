@@ -7,27 +7,22 @@ counts the tests whose limits were not checked.
 import os
 import shutil
 import warnings
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Iterator, List
 
 import pytest
 
-from culeak.limits import MARKS, has_limits, parse_object_limit
-from culeak.sizes import parse_size
+from culeak.limits import MARKS, has_limits, parse_allow
 
 
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("culeak", "GPU memory of every test, recorded by culeak")
     group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and check the limits in their marks")
     group.addoption(
-        "--culeak-max-leaked", metavar="SIZE", type=_size, help="the limit for every test without a mark: fail it if it leaves more than this behind"
-    )
-    group.addoption(
-        "--culeak-max-objects",
-        metavar="KIND=N",
-        type=_object_limit,
-        action="append",
-        default=[],
-        help="the limit for every test without a mark: fail it if it leaves more than N objects of this kind behind, e.g. stream=0; repeatable",
+        "--culeak-allow",
+        metavar="LIST",
+        type=_allow,
+        default=(None, ()),
+        help="the limits for every test without a mark: fail it if it leaves more than this behind, e.g. 1MiB,stream=0",
     )
     group.addoption(
         "--culeak-suppressions", metavar="FILE", action="append", default=[], help="ignore allocations that match a rule in this file (leak:PATTERN); repeatable"
@@ -45,20 +40,11 @@ def pytest_addoption(parser: Any) -> None:
     parser.addini("culeak", "record every run, as --culeak does", type="bool", default=False)
 
 
-def _size(text: str) -> int:
+def _allow(text: str) -> Any:
     import argparse
 
     try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error))
-
-
-def _object_limit(text: str) -> Tuple[str, int]:
-    import argparse
-
-    try:
-        return parse_object_limit(text)
+        return parse_allow(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error))
 

@@ -84,7 +84,7 @@ class Session:
     # Innermost: allocations by other plugins around a test do not count.
     @pytest.hookimpl(hookwrapper=True, trylast=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
-        self.limits = limits_of(item, self.config.option.culeak_max_leaked, tuple(self.config.option.culeak_max_objects))
+        self.limits = limits_of(item, *self.config.option.culeak_allow)
         self.measured = Measured(self.recorder, item, self.limits)
         outcome: Any = yield
         # A failed test's traceback holds its frames, which hold its memory: that is no leak.

@@ -105,8 +105,8 @@ class Judge:
     def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None, objects: ObjectLimits = ()) -> Verdict:
         """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: no limit. ``objects``: by kind."""
         most = NO_LIMIT if limit is None else limit
-        words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
-        words += [word for kind, most in objects for word in ("--max-objects", "{}={}".format(kind, most))]
+        words = [self._command, "check", str(source), "--since=" + since, "--allow", str(most), "--json"]
+        words += [word for kind, most in objects for word in ("--allow", "{}={}".format(kind, most))]
         result = subprocess.run(
             words + self._options,
             stdout=subprocess.PIPE,

@@ -264,8 +264,8 @@ def test_every_test_can_be_limited(run):
             def test_leaks(self):
                 allocate(1 << 20)
         """
-    run(source, "--culeak", "--culeak-max-leaked", "1KiB").assert_outcomes(failed=1)
-    run(source, "--culeak", "--culeak-max-leaked", "1MiB").assert_outcomes(passed=1)
+    run(source, "--culeak", "--culeak-allow", "1KiB").assert_outcomes(failed=1)
+    run(source, "--culeak", "--culeak-allow", "1MiB").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize(
@@ -392,8 +392,8 @@ def test_every_test_can_have_a_limit_of_objects(run):
         def test_clean():
             pass
         """
-    run(source, "--culeak", "--culeak-max-objects=stream=0").assert_outcomes(passed=2, failed=1)
-    run(source, "--culeak", "--culeak-max-objects", "stream=1", "--culeak-max-objects=event=0").assert_outcomes(passed=3)
+    run(source, "--culeak", "--culeak-allow=stream=0").assert_outcomes(passed=2, failed=1)
+    run(source, "--culeak", "--culeak-allow", "1GiB,stream=1,event=0").assert_outcomes(passed=3)
     run(source, "--culeak").assert_outcomes(passed=3)
 
 

@@ -108,8 +108,8 @@ def test_recordings_are_kept_only_in_the_requested_folder(run, pytester, monkeyp
 
 def test_a_run_within_culeak_run_uses_its_output_folder(run, pytester, plugin):
     run(LEAKY)
-    words = [os.environ["CULEAK"], "run", "-o", "outer", "--check", "--", sys.executable, "-m", "pytest"]
-    words += plugin + ["--culeak", "--culeak-max-leaked=1MiB", "test_it.py"]
+    words = [os.environ["CULEAK"], "check", "-o", "outer", "--", sys.executable, "-m", "pytest"]
+    words += plugin + ["--culeak", "--culeak-allow=1MiB", "test_it.py"]
     outcome = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     assert outcome.returncode == pytest.ExitCode.TESTS_FAILED, outcome.stdout
     assert "GPU memory left behind: 2 MiB in 2 blocks, allowed 1 MiB" in outcome.stdout

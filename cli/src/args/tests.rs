@@ -31,14 +31,20 @@ fn commands(page: &str) -> Vec<Vec<&str>> {
 #[test]
 fn recording_options_without_a_command_are_refused() {
     let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
-    assert!(understood("culeak live 4711 --interval 2"));
-    assert!(understood("culeak live 4711 --interval 500ms"));
-    assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
+    assert!(understood("culeak live 4711 --every 2"));
+    assert!(understood("culeak live 4711 --every 500ms"));
+    assert!(understood("culeak live -o runs --snapshot mark -- ./app --its own"));
     assert!(!understood("culeak live -o runs 4711"));
-    assert!(!understood("culeak live --snapshot-at-mark 4711"));
+    assert!(!understood("culeak live --snapshot mark 4711"));
     assert!(!understood("culeak live 4711 -- ./app"));
     assert!(!understood("culeak live"));
-    assert!(!understood("culeak live 4711 --interval 0"));
+    assert!(!understood("culeak live 4711 --every 0"));
+    assert!(understood(
+        "culeak check --allow 0,stream=1 --timeline -- ./app --its own"
+    ));
+    assert!(!understood("culeak check app.culeak --timeline"));
+    assert!(!understood("culeak check app.culeak -- ./app"));
+    assert!(!understood("culeak check --gen-suppressions -- ./app"));
 }
 
 #[test]
@@ -150,11 +156,6 @@ fn what_is_missing_is_refused_with_what_to_type() {
     assert_eq!(
         refusal("culeak report"),
         "<PID|RECORDING|SNAPSHOT> is missing; type: culeak report <PID|RECORDING|SNAPSHOT>...; for example: culeak report app.host.4711.culeak"
-    );
-    let needs_check = refusal("culeak run --max-leaked 3 -- true");
-    assert!(
-        needs_check.starts_with("--check is missing; type: culeak run --check --max-leaked <SIZE> <COMMAND>..."),
-        "{needs_check}"
     );
     let needs_job = refusal("culeak doctor runs");
     assert!(

@@ -6,7 +6,7 @@
 
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
-use culeak::analysis::check::{self, BySite, Limit, Rules, Scope, Unseen};
+use culeak::analysis::check::{self, BySite, Limit, Measure, Rules, Scope, Unseen};
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::tally::Tally;
 use culeak::point::Point;
@@ -27,7 +27,7 @@ pub struct BoundaryArgs {
     /// Fail if more than SIZE was held at any mark of this name
     #[arg(
         long, value_name = "SIZE", requires = "at", group = "boundary", value_parser = units::parse_size,
-        conflicts_with_all = ["update_baseline", "same_as_last", "max_leaked"]
+        conflicts_with_all = ["update_baseline", "same_as_last"]
     )]
     pub not_above: Option<u64>,
 }
@@ -40,16 +40,22 @@ pub struct AtBoundary {
 
 impl BoundaryArgs {
     /// # Errors
-    /// There is a baseline too, maybe from the config file, or a limit of objects.
-    pub fn suits(&self, rules: &RuleArgs) -> Result<(), Failure> {
-        match (self.is_given(), &rules.baseline) {
+    /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
+    pub fn suits(&self, args: &RuleArgs, rules: &Rules) -> Result<(), Failure> {
+        let given = |measure| rules.limits.given.iter().any(move |limit| limit.measure == measure && limit.of == Scope::All);
+        if self.not_above.is_some() && given(Measure::Bytes) && !args.defaults.allow {
+            return Err(Failure::new(
+                "--not-above and a total in --allow exclude each other; leave out one of them",
+            ));
+        }
+        match (self.is_given(), &args.baseline) {
             (true, Some(path)) => Err(Failure::new(format!(
                 "--baseline {}: a baseline holds the leaks of another run, but --same-as-last and --not-above compare marks of \
                  one run; leave out one of them, or pass --no-config if the config file names the baseline",
                 path.display()
             ))),
-            (true, None) if !rules.max_objects.is_empty() => Err(Failure::new(
-                "--max-objects: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
+            (true, None) if rules.limits.given.iter().any(|limit| limit.measure == Measure::Objects) => Err(Failure::new(
+                "--allow OBJECT=N: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
                  marks; judge objects in a check of their own, or pass --no-config if the config file limits them",
             )),
             _ => Ok(()),
@@ -297,7 +303,7 @@ fn no_state(item: &Loaded, mark: &str, unreadable: &[Failure]) -> String {
     };
     format!(
         "what was held at the mark {mark:?} is not known: this file {has}{}; record again with culeak run --timeline, or with \
-         --snapshot-at-mark",
+         --snapshot mark",
         at::because(&item.snapshot, unreadable)
     )
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{
     Outcome, Rules, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, of_running_process, once_each,
@@ -17,44 +17,56 @@ use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
 use culeak::snapshot::ProcessState;
 
 use super::boundaries::BoundaryArgs;
+use super::program::{self, ProgramArgs};
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
 use crate::load::{self, Found, Loaded, Place, Several, holders};
-use crate::options::NameArgs;
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
+use crate::options::{NameArgs, groups};
 use crate::output::{self, Overwrite};
-use crate::{json, progress, text};
+use crate::{json, launch, progress, text};
 
 /// Fail if a process leaked more than allowed
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
+#[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline or a verdict")))]
+#[command(mut_args(groups::sort))]
+#[command(group = ArgGroup::new("program").args(launch::ids::<ProgramArgs>()).multiple(true).conflicts_with("inputs"))]
+#[command(override_usage = "\
+culeak check [OPTIONS] <PID|RECORDING|SNAPSHOT>...
+       culeak check [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
 Memory that was never freed is judged. For a Python script with a limit, a baseline or --since, it is the memory held when the script \
 ended. --at chooses another point. Defaults can be set in a config file, culeak.toml: see culeak help config.
 
+With -- COMMAND, the program is recorded as by culeak run, and the verdict is printed to standard error.
+
 Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, or no leak over the limit but unreadable input or no \
-verdict. There is no verdict if something that a rule needs was not recorded; the output names it. The other inputs are still judged.
+verdict. There is no verdict if something that a rule needs was not recorded; the output names it. The other inputs are still judged. \
+With -- COMMAND the program's own, if it failed; 126 if it cannot be executed, 127 if it is not found.
 
 Examples:
   culeak check app.culeak
+  culeak check --allow 64MiB -- ./tests              record and judge
+  culeak check app.culeak --allow 64MiB,graph-exec=64,stream=32
   culeak check rank0.culeak rank1.culeak runs/       all must pass
+  culeak check --format junit --verdict-file leaks.xml -- ./tests
   culeak check runs/ --fail-on outlier               no rank may hold more than the others
-  culeak check app.culeak --max-leaked 64MiB --kind device
-  culeak check app.culeak --max-objects graph-exec=64 --max-objects stream=32
+  culeak check app.culeak --allow 64MiB --kind device
+  culeak check app.culeak --allow 1GiB,leak:cache.py=512MiB
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
   culeak check app.culeak --baseline leaks.json                       compare with the baseline
   culeak check app.culeak --at mark:asleep --same-as-last             nothing may be left by a round
   culeak check app.culeak --at mark:asleep --not-above 64MiB
-  culeak check app.culeak --fail-on lost,cycle                        recorded by run --why")]
+  culeak check --why --fail-on lost,cycle -- python train.py")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, patterns such as runs/*.culeak, or - for a
     /// snapshot or a list of these on standard input
     #[arg(
         value_name = "PID|RECORDING|SNAPSHOT",
-        required_unless_present = "print_suppressions"
+        required_unless_present_any = ["print_suppressions", "command"]
     )]
     pub inputs: Vec<OsString>,
     #[command(flatten)]
@@ -62,14 +74,14 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub boundary: BoundaryArgs,
     /// Write the current leaks to the file of --baseline, and pass
-    #[arg(long, conflicts_with_all = ["tolerance", "fail_on", "max_leaked", "max_count", "max_per_site", "max_kind", "max_objects", "budget"])]
+    #[arg(long, conflicts_with_all = ["tolerance", "fail_on", "allow", "command"])]
     pub update_baseline: bool,
     /// Print a suppression rule for each leaking call site, and for each with objects of a kind that is over its limit, instead of
     /// the verdict
-    #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
+    #[arg(long, conflicts_with_all = ["format", "json", "update_baseline", "command"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
-    #[arg(long, conflicts_with = "inputs")]
+    #[arg(long, conflicts_with_all = ["inputs", "command"])]
     pub print_suppressions: bool,
     /// Format of the verdict
     #[arg(long, value_enum, default_value = "text")]
@@ -77,6 +89,9 @@ pub struct CheckArgs {
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
+    /// Write the verdict in this format to FILE, and print it as text
+    #[arg(long, value_name = "FILE")]
+    pub verdict_file: Option<PathBuf>,
     /// Root of the source tree, for formats that refer to source files [default: the repository of the current folder]
     #[arg(long, value_name = "DIR")]
     pub source_root: Option<PathBuf>,
@@ -84,10 +99,15 @@ pub struct CheckArgs {
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
+    #[command(flatten)]
+    pub program: ProgramArgs,
+    /// The program to record and judge, and its arguments
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "inputs")]
+    pub command: Vec<OsString>,
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    if args.inputs.is_empty() {
+    if args.print_suppressions {
         text::print(|out| write!(out, "{BUILT_IN}"))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -96,9 +116,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
             "--update-baseline: no baseline is given; add --baseline FILE, or set baseline in the config file",
         ));
     }
-    args.boundary.suits(&args.rules)?;
-    let classes = args.rules.classes();
-    if !classes.is_empty() && args.boundary.is_given() {
+    if !args.rules.classes().is_empty() && args.boundary.is_given() {
         return Err(Failure::new(
             "--fail-on lost, cycle, native-holder and over-counted apply to the end or to a running process; leave them out, or the \
              options for marks",
@@ -109,24 +127,41 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
+    args.boundary.suits(&args.rules, &rules)?;
+    if args.command.is_empty() {
+        return judge(args, &rules, &args.inputs).map(ExitCode::from);
+    }
+    // Mistakes are reported before the program runs.
+    if let Some(path) = &args.verdict_file {
+        output::check_beside_program(path, args.overwrite)?;
+    }
+    let ended = program::record(&args.program, &args.command, Some(&args.rules))?;
+    ended.finish(|recordings| {
+        program::mention(recordings);
+        judge(args, &rules, recordings)
+    })
+}
+
+/// Judges these inputs, and returns the exit code if all must pass.
+fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Failure> {
     if args.boundary.is_given() {
-        return at_boundaries(args, &rules);
+        return at_boundaries(args, rules, inputs);
     }
     let Several {
         items: mut loaded,
         mut unreadable,
         left_out,
-    } = load::all(&args.inputs)?;
+    } = load::all(inputs)?;
     unreadable += left_out;
     loaded.retain_mut(|item| {
         let judged = match args.update_baseline {
             true => {
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
-                found.and_then(|()| check_baseline(item, &rules))
+                found.and_then(|()| check_baseline(item, rules))
             }
             false => {
-                has_ended(item, &rules);
-                load::at::judge(item, &rules, &args.names).and_then(|()| with_holders(item, &rules))
+                has_ended(item, rules);
+                load::at::judge(item, rules, &args.names).and_then(|()| with_holders(item, rules))
             }
         };
         let judged = judged.inspect_err(progress::fail).is_ok();
@@ -134,7 +169,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         judged
     });
     if loaded.is_empty() {
-        return Ok(ExitCode::from(USAGE));
+        return Ok(USAGE);
     }
     if args.update_baseline && unreadable > 0 {
         return Err(Failure::new(
@@ -142,14 +177,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         ));
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
-        return update(path, args.overwrite, &loaded, &rules);
+        return update(path, args.overwrite, &loaded, rules);
     }
     if !args.overwrite.force {
-        check_programs(&rules, &loaded)?;
+        check_programs(rules, &loaded)?;
     }
     let verdicts: Vec<_> = loaded
         .iter()
-        .map(|item| (item.source.as_str(), item.verdict(&rules)))
+        .map(|item| (item.source.as_str(), item.verdict(rules)))
         .collect();
     finish(args, verdicts, loaded.iter(), unreadable)
 }
@@ -178,10 +213,11 @@ fn finish<'a>(
     mut verdicts: Vec<(&str, Verdict)>,
     items: impl Iterator<Item = &'a Loaded>,
     unreadable: usize,
-) -> Result<ExitCode, Failure> {
+) -> Result<u8, Failure> {
     let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
-    // One file speaks of its process alone.
-    let is_of_job = !matches!(args.inputs.as_slice(), [input] if processes.len() == 1 && !Path::new(input).is_dir());
+    // One file speaks of its process alone, and a program of the processes that it started.
+    let is_of_job = args.command.is_empty()
+        && !matches!(args.inputs.as_slice(), [input] if processes.len() == 1 && !Path::new(input).is_dir());
     if is_of_job {
         for (number, unseen) in missing_ranks(&processes) {
             verdicts[number].1.lacks([unseen]);
@@ -201,11 +237,11 @@ fn finish<'a>(
     }
     print(args, &verdicts)?;
     let outcomes = verdicts.iter().map(|(_, verdict)| verdict.outcome);
-    Ok(ExitCode::from(conclude(outcomes, unreadable)))
+    Ok(conclude(outcomes, unreadable))
 }
 
 /// The exit code for these inputs, besides those that could not be judged.
-pub fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
+fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
     let outcome = Outcome::of_all(each, unread);
     if unread > 0 {
         let inputs = text::units::plural(unread as u64, "input was", "inputs were");
@@ -216,9 +252,9 @@ pub fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
 }
 
 /// Judges each input as it was at a mark that the program sets again and again.
-fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
+fn at_boundaries(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
-    for input in &args.inputs {
+    for input in inputs {
         let Found {
             places,
             failures,
@@ -238,7 +274,7 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
         }
     }
     if judged.is_empty() {
-        return Ok(ExitCode::from(USAGE));
+        return Ok(USAGE);
     }
     let verdicts: Vec<_> = judged
         .iter()
@@ -247,17 +283,23 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
     finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable)
 }
 
+/// Standard output belongs to the program, if there is one.
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
-    let format = if args.json { Format::Json } else { args.format };
-    let render = |out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
+    let mut format = if args.json { Format::Json } else { args.format };
+    let render = |format, out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
+    if let Some(path) = &args.verdict_file {
+        output::create_plain(path, args.overwrite, |out| render(format, out))?;
+        format = Format::Text;
+    }
     match format {
-        Format::Text => text::print_lines(render),
-        _ => text::print(render),
+        _ if !args.command.is_empty() => text::to_stderr(|out| render(format, out)),
+        Format::Text => text::print_lines(|out| render(format, out)),
+        _ => text::print(|out| render(format, out)),
     }
 }
 
 /// Prints rules for what was seen. Without anything to judge there are none.
-fn generated(verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode, Failure> {
+fn generated(verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<u8, Failure> {
     generate(verdicts)?;
     let mut unread = unreadable;
     for (source, verdict) in verdicts {
@@ -266,7 +308,7 @@ fn generated(verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode
             progress::fail(&Failure::new(format!("{source}: {}", unseen.sentence())));
         }
     }
-    Ok(ExitCode::from(conclude(std::iter::empty(), unread)))
+    Ok(conclude(std::iter::empty(), unread))
 }
 
 /// Prints a rule for the memory of each call site, and one for its objects of kinds that fail, with what each suppresses.
@@ -340,7 +382,7 @@ fn check_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     )))
 }
 
-fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
+fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -> Result<u8, Failure> {
     if path.is_file() && !overwrite.force && !is_baseline(path) {
         return Err(Failure::new(format!(
             "{}: exists and is not a culeak baseline; name another file, or replace it with --force",
@@ -368,5 +410,5 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
         "{}: baseline written with {sites}{objects}",
         Escaped(&shown)
     ));
-    Ok(ExitCode::SUCCESS)
+    Ok(0)
 }

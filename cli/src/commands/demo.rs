@@ -61,7 +61,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
     heading("Record the program, and take a snapshot while it runs");
     // The messages about them would name files that the demo removes.
     let unkept: &[&str] = if args.output.is_none() {
-        &["--oom-snapshots", "0"]
+        &["--snapshot", "oom:0"]
     } else {
         &[]
     };
@@ -77,7 +77,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
 
     heading("A verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
     tour.run(&["check", &recording], 1)?;
-    tour.run(&["check", &recording, "--max-leaked", "64MiB"], 0)?;
+    tour.run(&["check", &recording, "--allow", "64MiB"], 0)?;
 
     heading("Is the report correct?");
     let after = format!("after.{process}.json");

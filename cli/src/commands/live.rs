@@ -34,7 +34,7 @@ use crate::{load, text};
 /// Watch the memory that a running program holds, by call site
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").args(["source", "command"]).required(true))]
-#[command(group = ArgGroup::new("recording").args(launch::record_options()).multiple(true).conflicts_with("source"))]
+#[command(group = ArgGroup::new("recording").args(launch::ids::<RecordArgs>()).multiple(true).conflicts_with("source"))]
 #[command(override_usage = "\
 culeak live [OPTIONS] <PID|RECORDING|FOLDER>
        culeak live [OPTIONS] -- <COMMAND>...")]
@@ -62,9 +62,9 @@ pub struct LiveArgs {
     #[arg(long, conflicts_with = "command")]
     pub once: bool,
 
-    /// Interval between refreshes, from 50ms to 1h
+    /// Time between refreshes, from 50ms to 1h
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = interval)]
-    pub interval: Duration,
+    pub every: Duration,
 
     #[command(flatten)]
     pub names: NameArgs,
@@ -138,7 +138,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
     })?;
     terminal::listen(&messages);
-    let nanoseconds = u64::try_from(args.interval.as_nanos()).unwrap_or(u64::MAX);
+    let nanoseconds = u64::try_from(args.every.as_nanos()).unwrap_or(u64::MAX);
     let mut state = State::new(source.waiting(), nanoseconds);
     state.list.opens = match &source {
         Source::Path(path) => path.is_dir(),
@@ -218,7 +218,7 @@ fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) 
         unnamed,
         usage,
     };
-    let (source, interval) = (source.clone(), args.interval);
+    let (source, interval) = (source.clone(), args.every);
     thread::spawn(move || watch::serve(&source, interval, &outlets, &chosen));
     let (answers, name_args) = (messages.clone(), args.names.clone());
     thread::spawn(move || names::serve(&to_name, &answers, |root| name_args.places(root)));

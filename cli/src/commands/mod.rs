@@ -1,6 +1,5 @@
 //! One file per command: its options and its steps.
 
-pub mod after_run;
 pub mod boundaries;
 pub mod check;
 pub mod churn;
@@ -19,6 +18,7 @@ pub mod list;
 pub mod live;
 pub mod man;
 pub mod phases;
+pub mod program;
 pub mod report;
 pub mod run;
 pub mod send;

@@ -89,7 +89,9 @@ fn no_phase(source: &str, wanted: &str, phases: &Phases) -> Failure {
     }
     Failure::new(match known.is_empty() {
         true => {
-            format!("{source}: has no phase {wanted:?}, and no others; record with culeak run --timeline, or --nvtx")
+            format!(
+                "{source}: has no phase {wanted:?}, and no others; record with culeak run --timeline, or --record nvtx"
+            )
         }
         false => format!("{source}: has no phase {wanted:?}; it has {}", known.join(", ")),
     })

@@ -26,7 +26,7 @@ const GROWTH: u8 = 1;
 #[derive(Debug, Args)]
 #[command(mut_arg("force", |force| force.help("Treat snapshots of different programs as one program, and replace existing files")))]
 #[command(after_help = "\
-Inputs are snapshots (JSON), recordings, automatic snapshots beside them (--snapshot-every, --snapshot-at-mark), or folders of \
+Inputs are snapshots (JSON), recordings, automatic snapshots beside them (--snapshot every:TIME,mark), or folders of \
 these. They are sorted by time; concurrent processes are judged separately.
 
 Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on.
@@ -34,7 +34,7 @@ Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable
 Examples:
   culeak trend --pid 4711 --every 30s --for 10m      take snapshots, then report
   culeak trend monday.json tuesday.json …            snapshots taken earlier
-  culeak run -o runs --snapshot-every 30s -- ./serve take automatic snapshots; afterwards:
+  culeak run -o runs --snapshot every:30s -- ./serve take automatic snapshots; afterwards:
   culeak trend runs --fail-on growing
   culeak trend runs --only serve                     one of several programs in the folder
   culeak trend runs --per-process                    each rank of a job by itself")]
@@ -192,14 +192,14 @@ impl Judgement {
         if args.fail_on.is_some() && self.too_few {
             return Err(Failure::new(format!(
                 "--fail-on needs {POINTS_NEEDED} snapshots of a process, but no process has more than {}; \
-                 take snapshots more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
+                 take snapshots more often or for longer (--every, --for; culeak run --snapshot every:TIME)",
                 self.most_points
             )));
         }
         if args.fail_on.is_some() && self.too_few_marks {
             return Err(Failure::new(format!(
                 "--fail-on with --against marks needs snapshots after {POINTS_NEEDED} different marks of a process (culeak_mark), \
-                 but no process has as many; set more marks and take snapshots at them (culeak run --snapshot-at-mark), or \
+                 but no process has as many; set more marks and take snapshots at them (culeak run --snapshot mark), or \
                  leave out --against marks"
             )));
         }

@@ -3,13 +3,13 @@
 //! Only the variables named here change, and libraries already in `LD_PRELOAD` stay in it. Deliberately absent:
 //! `LD_LIBRARY_PATH`; a recorder must not change which libraries a program finds.
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use clap::Args;
+use clap::ValueEnum;
 use culeak::format::{TIMELINE_MAX, TIMELINE_MIN};
 use culeak::variables::{self, Mistake};
 
@@ -17,47 +17,55 @@ use super::RecordArgs;
 use crate::errors::Failure;
 use crate::text::units;
 
-/// Automatic snapshots of the running program, written beside its recording as NAME.WHY-N.culeak-snapshot
-#[derive(Debug, Default, Args)]
-pub struct AutoSnapshotArgs {
-    /// Take at most N automatic snapshots when requests fail for lack of memory, one per stack [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
-    pub oom_snapshots: Option<u32>,
+/// A variable that an option sets, and its value.
+pub type Variable = (&'static str, String);
 
-    /// Take an automatic snapshot at the peak; replace it when the peak rises by SIZE
-    #[arg(long, value_name = "SIZE", value_parser = parse_step)]
-    pub snapshot_at_peak: Option<u64>,
-
-    /// Take an automatic snapshot at each mark that the program sets (culeak_mark)
-    #[arg(long)]
-    pub snapshot_at_mark: bool,
-
-    /// Take an automatic snapshot every TIME, e.g. 500ms, 10s, 1m, at the next allocation
-    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
-    pub snapshot_every: Option<Duration>,
-
-    /// Log every allocation and free, for stats, phases and any point in time; keeps the newest SIZE of events, 8MiB to 4GiB [default: 1GiB]
-    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1GiB",
-          value_parser = parse_timeline)]
-    pub timeline: Option<u64>,
+/// Parses one value of `--snapshot`.
+///
+/// # Errors
+/// The message has the syntax.
+pub fn parse_snapshot(text: &str) -> Result<Variable, String> {
+    let (when, value) = text.split_once(':').unwrap_or((text, ""));
+    match (when, value) {
+        ("oom", number) => match number.parse::<u32>() {
+            Ok(number) if number <= 64 => Ok(("CULEAK_OOM_SNAPSHOTS", number.to_string())),
+            _ => Err("expected a number from 0 to 64 after oom:, such as oom:3".to_owned()),
+        },
+        ("peak", step) => match units::parse_size(step)? {
+            0 => Err("0 takes no snapshot; give the size by which a peak must rise, such as peak:64MiB".to_owned()),
+            step => Ok(("CULEAK_SNAPSHOT_AT_PEAK", step.to_string())),
+        },
+        ("mark", "") => Ok((SNAPSHOT_AT_MARK, "1".to_owned())),
+        ("every", time) => Ok((
+            "CULEAK_SNAPSHOT_EVERY",
+            units::parse_duration(time)?.as_secs_f64().to_string(),
+        )),
+        _ => Err("expected oom:N, peak:SIZE, mark or every:TIME".to_owned()),
+    }
 }
 
-fn parse_timeline(text: &str) -> Result<u64, String> {
+pub const SNAPSHOT_AT_MARK: &str = "CULEAK_SNAPSHOT_AT_MARK";
+
+/// A value of `--record`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Recorded {
+    /// NVTX ranges as phases, NVTX marks, and blocks of NVTX's memory extension; --timeline includes it
+    Nvtx,
+    /// Each XLA buffer of JAX; waits until the memory of each buffer exists
+    Jax,
+    /// Libraries opened with RTLD_DEEPBIND or dlmopen: the loader asks an audit library (LD_AUDIT) about each binding
+    Audit,
+    /// Only Python frames for tensors and other blocks of frameworks, which costs less
+    PythonFrames,
+    /// No Python frames
+    NativeFrames,
+}
+
+pub fn parse_timeline(text: &str) -> Result<u64, String> {
     match units::parse_size(text)? {
         size if size < TIMELINE_MIN => Err("too small; the smallest log is 8MiB".to_owned()),
         size if size > TIMELINE_MAX => Err("too large; the largest log is 4GiB".to_owned()),
         size => Ok(size),
-    }
-}
-
-/// By how much a peak must rise for the next snapshot.
-fn parse_step(text: &str) -> Result<u64, String> {
-    match units::parse_size(text)? {
-        0 => Err(
-            "0 takes no snapshot; give the size by which a peak must rise, such as 64MiB, or leave the option out"
-                .to_owned(),
-        ),
-        step => Ok(step),
     }
 }
 
@@ -89,15 +97,9 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         value.map(|value| value.to_string().into())
     }
     let record = settings.record;
-    let AutoSnapshotArgs {
-        oom_snapshots,
-        snapshot_at_peak,
-        snapshot_at_mark,
-        snapshot_every,
-        timeline,
-    } = &record.auto_snapshots;
     let preloaded = preload(settings.shim, settings.hold, present("LD_PRELOAD").as_deref());
-    let every = snapshot_every.map(|time| time.as_secs_f64());
+    let stacks = [(Recorded::PythonFrames, "python"), (Recorded::NativeFrames, "native")];
+    let stacks = stacks.into_iter().find(|(frames, _)| record.records(*frames));
     // Without an option, the user's own variable applies.
     let chosen = |name: &'static str, value: Option<OsString>| (name, value.or_else(|| present(name)));
     let mut changes = vec![
@@ -106,19 +108,19 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         chosen("CULEAK_DEPTH", text(record.depth)),
         chosen("CULEAK_SAMPLE", text(record.sample)),
         chosen("CULEAK_STACK_RATE", text(record.stack_rate)),
-        chosen("CULEAK_STACKS", text(record.stacks.as_ref())),
+        chosen("CULEAK_STACKS", text(stacks.map(|(_, value)| value))),
         ("CULEAK_ONLY", text(record.only.as_ref())),
         ("CULEAK_PARENT", text(record.no_follow_children.then(std::process::id))),
-        chosen("CULEAK_JAX_BUFFERS", text(record.jax_buffers.then_some("addresses"))),
-        chosen("CULEAK_OOM_SNAPSHOTS", text(*oom_snapshots)),
-        chosen("CULEAK_SNAPSHOT_AT_PEAK", text(*snapshot_at_peak)),
-        chosen("CULEAK_SNAPSHOT_AT_MARK", text(snapshot_at_mark.then_some(1))),
-        chosen("CULEAK_SNAPSHOT_EVERY", text(every)),
-        chosen("CULEAK_TIMELINE", text(*timeline)),
+        chosen(
+            "CULEAK_JAX_BUFFERS",
+            text(record.records(Recorded::Jax).then_some("addresses")),
+        ),
+        chosen("CULEAK_TIMELINE", text(record.timeline)),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
     ];
+    changes.extend(record.snapshot.iter().map(|(name, value)| (*name, Some(value.into()))));
     if let Some(audit) = settings.audit {
         changes.push(("LD_AUDIT", Some(preload(audit, None, present("LD_AUDIT").as_deref()))));
     }
@@ -144,8 +146,8 @@ const NVTX_TOOL: &str = "NVTX_INJECTION64_PATH";
 
 /// With a timeline, ranges and marks of NVTX are wanted too: phases have figures then.
 fn wants_nvtx(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> bool {
-    let has_timeline = settings.record.auto_snapshots.timeline.is_some() || present("CULEAK_TIMELINE").is_some();
-    settings.record.nvtx || has_timeline
+    let has_timeline = settings.record.timeline.is_some() || present("CULEAK_TIMELINE").is_some();
+    settings.record.records(Recorded::Nvtx) || has_timeline
 }
 
 /// The user's own tool, which takes precedence: NVTX supports one.
@@ -191,6 +193,25 @@ pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<
             mistakes.join("; "),
             if mistakes.len() == 1 { "it" } else { "them" }
         ))),
+    }
+}
+
+/// Refuses two automatic snapshots of one kind, and frames of one language only, of both.
+///
+/// # Errors
+/// Says which.
+pub fn suits_lists(record: &RecordArgs) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    if !record.snapshot.iter().all(|(name, _)| seen.insert(name)) {
+        return Err(Failure::new(
+            "--snapshot: one of the values is given twice; keep one of them",
+        ));
+    }
+    match record.records(Recorded::PythonFrames) && record.records(Recorded::NativeFrames) {
+        true => Err(Failure::new(
+            "--record: python-frames and native-frames exclude each other; leave out both to record all frames",
+        )),
+        false => Ok(()),
     }
 }
 
@@ -416,17 +437,12 @@ mod tests {
 
     #[test]
     fn snapshot_options_become_variables() {
-        let auto_snapshots = AutoSnapshotArgs {
-            oom_snapshots: Some(0),
-            snapshot_at_peak: Some(1 << 20),
-            snapshot_at_mark: true,
-            snapshot_every: Some(Duration::from_millis(500)),
-            timeline: Some(1 << 30),
-        };
+        let snapshots = ["oom:0", "peak:1MiB", "mark", "every:500ms"];
+        let snapshots = snapshots.iter().map(|text| parse_snapshot(text).expect(text));
         let settings = Settings {
             record: &RecordArgs {
-                auto_snapshots,
-                nvtx: true,
+                snapshot: snapshots.collect(),
+                record: vec![Recorded::Nvtx, Recorded::PythonFrames],
                 ..RecordArgs::default()
             },
             ..settings()
@@ -437,7 +453,37 @@ mod tests {
         assert_eq!(set("CULEAK_SNAPSHOT_AT_PEAK"), "1048576");
         assert_eq!(set("CULEAK_SNAPSHOT_AT_MARK"), "1");
         assert_eq!(set("CULEAK_SNAPSHOT_EVERY"), "0.5");
+        assert_eq!(set("CULEAK_STACKS"), "python");
         assert_eq!(set("NVTX_INJECTION64_PATH"), "/cache/libculeak.so");
+    }
+
+    #[test]
+    fn wrong_values_of_lists_are_refused_with_what_to_type() {
+        for (text, part) in [
+            ("oom", "such as oom:3"),
+            ("oom:65", "from 0 to 64"),
+            ("peak:0", "such as peak:64MiB"),
+            ("mark:1", "expected oom:N, peak:SIZE, mark or every:TIME"),
+            ("peek:1", "expected oom:N"),
+        ] {
+            let error = parse_snapshot(text).expect_err(text);
+            assert!(error.contains(part), "{text}: {error}");
+        }
+        assert!(parse_snapshot("every:often").is_err() && parse_snapshot("peak").is_err());
+        let refused = |snapshots: &[&str], record: &[Recorded]| {
+            let args = RecordArgs {
+                snapshot: snapshots.iter().map(|text| parse_snapshot(text).expect(text)).collect(),
+                record: record.to_vec(),
+                ..RecordArgs::default()
+            };
+            suits_lists(&args)
+                .err()
+                .map(|failure| failure.message)
+                .unwrap_or_default()
+        };
+        assert_eq!(refused(&["oom:1", "mark"], &[Recorded::NativeFrames]), "");
+        assert!(refused(&["oom:1", "oom:2"], &[]).contains("twice"));
+        assert!(refused(&[], &[Recorded::NativeFrames, Recorded::PythonFrames]).contains("exclude each other"));
     }
 
     #[test]
@@ -453,7 +499,7 @@ mod tests {
             ],
         );
         let set = |name: &str| changed[name].as_deref().unwrap_or("unset").to_owned();
-        assert_eq!(set("CULEAK_SNAPSHOT_EVERY"), "30");
+        assert!(!changed.contains_key("CULEAK_SNAPSHOT_EVERY"), "inherited");
         assert_eq!(set("CULEAK_JAX_BUFFERS"), "1");
         assert_eq!(
             (set("CULEAK_ONLY"), set("CULEAK_PARENT")),
@@ -483,7 +529,7 @@ mod tests {
     fn another_nvtx_tool_stays() {
         let settings = Settings {
             record: &RecordArgs {
-                nvtx: true,
+                record: vec![Recorded::Nvtx],
                 ..RecordArgs::default()
             },
             ..settings()

@@ -1,6 +1,6 @@
 //! Why a run has no recording: either no process requested memory from CUDA, or none could be recorded.
 //!
-//! `run --check` must distinguish the two. The preload library records facts in a small file (`culeak::proof`), which is read
+//! `check` of a program must distinguish the two. The preload library records facts in a small file (`culeak::proof`), which is read
 //! here after the program has ended. A descendant that removed the library from its environment leaves no trace;
 //! `--require-recording` is for users who expect a recording. Descendants that still run are found by their environment.
 //! Deliberately absent: hooks of `exec`.

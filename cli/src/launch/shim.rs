@@ -64,7 +64,7 @@ pub fn hold_library() -> Result<PathBuf, Failure> {
     unpack(&HOLD, "/libculeak-hold.so")
 }
 
-/// The path of the library that `run --audit` names in `LD_AUDIT`.
+/// The path of the library that `run --record audit` names in `LD_AUDIT`.
 ///
 /// # Errors
 /// No folder can hold the library.

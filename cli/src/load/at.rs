@@ -102,7 +102,7 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
 fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {
     Failure::new(match times(&item.snapshot, name) {
         Ok(_) => format!(
-            "{}: has no snapshot of the mark {} beside it ({reason}); record with `culeak run --snapshot-at-mark`",
+            "{}: has no snapshot of the mark {} beside it ({reason}); record with `culeak run --snapshot mark`",
             item.source,
             Escaped(name)
         ),

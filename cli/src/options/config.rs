@@ -9,7 +9,6 @@
 //! A file that was found, not named, sets the limits of a check. So it counts only if root or the caller owns it: in a parent folder
 //! such as /tmp any user may create one.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -17,16 +16,15 @@ use std::path::{Path, PathBuf};
 use std::{env, io};
 
 use clap::{Args, ColorChoice, ValueEnum};
-use culeak::analysis::check::{Limit, Scope, Tolerance};
+use culeak::analysis::check::{Limit, Tolerance};
 use culeak::analysis::suppressions::Pattern;
-use culeak::kind::Kind;
 use culeak::reader::open_regular;
 use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
+use super::parse_pattern;
 use super::rules::{self, Failing, FromFile, RuleArgs};
-use super::{parse_memory_kind, parse_object_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::RecordArgs;
@@ -107,22 +105,12 @@ struct RunDefaults {
     stack_rate: Option<u32>,
 }
 
-/// Defaults for `check` and `run --check`.
+/// Defaults for `check`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct CheckDefaults {
-    #[serde(deserialize_with = "size")]
-    max_leaked: Option<u64>,
-    #[serde(deserialize_with = "count")]
-    max_count: Option<u64>,
-    #[serde(deserialize_with = "size")]
-    max_per_site: Option<u64>,
-    #[serde(deserialize_with = "kinds")]
-    max_kind: Vec<(Kind, u64)>,
-    #[serde(deserialize_with = "objects")]
-    max_objects: Vec<(Kind, u64)>,
-    #[serde(deserialize_with = "budgets")]
-    budget: Vec<Limit>,
+    #[serde(deserialize_with = "allow")]
+    allow: Vec<Limit>,
     suppressions: Vec<PathBuf>,
     baseline: Option<PathBuf>,
     #[serde(deserialize_with = "tolerance")]
@@ -156,11 +144,7 @@ impl Defaults {
             let folder = self.config.run.output.map(|folder| base.join(folder));
             record.output = record.output.take().or(folder);
             // A timeline needs every stack; on the command line it replaces the file's value.
-            let sample = self
-                .config
-                .run
-                .sample
-                .filter(|_| record.auto_snapshots.timeline.is_none());
+            let sample = self.config.run.sample.filter(|_| record.timeline.is_none());
             record.sample = record.sample.or(sample);
             record.stack_rate = record.stack_rate.or(self.config.run.stack_rate);
         }
@@ -342,17 +326,13 @@ impl CheckDefaults {
         rules.defaults = FromFile {
             file: None,
             any,
+            allow: rules.allow.is_empty(),
             suppressions: rules.suppressions.is_empty(),
             baseline: rules.baseline.is_none(),
             tolerance: rules.tolerance.is_none(),
             fail_on: rules.fail_on.is_empty(),
         };
-        or(&mut any, &mut rules.max_leaked, self.max_leaked);
-        or(&mut any, &mut rules.max_count, self.max_count);
-        or(&mut any, &mut rules.max_per_site, self.max_per_site);
-        or_all(&mut any, &mut rules.max_kind, self.max_kind);
-        or_all(&mut any, &mut rules.max_objects, self.max_objects);
-        or_all(&mut any, &mut rules.budget, self.budget);
+        or_all(&mut any, &mut rules.allow, self.allow);
         let suppressions = self.suppressions.iter().map(|path| base.join(path));
         or_all(&mut any, &mut rules.suppressions, suppressions.collect());
         or(&mut any, &mut rules.baseline, self.baseline.map(|path| base.join(path)));
@@ -395,55 +375,14 @@ fn stack_rate<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u32>, D::Err
         .ok_or_else(|| D::Error::custom(format!("expected a number of stacks a second, from 0 to {most}")))
 }
 
-fn count<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
-    let count = u64::try_from(i64::deserialize(value)?);
-    count
-        .map(Some)
-        .map_err(|_| D::Error::custom("expected a number of blocks, such as 100"))
-}
-
 fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
     Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
-}
-
-/// A table of sizes; `entry` parses each key.
-fn sizes<'de, D: Deserializer<'de>, T>(
-    value: D,
-    entry: fn(&str, u64) -> Result<T, String>,
-) -> Result<Vec<T>, D::Error> {
-    let table: BTreeMap<String, Size> = BTreeMap::deserialize(value)?;
-    let entries = table.iter().map(|(key, size)| {
-        let of = |error: String| D::Error::custom(format!("{key:?}: {error}"));
-        entry(key, size.bytes().map_err(of)?).map_err(of)
-    });
-    entries.collect()
-}
-
-fn kinds<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::Error> {
-    sizes(value, |name, bytes| Ok((parse_memory_kind(name)?, bytes)))
-}
-
-/// A table of numbers of objects.
-fn objects<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::Error> {
-    let table: BTreeMap<String, u64> = BTreeMap::deserialize(value)?;
-    let entries = table.iter().map(|(name, &count)| {
-        let kind = parse_object_kind(name).map_err(|error| D::Error::custom(format!("{name:?}: {error}")))?;
-        Ok((kind, count))
-    });
-    entries.collect()
 }
 
 fn patterns<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Pattern>, D::Error> {
     let texts = Vec::<String>::deserialize(from)?;
     let all = texts.iter().map(|text| parse_pattern(text).map_err(D::Error::custom));
     all.collect()
-}
-
-fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Limit>, D::Error> {
-    sizes(value, |pattern, bytes| {
-        let pattern = parse_pattern(pattern)?;
-        Ok(Limit::bytes(Scope::Pattern(pattern), bytes))
-    })
 }
 
 fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D::Error> {
@@ -455,18 +394,33 @@ fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a value, such as \"grown\", or a list, such as [\"lost\", \"cycle\"]"
+    expecting = "expected a text, such as \"grown\" or \"64MiB\", or a list of such texts"
 )]
 enum Words {
     One(String),
     Several(Vec<String>),
 }
 
-fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Failing>, D::Error> {
+/// The values of an option that takes a list.
+fn words<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<String>, D::Error> {
     let words = match Words::deserialize(value)? {
         Words::One(word) => vec![word],
         Words::Several(words) => words,
     };
+    let words = words.iter().flat_map(|words| words.split(','));
+    Ok(words.map(|word| word.trim().to_owned()).collect())
+}
+
+fn allow<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Limit>, D::Error> {
+    let words = words(value)?;
+    let limits = words
+        .iter()
+        .map(|word| rules::parse_limit(word).map_err(|reason| D::Error::custom(format!("{word:?}: {reason}"))));
+    limits.collect()
+}
+
+fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Failing>, D::Error> {
+    let words = words(value)?;
     let values = words
         .iter()
         .map(|word| rules::parse_fail_on(word).map_err(D::Error::custom));

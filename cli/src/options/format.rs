@@ -1,4 +1,4 @@
-//! The formats of a verdict, for `check` and `run --check`.
+//! The formats of a verdict, for `check`.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! What a check allows: limits, suppressions and a baseline, from options and files.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -9,16 +9,14 @@ use std::{fs, io};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
-use culeak::analysis::check::{self, FailOn, Limit, Limits, Rules, Scope, Tolerance, Unseen, baseline_of};
+use culeak::analysis::check::{self, FailOn, Limit, Limits, Measure, Rules, Scope, Tolerance, Unseen, baseline_of};
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
 use culeak::snapshot::Class;
 use serde::Deserialize;
 
-use super::{
-    NameArgs, memory_kind_parser, parse_memory_kind, parse_object_kind, parse_pattern, parse_point, read_rules,
-};
+use super::{NameArgs, memory_kind_parser, names, parse_pattern, parse_point, read_rules};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
@@ -36,26 +34,15 @@ pub enum Failing {
 /// The rules of a check.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RuleArgs {
-    /// Allow SIZE in total, e.g. 0, 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    pub max_leaked: Option<u64>,
-    /// Allow N blocks in total
-    #[arg(long, value_name = "N")]
-    pub max_count: Option<u64>,
-    /// Allow SIZE per call site
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    pub max_per_site: Option<u64>,
-    /// Allow SIZE of one kind of memory, e.g. pinned=1GiB; repeatable
-    #[arg(long, value_name = "KIND=SIZE", value_parser = KIND_LIMIT, hide_possible_values = true)]
-    pub max_kind: Vec<(Kind, u64)>,
-    /// Allow N objects of one kind, e.g. stream=64; repeatable. Kinds: stream, event, module, library, graph-object, graph-exec,
-    /// context, green-context, pool, texture, surface, external, external-semaphore, multicast,
-    /// user-object, linker, graphics-resource
-    #[arg(long, value_name = "KIND=N", value_parser = OBJECT_LIMIT, hide_possible_values = true)]
-    pub max_objects: Vec<(Kind, u64)>,
-    /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
-    #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
-    pub budget: Vec<Limit>,
+    /// What may be left, as a list such as 64MiB,pinned=1GiB,stream=8
+    ///
+    /// SIZE: in total, e.g. 0 or 64MiB. KIND=SIZE: of one kind of memory, e.g. pinned=1GiB. OBJECT=N: so many objects of one kind, e.g.
+    /// graph-exec=64. site=SIZE: per call site. count=N: blocks in total. leak:PATTERN=SIZE: in total for stacks that match a pattern, as
+    /// in suppressions, e.g. leak:cache.py=2GiB; * stands for a comma in it. Repeatable. Objects: stream, event, module, library,
+    /// graph-object, graph-exec, context, green-context, pool, texture, surface, external, external-semaphore, multicast, user-object,
+    /// linker, graphics-resource
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = AllowParser, hide_possible_values = true)]
+    pub allow: Vec<Limit>,
     /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit, a
     /// baseline or --since, the end of a Python script; otherwise exit]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
@@ -74,21 +61,27 @@ pub struct RuleArgs {
     /// holders, sampled stacks, a pool without its blocks
     #[arg(long)]
     pub allow_losses: bool,
-    /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
+    /// Ignore leaks that match a rule in this file (leak:PATTERN)
+    ///
+    /// The syntax is that of LeakSanitizer. Repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
     /// Also judge memory that CUDA libraries and frameworks keep until the process ends
     #[arg(long)]
     pub no_builtin_suppressions: bool,
-    /// Fail only on leaks that are new or have grown since this baseline, snapshot or recording
+    /// Fail only on what is new or has grown since this file
+    ///
+    /// A baseline, as --update-baseline writes it, a snapshot or a recording
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// Let call sites in the baseline grow by this much, e.g. 1MiB or 5%; new call sites still fail
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// What fails; list or repeatable. With a baseline: leaks at new call sites (new), new or grown leaks (grown), or all leaks (any)
-    /// [default: grown]. Memory by what holds it: lost, cycle, native-holder, over-counted. outlier: a process that holds more
-    /// than the other processes of the job
+    /// What fails, as a list
+    ///
+    /// With a baseline: leaks at new call sites (new), new or grown leaks (grown), or all leaks (any) [default: grown]. Memory by what
+    /// holds it: lost, cycle, native-holder, over-counted. outlier: a process that holds more than the other processes of the job.
+    /// Repeatable
     #[arg(long, value_name = "new|grown|any|CLASS|outlier", value_delimiter = ',', value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Vec<Failing>,
     /// Which of these come from the config file, for messages.
@@ -102,6 +95,7 @@ pub struct FromFile {
     pub file: Option<PathBuf>,
     /// Any rule comes from the file.
     pub any: bool,
+    pub allow: bool,
     pub suppressions: bool,
     pub baseline: bool,
     pub tolerance: bool,
@@ -125,26 +119,6 @@ impl FromFile {
         }
     }
 }
-
-/// The ids of the options in [`RuleArgs`], for commands that restrict them.
-pub const RULE_OPTIONS: [&str; 16] = [
-    "max_leaked",
-    "max_count",
-    "max_per_site",
-    "max_kind",
-    "max_objects",
-    "budget",
-    "at",
-    "since",
-    "kind",
-    "judge_pools",
-    "allow_losses",
-    "suppressions",
-    "no_builtin_suppressions",
-    "baseline",
-    "tolerance",
-    "fail_on",
-];
 
 impl RuleArgs {
     /// The rules, with the suppressions and the baseline read from their files.
@@ -181,35 +155,47 @@ impl RuleArgs {
         Ok(rules)
     }
 
-    /// Refuses limits on what these options exclude, and two limits of one thing.
-    fn contradictions(&self) -> Result<(), Failure> {
-        let twice = |limits: &[(Kind, u64)]| {
-            let mut seen = BTreeSet::new();
-            limits.iter().map(|(kind, _)| *kind).find(|kind| !seen.insert(*kind))
+    /// The limits in the order in which a verdict names them, without those that could never be broken or of which there are two.
+    fn limits(&self) -> Result<Vec<Limit>, Failure> {
+        let refuse = |limit: &Limit, reason: String| {
+            let failure = Failure::new(format!("--allow {}: {reason}", shown(limit)));
+            self.defaults.named(self.defaults.allow, failure)
         };
-        for (option, limits) in [("--max-kind", &self.max_kind), ("--max-objects", &self.max_objects)] {
-            if let Some(kind) = twice(limits) {
-                return Err(Failure::new(format!(
-                    "{option} {}: two limits are given; keep one of them",
-                    kind.name()
-                )));
+        for (nth, limit) in self.allow.iter().enumerate() {
+            let is_same = |other: &Limit| (&other.of, other.measure) == (&limit.of, limit.measure);
+            if self.allow[..nth].iter().any(is_same) {
+                let reason = "two limits of one thing are given; keep one of them".to_owned();
+                return Err(refuse(limit, reason));
             }
         }
         let is_judged = |kind: Kind| match self.kind.is_empty() {
             true => kind.place() != Place::Nowhere,
             false => self.kind.contains(&kind),
         };
-        let Some((kind, _)) = self.max_kind.iter().find(|(kind, _)| !is_judged(*kind)) else {
-            return Ok(());
-        };
-        let or = match self.kind.is_empty() {
-            true => "",
-            false => ", or leave --kind out, which may come from the config file",
-        };
-        let kind = kind.name();
-        Err(Failure::new(format!(
-            "--max-kind {kind}: memory of this kind is not judged, so the limit has no effect; add --kind {kind}{or}"
-        )))
+        for limit in self.allow.iter().filter(|limit| limit.measure == Measure::Bytes) {
+            if let Scope::Kind(kind) = limit.of
+                && !is_judged(kind)
+            {
+                let or = match self.kind.is_empty() {
+                    true => "",
+                    false => ", or leave --kind out",
+                };
+                let kind = kind.name();
+                let reason =
+                    format!("memory of this kind is not judged, so the limit has no effect; add --kind {kind}{or}");
+                return Err(refuse(limit, reason));
+            }
+        }
+        let mut limits = self.allow.clone();
+        limits.sort_by_key(|limit| match (&limit.of, limit.measure) {
+            (Scope::All, Measure::Bytes) => (0, None),
+            (Scope::All, _) => (1, None),
+            (Scope::Kind(kind), Measure::Bytes) => (2, Some(*kind)),
+            (Scope::Kind(kind), _) => (3, Some(*kind)),
+            (Scope::Pattern(_), _) => (4, None),
+            (Scope::Site, _) => (5, None),
+        });
+        Ok(limits)
     }
 
     fn against_baseline(&self) -> Vec<FailOn> {
@@ -229,29 +215,17 @@ impl RuleArgs {
         classes.collect()
     }
 
-    /// The limits in the order in which a verdict names them.
-    fn limits(&self) -> Vec<Limit> {
-        let of_all = self.max_leaked.map(|most| Limit::bytes(Scope::All, most));
-        let blocks = self.max_count.map(Limit::blocks);
-        let by_kind = |limits: &[(Kind, u64)]| limits.iter().copied().collect::<BTreeMap<Kind, u64>>().into_iter();
-        let kinds = by_kind(&self.max_kind).map(|(kind, most)| Limit::bytes(Scope::Kind(kind), most));
-        let objects = by_kind(&self.max_objects).map(|(kind, most)| Limit::objects(kind, most));
-        let site = self.max_per_site.map(|most| Limit::bytes(Scope::Site, most));
-        let sums = of_all.into_iter().chain(blocks).chain(kinds).chain(objects);
-        sums.chain(self.budget.iter().cloned()).chain(site).collect()
-    }
-
     /// The rules without the baseline, for a baseline that is about to be written.
     ///
     /// # Errors
     /// See [`RuleArgs::rules`].
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
-        self.contradictions()?;
+        let given = self.limits()?;
         let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
             .map_err(|failure| self.defaults.named(self.defaults.suppressions, failure))?;
         Ok(Rules {
             limits: Limits {
-                given: self.limits(),
+                given,
                 tolerance: self.tolerance.unwrap_or_default(),
                 fail_on: self.against_baseline().first().copied().unwrap_or_default(),
                 classes: self.classes(),
@@ -372,68 +346,76 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     })
 }
 
-/// `KEY=SIZE`; the key may contain equals signs.
-fn key_and_size(text: &str) -> Result<(&str, u64), String> {
-    let (key, size) = text.rsplit_once('=').ok_or("expected NAME=SIZE, e.g. pinned=1GiB")?;
-    Ok((key, units::parse_size(size)?))
+/// What a limit is of, as in a value of `--allow`.
+fn shown(limit: &Limit) -> String {
+    match (&limit.of, limit.measure) {
+        (Scope::All, Measure::Blocks) => "count".to_owned(),
+        (Scope::All, _) => "SIZE".to_owned(),
+        (Scope::Kind(kind), _) => kind.name().to_owned(),
+        (Scope::Pattern(pattern), _) => format!("leak:{}", pattern.text()),
+        (Scope::Site, _) => "site".to_owned(),
+    }
 }
 
-fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
-    let (kind, size) = key_and_size(text)?;
-    Ok((parse_memory_kind(kind)?, size))
+/// Parses one limit of `--allow`.
+///
+/// # Errors
+/// It is no limit; the message says what to type.
+pub fn parse_limit(text: &str) -> Result<Limit, String> {
+    const SYNTAX: &str = "SIZE, KIND=SIZE, OBJECT=N, site=SIZE, count=N or leak:PATTERN=SIZE";
+    let number = |text: &str| {
+        let number = text.trim().parse();
+        number.map_err(|_| format!("{text:?} is not a number, e.g. 64"))
+    };
+    Ok(match text.rsplit_once('=') {
+        None if text.starts_with("leak:") => {
+            return Err("a size is missing: leak:PATTERN=SIZE; * stands for a comma in a pattern".to_owned());
+        }
+        None => {
+            let size = units::parse_size(text).map_err(|reason| format!("{reason}; expected {SYNTAX}"))?;
+            Limit::bytes(Scope::All, size)
+        }
+        Some(("count", count)) => Limit::blocks(number(count)?),
+        Some(("site", size)) => Limit::bytes(Scope::Site, units::parse_size(size)?),
+        Some((name, most)) => match (name.strip_prefix("leak:"), Kind::from_name(name)) {
+            (Some(pattern), _) => Limit::bytes(Scope::Pattern(parse_pattern(pattern)?), units::parse_size(most)?),
+            (None, Some(kind)) if kind.is_object() => Limit::objects(kind, number(most)?),
+            (None, Some(kind)) if kind.place().is_memory() => {
+                Limit::bytes(Scope::Kind(kind), units::parse_size(most)?)
+            }
+            (None, _) => {
+                let (memory, objects) = (names(Kind::of_memory()), names(Kind::objects()));
+                return Err(format!(
+                    "no kind of memory or object has this name; for a pattern type leak:{text}; memory: {memory}; objects: {objects}"
+                ));
+            }
+        },
+    })
 }
 
-fn parse_object_limit(text: &str) -> Result<(Kind, u64), String> {
-    let (kind, count) = text.rsplit_once('=').ok_or("expected KIND=N, e.g. stream=64")?;
-    let kind = parse_object_kind(kind)?;
-    let count = count.trim().parse();
-    let count = count.map_err(|_| format!("expected a number of objects after {}=, e.g. 64", kind.name()))?;
-    Ok((kind, count))
-}
-
-/// A parser of limits by kind; completions offer the kinds.
+/// Accepts what [`parse_limit`] does; completions offer the kinds.
 #[derive(Debug, Clone)]
-struct LimitParser {
-    kinds: fn() -> Vec<Kind>,
-    parse: fn(&str) -> Result<(Kind, u64), String>,
-}
+struct AllowParser;
 
-/// `KIND=SIZE`.
-const KIND_LIMIT: LimitParser = LimitParser {
-    kinds: || Kind::of_memory().collect(),
-    parse: parse_kind_limit,
-};
-
-/// `KIND=N`.
-const OBJECT_LIMIT: LimitParser = LimitParser {
-    kinds: || Kind::objects().collect(),
-    parse: parse_object_limit,
-};
-
-impl TypedValueParser for LimitParser {
-    type Value = (Kind, u64);
+impl TypedValueParser for AllowParser {
+    type Value = Limit;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         argument: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> Result<(Kind, u64), clap::Error> {
-        let parse = self.parse;
-        let parser = StringValueParser::new().try_map(move |text| parse(&text));
-        parser.parse_ref(command, argument, value)
+    ) -> Result<Limit, clap::Error> {
+        StringValueParser::new()
+            .try_map(|text| parse_limit(&text))
+            .parse_ref(command, argument, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let value = |kind: Kind| PossibleValue::new(format!("{}=", kind.name()));
-        Some(Box::new((self.kinds)().into_iter().map(value)))
+        let names = Kind::of_memory().chain(Kind::objects()).map(Kind::name);
+        let value = |name: &str| PossibleValue::new(format!("{name}="));
+        Some(Box::new(names.chain(["site", "count"]).map(value)))
     }
-}
-
-fn parse_budget(text: &str) -> Result<Limit, String> {
-    let (pattern, bytes) = key_and_size(text)?;
-    let pattern = parse_pattern(pattern)?;
-    Ok(Limit::bytes(Scope::Pattern(pattern), bytes))
 }
 
 pub fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
@@ -478,78 +460,79 @@ pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_option_is_in_the_list() {
-        #[derive(clap::Parser)]
-        struct Alone {
-            #[command(flatten)]
-            rules: RuleArgs,
-        }
-        let command = <Alone as clap::CommandFactory>::command();
-        let mut names: Vec<_> = command
-            .get_arguments()
-            .map(|argument| argument.get_id().as_str())
-            .collect();
-        names.retain(|name| !matches!(*name, "help" | "version"));
-        assert_eq!(names, RULE_OPTIONS);
+    fn limits_of(allow: &str, kind: &[Kind]) -> Result<Vec<Limit>, String> {
+        let rules = RuleArgs {
+            allow: allow.split(',').map(|text| parse_limit(text).expect(text)).collect(),
+            kind: kind.to_vec(),
+            ..RuleArgs::default()
+        };
+        rules.limits().map_err(|failure| failure.message)
     }
 
     #[test]
-    fn limits_that_nothing_could_break_and_two_limits_of_one_kind_are_refused() {
-        let refused = |kind: &[Kind], max_kind: &[(Kind, u64)], max_objects: &[(Kind, u64)]| {
-            let rules = RuleArgs {
-                kind: kind.to_vec(),
-                max_kind: max_kind.to_vec(),
-                max_objects: max_objects.to_vec(),
-                ..RuleArgs::default()
-            };
-            rules.rules().err().map(|failure| failure.message).unwrap_or_default()
-        };
-        let pinned = [(Kind::HostPinned, 0)];
-        assert_eq!(refused(&[], &pinned, &[]), "");
-        assert_eq!(refused(&[Kind::Device, Kind::HostPinned], &pinned, &[]), "");
-        let excluded = refused(&[Kind::Device], &pinned, &[]);
+    fn limits_that_nothing_could_break_and_two_limits_of_one_thing_are_refused() {
+        let refused = |kind: &[Kind], allow: &str| limits_of(allow, kind).err().unwrap_or_default();
+        assert_eq!(refused(&[], "pinned=0"), "");
+        assert_eq!(refused(&[Kind::Device, Kind::HostPinned], "pinned=0"), "");
+        let excluded = refused(&[Kind::Device], "pinned=0");
         assert!(
-            excluded.starts_with("--max-kind pinned: ") && excluded.contains("add --kind pinned, or"),
+            excluded.starts_with("--allow pinned: ") && excluded.contains("add --kind pinned, or"),
             "{excluded}"
         );
         // Claims are judged only if they are named.
-        let claim = refused(&[], &[(Kind::Reserved, 0)], &[]);
+        let claim = refused(&[], "reserved=0");
         assert!(
             claim.contains("not judged") && claim.ends_with("add --kind reserved"),
             "{claim}"
         );
-        let twice = refused(&[], &[(Kind::Device, 1), (Kind::Device, 2)], &[]);
-        assert!(twice.starts_with("--max-kind device: two limits"), "{twice}");
-        let twice = refused(&[], &[], &[(Kind::Stream, 1), (Kind::Stream, 1)]);
-        assert!(twice.starts_with("--max-objects stream: two limits"), "{twice}");
+        for twice in [
+            "1,2",
+            "count=1,count=1",
+            "site=1,site=2",
+            "device=1,device=2",
+            "stream=1,0,stream=1",
+            "leak:a.py=1,leak:a.py=2",
+        ] {
+            assert!(refused(&[], twice).contains("two limits of one thing"), "{twice}");
+        }
     }
 
     #[test]
-    fn sizes_with_names_and_percentages_parse() {
-        assert_eq!(parse_kind_limit("pinned=1GiB"), Ok((Kind::HostPinned, 1 << 30)));
-        let budget = parse_budget("operator==*=2k").expect("a budget");
-        assert_eq!((&*budget.of.words(), budget.most), (" in operator==*", 2048));
-        assert_eq!(parse_tolerance("5 %"), Ok(Tolerance::Percent(5.0)));
-        assert_eq!(parse_tolerance("1MiB"), Ok(Tolerance::Bytes(1 << 20)));
-        assert_eq!(parse_object_limit("graph-exec=0"), Ok((Kind::GraphExec, 0)));
-        assert_eq!(parse_object_limit("pool=3"), Ok((Kind::Pool, 3)));
+    fn a_list_limits_each_thing() {
+        let all = "leak:operator==*=2k,64MiB,pinned=1GiB,graph-exec=0,pool=3,site=16MiB,count=100,leak:cache.py=1";
+        let limits = limits_of(all, &[]).expect("limits");
+        let shown: Vec<(String, u64)> = limits.iter().map(|limit| (shown(limit), limit.most)).collect();
+        let expected = [
+            ("SIZE", 64 << 20),
+            ("count", 100),
+            ("pinned", 1 << 30),
+            ("pool", 3),
+            ("graph-exec", 0),
+            ("leak:operator==*", 2048),
+            ("leak:cache.py", 1),
+            ("site", 16 << 20),
+        ];
+        assert_eq!(shown, expected.map(|(of, most)| (of.to_owned(), most)));
         for (text, part) in [
-            ("tape=1", "unknown kind of object; expected one of: pool,"),
-            (
-                "device=1",
-                "device is memory, whose limit is a size: --max-kind device=SIZE",
-            ),
-            ("stream", "expected KIND=N"),
-            ("stream=1MiB", "expected a number of objects after stream="),
-            ("stream=-1", "expected a number"),
+            ("much", "expected SIZE, KIND=SIZE, OBJECT=N"),
+            ("cache.py=2GiB", "for a pattern type leak:cache.py=2GiB"),
+            ("tape=1", "no kind of memory or object has this name"),
+            ("stream=1MiB", "\"1MiB\" is not a number"),
+            ("stream=-1", "is not a number"),
+            ("count=1.5", "is not a number"),
+            ("device=many", "expected a size"),
+            ("leak:f<int", "* stands for a comma"),
+            ("leak:*=1", "column"),
         ] {
-            let error = parse_object_limit(text).expect_err(text);
+            let error = parse_limit(text).expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
-        let error = parse_kind_limit("stream=1").expect_err("an object");
-        assert!(error.contains("--max-objects stream=N"), "{error}");
-        assert!(parse_kind_limit("tape=1").is_err() && parse_budget("*=1").is_err());
+    }
+
+    #[test]
+    fn tolerances_are_sizes_or_percentages() {
+        assert_eq!(parse_tolerance("5 %"), Ok(Tolerance::Percent(5.0)));
+        assert_eq!(parse_tolerance("1MiB"), Ok(Tolerance::Bytes(1 << 20)));
         for text in ["-1%", "inf%", "%", "much"] {
             assert!(parse_tolerance(text).is_err(), "{text}");
         }

@@ -284,14 +284,14 @@ mod tests {
 
     #[test]
     fn a_table_is_aligned_if_it_fits() {
-        let page = "| option | allows |\n|---|---|\n| `--max-leaked` | this much in total |\n| `-q` | |\n";
+        let page = "| option | allows |\n|---|---|\n| `--some-limit` | this much in total |\n| `-q` | |\n";
         assert_eq!(
             rendered(page, 60),
-            "option        allows\n--max-leaked  this much in total\n-q\n"
+            "option        allows\n--some-limit  this much in total\n-q\n"
         );
         assert_eq!(
             rendered(page, 20),
-            "option\n--max-leaked\n    allows: this\n    much in total\n-q\n"
+            "option\n--some-limit\n    allows: this\n    much in total\n-q\n"
         );
         let three = "| a | b | c |\n|---|---|---|\n| one | two words | three |\n";
         assert_eq!(rendered(three, 12), "a\none\n    b: two\n    words\n    c: three\n");

@@ -296,7 +296,7 @@ fn next(trend: &Trend) -> Option<String> {
             let command: Vec<String> = process.process.command_line.iter().map(|part| word(part)).collect();
             let command = command.join(" ");
             Some(format!(
-                "culeak run -o runs --snapshot-every {every}s -- {command}; culeak trend runs"
+                "culeak run -o runs --snapshot every:{every}s -- {command}; culeak trend runs"
             ))
         }
         (false, true) => {

@@ -43,7 +43,7 @@ fn a_text_longer_than_the_terminal_is_paged_and_the_exit_code_stays() {
     );
     let paged = shown(
         &[MARKS],
-        "culeak check leaky.json --max-per-site 1KiB --format markdown; echo code $?",
+        "culeak check leaky.json --allow site=1KiB --format markdown; echo code $?",
     );
     assert!(paged.contains("\ncode 1"), "{paged}");
     let general = shown(&[("PAGER", MARKS.1)], "culeak help config");

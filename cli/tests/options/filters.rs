@@ -127,7 +127,7 @@ fn a_check_since_an_unknown_mark_fails_and_names_the_marks() {
 #[test]
 fn a_peak_that_rises_by_nothing_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let output = culeak(folder.path(), &["run", "--snapshot-at-peak", "0", "--", "true"]).output();
+    let output = culeak(folder.path(), &["run", "--snapshot", "peak:0", "--", "true"]).output();
     let output = output.expect("culeak starts");
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");

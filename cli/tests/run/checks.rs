@@ -16,8 +16,12 @@ fn check_of_script_with(options: &[&str], script: &str, variables: &[(&str, &OsS
         .output()
         .expect("culeak starts");
     let mut command = culeak(folder.path());
-    command.args(["run", "--check", "--max-leaked", "1GiB", "-o", "out"]);
-    command.args(options).args(["--", "sh", "-c", script, CULEAK]);
+    command.args(["check", "-o", "out"]);
+    command.args(options);
+    if !options.contains(&"--allow") {
+        command.args(["--allow", "1GiB"]);
+    }
+    command.args(["--", "sh", "-c", script, CULEAK]);
     command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
     command.envs(variables.iter().copied());
     command.output().expect("culeak starts")
@@ -91,7 +95,7 @@ fn a_check_does_not_pass_if_a_process_was_recorded_elsewhere() {
         let accepted = check_of_script(&["--allow-losses"], &beside);
         assert_eq!(accepted.status.code(), Some(0), "{}", stderr(&accepted));
         // A leak that was seen fails in any case.
-        let failed = check_of_script(&["--max-count", "0"], &beside);
+        let failed = check_of_script(&["--allow", "count=0"], &beside);
         assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
     }
 }
@@ -140,10 +144,7 @@ fn a_check_fails_if_the_library_does_not_load() {
     // The loader warns that it cannot preload this, and continues without it.
     fs::write(folder.path().join("broken.so"), "no library").expect("written");
     command.env("CULEAK_SHIM", folder.path().join("broken.so"));
-    let output = command
-        .args(["run", "--check", "--", "true"])
-        .output()
-        .expect("culeak starts");
+    let output = command.args(["check", "--", "true"]).output().expect("culeak starts");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(
         stderr(&output).contains("was not loaded into the program"),
@@ -163,12 +164,17 @@ fn recordings(folder: &Path) -> usize {
 
 /// `culeak run` with the demo program and the fake driver.
 fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
+    leaking(folder, &[&["run"], words].concat())
+}
+
+/// This command with the demo program and the fake driver.
+fn leaking(folder: &TempDir, words: &[&str]) -> Output {
     let driver = culeak(folder.path())
         .args(["shim-path", "--fake-driver"])
         .output()
         .expect("culeak starts");
     let mut command = culeak(folder.path());
-    command.arg("run").args(words).args(["--", CULEAK, "demo-program"]);
+    command.args(words).args(["--", CULEAK, "demo-program"]);
     command
         .env("LD_LIBRARY_PATH", stdout(&driver).trim())
         .output()
@@ -178,7 +184,7 @@ fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
 #[test]
 fn a_check_since_a_mark_that_the_program_did_not_set_fails() {
     let folder = folder();
-    let output = run_leaking(&folder, &["--check", "--max-leaked", "1GiB", "--since", "warm"]);
+    let output = leaking(&folder, &["check", "--allow", "1GiB", "--since", "warm"]);
     let message = stderr(&output);
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(
@@ -190,25 +196,14 @@ fn a_check_since_a_mark_that_the_program_did_not_set_fails() {
 #[test]
 fn the_next_command_after_automatic_snapshots_reads_the_last_one_at_which_memory_ran_out() {
     let folder = folder();
-    let output = run_leaking(&folder, &["--no-report", "-o", "runs", "--snapshot-at-peak", "1"]);
+    let output = run_leaking(&folder, &["--no-report", "-o", "runs", "--snapshot", "peak:1"]);
     let message = stderr(&output);
     let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
     assert!(
         next.contains(".out-of-memory-") && Path::new(next).exists(),
         "{message}"
     );
-    let output = run_leaking(
-        &folder,
-        &[
-            "--no-report",
-            "-o",
-            "peaks",
-            "--snapshot-at-peak",
-            "1",
-            "--oom-snapshots",
-            "0",
-        ],
-    );
+    let output = run_leaking(&folder, &["--no-report", "-o", "peaks", "--snapshot", "peak:1,oom:0"]);
     let message = stderr(&output);
     let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
     assert!(next.ends_with(".culeak") && Path::new(next).exists(), "{message}");
@@ -226,8 +221,8 @@ fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
 #[test]
 fn the_check_turns_a_leak_into_exit_code_1() {
     let folder = folder();
-    assert_eq!(run_leaking(&folder, &["--check"]).status.code(), Some(1));
-    let lenient = run_leaking(&folder, &["--check", "--max-leaked", "1GiB"]);
+    assert_eq!(leaking(&folder, &["check"]).status.code(), Some(1));
+    let lenient = leaking(&folder, &["check", "--allow", "1GiB"]);
     assert_eq!(lenient.status.code(), Some(0), "{}", stderr(&lenient));
 }
 
@@ -235,7 +230,7 @@ fn the_check_turns_a_leak_into_exit_code_1() {
 fn rules_apply_to_a_run_and_mistakes_in_them_are_reported_before_it() {
     let folder = folder();
     fs::write(folder.path().join("demo.supp"), "leak:demo_program\n").expect("written");
-    let suppressed = run_leaking(&folder, &["--check", "--no-report", "--suppressions", "demo.supp"]);
+    let suppressed = leaking(&folder, &["check", "--suppressions", "demo.supp"]);
     assert_eq!(suppressed.status.code(), Some(0), "{}", stderr(&suppressed));
     assert!(
         stderr(&suppressed).contains("by leak:demo_program (demo.supp:1)"),
@@ -243,7 +238,7 @@ fn rules_apply_to_a_run_and_mistakes_in_them_are_reported_before_it() {
         stderr(&suppressed)
     );
     fs::write(folder.path().join("bad.supp"), "demo_program\n").expect("written");
-    let bad = run_in(&folder, &["--check", "--suppressions", "bad.supp", "--", "echo", "ran"]);
+    let bad = check_in(&folder, &["--suppressions", "bad.supp", "--", "echo", "ran"]);
     assert_eq!((bad.status.code(), stdout(&bad).as_str()), (Some(2), ""));
     assert!(stderr(&bad).contains("bad.supp:1:1:"), "{}", stderr(&bad));
 }
@@ -292,7 +287,7 @@ fn only_and_no_follow_children_select_processes() {
         ("none", "--no-follow-children", 0),
         ("other", "--only=other*", 0),
         ("ours", "--only=cul?ak", 1),
-        ("all", "--follow-children", 1),
+        ("all", "--no-pool", 1),
     ];
     for (runs, option, expected) in choices {
         let mut command = culeak(folder.path());

@@ -25,7 +25,8 @@ fn wrong_usage_is_2() {
     for words in [
         &[][..],
         &["--depth", "0", "--", "true"],
-        &["--max-count", "1", "--", "true"],
+        &["--record", "everything", "--", "true"],
+        &["--snapshot", "oom:1,oom:2", "--", "true"],
         &["--no-such", "--", "true"],
     ] {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
@@ -85,8 +86,8 @@ fn variables_accept_the_units_of_options() {
     let mut command = culeak(folder.path());
     command.args([
         "run",
-        "--snapshot-every",
-        "1m",
+        "--snapshot",
+        "every:1m",
         "--",
         "sh",
         "-c",
@@ -104,7 +105,7 @@ fn every_error_has_the_same_prefix() {
     for words in [
         &["run"][..],
         &["report", "no-such-file"],
-        &["check", "x", "--max-leaked", "much"],
+        &["check", "x", "--allow", "much"],
         &["report", "x", "--min-bytes", "1 parsec"],
         &["no-such-command"],
         &["run", "--", "./no-such-program"],
@@ -129,10 +130,10 @@ fn a_wrong_size_or_time_is_reported_with_what_is_expected() {
         ),
         (["report", "x", "--min-bytes", "1QB"], "unknown unit \"QB\"; use B, KiB"),
         (
-            ["live", "1", "--interval", "often"],
+            ["live", "1", "--every", "often"],
             "expected a time such as 500ms, 10s, 1m or 2h",
         ),
-        (["live", "1", "--interval", "1ms"], "expected a time from 50ms to 1h"),
+        (["live", "1", "--every", "1ms"], "expected a time from 50ms to 1h"),
         (
             ["trend", "x", "--every", "3w"],
             "unknown unit \"w\"; use ms, s, m, h or d",

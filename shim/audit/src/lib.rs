@@ -1,4 +1,4 @@
-//! The library that `culeak run --audit` names in `LD_AUDIT`: it leads calls of CUDA to the preload library that do not find it by
+//! The library that `culeak run --record audit` names in `LD_AUDIT`: it leads calls of CUDA to the preload library that do not find it by
 //! name.
 //!
 //! A library that is opened with `RTLD_DEEPBIND`, and everything in a namespace of `dlmopen`, binds to the driver past every preloaded

@@ -2,7 +2,7 @@
 //!
 //! A program with NVTX opens the library that `NVTX_INJECTION64_PATH` names and passes a table of slots to its
 //! [`InitializeInjectionNvtxExtension`]. That must be the copy of this library that is preloaded, as `culeak run
-//! --nvtx` arranges. Only the memory extension is filled in; other extensions find no tool, as without culeak. Regions are
+//! --record nvtx` arranges. Only the memory extension is filled in; other extensions find no tool, as without culeak. Regions are
 //! attributed to the name of their heap. Ranges and marks are in `ranges`.
 //!
 //! A region is unregistered by its address alone, whatever its heap. So all regions are recorded as blocks of one

@@ -178,7 +178,7 @@ pub fn record_interpreter(recording: &Recording, are_left_out: bool) {
     }
     let (version, why) = match python::status() {
         Status::Absent => return,
-        Status::Ready { version } => (version, are_left_out.then_some("recorded with --stacks native")),
+        Status::Ready { version } => (version, are_left_out.then_some("recorded with --record native-frames")),
         Status::Unsupported { version, why } => (version, Some(why)),
     };
     let state = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);

@@ -211,7 +211,7 @@ impl<'c> Comparison<'c> {
         };
         let mut add = |rule: &str, what: String| self.unseen.push(Unseen::part(rule, what, hidden.next()));
         if let Some(doubt) = of_site.or(of_other) {
-            add("--max-per-site", why(doubt));
+            add("--allow site=SIZE", why(doubt));
         }
         let has_baseline = rules.baseline.is_some();
         match (rules.limits.fail_on, grown) {

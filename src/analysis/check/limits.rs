@@ -246,14 +246,14 @@ impl Rules {
     pub(super) fn option(&self, limit: &Limit) -> &'static str {
         let at_highest_mark = (self.boundary.as_ref()).is_some_and(|boundary| boundary.previous_ns.is_none());
         match (&limit.of, limit.measure) {
-            (Scope::Kind(_), Measure::Objects) => "--max-objects",
-            (Scope::Kind(_), _) => "--max-kind",
-            (Scope::Pattern(_), _) => "--budget",
-            (Scope::Site, _) => "--max-per-site",
+            (Scope::Kind(_), Measure::Objects) => "--allow OBJECT=N",
+            (Scope::Kind(_), _) => "--allow KIND=SIZE",
+            (Scope::Pattern(_), _) => "--allow leak:PATTERN=SIZE",
+            (Scope::Site, _) => "--allow site=SIZE",
             (Scope::All, Measure::Blocks) if !self.limits.given.contains(limit) => "",
-            (Scope::All, Measure::Blocks) => "--max-count",
+            (Scope::All, Measure::Blocks) => "--allow count=N",
             (Scope::All, _) if at_highest_mark => "--not-above",
-            (Scope::All, _) => "--max-leaked",
+            (Scope::All, _) => "--allow SIZE",
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) fn unseen(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
         ),
     };
     let limited = rules.limits.of_objects().next();
-    let limited = limited.map(|_| Unseen::all("--max-objects", what, next));
+    let limited = limited.map(|_| Unseen::all("--allow OBJECT=N", what, next));
     let compared = are_compared(rules).then(|| Unseen::part("--baseline", what, next));
     limited.into_iter().chain(compared).collect()
 }

@@ -58,7 +58,7 @@ impl Unseen {
         }
     }
 
-    /// `cannot be judged by --max-per-site: …; record without --sample, or accept it with --allow-losses`.
+    /// `cannot be judged by --allow site=SIZE: …; record without --sample, or accept it with --allow-losses`.
     pub fn sentence(&self) -> String {
         let by = match self.rule.is_empty() {
             true => String::new(),

@@ -29,7 +29,7 @@ pub fn page(trend: &JobTrend) -> Document {
     let next = match growing.first() {
         Some(process) => Some(format!("culeak report {}", shell_word(&process.source))),
         None if trend.judged == 0 => {
-            Some("culeak run -o runs --snapshot-every 30s -- COMMAND; culeak trend runs".to_owned())
+            Some("culeak run -o runs --snapshot every:30s -- COMMAND; culeak trend runs".to_owned())
         }
         None => None,
     };

@@ -68,7 +68,7 @@ fn a_rule_below_a_keep_rule_does_not_hide_memory_whose_stack_is_incomplete() {
     assert_eq!(of(&unnamed, rules), Outcome::NoVerdict);
     let mut without_python = whole.clone();
     without_python.process.python = Some(Python {
-        no_frames: Some("--stacks native".to_owned()),
+        no_frames: Some("--record native-frames".to_owned()),
         version: "3.12.1".to_owned(),
     });
     assert_eq!(of(&without_python, rules), Outcome::NoVerdict);

@@ -42,23 +42,23 @@ fn rules() -> Vec<(&'static str, Rules)> {
     };
     vec![
         (
-            "--max-leaked",
+            "--allow SIZE",
             limits(&|limits| limits.set(Limit::bytes(Scope::All, GIB))),
         ),
-        ("--max-count", limits(&|limits| limits.set(Limit::blocks(1000)))),
+        ("--allow count=N", limits(&|limits| limits.set(Limit::blocks(1000)))),
         (
-            "--max-per-site",
+            "--allow site=SIZE",
             limits(&|limits| limits.set(Limit::bytes(Scope::Site, 4 * MIB))),
         ),
         (
-            "--max-kind",
+            "--allow KIND=SIZE",
             limits(&|limits| limits.set(Limit::bytes(Scope::Kind(Kind::Device), GIB))),
         ),
         (
-            "--max-objects",
+            "--allow OBJECT=N",
             limits(&|limits| limits.set(Limit::objects(Kind::Stream, 9))),
         ),
-        ("--budget", limits(&|limits| limits.set(budget(4 * MIB)))),
+        ("--allow leak:PATTERN=SIZE", limits(&|limits| limits.set(budget(4 * MIB)))),
         ("--baseline", baseline),
         (
             "--fail-on lost",
@@ -137,7 +137,7 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "no objects",
         |of| of.objects_known = false,
-        &["--max-objects", "--baseline"],
+        &["--allow OBJECT=N", "--baseline"],
     ),
     ("no holders", |of| of.holders = None, &["--fail-on lost"]),
     (
@@ -148,27 +148,27 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "lost stacks",
         lose_a_stack,
-        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+        &["--allow site=SIZE", "--allow leak:PATTERN=SIZE", "--baseline", "--same-as-last"],
     ),
     (
         "a stack that was cut off",
         |of| of.stacks[1].truncated = true,
-        &["--budget"],
+        &["--allow leak:PATTERN=SIZE"],
     ),
     (
         "sampled stacks",
         leave_out_a_stack,
-        &["--max-per-site", "--budget", "--baseline", "--same-as-last"],
+        &["--allow site=SIZE", "--allow leak:PATTERN=SIZE", "--baseline", "--same-as-last"],
     ),
 ];
 
 const ALL: [&str; 12] = [
-    "--max-leaked",
-    "--max-count",
-    "--max-per-site",
-    "--max-kind",
-    "--max-objects",
-    "--budget",
+    "--allow SIZE",
+    "--allow count=N",
+    "--allow site=SIZE",
+    "--allow KIND=SIZE",
+    "--allow OBJECT=N",
+    "--allow leak:PATTERN=SIZE",
     "--baseline",
     "--fail-on lost",
     "--since",
