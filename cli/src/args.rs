@@ -320,10 +320,7 @@ fn swallowed(command: &str, words: &[OsString]) -> Option<String> {
 /// The options that `-h` shows of each command; `--help` shows all.
 const USUAL: &[(&str, &[&str])] = &[
     ("run", &["output", "why", "timeline", "record", "snapshot"]),
-    (
-        "live",
-        &["once", "every", "output", "child_pids", "no_follow_children"],
-    ),
+    ("live", &["once", "every", "output", "child_pids", "no_follow_children"]),
     ("report", &["by", "at", "kind", "view", "output"]),
     ("why", &["class", "core", "pause", "top", "output"]),
     ("diff", &["at", "by", "kind", "view", "output"]),

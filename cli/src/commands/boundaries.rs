@@ -42,7 +42,13 @@ impl BoundaryArgs {
     /// # Errors
     /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
     pub fn suits(&self, args: &RuleArgs, rules: &Rules) -> Result<(), Failure> {
-        let given = |measure| rules.limits.given.iter().any(move |limit| limit.measure == measure && limit.of == Scope::All);
+        let given = |measure| {
+            rules
+                .limits
+                .given
+                .iter()
+                .any(move |limit| limit.measure == measure && limit.of == Scope::All)
+        };
         if self.not_above.is_some() && given(Measure::Bytes) && !args.defaults.allow {
             return Err(Failure::new(
                 "--not-above and a total in --allow exclude each other; leave out one of them",
@@ -54,10 +60,12 @@ impl BoundaryArgs {
                  one run; leave out one of them, or pass --no-config if the config file names the baseline",
                 path.display()
             ))),
-            (true, None) if rules.limits.given.iter().any(|limit| limit.measure == Measure::Objects) => Err(Failure::new(
-                "--allow OBJECT=N: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
+            (true, None) if rules.limits.given.iter().any(|limit| limit.measure == Measure::Objects) => {
+                Err(Failure::new(
+                    "--allow OBJECT=N: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
                  marks; judge objects in a check of their own, or pass --no-config if the config file limits them",
-            )),
+                ))
+            }
             _ => Ok(()),
         }
     }

@@ -380,9 +380,7 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
         Some((name, most)) => match (name.strip_prefix("leak:"), Kind::from_name(name)) {
             (Some(pattern), _) => Limit::bytes(Scope::Pattern(parse_pattern(pattern)?), units::parse_size(most)?),
             (None, Some(kind)) if kind.is_object() => Limit::objects(kind, number(most)?),
-            (None, Some(kind)) if kind.place().is_memory() => {
-                Limit::bytes(Scope::Kind(kind), units::parse_size(most)?)
-            }
+            (None, Some(kind)) if kind.place().is_memory() => Limit::bytes(Scope::Kind(kind), units::parse_size(most)?),
             (None, _) => {
                 let (memory, objects) = (names(Kind::of_memory()), names(Kind::objects()));
                 return Err(format!(

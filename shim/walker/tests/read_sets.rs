@@ -57,6 +57,7 @@ impl Checker {
         self.walked += 1;
         // SAFETY: as above.
         if let Some(&number) = self.numbers.get(&addresses)
+            // SAFETY: as above.
             && unsafe { self.sets.found_again(here, 0, number) }
         {
             return;

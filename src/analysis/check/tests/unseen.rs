@@ -58,7 +58,10 @@ fn rules() -> Vec<(&'static str, Rules)> {
             "--allow OBJECT=N",
             limits(&|limits| limits.set(Limit::objects(Kind::Stream, 9))),
         ),
-        ("--allow leak:PATTERN=SIZE", limits(&|limits| limits.set(budget(4 * MIB)))),
+        (
+            "--allow leak:PATTERN=SIZE",
+            limits(&|limits| limits.set(budget(4 * MIB))),
+        ),
         ("--baseline", baseline),
         (
             "--fail-on lost",
@@ -148,7 +151,12 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "lost stacks",
         lose_a_stack,
-        &["--allow site=SIZE", "--allow leak:PATTERN=SIZE", "--baseline", "--same-as-last"],
+        &[
+            "--allow site=SIZE",
+            "--allow leak:PATTERN=SIZE",
+            "--baseline",
+            "--same-as-last",
+        ],
     ),
     (
         "a stack that was cut off",
@@ -158,7 +166,12 @@ const WAYS: [(&str, Way, &[&str]); 13] = [
     (
         "sampled stacks",
         leave_out_a_stack,
-        &["--allow site=SIZE", "--allow leak:PATTERN=SIZE", "--baseline", "--same-as-last"],
+        &[
+            "--allow site=SIZE",
+            "--allow leak:PATTERN=SIZE",
+            "--baseline",
+            "--same-as-last",
+        ],
     ),
 ];
 
