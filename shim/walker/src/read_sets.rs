@@ -24,7 +24,7 @@
 //! **Readable.** All words of an entry lie in [sp, top). The calling thread's stack has this top, and reaches down to
 //! this sp ([`crate::stack`]).
 //!
-//! **ReadSetsry.** Entries lie in a ring, in the order in which they were remembered, and are named by their position
+//! **Memory.** Entries lie in a ring, in the order in which they were remembered, and are named by their position
 //! since the last time that all became void. The ring never holds a position that is further behind its end than
 //! [`LIVE`], so a name leads to the entry that it was made for or nowhere. The ring is mapped when a thread's first
 //! stack is remembered, and is never unmapped: the next thread of the same shard uses it.
