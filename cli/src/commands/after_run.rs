@@ -223,7 +223,7 @@ fn still_run(processes: &[String]) -> Vec<String> {
 /// Why one process has a recording and another has none.
 fn unrecorded(folder: &Path, gap: Option<&Gap>, run: &Started) -> Vec<String> {
     let prevents_verdict = |gap: &&Gap| match gap {
-        Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
+        Gap::NotCreated(_) | Gap::Disabled | Gap::Bypassed | Gap::Missing(_) => true,
         Gap::NotChosen => run.only.is_none() && run.follows_children,
         _ => false,
     };
@@ -357,6 +357,8 @@ impl Finished {
         if item.snapshot.process.state == ProcessState::Running && rules.is_some_and(|rules| rules.at.is_none()) {
             judged.as_mut().unwrap_or(&mut item).unseen.push(of_running_process());
         }
+        let unseen = load::of_early_copy(path).filter(|_| rules.is_some());
+        judged.as_mut().unwrap_or(&mut item).unseen.extend(unseen);
         Ok(Finished { item, judged })
     }
 

@@ -18,7 +18,7 @@ use super::after_run::{self, AfterArgs};
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::holds::{LIMIT, Served, Serving};
-use crate::launch::proof::{self, Gap};
+use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, environment, preload, spooled, supervise};
 use crate::progress;
 use crate::text::units;
@@ -90,7 +90,6 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     let served = serving.map(Serving::finish);
     spooled::deliver(&prepared.folder, &prepared.tag);
     let recorded = prepared.proof.as_ref().map_or(0, |proof| proof.missing(0));
-    proof::count_for_outer_run(recorded);
     let gap = match &prepared.proof {
         _ if prepared.blind => Some(Gap::Obstacle),
         Some(proof) => proof.gap(ended.name.as_deref()),
