@@ -28,10 +28,16 @@ pub enum Fact {
     NotChosen = 18,
     /// The errno of a recording that could not be created.
     NotCreated = 19,
+    /// The driver of a process without a recording was initialized when its exit handlers ran: no hook saw the calls.
+    Bypassed = 20,
+}
+
+impl Fact {
+    /// Facts about processes that were not recorded. They hold for an outer run, too.
+    pub const OF_PROCESSES: [Fact; 4] = [Fact::Disabled, Fact::NotChosen, Fact::NotCreated, Fact::Bypassed];
 }
 
 /// Offset of the number of recordings created: 4 bytes, native byte order.
 pub const CREATED: usize = 24;
 
-const _: () =
-    assert!(CREATED > Fact::NotCreated as usize && CREATED + 4 <= HOLDS && NAME_BYTES == Fact::Ended as usize);
+const _: () = assert!(CREATED > Fact::Bypassed as usize && CREATED + 4 <= HOLDS && NAME_BYTES == Fact::Ended as usize);

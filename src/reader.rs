@@ -24,6 +24,7 @@
 //!   totals        total allocations of each stack, and what was live at the peaks
 //!   ends          the end of the program's own work
 //!   phases        ranges of time that the program named
+//!   sanity        what no recording can contain
 //! events        the event log, as a timeline
 //! follow        repeated reads, for the live view
 //! stack_sums    sums by stack, without the allocations
@@ -57,6 +58,7 @@ mod python;
 mod python_line;
 mod records;
 mod regular;
+mod sanity;
 mod spool;
 mod stack_sums;
 mod stacks;
@@ -64,7 +66,7 @@ mod totals;
 
 pub use error::ReadError;
 pub use follow::Follower;
-pub use identity::{Identity, identity};
+pub use identity::{Identity, identity, is_early_copy};
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;
@@ -319,10 +321,12 @@ impl<'a> Source<'a> {
         if header_bytes as usize != HEADER_BYTES {
             return Err(ReadError::Damaged(path(), "its header makes no sense".into()));
         }
-        Ok(Bytes {
-            bytes: self.read(0, HEADER_BYTES)?,
-            element: 1,
-        })
+        let bytes = self.read(0, HEADER_BYTES)?;
+        // The name of the program is written before the magic.
+        if extents(&bytes).next().is_none() {
+            return Err(ReadError::Damaged(path(), "its directory is empty".into()));
+        }
+        Ok(Bytes { bytes, element: 1 })
     }
 
     fn raw(&self, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use culeak::format::{Header, Loss};
+use culeak::format::{DIRECTORY_OFFSET, EventSegment, HEADER_BYTES, Header, Loss, Section, extents};
 use tempfile::TempDir;
 
 use crate::support::outcome::recordings_in;
@@ -67,7 +67,7 @@ struct Way {
     touches: fn(Of) -> bool,
 }
 
-const WAYS: [Way; 13] = [
+const WAYS: [Way; 17] = [
     Way {
         name: "lost allocations",
         source: Source::Log,
@@ -141,6 +141,42 @@ const WAYS: [Way; 13] = [
         touches: |_| true,
     },
     Way {
+        name: "an empty directory",
+        source: Source::Log,
+        remove: |path| change(path, DIRECTORY_OFFSET, &[0; HEADER_BYTES - DIRECTORY_OFFSET]),
+        touches: |_| true,
+    },
+    Way {
+        name: "impossible peaks",
+        source: Source::Log,
+        remove: |path| {
+            let (at, bytes) = place(path, Section::Peaks);
+            change(path, at, &vec![0x22; bytes]);
+        },
+        touches: |_| true,
+    },
+    Way {
+        name: "an event that was begun",
+        source: Source::Log,
+        remove: |path| {
+            change(
+                path,
+                place(path, Section::Events).0 + offset_of!(EventSegment, events),
+                &[0; 24],
+            )
+        },
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "the recording beside snapshots",
+        source: Source::Snapshots,
+        remove: |path| {
+            fs::remove_file(last_snapshot(path)).expect("removed");
+            fs::remove_file(path).expect("removed");
+        },
+        touches: |_| true,
+    },
+    Way {
         name: "recordings in a folder below",
         source: Source::Log,
         remove: |path| {
@@ -155,6 +191,14 @@ const WAYS: [Way; 13] = [
 fn change(path: &Path, at: usize, bytes: &[u8]) {
     let file = File::options().write(true).open(path).expect("a recording");
     file.write_all_at(bytes, at as u64).expect("written");
+}
+
+/// Where the first extent of a section begins, and its length.
+fn place(path: &Path, section: Section) -> (usize, usize) {
+    let bytes = fs::read(path).expect("a recording");
+    let first = extents(&bytes).find(|extent| extent.section == section as u32 && extent.number == 0);
+    let first = first.expect("an extent");
+    (first.offset as usize, first.bytes as usize)
 }
 
 fn lose(path: &Path, loss: Loss) {

@@ -90,6 +90,15 @@ pub enum Place {
     StandardInput,
 }
 
+/// That a recording of this host, whose process has ended, is not the file that the process wrote to.
+pub fn of_early_copy(recording: &Path) -> Option<Unseen> {
+    let what =
+        "the file is a copy, made before the process ended, of the recording: what was recorded later is not known";
+    let next = "leave recordings in place until the run ends";
+    let is_one = reader::is_early_copy(recording).is_ok_and(|is_one| is_one);
+    is_one.then(|| Unseen::part("", what, next))
+}
+
 /// What an argument names.
 #[derive(Debug, Default)]
 pub struct Found {
@@ -190,12 +199,22 @@ fn places_of_word(argument: &OsStr) -> Found {
 }
 
 /// The sources that a path names: the file, or the files of a folder. Snapshots of a folder count only if neither it nor a
-/// folder in it has recordings.
+/// folder in it has recordings; those of other processes than the recordings' are left out then.
 fn places_of_path(path: &Path) -> Found {
     if !path.is_dir() {
         return Found::of(Place::File(path.to_path_buf()));
     }
     let members = Members::of(path);
+    let strangers = members.strangers().map(|snapshot| {
+        format!(
+            "{}: a snapshot of a process that has no recording here is left out; name it too, or only files, such as {}/*.culeak",
+            snapshot.display(),
+            path.display()
+        )
+    });
+    let left_out = strangers
+        .chain(members.left_out.iter().map(ToString::to_string))
+        .collect();
     let paths = match members.recordings.is_empty() {
         true => members.snapshots,
         false => members.recordings,
@@ -203,7 +222,7 @@ fn places_of_path(path: &Path) -> Found {
     Found {
         places: paths.into_iter().map(Place::File).collect(),
         failures: members.failures,
-        left_out: members.left_out.iter().map(ToString::to_string).collect(),
+        left_out,
     }
 }
 

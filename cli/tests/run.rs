@@ -135,6 +135,28 @@ fn signal_dispositions_and_mask_are_passed_on_unchanged() {
     assert_eq!(stdout(&output), stdout(&plain));
 }
 
+/// Rust's runtime opens /dev/null in place of closed descriptors.
+#[test]
+fn a_closed_standard_descriptor_stays_closed_in_the_program() {
+    for (closing, script, bare) in [
+        ("<&-", "cat", 1),
+        (">&-", "echo x", 1),
+        ("2>&-", "echo x >&2", 1),
+        (">&-", "exec true", 0),
+        ("<&- >&- 2>&-", "test -e /proc/self/fd/1", 1),
+    ] {
+        for run in ["", "\"$0\" run -q --no-report -- "] {
+            let folder = folder();
+            let mut command = Command::new("sh");
+            command.args(["-c", &format!("{run}sh -c '{script}' {closing}"), CULEAK]);
+            command.current_dir(folder.path()).env("CULEAK_CACHE_DIR", "");
+            let status = command.stderr(Stdio::null()).status().expect("sh starts");
+            let code = status.code().map(|code| code.min(1));
+            assert_eq!(code, Some(bare), "{run}{script} {closing}");
+        }
+    }
+}
+
 #[test]
 fn input_and_output_belong_to_the_program() {
     let folder = folder();

@@ -110,6 +110,9 @@ pub struct Verdict<'a> {
     /// `ignored` by reason.
     #[serde(skip)]
     pub ignored_as: Ignored,
+    /// What pools keep beside their blocks, which are judged.
+    #[serde(skip)]
+    pub rest_of_pools: Tally,
     pub suppressed: Tally,
     /// The number of objects of kinds with a limit that rules suppress.
     pub suppressed_objects: u64,
@@ -162,6 +165,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     };
     let mut unseen = unseen::of_recording(snapshot, rules);
     unseen.extend(pools::unseen(&groups.all, &stacks, rules, &besides));
+    let (rest_of_pools, of_program) = pools::rest(snapshot, &groups, &stacks, rules, since(snapshot, rules));
+    unseen.extend(pools::unseen_rest(of_program, rules, &besides));
     unseen.extend(unseen::of_suppressions(snapshot, &sieve, &stacks, rules, &besides));
     unseen.extend(objects::unseen(snapshot, rules));
     let mut comparison = Comparison::new(rules, &hidden);
@@ -201,6 +206,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         sampling: snapshot.sampling,
         ignored: ignored.all(),
         ignored_as: ignored,
+        rest_of_pools,
         suppressed: sieve.suppressed(),
         suppressed_objects: sieve.suppressed_objects(),
         suppressions: sieve.used(),

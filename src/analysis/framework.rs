@@ -76,11 +76,21 @@ pub(crate) struct Block {
     pub call: u32,
 }
 
+impl Block {
+    /// Whether the block, which begins in this record, is a part of it: it holds memory and is not older. An older one was not freed
+    /// before its memory was, whose address another allocation has now.
+    fn is_of(&self, row: &Row, rows: &[Row]) -> bool {
+        self.bytes > 0 && rows[self.row as usize].time_ns >= row.time_ns
+    }
+}
+
 /// All blocks of frameworks, by address and then by time.
 #[derive(Default)]
 pub(crate) struct Blocks<'a> {
     pub blocks: Vec<Block>,
     pub calls: &'a [Call],
+    /// All records.
+    rows: &'a [Row],
 }
 
 impl<'a> Blocks<'a> {
@@ -108,6 +118,7 @@ impl<'a> Blocks<'a> {
         Blocks {
             blocks,
             calls: &allocations.calls,
+            rows: &allocations.rows,
         }
     }
 
@@ -116,6 +127,7 @@ impl<'a> Blocks<'a> {
         let Some((start, end)) = span(kind, row) else { return 0 };
         let first = self.blocks.partition_point(|block| block.address < start);
         let blocks = self.blocks[first..].iter().take_while(|block| block.address < end);
+        let blocks = blocks.filter(|block| block.is_of(row, self.rows));
         let (mut bytes, mut counted_to) = (0, start);
         for block in blocks {
             let block_end = block.address.saturating_add(block.bytes).min(end);
@@ -152,11 +164,15 @@ impl<'a> Carriers<'a> {
         for (nth, row) in spanning.iter().enumerate() {
             progress.tick(nth);
             let kind = allocations.calls[row.call as usize].kind;
-            if let Some(block) = block_in(all, kind, row, &mut behind) {
+            if let Some(block) = block_in(all, &allocations.rows, kind, row, &mut behind) {
                 carriers.enter(row.address, blocks.owner(block));
             }
         }
         carriers
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.by_address.is_empty()
     }
 
     fn enter(&mut self, address: u64, owner: &'a str) {
@@ -182,22 +198,28 @@ impl<'a> Carriers<'a> {
     }
 }
 
-/// One of these blocks (sorted by address) that lies in the record. `behind` caches the number of blocks before the
-/// previous record: consecutive allocations are often adjacent, with no block in between.
-pub(crate) fn block_in<'b>(all: &'b [Block], kind: Kind, row: &Row, behind: &mut usize) -> Option<&'b Block> {
+/// One of these blocks (sorted by address) that lies in the record; `rows` are those of the blocks. `behind` caches the number of
+/// blocks before the previous record: consecutive allocations are often adjacent, with no block in between.
+pub(crate) fn block_in<'b>(
+    all: &'b [Block],
+    rows: &[Row],
+    kind: Kind,
+    row: &Row,
+    behind: &mut usize,
+) -> Option<&'b Block> {
     let (start, end) = span(kind, row)?;
     let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
     if before(*behind) || *behind > 0 && !before(*behind - 1) {
         *behind = all.partition_point(|block| block.address < start);
     }
-    let begins_within = all.get(*behind).filter(|block| block.address < end);
+    let mut begin_within = all[*behind..].iter().take_while(|block| block.address < end);
     // The middle of a block that lies over several mappings.
     let goes_on = || {
         let before = behind.checked_sub(1).map(|nth| &all[nth])?;
         let reaches = before.address.saturating_add(before.bytes) > start;
-        (kind == Kind::Mapping && reaches).then_some(before)
+        (kind == Kind::Mapping && reaches && before.is_of(row, rows)).then_some(before)
     };
-    begins_within.or_else(goes_on)
+    begin_within.find(|block| block.is_of(row, rows)).or_else(goes_on)
 }
 
 /// Whether blocks can lie in records of this kind: not if they are identified by a handle or lie on the host.

@@ -190,6 +190,7 @@ impl RawSnapshot {
         }
 
         let (mut counters, device_peaks) = self.counters(&device_numbers);
+        let counted = counters.clone();
         if order == Order::OldestFirst {
             agree(&mut counters, &live_by_place(&[&allocations, &objects, &segments]));
         }
@@ -244,6 +245,9 @@ impl RawSnapshot {
         let phased = phases.iter().map(|phase| phase.end_ns.unwrap_or(phase.begin_ns)).max();
         let latest = born.max(marked).max(phased);
         let latest = latest.max(end.map(|end| end.time_ns)).unwrap_or(0);
+        if let Some(what) = self.damage(latest, &counted, &device_peaks) {
+            return Err(ReadError::Damaged(path.to_path_buf(), what));
+        }
         let (process, running_for) = self.process(path);
         let ended: u64 = self.header.field(offset_of!(Header, ended_ns));
         let latest_failed = requests.iter().map(|r| r.last_ns).max().unwrap_or(0);

@@ -28,7 +28,7 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     // The records first: what disappears from them while the events are read is then among the events.
     let mut raw = read_until_still(path)?;
     let counted = counters::events(raw.section(Section::Counters));
-    let (mut events, since_ns) = stored_events(&source)?;
+    let (mut events, missing, since_ns) = stored_events(&source)?;
     events.retain(|event| event.time_ns >= since_ns);
     // Again: the events may refer to rows that were added meanwhile.
     for section in sections_except_records() {
@@ -37,7 +37,9 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     }
     let is_still = raw.events_during_read == 0 && counters::events(raw.section(Section::Counters)) == counted;
     let began_ns = raw.began_ns;
-    let mut lost = loss(&raw.header, Loss::TimelineEvents);
+    // A process that goes on is about to write those that are missing.
+    let missing = if is_still { missing } else { 0 };
+    let mut lost = loss(&raw.header, Loss::TimelineEvents).saturating_add(missing);
     let (numbers, [mut keys, keys_of_objects, keys_of_segments]) = used_sites(&events, &raw);
     let sites_of_memory = keys.len();
     let sites_of_objects = keys_of_objects.len();
@@ -128,8 +130,9 @@ fn agree(events: &mut Vec<Packed>, rows: &Allocations, sites: &[Site], began_ns:
     });
 }
 
-/// All events in the order of the file, which is that of each thread, and the time from which on the log is complete.
-fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64), ReadError> {
+/// All events in the order of the file, which is that of each thread; the number of those that were begun and not written; and the time
+/// from which on the log is complete.
+fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64, u64), ReadError> {
     let header = source.header()?;
     let pieces = source.pieces(&header, Section::Events)?;
     let count: usize = pieces.iter().map(|piece| piece.count).sum();
@@ -147,7 +150,7 @@ fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64), ReadError> {
     }
     // The segments of one shard in the order in which it filled them; sorting keeps the order of equal times.
     segments.sort_unstable();
-    let mut events = Vec::new();
+    let (mut events, mut missing) = (Vec::new(), 0);
     let mut buffer = Vec::new();
     for (_, offset, element) in segments {
         buffer.resize(element, 0);
@@ -157,12 +160,12 @@ fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64), ReadError> {
         let same = state == field::<u64>(&buffer, 0)
             || known.is_some_and(|state| state.used == Use::Closed) && halves(state).1 == halves(field(&buffer, 0)).1;
         if same {
-            add_events(&buffer, &mut events);
+            missing += add_events(&buffer, &mut events);
         }
         progress.advance(1);
     }
     let since_ns = source.header()?.field(offset_of!(Header, timeline_since_ns));
-    Ok((events, since_ns))
+    Ok((events, missing, since_ns))
 }
 
 /// The words of a segment before its events.
@@ -172,13 +175,21 @@ fn field<F: Field>(bytes: &[u8], offset: usize) -> F {
     F::read(bytes.get(offset..).unwrap_or_default())
 }
 
-fn add_events(segment: &[u8], events: &mut Vec<Packed>) {
+/// Returns the number of slots that were taken and not written.
+fn add_events(segment: &[u8], events: &mut Vec<Packed>) -> u64 {
     let opened_ns: u64 = field(segment, offset_of!(EventSegment, opened_ns));
     let slots = segment.get(SEGMENT_HEADER..).unwrap_or_default().chunks_exact(24);
     let stored = slots
         .take(EVENTS)
         .filter_map(|slot| StoredEvent::from_words(<[u64; 3]>::read(slot), opened_ns));
     events.extend(stored.map(|event| Packed::of_stored(&event)));
+    let state = SegmentState::from_word(field(segment, 0));
+    let is_in_use = state.is_some_and(|state| matches!(state.used, Use::Open | Use::Closed));
+    let cursor: u64 = field(segment, offset_of!(EventSegment, cursor));
+    let taken = if is_in_use { cursor.min(EVENTS as u64) } else { 0 };
+    let words = segment.get(SEGMENT_HEADER..).unwrap_or_default().chunks_exact(24);
+    let empty = words.take(taken as usize).filter(|slot| field::<u64>(slot, 0) == 0);
+    empty.count() as u64
 }
 
 /// A row of totals as a site.

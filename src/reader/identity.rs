@@ -1,10 +1,14 @@
 //! The process that a recording belongs to, from the header alone: a fast filter over many files.
 
 use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{ReadError, Source};
+use crate::file::spool;
 use crate::format::{Header, Section, Text};
+use crate::system::Descriptor;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -31,4 +35,22 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
         host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
         started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
     })
+}
+
+/// Whether the recording at `path`, which was created here, is a copy that was made before the process ended: what the process recorded
+/// afterwards is in another file. On file systems where every recording is a copy ([`spool`]) it is not known.
+///
+/// # Errors
+/// As [`identity`].
+pub fn is_early_copy(path: &Path) -> Result<bool, ReadError> {
+    let source = Source::open(path)?;
+    let header = source.header()?;
+    let written: u64 = header.field(offset_of!(Header, file_number));
+    let ended: u64 = header.field(offset_of!(Header, ended_ns));
+    let file = source
+        .file
+        .metadata()
+        .map_err(|error| ReadError::Io(path.to_path_buf(), error))?;
+    let is_another = ended == 0 && written != 0 && written != file.ino();
+    Ok(is_another && spool::is_suitable(&Descriptor::borrowed(source.file.as_raw_fd())))
 }

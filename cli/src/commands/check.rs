@@ -189,12 +189,16 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Fai
     finish(args, verdicts, loaded.iter(), unreadable)
 }
 
-/// Notes that a recording is of a running process, whose end is not known. A process id, or a snapshot of a running process, selects
-/// its present memory, so nothing is missing.
+/// Notes that a recording is of a running process, or a copy from before the end of one, so that its end is not known. A process id, or
+/// a snapshot of a running process, selects its present memory, so nothing is missing.
 fn has_ended(item: &mut Loaded, rules: &Rules) {
-    let is_running = item.snapshot.process.state == ProcessState::Running && item.root.is_none();
-    if is_running && rules.at.is_none() && load::must_be_recording(Path::new(&item.source)).is_ok() {
-        item.unseen.push(of_running_process());
+    let path = PathBuf::from(&item.source);
+    if item.root.is_some() || rules.at.is_some() || load::must_be_recording(&path).is_err() {
+        return;
+    }
+    match item.snapshot.process.state {
+        ProcessState::Running => item.unseen.push(of_running_process()),
+        _ => item.unseen.extend(load::of_early_copy(&path)),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::environment::{self, SNAPSHOT_AT_MARK};
 use crate::launch::holds::{LIMIT, Served, Serving};
-use crate::launch::proof::{self, Gap};
+use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
 use crate::options::rules::RuleArgs;
 use crate::progress;
@@ -95,7 +95,6 @@ pub fn record<'a>(
     let served = serving.map(Serving::finish);
     spooled::deliver(&prepared.folder, &prepared.tag);
     let recorded = prepared.proof.as_ref().map_or(0, |proof| proof.missing(0));
-    proof::count_for_outer_run(recorded);
     let gap = match &prepared.proof {
         _ if prepared.blind => Some(Gap::Obstacle),
         Some(proof) => proof.gap(ended.name.as_deref()),
@@ -122,7 +121,7 @@ pub fn record<'a>(
     let gap = if lost > 0 { Some(Gap::Missing(lost)) } else { gap };
     let given = output.as_deref().unwrap_or(Path::new(""));
     let prevents_verdict = |gap: &&Gap| match gap {
-        Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
+        Gap::NotCreated(_) | Gap::Disabled | Gap::Bypassed | Gap::Missing(_) => true,
         Gap::NotChosen => only.is_none() && !no_follow_children,
         _ => false,
     };

@@ -11,11 +11,12 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use std::{env, process, ptr};
 
+use culeak::proc::{self, Files, Mapping};
 use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
 use culeak::wildcard;
 use nix::libc;
@@ -35,6 +36,8 @@ pub enum Gap {
     /// An option excludes the processes that used CUDA.
     NotChosen,
     Disabled,
+    /// A process used CUDA, and no hook saw it.
+    Bypassed,
     NotLoaded,
     /// The process replaced itself by the program of this name, in which the library was not loaded.
     Replaced(String),
@@ -74,7 +77,8 @@ impl Proof {
     }
 
     /// The names and ids of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
-    /// and `only` the pattern of programs that are recorded. Waits for those that are about to end.
+    /// and `only` the pattern of programs that are recorded. Waits for those that are about to end. A forked process maps the recording
+    /// of its parent, too, which is not its own.
     pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<String> {
         /// A helper process of Python ends when it notices the end of its parent.
         const PATIENCE: Duration = Duration::from_secs(1);
@@ -87,10 +91,11 @@ impl Proof {
                 left = self.running(only);
             }
         }
-        let is_recorded = |pid: &u32| {
-            let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-            let maps = String::from_utf8_lossy(&maps);
-            maps.lines().any(|line| line.contains(tag) && line.ends_with(".culeak"))
+        let is_recorded = |&pid: &u32| {
+            let own = format!(".{}.", proc::own_pid(pid).unwrap_or(pid));
+            let recordings = Files::of(&proc::mappings(pid).unwrap_or_default()).recordings;
+            let mut names = recordings.iter().map(|path| path.to_string_lossy());
+            names.any(|name| name.split_once(tag).is_some_and(|(_, rest)| rest.contains(&own)))
         };
         left.retain(|pid| !is_recorded(pid));
         let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -100,22 +105,27 @@ impl Proof {
     }
 
     fn running(&self, only: Option<&str>) -> Vec<u32> {
-        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let pids = proc::numbers("/proc").into_iter().flatten();
         let is_chosen = |pid: u32| {
             let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             let program = program.file_name().unwrap_or_default().as_bytes().to_owned();
             only.is_none_or(|only| wildcard::matches(only.as_bytes(), &program))
         };
-        pids.filter(|&pid| self.is_ours(pid) && is_chosen(pid)).collect()
+        let began = proc::start_ticks(process::id());
+        let is_younger = |pid: u32| pid != process::id() && proc::start_ticks(pid) >= began;
+        pids.filter(|&pid| is_younger(pid) && self.is_ours(pid) && is_chosen(pid))
+            .collect()
     }
 
-    /// Whether the process runs in the environment of this run. That of one that has ended is empty.
+    /// Whether the process runs in the environment of this run, or has mapped its file: some programs write their title over their
+    /// environment. Both are empty of a process that has ended.
     fn is_ours(&self, pid: u32) -> bool {
         let mut entry = OsString::from(format!("{VARIABLE}="));
         entry.push(self.setting());
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environment.split(|&byte| byte == 0).any(|of| of == entry.as_bytes())
+        let mut variables = environment.split(|&byte| byte == 0);
+        let maps = |mappings: Vec<Mapping>| mappings.iter().any(|mapping| mapping.file() == Some(self.path()));
+        variables.any(|of| of == entry.as_bytes()) || proc::mappings(pid).is_ok_and(maps)
     }
 
     /// Why processes were not recorded, if that is known; `ended_as` is the name of the process when it ended.
@@ -129,16 +139,28 @@ impl Proof {
 
 const VARIABLE: &str = "CULEAK_RUN";
 
-/// Adds recordings of this run to those of a `culeak run` that this run is a part of, which does not find them.
-pub fn count_for_outer_run(recordings: u32) {
-    let outer = env::var_os(VARIABLE).unwrap_or_default();
-    let path = outer.as_bytes().splitn(2, |&byte| byte == b':').nth(1);
-    let Some(Ok(facts)) = path.map(|path| map(Path::new(OsStr::from_bytes(path)))) else {
-        return;
-    };
-    // SAFETY: the offset is that of an aligned number in the mapping, which processes change as an atomic only.
-    let count = unsafe { &*facts.add(CREATED).cast::<AtomicU32>() };
-    count.fetch_add(recordings, Relaxed);
+/// At the end of a run that is a part of another `culeak run`: that one does not find the recordings of this run, nor does it know which
+/// processes have none.
+impl Drop for Proof {
+    fn drop(&mut self) {
+        let outer = env::var_os(VARIABLE).unwrap_or_default();
+        let path = outer.as_bytes().splitn(2, |&byte| byte == b':').nth(1);
+        let bytes = fs::read(self.path()).unwrap_or_default();
+        let (Some(Ok(facts)), BYTES) = (path.map(|path| map(Path::new(OsStr::from_bytes(path)))), bytes.len()) else {
+            return;
+        };
+        // SAFETY: the offset is that of an aligned number in the mapping, which processes change as an atomic only.
+        let count = unsafe { &*facts.add(CREATED).cast::<AtomicU32>() };
+        count.fetch_add(created(&bytes), Relaxed);
+        for fact in Fact::OF_PROCESSES
+            .map(|fact| fact as usize)
+            .into_iter()
+            .filter(|&at| bytes[at] != 0)
+        {
+            // SAFETY: as above, of a byte.
+            unsafe { &*facts.add(fact).cast::<AtomicU8>() }.store(bytes[fact], Relaxed);
+        }
+    }
 }
 
 /// Maps a file of facts, which is never unmapped: `BYTES` of atomics, aligned to a page.
@@ -176,6 +198,9 @@ fn gap(bytes: &[u8], ended_as: Option<&str>) -> Option<Gap> {
     if fact(Fact::Disabled) != 0 {
         return Some(Gap::Disabled);
     }
+    if fact(Fact::Bypassed) != 0 {
+        return Some(Gap::Bypassed);
+    }
     if fact(Fact::NotChosen) != 0 {
         return Some(Gap::NotChosen);
     }
@@ -204,6 +229,11 @@ impl Gap {
             }
             Gap::Disabled => {
                 "a process used CUDA with CULEAK_DISABLE set or with raised privileges; start it without either"
+                    .to_owned()
+            }
+            Gap::Bypassed => {
+                "a process used CUDA past the preload library: from a library opened with RTLD_DEEPBIND, or by functions that it looked up \
+                 itself; record it with --record audit"
                     .to_owned()
             }
             Gap::NotLoaded => {
@@ -264,6 +294,10 @@ mod tests {
         assert!(matches!(
             gap(&facts("sh", &[(Fact::Disabled, 1)]), Some("sh")),
             Some(Gap::Disabled)
+        ));
+        assert!(matches!(
+            gap(&facts("sh", &[(Fact::Bypassed, 1)]), Some("sh")),
+            Some(Gap::Bypassed)
         ));
         let full = gap(
             &facts("sh", &[(Fact::NotCreated, 28), (Fact::NotChosen, 1)]),

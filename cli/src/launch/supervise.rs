@@ -5,11 +5,14 @@
 //! runs, and no signal can reach a reused process id, because one loop both forwards and reaps. Deliberately absent: killing
 //! processes that the program left running.
 
+use std::ops::Range;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use std::{fs, io};
 
 use nix::errno::Errno;
+use nix::libc;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
@@ -26,6 +29,33 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGALRM,
     Signal::SIGWINCH,
 ];
+
+/// Which standard descriptors were closed when this process started, one bit for each. Before `main`, Rust's runtime opens /dev/null
+/// in their place, which the program must not inherit.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+const STANDARD: Range<i32> = 0..3;
+
+/// Runs before the runtime.
+extern "C" fn note_closed() {
+    for number in STANDARD {
+        // SAFETY: F_GETFD has no preconditions, also for a number that is no descriptor.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+            CLOSED.fetch_or(1 << number, Relaxed);
+        }
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static NOTE_CLOSED: extern "C" fn() = note_closed;
+
+/// Closes what was closed. Only in a child that is about to execute a program.
+fn close_again() {
+    for number in STANDARD.filter(|number| CLOSED.load(Relaxed) & 1 << number != 0) {
+        // SAFETY: /dev/null, which nothing in this child uses: it executes another program now.
+        unsafe { libc::close(number) };
+    }
+}
 
 /// How a program ended.
 pub struct Ended {
@@ -49,8 +79,13 @@ pub fn run(command: &mut Command) -> io::Result<Ended> {
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
     // Blocked before the child starts, so that its end cannot be missed.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
-    // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one.
-    unsafe { command.pre_exec(move || before.thread_set_mask().map_err(io::Error::from)) };
+    // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one, and so is `close`.
+    unsafe {
+        command.pre_exec(move || {
+            close_again();
+            before.thread_set_mask().map_err(io::Error::from)
+        })
+    };
     let outcome = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)
         .map_err(io::Error::from)
         .and_then(|arrivals| attend(&mut command.spawn()?, &arrivals));

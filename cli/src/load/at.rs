@@ -14,6 +14,7 @@ use culeak::analysis::points::Points;
 use culeak::point::Point;
 use culeak::snapshot::{PointError, ProcessState, Snapshot};
 
+use super::members::recording_beside;
 use super::timeline::timeline_state;
 use super::{Loaded, Place};
 use crate::errors::Failure;
@@ -88,7 +89,10 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
     }
     let recording = PathBuf::from(&item.snapshot.process.recording);
     let mut snapshot = match point {
-        Point::Mark(name) if was_taken_at(&item.snapshot, name) => item.snapshot.clone(),
+        Point::Mark(name) if was_taken_at(&item.snapshot, name) => {
+            item.unseen.extend(unless_last(item, name));
+            item.snapshot.clone()
+        }
         Point::Mark(name) => at_mark(item, name)?,
         Point::Time(_) => {
             timeline_state(&recording, point).map_err(|reason| Failure::new(format!("{}: {reason}", item.source)))?
@@ -142,6 +146,21 @@ fn at_mark(item: &mut Loaded, name: &str) -> Result<Snapshot, Failure> {
     }
     item.source = last.source;
     Ok(last.snapshot)
+}
+
+/// An automatic snapshot was taken at a mark of this name, but perhaps not at the last one: only its recording has all marks.
+fn unless_last(item: &Loaded, name: &str) -> Option<Unseen> {
+    let recording = recording_beside(Path::new(&item.source));
+    let last = recording.and_then(|path| Some(mark_time(&Place::File(path).load().ok()?.snapshot, name)));
+    let what = match last {
+        Some(last) if last <= mark_time(&item.snapshot, name) => return None,
+        Some(_) => format!("the program set the mark {name:?} again after this snapshot"),
+        None => format!(
+            "whether this is the last mark {name:?} is not known without the recording, which is not beside the snapshot"
+        ),
+    };
+    let next = "name the recording, or the snapshot without --at to judge it as it is";
+    Some(Unseen::part("--at", what, next))
 }
 
 /// What to do if marks lack their snapshots.

@@ -53,6 +53,22 @@ pub fn begins_as_snapshot(path: &Path) -> bool {
     read.is_ok() && String::from_utf8_lossy(&start).contains(snapshot::FORMAT)
 }
 
+/// The process of a snapshot: its id, and when it started.
+pub fn identity(path: &Path) -> Option<(u32, u64)> {
+    #[derive(Deserialize)]
+    struct OfProcess {
+        pid: u32,
+        started_unix_ns: u64,
+    }
+    #[derive(Deserialize)]
+    struct Whole {
+        process: OfProcess,
+    }
+    let file = io::BufReader::new(open_regular(path).ok()?);
+    let Whole { process } = serde_json::from_reader(file).ok()?;
+    Some((process.pid, process.started_unix_ns))
+}
+
 /// Reads a regular file, and refuses any other without opening it. All inputs are opened here, except the FIFOs that are
 /// arguments themselves ([`read_named_pipe`]).
 pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failure> {

@@ -1,20 +1,24 @@
 //! The recordings and snapshots of a folder.
 //!
-//! A folder that has neither stands for the folders in it; of one that has some, the files below are left out, and counted. That
-//! search is bounded: to a depth and a number of entries, without links, which may lead in a circle, and without names that begin
-//! with a dot, as in a shell.
+//! A folder that has neither stands for the folders in it; of one that has some, the files below are left out, and reported. So are
+//! those in hidden folders and behind links to folders, as in a shell. The search is bounded by a number of entries, and visits no
+//! folder twice: links may lead in a circle.
 
+use std::cell::LazyCell;
+use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use culeak::reader;
 
 use super::file;
 use crate::errors::Failure;
 
-/// Folders that contain folders, at most.
-const DEPTH: usize = 8;
 /// The entries of folders below the named one that are looked at.
 const ENTRIES: usize = 100_000;
 
@@ -34,66 +38,137 @@ pub struct Members {
 /// Recordings or snapshots that are no members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// A folder with members.
+    /// The folder with members above them, or the folder with the link or the hidden folder.
     folder: PathBuf,
-    /// One of the files; `None`: there are too many folders to search.
-    first: Option<PathBuf>,
+    what: What,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum What {
+    /// The first of the files below a folder with members.
+    Below(PathBuf),
+    /// The first of the files in a hidden folder, or behind a link to a folder.
+    Aside(PathBuf),
+    TooMany,
+    /// A folder that cannot be read, with the reason.
+    Unreadable(String),
 }
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let folder = self.folder.display();
-        write!(out, "{folder}: has recordings or snapshots itself, ")?;
-        match &self.first {
-            Some(first) => write!(
+        match &self.what {
+            What::Below(first) => write!(
                 out,
-                "so those in the folders below it are left out ({} …)",
+                "{folder}: has recordings or snapshots itself, so those in the folders below it are left out ({} …)",
                 first.display()
-            )?,
-            None => write!(
+            ),
+            What::Aside(first) => write!(
                 out,
-                "and more than {ENTRIES} files in the folders below it, which were not searched"
-            )?,
-        }
-        write!(out, "; name these folders too, or only {folder}/*.culeak")
+                "{folder}: recordings or snapshots in a hidden folder, or behind a link to a folder, are left out ({} …)",
+                first.display()
+            ),
+            What::TooMany => write!(
+                out,
+                "{folder}: more than {ENTRIES} files in the folders below it, which were not searched"
+            ),
+            What::Unreadable(reason) => write!(
+                out,
+                "{folder}: whether recordings are in a folder below it is unknown ({reason})"
+            ),
+        }?;
+        write!(
+            out,
+            "; name these folders too, or only files, such as {folder}/*.culeak"
+        )
     }
 }
 
+/// The recording that an automatic snapshot is named after: NAME.WHY-N.culeak-snapshot lies beside NAME.culeak.
+pub fn recording_beside(snapshot: &Path) -> Option<PathBuf> {
+    let name = snapshot.file_name()?.as_bytes().strip_suffix(b".culeak-snapshot")?;
+    let end = name.iter().rposition(|&byte| byte == b'.')?;
+    Some(snapshot.with_file_name(OsStr::from_bytes(&[&name[..end], b".culeak"].concat())))
+}
+
+/// A folder to search.
+struct Searched {
+    path: PathBuf,
+    /// The folder whose members, or whose name, exclude those in this one.
+    above: Option<PathBuf>,
+    is_aside: bool,
+}
+
 impl Members {
+    /// Beside recordings, the snapshots of other processes. Those of the same processes show their memory again.
+    pub fn strangers(&self) -> impl Iterator<Item = &PathBuf> {
+        let identities = LazyCell::new(|| {
+            let known = self.recordings.iter().filter_map(|path| reader::identity(path).ok());
+            known.map(|of| (of.pid, of.started_unix_ns)).collect::<HashSet<_>>()
+        });
+        let is_known = move |snapshot: &PathBuf| match recording_beside(snapshot) {
+            Some(recording) => self.recordings.contains(&recording),
+            None => file::identity(snapshot).is_some_and(|of| identities.contains(&of)),
+        };
+        let snapshots = self.snapshots.iter().filter(|_| !self.recordings.is_empty());
+        snapshots.filter(move |snapshot| !is_known(snapshot))
+    }
+
     pub fn of(folder: &Path) -> Members {
         Members::within(folder, ENTRIES)
     }
 
-    /// As [`Members::of`]; below the folder, at most `most` entries are looked at, and as many below folders with members.
+    /// As [`Members::of`]; below the folder, at most `most` entries are looked at, and as many that cannot be members.
     fn within(folder: &Path, most: usize) -> Members {
         let mut members = Members::default();
         let (mut seen, mut seen_below) = (0, 0);
-        // The first one is taken first. Behind each, the folder with members that it is below.
-        let mut next = vec![(folder.to_path_buf(), 0, None::<PathBuf>)];
-        while let Some((at, depth, above)) = next.pop() {
-            if above.is_some() && members.left_out.is_some() {
+        let mut visited = HashSet::new();
+        // The last one of `next` is taken first; those aside when no other is left, since a link may lead to one of these.
+        let mut next = vec![Searched {
+            path: folder.to_path_buf(),
+            above: None,
+            is_aside: false,
+        }];
+        let mut aside = Vec::new();
+        let mut is_first = true;
+        while let Some(at) = next.pop().or_else(|| aside.pop()) {
+            if at.above.is_some() && members.left_out.is_some() {
                 continue;
             }
-            let seen = if above.is_some() { &mut seen_below } else { &mut seen };
+            let identity = fs::metadata(&at.path).map(|folder| (folder.dev(), folder.ino()));
+            if identity.is_ok_and(|identity| !visited.insert(identity)) {
+                continue;
+            }
+            let seen = if at.above.is_some() { &mut seen_below } else { &mut seen };
             // A job may have more processes than that in one folder.
-            let room = if depth == 0 { usize::MAX } else { most - *seen };
-            let entries = match Entries::of(&at, room) {
-                Ok(entries) => entries,
-                // Such as lost+found.
-                Err(_) if above.is_some() => continue,
-                Err(error) => {
-                    members
-                        .failures
-                        .push(file::unreadable(&at.display().to_string(), &error));
+            let room = if is_first { usize::MAX } else { most - *seen };
+            let entries = match (Entries::of(&at.path, room), &at.above) {
+                (Ok(entries), _) => entries,
+                // That of a file system's check, which only root can read.
+                (Err(_), Some(_)) if at.path.ends_with("lost+found") => continue,
+                (Err(error), Some(above)) => {
+                    let folder = above.clone();
+                    let what = What::Unreadable(file::unreadable(&at.path.display().to_string(), &error).to_string());
+                    members.left_out = Some(LeftOut { folder, what });
+                    continue;
+                }
+                (Err(error), None) => {
+                    let shown = at.path.display().to_string();
+                    members.failures.push(file::unreadable(&shown, &error));
                     continue;
                 }
             };
             let (recordings, snapshots) = entries.members();
             let first = recordings.first().or(snapshots.first()).cloned();
-            match &above {
+            match &at.above {
                 Some(above) if entries.are_more || first.is_some() => {
+                    let what = match first {
+                        Some(first) if at.is_aside => What::Aside(first),
+                        Some(first) => What::Below(first),
+                        None => What::TooMany,
+                    };
                     let folder = above.clone();
-                    members.left_out = Some(LeftOut { folder, first });
+                    members.left_out = Some(LeftOut { folder, what });
                     continue;
                 }
                 None if entries.are_more => {
@@ -106,11 +181,21 @@ impl Members {
                         ..Members::default()
                     };
                 }
-                _ => *seen += if depth == 0 { 0 } else { entries.all.len() },
+                _ => *seen += if is_first { 0 } else { entries.all.len() },
             }
-            let above = above.or_else(|| first.map(|_| at));
-            if depth < DEPTH {
-                next.extend(entries.folders().rev().map(|folder| (folder, depth + 1, above.clone())));
+            is_first = false;
+            let above = at.above.clone().or_else(|| first.map(|_| at.path.clone()));
+            for (path, kind) in entries.all.into_iter().rev() {
+                let (above, is_aside) = (above.clone(), at.is_aside);
+                match kind {
+                    Entry::Folder => next.push(Searched { path, above, is_aside }),
+                    Entry::Aside => aside.push(Searched {
+                        path,
+                        above: Some(above.unwrap_or_else(|| at.path.clone())),
+                        is_aside: true,
+                    }),
+                    Entry::Other => {}
+                }
             }
             members.recordings.extend(recordings);
             members.snapshots.extend(snapshots);
@@ -128,10 +213,38 @@ impl Members {
 
 /// What is in a folder.
 struct Entries {
-    /// By name, and whether each is a folder itself, not a link to one.
-    all: Vec<(PathBuf, bool)>,
+    /// By name.
+    all: Vec<(PathBuf, Entry)>,
     /// There are more of them.
     are_more: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Entry {
+    Folder,
+    /// A hidden folder, or a link to a folder.
+    Aside,
+    Other,
+}
+
+fn may_be_folder(link: &Path) -> bool {
+    match fs::metadata(link) {
+        Ok(target) => target.is_dir(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied,
+    }
+}
+
+impl Entry {
+    fn of(entry: &fs::DirEntry) -> Entry {
+        let is = |kind: fn(&fs::FileType) -> bool| entry.file_type().is_ok_and(|of| kind(&of));
+        let is_hidden = entry.file_name().as_bytes().starts_with(b".");
+        match () {
+            () if is(fs::FileType::is_dir) && !is_hidden => Entry::Folder,
+            () if is(fs::FileType::is_dir) => Entry::Aside,
+            () if is(fs::FileType::is_symlink) && may_be_folder(&entry.path()) => Entry::Aside,
+            () => Entry::Other,
+        }
+    }
 }
 
 impl Entries {
@@ -143,8 +256,7 @@ impl Entries {
                 break;
             }
             let entry = entry?;
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            all.push((entry.path(), is_folder));
+            all.push((entry.path(), Entry::of(&entry)));
         }
         all.sort();
         Ok(Entries { all, are_more })
@@ -161,15 +273,6 @@ impl Entries {
             recordings.cloned().collect(),
             all().filter(|path| is_snapshot(path)).cloned().collect(),
         )
-    }
-
-    fn folders(&self) -> impl DoubleEndedIterator<Item = PathBuf> {
-        let is_hidden = |path: &Path| path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
-        let folders = self
-            .all
-            .iter()
-            .filter(move |(path, is_folder)| *is_folder && !is_hidden(path));
-        folders.map(|(path, _)| path.clone())
     }
 }
 
@@ -198,14 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn folders_in_a_folder_without_recordings_are_searched_but_neither_links_nor_hidden_ones() {
-        let folder = folder(&[
-            "b/1.culeak",
-            "a/x/2.culeak",
-            "a/y/notes",
-            ".trash/3.culeak",
-            "b/below/4.culeak",
-        ]);
+    fn folders_in_a_folder_without_recordings_are_searched() {
+        let folder = folder(&["b/1.culeak", "a/x/2.culeak", "a/y/notes", "b/below/4.culeak"]);
         symlink(folder.path(), folder.path().join("circle")).expect("a link");
         let members = Members::of(folder.path());
         assert_eq!(recordings(&members, folder.path()), ["a/x/2.culeak", "b/1.culeak"]);
@@ -222,7 +319,6 @@ mod tests {
             "rank1/deep/2.culeak",
             "rank1/deep/2.mark-1.culeak-snapshot",
             "notes/none",
-            ".trash/3.culeak",
         ]);
         let members = Members::of(nested.path());
         assert_eq!(recordings(&members, nested.path()), ["stray.culeak"]);
@@ -245,6 +341,54 @@ mod tests {
     }
 
     #[test]
+    fn recordings_aside_are_left_out_however_deep_they_are() {
+        let deep = format!("a/{}2.culeak", "d/".repeat(40));
+        for (files, first) in [
+            (&["a/1.culeak", "a/.host2/2.culeak"][..], "a/.host2/2.culeak …"),
+            (&["a/1.culeak", ".host2/b/2.culeak"], ".host2/b/2.culeak …"),
+            (&["a/1.culeak", &deep], "2.culeak …"),
+        ] {
+            let folder = folder(files);
+            let members = Members::of(folder.path());
+            assert_eq!(recordings(&members, folder.path()), ["a/1.culeak"]);
+            let text = members.left_out.expect("files aside").to_string();
+            assert!(text.contains(first) && text.contains("/*.culeak"), "{text}");
+        }
+        let deep = folder(&["a/1.culeak", &format!("b/{}2.culeak", "d/".repeat(40))]);
+        assert_eq!(Members::of(deep.path()).recordings.len(), 2);
+        let (linked, elsewhere) = (folder(&["a/1.culeak", "b/2.culeak"]), folder(&["3.culeak"]));
+        let link = |to: &Path, name: &str| symlink(to, linked.path().join(name)).expect("a link");
+        link(&linked.path().join("b"), "a/latest");
+        link(Path::new("nowhere"), "a/nowhere");
+        link(linked.path(), "circle");
+        assert_eq!(Members::of(linked.path()).left_out, None);
+        link(elsewhere.path(), "c");
+        let members = Members::of(linked.path());
+        assert_eq!(recordings(&members, linked.path()), ["a/1.culeak", "b/2.culeak"]);
+        let text = members.left_out.expect("files behind a link").to_string();
+        assert!(text.contains("c/3.culeak …") && text.contains("a link"), "{text}");
+    }
+
+    #[test]
+    fn snapshots_of_other_processes_beside_recordings_are_left_out() {
+        let folder = folder(&["a.7.culeak", "a.7.mark-1.culeak-snapshot", "b.8.peak-1.culeak-snapshot"]);
+        let other = culeak::snapshot::Snapshot {
+            format: culeak::snapshot::FORMAT.into(),
+            ..Default::default()
+        };
+        let json = serde_json::to_vec(&other).expect("JSON");
+        fs::write(folder.path().join("other.json"), json).expect("written");
+        let members = Members::of(folder.path());
+        let names: Vec<_> = members
+            .strangers()
+            .map(|path| path.file_name().expect("a name"))
+            .collect();
+        assert_eq!(names, ["b.8.peak-1.culeak-snapshot", "other.json"]);
+        fs::remove_file(folder.path().join("a.7.culeak")).expect("removed");
+        assert_eq!(Members::of(folder.path()).strangers().count(), 0);
+    }
+
+    #[test]
     fn a_search_of_too_many_files_ends_with_advice() {
         let folder = folder(&["a/1", "a/2", "b/3.culeak", "4", "5", "6"]);
         assert_eq!(Members::within(folder.path(), 3).recordings.len(), 1);
@@ -259,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_read_is_reported() {
-        let folder = folder(&["a/1.culeak", "b/2.culeak"]);
+        let folder = folder(&["b/2.culeak", "a/1.culeak"]);
         let closed = folder.path().join("b");
         let allow = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).expect("permissions");
         allow(folder.path(), 0o755);
@@ -268,11 +412,22 @@ mod tests {
         let mine = setfsuid(Uid::from_raw(65534));
         let members = Members::of(folder.path());
         setfsuid(mine);
+        fs::remove_dir_all(folder.path().join("a")).expect("removed");
+        fs::write(folder.path().join("3.culeak"), "").expect("written");
+        setfsuid(Uid::from_raw(65534));
+        let beside = Members::of(folder.path());
+        setfsuid(mine);
         allow(&closed, 0o700);
         assert_eq!(recordings(&members, folder.path()), ["a/1.culeak"]);
         let reason = members.failures.first().expect("a failure").to_string();
         assert!(
             members.failures.len() == 1 && reason.contains("permission denied"),
+            "{reason}"
+        );
+        assert_eq!(recordings(&beside, folder.path()), ["3.culeak"]);
+        let reason = beside.left_out.expect("a folder below").to_string();
+        assert!(
+            reason.contains("is unknown") && reason.contains("permission denied"),
             "{reason}"
         );
     }

@@ -189,11 +189,16 @@ fn not_judged(verdict: &Verdict) -> Vec<String> {
     let [ignored_size, later_size, freed_size] = [ignored, later, freed].map(parts::tally);
     let (old, new) = (verdict.objects_before_mark, verdict.objects_created_after_end);
     let [old_objects, new_objects] = [old, new].map(|count| counted(count, "object"));
+    let rest = units::bytes(verdict.rest_of_pools.bytes);
     let in_shutdown = "held when the script ended, which the interpreter's shutdown freed; --at end includes it";
     let notes = [
         (
             ignored.count,
             format!("{about}{ignored_size} ({})", why_ignored(verdict)),
+        ),
+        (
+            verdict.rest_of_pools.bytes,
+            format!("{rest} that pools keep beside their blocks; --judge-pools includes it"),
         ),
         (old, format!("{old_objects} (created before the mark{mark})")),
         (

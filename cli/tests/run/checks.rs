@@ -137,6 +137,98 @@ fn a_check_does_not_pass_if_a_process_outlives_the_program() {
     }
 }
 
+/// No verdict, for this reason; with `--allow-losses`, beside a recording, the rest is judged.
+#[track_caller]
+fn expect_no_verdict(script: &str, reason: &str) {
+    let output = check_of_script(&[], script);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{script}: {message}");
+    assert!(
+        message.contains("no verdict") && message.contains(reason),
+        "{script}: {message}"
+    );
+    let accepted = check_of_script(&["--allow-losses"], &format!("$0 demo-program; {script}"));
+    assert_eq!(accepted.status.code(), Some(0), "{script}: {}", stderr(&accepted));
+}
+
+#[test]
+fn a_check_does_not_pass_if_a_run_within_the_program_excludes_processes() {
+    let excluded = "--only or --no-follow-children excludes";
+    expect_no_verdict("$0 run --only x --no-report -q -- $0 demo-program; exit 0", excluded);
+    expect_no_verdict(
+        "$0 run --no-follow-children --no-report -q -- sh -c \"$0 demo-program; exit 0\"",
+        excluded,
+    );
+    let disabled = "$0 run --no-report -q -- sh -c \"CULEAK_DISABLE=1 $0 demo-program; exit 0\"";
+    expect_no_verdict(disabled, "CULEAK_DISABLE");
+}
+
+#[test]
+fn a_check_does_not_pass_if_a_child_without_the_variable_of_the_run_is_excluded() {
+    for cleared in ["env -u CULEAK_RUN", "env CULEAK_RUN="] {
+        expect_no_verdict(
+            &format!("{cleared} CULEAK_DISABLE=1 $0 demo-program; exit 0"),
+            "CULEAK_DISABLE",
+        );
+        expect_no_verdict(&format!("{cleared} CULEAK_ONLY=x $0 demo-program; exit 0"), "excludes");
+        expect_no_verdict(
+            &format!("{cleared} CULEAK_OUTPUT=$PWD/elsewhere $0 demo-program; exit 0"),
+            "is missing",
+        );
+    }
+}
+
+/// Libc's own `dlsym` finds the driver's own functions.
+#[test]
+fn a_check_does_not_pass_if_calls_went_past_the_library() {
+    let script = |call: &str| {
+        format!(
+            "python3 -c 'import ctypes as c\nlibc, cuda = c.CDLL(\"libc.so.6\"), c.CDLL(\"libcuda.so.1\")\n\
+             find = libc.dlsym\nfind.restype, find.argtypes = c.c_void_p, [c.c_void_p, c.c_char_p]\n\
+             init = c.CFUNCTYPE(c.c_int, c.c_uint)(find(cuda._handle, b\"cuInit\"))\n{call}'; exit 0"
+        )
+    };
+    expect_no_verdict(&script("assert init(0) == 0"), "past the preload library");
+    // The driver is loaded and not used.
+    let output = check_of_script(&[], &script(""));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn a_check_does_not_pass_if_a_recording_was_replaced_by_an_earlier_copy() {
+    let script = |copies: &str| {
+        format!(
+            "python3 -c 'import ctypes, os\nctypes.CDLL(\"libcuda.so.1\").cuInit(0)\n\
+             assert os.system(\"for i in out/*.culeak; do {copies}; done\") == 0'"
+        )
+    };
+    expect_no_verdict(
+        &script("cp $i other; mv other $i"),
+        "a copy, made before the process ended",
+    );
+    let output = check_of_script(&[], &script("cp $i other"));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+/// It maps the recording of the process that forked it, which is not its own.
+#[test]
+fn a_forked_process_outlives_the_program_although_that_was_recorded() {
+    for later in ["open(fifo).read()", "os.execvp(\"cat\", [\"cat\", fifo])"] {
+        let script = format!(
+            "exec python3 -c 'import ctypes, os\nfifo = os.environ[\"FIFO\"]\nos.mkfifo(fifo)\n\
+             ctypes.CDLL(\"libcuda.so.1\").cuInit(0)\n\
+             if os.fork() == 0:\n null = os.open(os.devnull, os.O_RDWR)\n for of in range(3): os.dup2(null, of)\n {later}\n'"
+        );
+        let held = folder();
+        let fifo = held.path().join("fifo");
+        let output = check_of_script_with(&[], &script, &[("FIFO", fifo.as_os_str())]);
+        fs::write(&fifo, "end").expect("written");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains("1 process of the program still runs"), "{message}");
+    }
+}
+
 #[test]
 fn a_check_fails_if_the_library_does_not_load() {
     let folder = folder();

@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 use crate::recorder::quietly;
+use crate::resolve::driver;
 use crate::settings;
 use culeak::hold::Holds;
 use culeak::proof::{BYTES, CREATED, Fact, HOLDS, NAME_BYTES};
@@ -22,6 +23,8 @@ static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// `culeak run` is the parent of this process.
 static IS_ITS_CHILD: AtomicBool = AtomicBool::new(false);
+/// A thread of the parent, which does not exist here, may hold the lock of the loader's list.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
 /// The loader has mapped this library into a program.
 extern "C" fn loaded() {
@@ -44,6 +47,7 @@ static LOADED: extern "C" fn() = loaded;
 /// In a forked child.
 pub fn forked() {
     IS_ITS_CHILD.store(false, Relaxed);
+    IS_FORKED.store(true, Relaxed);
 }
 
 /// The exit handlers run. The process may be in a sandbox, so its parent is not asked for again.
@@ -53,7 +57,18 @@ pub fn ended() {
     }
 }
 
+/// States whether this process, which has no recording and exits, used the driver past the hooks: from a library that was opened with
+/// RTLD_DEEPBIND, for example.
+pub fn look_for_unseen_use() {
+    let is_part_of_run = !FACTS.load(Acquire).is_null();
+    if is_part_of_run && !IS_FORKED.load(Relaxed) && driver::is_initialized() {
+        state(Fact::Bypassed, 1);
+    }
+}
+
+/// The process uses CUDA. If it does not know its run, an ancestor may.
 pub fn state(fact: Fact, value: u8) {
+    find_run();
     if let Some(byte) = at::<AtomicU8>(fact as usize) {
         byte.store(value, Relaxed);
     }
@@ -61,12 +76,16 @@ pub fn state(fact: Fact, value: u8) {
 
 /// A recording was created.
 pub fn created() {
-    // A program with raised privileges has no variables here, and must not look for them in the environment of its caller.
-    if FACTS.load(Acquire).is_null() && !settings::is_privileged() && settings::variable(VARIABLE).is_none() {
-        ancestors::find_run();
-    }
+    find_run();
     if let Some(count) = at::<AtomicU32>(CREATED) {
         count.fetch_add(1, Relaxed);
+    }
+}
+
+fn find_run() {
+    // A program with raised privileges has no variables here, and must not look for them in the environment of its caller.
+    if FACTS.load(Acquire).is_null() && !settings::is_privileged() && run().is_none() {
+        ancestors::find_run();
     }
 }
 

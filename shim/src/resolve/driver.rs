@@ -209,6 +209,26 @@ pub fn contains(address: u64) -> bool {
     DRIVER_TABLE.ready.load(Acquire) && (start.load(Relaxed)..end.load(Relaxed)).contains(&address)
 }
 
+/// Whether the driver has been initialized, in a process that called no function of it through a hook. Only when the process exits: a
+/// library that is just being loaded is not relocated yet. Asks the loader alone, since every process asks that uses no CUDA.
+pub fn is_initialized() -> bool {
+    const NOT_INITIALIZED: c_int = 3;
+    let found = loader::find_loaded(|loaded| {
+        let is_driver = loaded.file_name().starts_with(b"libcuda.so");
+        is_driver.then(|| loaded.symbol(c"cuCtxGetCurrent")).flatten()
+    });
+    found.is_some_and(|function| {
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: the driver's function of this name has this signature, as in `queries`, and the pointer is valid for one context.
+        let result = unsafe {
+            std::mem::transmute::<*const c_void, unsafe extern "C" fn(*mut CUcontext) -> c_int>(function)(
+                &raw mut context,
+            )
+        };
+        result != NOT_INITIALIZED
+    })
+}
+
 /// Keeps the driver loaded from now on, because its addresses are cached here.
 pub fn pin() {
     static PINNED: AtomicBool = AtomicBool::new(false);

@@ -5,14 +5,16 @@ use foldhash::HashMap;
 
 use super::limits::Besides;
 use super::{Rules, Unseen};
+use crate::analysis::framework::OWNERS;
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::opaque::OpaquePool;
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Sieve;
 use crate::analysis::tally::Tally;
+use crate::analysis::words;
 use crate::kind::{Kind, Place};
-use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::stack_of;
+use crate::snapshot::{Call, Snapshot};
 
 /// Each opaque pool whose blocks could break a limit. A pool whose blocks cannot be recorded is not among them: no recording would
 /// ever pass. When the pool was allocated does not matter, since its blocks may be younger.
@@ -46,31 +48,89 @@ pub(super) fn unseen(groups: &[Group], stacks: &CallStacks, rules: &Rules, besid
     pools.iter().map(unseen).collect()
 }
 
-/// Puts what the blocks in a pool leave of it beside them: together they are the pool. `since_ns`: groups contain either only records
-/// made before this time, or only later ones.
-pub(super) fn beside_their_blocks(snapshot: &Snapshot, groups: &mut Groups, since_ns: u64) {
+/// The bytes of blocks in the records of a group, and the number of records that have no other bytes.
+type Covered<'a> = HashMap<(*const Call, Option<usize>, Option<&'a str>, bool), (u128, u64)>;
+
+/// What blocks cover of the memory that they lie in. `since_ns`: as in [`beside_their_blocks`].
+fn covered<'a>(snapshot: &Snapshot, groups: &Groups<'a>, since_ns: u64) -> Covered<'a> {
     let allocations = &snapshot.allocations;
-    if groups.is_summed {
-        return; // Sums of a peak have no addresses.
-    }
-    // Bytes of blocks, and the number of records that have no other bytes.
-    let mut covered: HashMap<_, (u128, u64)> = HashMap::default();
+    let mut covered = Covered::default();
     for row in &allocations.rows {
         let call = &allocations.calls()[row.call as usize];
         let owner = groups.carriers.name(groups.carriers.number(row.address, call.kind));
         if owner.is_some() {
-            let key = (
-                std::ptr::from_ref(call),
-                stack_of(row.stack),
-                owner,
-                row.time_ns < since_ns,
-            );
+            let is_older = row.time_ns < since_ns;
+            let key = (std::ptr::from_ref(call), stack_of(row.stack), owner, is_older);
             let (bytes, full) = covered.entry(key).or_default();
             let of_blocks = groups.blocks.bytes_in(call.kind, row);
             *bytes += u128::from(of_blocks);
             *full += u64::from(of_blocks >= row.bytes);
         }
     }
+    covered
+}
+
+/// What blocks leave of the memory that they lie in: of pools, whose owner keeps it for reuse. The second sum is of memory that is a
+/// pool only because the program says that its own blocks lie in it. A block of one byte makes a pool of any leak, so it has no verdict
+/// if this memory could break a limit.
+pub(super) fn rest(
+    snapshot: &Snapshot,
+    groups: &Groups,
+    stacks: &CallStacks,
+    rules: &Rules,
+    since_ns: u64,
+) -> (Tally, Tally) {
+    let (mut all, mut of_program) = (Tally::default(), Tally::default());
+    if rules.limits.judge_pools || groups.is_summed || groups.carriers.is_empty() {
+        return (all, of_program);
+    }
+    let covered = covered(snapshot, groups, since_ns);
+    let mut sieve = Sieve::new(&rules.suppressions);
+    let kinds = &rules.limits.kinds;
+    let is_of_kind =
+        |kind: Kind| kinds.is_empty() || kinds.contains(&kind) || kinds.iter().any(|kind| kind.is_within());
+    for group in (groups.all.iter()).filter(|group| group.level == Level::Behind && is_of_kind(group.call.kind)) {
+        // Mappings and address ranges are no memory.
+        let is_memory = Level::of(group.call.kind, true, false) != Level::Claim;
+        if !is_memory || group.oldest_ns < since_ns || sieve.rule(group.stack, stacks).is_some() {
+            continue;
+        }
+        let key = (std::ptr::from_ref(group.call), group.stack, group.owner, false);
+        let (bytes, full) = covered.get(&key).copied().unwrap_or_default();
+        let rest = Group {
+            bytes: group.bytes.saturating_sub(bytes),
+            count: group.count.saturating_sub(full),
+            ..*group
+        };
+        all.join(rest.tally());
+        let allocator = stacks.get(group.stack).allocator;
+        if allocator.is_none() && group.owner.is_some_and(|owner| !OWNERS.contains(&owner)) {
+            of_program.join(rest.tally());
+        }
+    }
+    (all, of_program)
+}
+
+/// That memory cannot be judged, if it could break a limit.
+pub(super) fn unseen_rest(rest: Tally, rules: &Rules, besides: &Besides) -> Option<Unseen> {
+    let (bytes, is_device) = (words::bytes(rest.bytes), |kind: Kind| kind != Kind::HostPinned);
+    rules.could_be_broken_by(rest, besides, is_device).then(|| {
+        let what = format!(
+            "{bytes} beside blocks that the program itself reports: that this is a pool, which keeps the rest for reuse, is not known \
+             otherwise"
+        );
+        let next = "judge it with --judge-pools, or name the functions that allocate the pool in --suppressions";
+        Unseen::part("", what, next)
+    })
+}
+
+/// Puts what the blocks in a pool leave of it beside them: together they are the pool. `since_ns`: groups contain either only records
+/// made before this time, or only later ones.
+pub(super) fn beside_their_blocks(snapshot: &Snapshot, groups: &mut Groups, since_ns: u64) {
+    if groups.is_summed {
+        return; // Sums of a peak have no addresses.
+    }
+    let covered = covered(snapshot, groups, since_ns);
     for group in groups.all.iter_mut().filter(|group| group.level == Level::Behind) {
         let level = Level::of(group.call.kind, true, false);
         if level != Level::Claim {

@@ -211,7 +211,7 @@ impl StackTallies {
             if !can_carry(tally.key.kind) {
                 continue;
             }
-            let carries_blocks = block_in(&self.blocks, tally.key.kind, &row, &mut behind).is_some();
+            let carries_blocks = block_in(&self.blocks, &self.rows, tally.key.kind, &row, &mut behind).is_some();
             if carries_blocks == tally.key.carries_blocks {
                 continue;
             }

@@ -120,6 +120,34 @@ fn files_that_are_no_recordings_are_refused_with_a_reason() {
 
 /// Each frame of a damaged or hostile trie is decoded once, and the number of frames is limited.
 #[test]
+fn parts_that_contradict_each_other_are_damage() {
+    let folder = Folder::new("contradictions");
+    let (path, copy) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));
+    filled(&path).end();
+    let bytes = std::fs::read(&path).unwrap();
+    let changed = |sections: &[Section], to: u8| {
+        let mut changed = bytes.clone();
+        for extent in extents(&bytes).filter(|extent| sections.iter().any(|of| *of as u32 == extent.section)) {
+            changed[extent.offset as usize..][..extent.bytes as usize].fill(to);
+        }
+        std::fs::write(&copy, changed).unwrap();
+        read(&copy).map_err(|error| error.to_string())
+    };
+    assert!(changed(&[], 0).is_ok());
+    for (sections, to, reason) in [
+        (&[Section::Peaks][..], 0x22, "at 2459565876494606882 ns"),
+        (&[Section::Counters, Section::Records], 0, "no event is counted"),
+    ] {
+        let error = changed(sections, to).expect_err("damaged");
+        assert!(error.contains("damaged") && error.contains(reason), "{error}");
+    }
+    let mut empty = bytes.clone();
+    empty[DIRECTORY_OFFSET..HEADER_BYTES].fill(0);
+    std::fs::write(&copy, empty).unwrap();
+    assert!(read(&copy).unwrap_err().to_string().contains("directory is empty"));
+}
+
+#[test]
 fn circular_stacks_end_and_enormous_ones_are_refused() {
     let folder = Folder::new("frames");
     let path = folder.0.join("a.culeak");

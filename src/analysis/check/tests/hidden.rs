@@ -111,7 +111,8 @@ fn one_block_does_not_hide_the_memory_that_it_lies_in_from_a_check_of_pools() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::Device, "cuMemAlloc_v2", 64 * MIB, 1, stack);
-    let address = sample.0.allocations.at(0).address;
+    let memory = sample.0.allocations.at(0);
+    let (address, after_it) = (memory.address, memory.time_ns + 20);
     let call = Call {
         domain: Some("mine".to_owned()),
         ..Call::new(Kind::Block, "culeak_alloc", Some(0), 0)
@@ -125,7 +126,7 @@ fn one_block_does_not_hide_the_memory_that_it_lies_in_from_a_check_of_pools() {
             address,
             bytes,
             requested: bytes,
-            time_ns: 20,
+            time_ns: after_it,
             stack: Some(stack),
             call: &call,
         });
@@ -154,6 +155,69 @@ fn one_block_does_not_hide_the_memory_that_it_lies_in_from_a_check_of_pools() {
             count: 4
         }
     );
+}
+
+/// Memory of 64 MiB with blocks of these sizes, which the program reports at this time under this name.
+fn with_blocks(domain: &str, sizes: &[u64], time_ns: u64) -> Snapshot {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", 64 * MIB, 1, stack);
+    let memory = sample.0.allocations.at(0);
+    let (address, after) = (memory.address, memory.time_ns);
+    let call = Call {
+        domain: Some(domain.to_owned()),
+        ..Call::new(Kind::Block, "culeak_alloc", Some(0), 0)
+    };
+    for (nth, &bytes) in sizes.iter().enumerate() {
+        sample.0.allocations.push(Allocation {
+            address: address + nth as u64 * MIB,
+            bytes,
+            requested: bytes,
+            time_ns: if time_ns == 0 { 0 } else { after + time_ns },
+            stack: Some(stack),
+            call: &call,
+        });
+    }
+    sample.finish(0, 0)
+}
+
+#[test]
+fn a_block_of_the_program_does_not_exempt_the_memory_that_it_lies_in() {
+    let outcome = |snapshot: &Snapshot, limits: &Limits| {
+        let verdict = verdict(snapshot, &limits.clone().into());
+        (verdict.outcome, verdict.judged.bytes)
+    };
+    let at_most = |bytes| Limits::from([Limit::bytes(Scope::All, bytes)]);
+    let pool = with_blocks("mine", &[1], 5);
+    assert_eq!(outcome(&pool, &at_most(MIB)), (Outcome::NoVerdict, 1));
+    assert_eq!(outcome(&pool, &at_most(64 * MIB)), (Outcome::Passed, 1));
+    let kind = Limits {
+        kinds: vec![Kind::Device],
+        ..Limits::default()
+    };
+    assert_eq!(outcome(&pool, &kind).0, Outcome::NoVerdict);
+    assert_eq!(verdict(&pool, &at_most(MIB).into()).rest_of_pools.bytes, 64 * MIB - 1);
+    let judges_pools = Limits {
+        judge_pools: true,
+        ..at_most(MIB)
+    };
+    assert_eq!(outcome(&pool, &judges_pools), (Outcome::Failed, 64 * MIB));
+    let mut rules = Rules::from(at_most(MIB));
+    rules.suppressions.add("leak:main", "x.supp").expect("rules");
+    assert_eq!(verdict(&pool, &rules).outcome, Outcome::Passed);
+    // The blocks fill it, or a framework keeps the rest.
+    let full = with_blocks("mine", &[64 * MIB], 5);
+    assert_eq!(outcome(&full, &at_most(64 * MIB)), (Outcome::Passed, 64 * MIB));
+    let of_framework = with_blocks("CuPy", &[1], 5);
+    assert_eq!(outcome(&of_framework, &at_most(MIB)), (Outcome::Passed, 1));
+}
+
+#[test]
+fn blocks_of_no_bytes_and_blocks_that_are_older_make_no_pool_of_memory() {
+    for snapshot in [with_blocks("mine", &[0, 0], 5), with_blocks("mine", &[1, 1], 0)] {
+        let verdict = verdict(&snapshot, &Rules::default());
+        assert!(verdict.judged.bytes >= 64 * MIB, "{:?}", verdict.judged);
+    }
 }
 
 #[test]

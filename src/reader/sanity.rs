@@ -1,0 +1,64 @@
+//! What no recording can contain: a damaged file must not look like one of a process that leaked nothing.
+//!
+//! Fields of a damaged file have any value. References are checked where they are followed; here are times, sizes and counts that contradict
+//! each other. Deliberately absent: damage that leaves a possible recording, which only a checksum would show.
+
+use std::mem::offset_of;
+
+use super::RawSnapshot;
+use super::counters::events;
+use crate::format::{Header, Loss, Section};
+use crate::snapshot::{Counter, DevicePeak};
+
+/// Longer than any process runs.
+const LONGEST_NS: u64 = 20 * 365 * DAY_NS;
+const DAY_NS: u64 = 24 * 60 * 60 * 1_000_000_000;
+/// A peak may exceed what was counted until then, but not by that much.
+const UNCOUNTED_MAX: u64 = 1 << 40;
+
+impl RawSnapshot {
+    /// Why the file is damaged, if it is. `latest_ns`: the latest time of an event; `counters`: before they are corrected by the rows.
+    pub(super) fn damage(&self, latest_ns: u64, counters: &[Counter], peaks: &[DevicePeak]) -> Option<String> {
+        let word = |offset: usize| self.header.field::<u64>(offset);
+        let ended_ns = word(offset_of!(Header, ended_ns));
+        let of_counters = counters.iter().map(|counter| counter.peak_ns);
+        let latest_ns = of_counters
+            .chain(peaks.iter().map(|peak| peak.time_ns))
+            .fold(latest_ns, u64::max);
+        // Other threads may go on while the handlers of `exit` run.
+        let last_ns = if ended_ns == 0 {
+            LONGEST_NS
+        } else {
+            ended_ns.saturating_add(DAY_NS)
+        };
+        if latest_ns > last_ns || ended_ns > LONGEST_NS {
+            return Some(format!(
+                "an event at {latest_ns} ns, of a process that ended at {ended_ns} ns"
+            ));
+        }
+        let total = |of: &dyn Fn(&Counter) -> bool| {
+            let totals = counters
+                .iter()
+                .filter(|counter| of(counter))
+                .map(|counter| counter.total_bytes);
+            totals.fold(UNCOUNTED_MAX, u64::saturating_add)
+        };
+        for counter in counters {
+            if counter.peak_bytes > total(&|other| std::ptr::eq(other, counter)) {
+                return Some(format!(
+                    "a peak of {} bytes, of {} bytes in all",
+                    counter.peak_bytes, counter.total_bytes
+                ));
+            }
+        }
+        for peak in peaks {
+            if peak.peak_bytes > total(&|counter| counter.device == Some(peak.device)) {
+                return Some(format!("a peak of {} bytes on device {}", peak.peak_bytes, peak.device));
+            }
+        }
+        let records = word(offset_of!(Header, counts) + Section::Records as usize * 8);
+        let lost = super::decode::loss(&self.header, Loss::Allocations);
+        let has_events = lost > 0 || events(self.section(Section::Counters)) > 0;
+        (ended_ns != 0 && records > 0 && !has_events).then(|| format!("{records} records, but no event is counted"))
+    }
+}
