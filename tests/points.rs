@@ -235,7 +235,7 @@ fn a_program_is_judged_as_its_recording() {
     let (code, shown) = run(&[]);
     assert_eq!(code, Some(0), "{shown}");
     assert!(
-        shown.contains("held when the script ended: 19.5 KiB in 20 blocks"),
+        shown.contains("not judged: 19.5 KiB in 20 blocks held when the script ended"),
         "{shown}"
     );
     assert!(shown.contains("passed: 0 B in 0 blocks leaked"), "{shown}");

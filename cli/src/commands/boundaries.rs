@@ -41,31 +41,24 @@ pub struct AtBoundary {
 impl BoundaryArgs {
     /// # Errors
     /// There is a baseline too, maybe from the config file, or a limit of objects, or a second one of the total.
-    pub fn suits(&self, args: &RuleArgs, rules: &Rules) -> Result<(), Failure> {
-        let given = |measure| {
-            rules
-                .limits
-                .given
-                .iter()
-                .any(move |limit| limit.measure == measure && limit.of == Scope::All)
-        };
-        if self.not_above.is_some() && given(Measure::Bytes) && !args.defaults.allow {
+    pub fn suits(&self, args: &RuleArgs) -> Result<(), Failure> {
+        let is_total = |limit: &Limit| (&limit.of, limit.measure) == (&Scope::All, Measure::Bytes);
+        if self.not_above.is_some() && !args.defaults.allow && args.allow.iter().any(is_total) {
             return Err(Failure::new(
                 "--not-above and a total in --allow exclude each other; leave out one of them",
             ));
         }
+        let is_of_objects = |limit: &Limit| limit.measure == Measure::Objects;
         match (self.is_given(), &args.baseline) {
             (true, Some(path)) => Err(Failure::new(format!(
                 "--baseline {}: a baseline holds the leaks of another run, but --same-as-last and --not-above compare marks of \
                  one run; leave out one of them, or pass --no-config if the config file names the baseline",
                 path.display()
             ))),
-            (true, None) if rules.limits.given.iter().any(|limit| limit.measure == Measure::Objects) => {
-                Err(Failure::new(
-                    "--allow OBJECT=N: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
+            (true, None) if args.allow.iter().any(is_of_objects) => Err(Failure::new(
+                "--allow OBJECT=N: objects are judged at one point, but --same-as-last and --not-above compare memory at several \
                  marks; judge objects in a check of their own, or pass --no-config if the config file limits them",
-                ))
-            }
+            )),
             _ => Ok(()),
         }
     }

@@ -122,12 +122,12 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
              options for marks",
         ));
     }
+    args.boundary.suits(&args.rules)?;
     let rules = if args.update_baseline {
         args.rules.without_baseline()?
     } else {
         args.rules.rules()?
     };
-    args.boundary.suits(&args.rules, &rules)?;
     if args.command.is_empty() {
         return judge(args, &rules, &args.inputs).map(ExitCode::from);
     }

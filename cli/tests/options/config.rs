@@ -77,7 +77,7 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
         ),
         (
             "[check]\nallow = [\"1\", \"2\"]\n",
-            "culeak.toml:2:9: \"2\": two limits",
+            "--allow SIZE: two limits of one thing are given; keep one of them (set in culeak.toml)",
         ),
         ("[check]\nallow = \"leak:*=1\"\n", "culeak.toml:2:9: \"leak:*=1\""),
         ("[check]\nallow = \"reserved=1\"\n", "(set in culeak.toml)"),
