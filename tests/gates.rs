@@ -67,6 +67,8 @@ struct Way {
     touches: fn(Of) -> bool,
 }
 
+const BESIDE_SNAPSHOTS: &str = "the recording beside snapshots";
+
 const WAYS: [Way; 17] = [
     Way {
         name: "lost allocations",
@@ -168,7 +170,7 @@ const WAYS: [Way; 17] = [
         touches: |of| matches!(of, Mark | Marks),
     },
     Way {
-        name: "the recording beside snapshots",
+        name: BESIDE_SNAPSHOTS,
         source: Source::Snapshots,
         remove: |path| {
             fs::remove_file(last_snapshot(path)).expect("removed");
@@ -315,6 +317,14 @@ fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
             let (folder, recording) = prepared(way.source, kind);
             (way.remove)(&recording);
             let (code, text) = check(folder.path(), rule, &[]);
+            // A snapshot of a mark, by itself, shows what a call site held for a while.
+            if way.name == BESIDE_SNAPSHOTS && code == Some(1) {
+                assert!(
+                    text.contains("failed: 9 MiB in 9 blocks held, allowed 4 MiB"),
+                    "{rule}: {text}"
+                );
+                continue;
+            }
             // Call sites of marks are not compared if stacks were sampled.
             let is_touched = (way.touches)(kind) || way.source == Source::Sampled && rule.contains("--same-as-last");
             let expected = if is_touched { Some(2) } else { Some(0) };
