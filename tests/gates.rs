@@ -319,10 +319,7 @@ fn no_rule_passes_unless_all_that_it_speaks_of_was_seen() {
             let (code, text) = check(folder.path(), rule, &[]);
             // A snapshot of a mark, by itself, shows what a call site held for a while.
             if way.name == BESIDE_SNAPSHOTS && code == Some(1) {
-                assert!(
-                    text.contains("failed: 9 MiB in 9 blocks held, allowed 4 MiB"),
-                    "{rule}: {text}"
-                );
+                assert!(text.contains("failed: 9 MiB in 9 blocks held, "), "{rule}: {text}");
                 continue;
             }
             // Call sites of marks are not compared if stacks were sampled.
