@@ -423,7 +423,7 @@ def a_hundred_million_events_on_sixteen_threads_are_all_logged(t):
     expect_equal((stats["lost_events"], stats["since_ns"]), (0, 0), f"lost events, and the time since which the log of {path} is complete")
     # Each block of a pair is freed before its thread allocates again.
     sums = {name: stats["blocks"][name]["count"] for name in ("allocated", "freed", "temporary")}
-    expect_equal(sums, {"allocated": expected["total_count"], "freed": expected["freed_count"], "temporary": expected["freed_count"]}, f"events of blocks in `culeak report {path}`") --view churn
+    expect_equal(sums, {"allocated": expected["total_count"], "freed": expected["freed_count"], "temporary": expected["freed_count"]}, f"events of blocks in `culeak report {path} --view churn`")
     path.unlink()  # 2.4 GB
 
 
