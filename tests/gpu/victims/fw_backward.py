@@ -203,7 +203,8 @@ def training():
         optimizer.zero_grad()
         value = model(torch.randn(8, 64, 128, device=DEVICE))
         if number == 3 and hasattr(ctypes.CDLL(None), "culeak_snapshot"):
-            model.layers[0].linear1.weight.register_hook(lambda gradient: ctypes.CDLL(None).culeak_snapshot(b"backward") and None)
+            # A hook that returns something replaces the gradient.
+            model.layers[0].linear1.weight.register_hook(lambda gradient: (ctypes.CDLL(None).culeak_snapshot(b"backward"), None)[1])
         value.pow(2).mean().backward()  # site: training_backward
         optimizer.step()
 
