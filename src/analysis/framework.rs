@@ -78,9 +78,9 @@ pub(crate) struct Block {
 
 impl Block {
     /// Whether the block, which begins in this record, is a part of it: it holds memory and is not older. An older one was not freed
-    /// before its memory was, whose address another allocation has now.
-    fn is_of(&self, row: &Row, rows: &[Row]) -> bool {
-        self.bytes > 0 && rows[self.row as usize].time_ns >= row.time_ns
+    /// before its memory was, whose address another allocation has now. A mapping may be newer: memory is mapped again below a block.
+    fn is_of(&self, kind: Kind, row: &Row, rows: &[Row]) -> bool {
+        self.bytes > 0 && (kind == Kind::Mapping || rows[self.row as usize].time_ns >= row.time_ns)
     }
 }
 
@@ -127,7 +127,7 @@ impl<'a> Blocks<'a> {
         let Some((start, end)) = span(kind, row) else { return 0 };
         let first = self.blocks.partition_point(|block| block.address < start);
         let blocks = self.blocks[first..].iter().take_while(|block| block.address < end);
-        let blocks = blocks.filter(|block| block.is_of(row, self.rows));
+        let blocks = blocks.filter(|block| block.is_of(kind, row, self.rows));
         let (mut bytes, mut counted_to) = (0, start);
         for block in blocks {
             let block_end = block.address.saturating_add(block.bytes).min(end);
@@ -217,9 +217,9 @@ pub(crate) fn block_in<'b>(
     let goes_on = || {
         let before = behind.checked_sub(1).map(|nth| &all[nth])?;
         let reaches = before.address.saturating_add(before.bytes) > start;
-        (kind == Kind::Mapping && reaches && before.is_of(row, rows)).then_some(before)
+        (kind == Kind::Mapping && reaches && before.is_of(kind, row, rows)).then_some(before)
     };
-    begin_within.find(|block| block.is_of(row, rows)).or_else(goes_on)
+    begin_within.find(|block| block.is_of(kind, row, rows)).or_else(goes_on)
 }
 
 /// Whether blocks can lie in records of this kind: not if they are identified by a handle or lie on the host.

@@ -330,7 +330,7 @@ def wrong_use_is_explained():
     other.mkdir()
     (other / "notes").write_text("")
     assert "other files (notes)" in export(FOLDER / "calm", to=other, code=2).stderr
-    assert "leave out --at" in export(FOLDER / "calm", "--at", "peak", to=FOLDER / "y", code=2).stderr
+    assert "--at peak exclude each other" in export(FOLDER / "calm", "--at", "peak", to=FOLDER / "y", code=2).stderr
     (FOLDER / "broken.culeak").write_text("nonsense")
     message = export(FOLDER / "broken.culeak", FOLDER / "build1.json", to=FOLDER / "with-broken", code=2).stderr
     assert "broken.culeak" in message

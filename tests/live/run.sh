@@ -213,7 +213,7 @@ seen "no pager if it is not wanted" 'code <0>'
 "$culeak" setup completions bash > "$work/culeak.bash"
 answers=$(bash --norc -c "source '$work/culeak.bash'
     COMP_WORDS=(culeak re) COMP_CWORD=1; _culeak culeak re culeak; echo \"\${COMPREPLY[@]}\"
-    COMP_WORDS=(culeak live --i) COMP_CWORD=2; _culeak culeak --i live; echo \"\${COMPREPLY[@]}\"
+    COMP_WORDS=(culeak live --ev) COMP_CWORD=2; _culeak culeak --ev live; echo \"\${COMPREPLY[@]}\"
     COMP_WORDS=(culeak help qui) COMP_CWORD=2; _culeak culeak qui help; echo \"\${COMPREPLY[@]}\"")
 [ "$answers" = $'report\n--every\nquickstart' ] || fail "bash completes: $answers"
 ok "bash completes commands, options and guides"

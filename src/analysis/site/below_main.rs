@@ -39,23 +39,23 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Expanded]) -> usize {
     if let Some(main) = known.iter().rposition(|known| known.end == End::Main) {
         keep = main + 1;
     }
-    let (mut own, mut thread) = (frames.len(), 0);
+    let (mut own, mut from) = (frames.len(), 0);
     let next = |from: usize, end: End| known[from..keep].iter().position(|known| known.end == end);
-    while let Some(start) = next(thread, End::Outside).map(|at| thread + at) {
-        let Some(waiting) = next(start, End::Waits) else {
-            keep = start;
-            break;
-        };
-        thread = start + waiting;
-        let nameless = frames[..start]
-            .iter()
-            .rev()
-            .take_while(|frame| is_system(frame.module_name()));
-        let start = start - nameless.count();
-        own = own.min(start);
-        frames[start..thread]
-            .iter_mut()
-            .for_each(|frame| frame.role = Role::BelowMain);
+    while let Some(waiting) = next(from, End::Waits).map(|at| from + at) {
+        let named = next(from, End::Outside).map(|at| from + at);
+        let start = named.filter(|&start| start < waiting).unwrap_or(waiting);
+        // Without symbols, these frames have no names.
+        let inside = frames[from..start].iter().rev();
+        let start = start - inside.take_while(|frame| is_system(frame.module_name())).count();
+        if start < waiting {
+            own = own.min(start);
+            let between = frames[start..waiting].iter_mut();
+            between.for_each(|frame| frame.role = Role::BelowMain);
+        }
+        from = waiting + 1;
+    }
+    if let Some(start) = next(from, End::Outside) {
+        keep = from + start;
     }
     // `_start` of a stripped program: a nameless outermost frame that calls libc.
     if keep == frames.len()

@@ -352,6 +352,9 @@ fn an_operator_of_backward_is_shown_and_the_line_that_called_backward_is_the_sit
     let native = [&TORCH[..4], &[BACKWARD, ENGINE, stripped, THREAD], &called].concat();
     assert_eq!(site_of(&native), "training_step");
     assert_eq!(shown(&native), ["MulBackward0", "training_step", "<module>"]);
+    let nameless = ("", "", "/usr/lib/libc.so.6");
+    let without_symbols = [&TORCH[..4], &[BACKWARD, ENGINE, nameless, nameless], &called].concat();
+    assert_eq!(shown(&without_symbols), ["MulBackward0", "training_step", "<module>"]);
     // The line of the forward pass is shown, and is no call.
     let gradient = ("gradient of Net.forward", "/home/me/model.py:31", PYTHON);
     let with_forward = [&[gradient], &native[..]].concat();
