@@ -41,6 +41,7 @@ REPLACED = [
     (r"\d+ (\./leak|python3 leak\.py), on", r"4711 \1, on"),
     (r", on [\w.-]+, exited", ", on gpu1, exited"),
     (r"\b\d+(\.\d+)? (us|ms|s)\b", "12 ms"),
+    ("12 ms to 12 ms old", "12 ms old"),
 ]
 """What differs from run to run, outside of the folder, whose path has a fixed length."""
 
