@@ -59,12 +59,13 @@ def parse_allow(text: str) -> Tuple[Optional[int], ObjectLimits]:
     leaks, objects = None, {}  # type: Optional[int], Dict[str, int]
     for part in text.split(","):
         kind, is_object, number = part.partition("=")
+        kind = kind.strip().replace("_", "-")
         if leaks is not None if not is_object else kind in objects:
             raise ValueError("two limits of one thing in {!r}; keep one of them".format(text))
         if not is_object:
             leaks = parse_size(part)
         elif number.strip().isdigit():
-            objects[_kind(kind.strip())] = int(number)
+            objects[_kind(kind)] = int(number)
         else:
             raise ValueError("expected OBJECT=N, e.g. stream=4, not {!r}".format(part))
     return leaks, tuple(sorted(objects.items()))

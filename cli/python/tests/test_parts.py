@@ -101,4 +101,6 @@ def test_invalid_limits_are_rejected(text):
 
 
 def test_limits_of_objects_are_read_with_either_dash():
-    assert parse_allow("graph-exec=4") == parse_allow("graph_exec=4") == ("graph-exec", 4)
+    assert parse_allow("graph-exec=4") == parse_allow("graph_exec=4") == (None, (("graph-exec", 4),))
+    with pytest.raises(ValueError, match="two limits of one thing"):
+        parse_allow("graph-exec=4,graph_exec=5")

@@ -192,12 +192,12 @@ impl Limits {
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 
-    /// The given limits, or that nothing is allowed: each leak is at least one block, so their number is sufficient as a reason.
+    /// The given limits; with `--fail-on any` or without a limit also that nothing is allowed: each leak is at least one block, so
+    /// their number is sufficient as a reason.
     pub fn effective(&self, against_baseline: bool) -> Vec<Limit> {
-        match self.allow_nothing(against_baseline) {
-            true => vec![Limit::blocks(0)],
-            false => self.given.clone(),
-        }
+        let all_fails = against_baseline && self.fail_on == FailOn::Any || self.allow_nothing(against_baseline);
+        let nothing = all_fails.then(|| Limit::blocks(0));
+        nothing.into_iter().chain(self.given.iter().cloned()).collect()
     }
 
     /// The kinds of objects without an address that have a limit.

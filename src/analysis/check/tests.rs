@@ -276,6 +276,12 @@ fn against_a_baseline_only_new_and_grown_sites_fail() {
     assert!(passes(&holding(5, 8, false), fail_on(FailOn::New)));
     assert!(!passes(&holding(4, 8, true), fail_on(FailOn::New)));
     assert!(!passes(&holding(4, 8, false), fail_on(FailOn::Any)));
+    // A limit excuses nothing then.
+    let limited = Limits {
+        given: vec![Limit::bytes(Scope::All, 1 << 40)],
+        ..fail_on(FailOn::Any)
+    };
+    assert!(!passes(&holding(4, 8, false), limited));
     let limited = Limits::from([Limit::bytes(Scope::All, MIB)]);
     assert!(
         !passes(&holding(4, 8, false), limited),
