@@ -23,7 +23,7 @@ from pathlib import Path
 import screen
 
 HERE = Path(__file__).resolve().parent
-COLUMNS, ROWS = 100, 25
+COLUMNS, ROWS = 124, 25
 COMMANDS = [
     ("culeak run -o runs -- ./leak", 5),
     ("culeak run -o runs -- python3 leak.py", 5),
