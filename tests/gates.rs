@@ -69,7 +69,7 @@ struct Way {
 
 const BESIDE_SNAPSHOTS: &str = "the recording beside snapshots";
 
-const WAYS: [Way; 17] = [
+const WAYS: [Way; 18] = [
     Way {
         name: "lost allocations",
         source: Source::Log,
@@ -167,6 +167,12 @@ const WAYS: [Way; 17] = [
                 &[0; 24],
             )
         },
+        touches: |of| matches!(of, Mark | Marks),
+    },
+    Way {
+        name: "a segment of the event log",
+        source: Source::Log,
+        remove: |path| change(path, place(path, Section::Events).0, &[0; size_of::<EventSegment>()]),
         touches: |of| matches!(of, Mark | Marks),
     },
     Way {

@@ -175,7 +175,7 @@ fn field<F: Field>(bytes: &[u8], offset: usize) -> F {
     F::read(bytes.get(offset..).unwrap_or_default())
 }
 
-/// Returns the number of slots that were taken and not written.
+/// Returns the number of slots that were taken and not written: at least one if the segment, which was taken too, was never opened.
 fn add_events(segment: &[u8], events: &mut Vec<Packed>) -> u64 {
     let opened_ns: u64 = field(segment, offset_of!(EventSegment, opened_ns));
     let slots = segment.get(SEGMENT_HEADER..).unwrap_or_default().chunks_exact(24);
@@ -184,6 +184,9 @@ fn add_events(segment: &[u8], events: &mut Vec<Packed>) -> u64 {
         .filter_map(|slot| StoredEvent::from_words(<[u64; 3]>::read(slot), opened_ns));
     events.extend(stored.map(|event| Packed::of_stored(&event)));
     let state = SegmentState::from_word(field(segment, 0));
+    if state.is_some_and(|state| state.used == Use::Unused) {
+        return 1;
+    }
     let is_in_use = state.is_some_and(|state| matches!(state.used, Use::Open | Use::Closed));
     let cursor: u64 = field(segment, offset_of!(EventSegment, cursor));
     let taken = if is_in_use { cursor.min(EVENTS as u64) } else { 0 };

@@ -33,7 +33,7 @@ impl RawSnapshot {
         };
         if latest_ns > last_ns || ended_ns > LONGEST_NS {
             return Some(format!(
-                "an event at {latest_ns} ns, of a process that ended at {ended_ns} ns"
+                "an event at {latest_ns} ns, its end at {ended_ns} ns (0: unknown)"
             ));
         }
         let total = |of: &dyn Fn(&Counter) -> bool| {
