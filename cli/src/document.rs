@@ -25,7 +25,7 @@ pub mod wrap;
 
 pub use cells::{Cell, Site, counted, estimate, things, things_about};
 pub use chart::{Chart, ChartPoint, Form};
-pub use text::{print, short_name};
+pub use text::{fitting, print, short_name};
 
 pub const PLAIN: Style = Style::new();
 pub const BOLD: Style = Style::new().bold();

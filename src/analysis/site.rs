@@ -282,6 +282,13 @@ impl<'a> CallStack<'a> {
         self.frames.iter().filter(move |frame| visible.shows(frame))
     }
 
+    /// The frames of the default view that called the call site, innermost first.
+    pub fn callers(&self) -> impl Iterator<Item = &Frame<'a>> {
+        let site = self.site();
+        let is_site = move |frame: &Frame| site.is_some_and(|site| std::ptr::eq(frame, site));
+        self.shown().skip_while(move |frame| !is_site(frame)).skip(1)
+    }
+
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
     pub fn folded(&self) -> Vec<Line<'a, &Frame<'a>>> {
         let shown: Vec<&Frame> = self.shown().collect();

@@ -32,10 +32,14 @@ pub fn print(page: impl FnOnce() -> Document) -> Result<(), Failure> {
 
 /// A function's qualified name without parameters; on a terminal, shortened in the middle if it is very long.
 pub fn short_name(function: &str) -> String {
-    let name = Escaped(&plain(function)).to_string();
+    fitting(&Escaped(&plain(function)).to_string())
+}
+
+/// A name without parameters; on a terminal, shortened in the middle if it is very long.
+pub fn fitting(name: &str) -> String {
     match available() {
-        Some(_) => shortened(&name, NAME_WIDTH),
-        None => name,
+        Some(_) => shortened(name, NAME_WIDTH),
+        None => name.to_owned(),
     }
 }
 

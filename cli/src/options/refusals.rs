@@ -26,6 +26,21 @@ const NO_GRAPH: &str = "rows";
 const HELD: &str = "memory that is held";
 const OTHER_ROWS: &str = "--by other than site and stack";
 const AT_AGAIN: &str = "a second --at";
+/// One of [`SELECTING`].
+const SELECTION: &str = "a selection";
+/// The options that choose a part of the memory of each process, or how it is shown.
+const SELECTING: [&str; 10] = [
+    "between",
+    "since",
+    "kind",
+    "device",
+    "focus",
+    "ignore",
+    "category",
+    "objects",
+    "suppressions",
+    "full-stacks",
+];
 
 /// What is asked for, what it excludes, and why.
 type Row = (&'static str, &'static [&'static str], &'static str);
@@ -237,63 +252,17 @@ const TABLE: &[Row] = &[
     ),
     (
         "--to",
-        &[
-            "--at",
-            "--between",
-            "--since",
-            "--kind",
-            "--device",
-            "--focus",
-            "--ignore",
-            "--category",
-            "--objects",
-            "--suppressions",
-            "--categories",
-            "--full-stacks",
-            "--cost",
-            "--no-blocks",
-        ],
+        &["--at", SELECTION, "--categories", "--cost", "--no-blocks"],
         "a server gets all of what each process holds",
     ),
     (
         "--format openmetrics",
-        &[
-            "--at",
-            "--between",
-            "--since",
-            "--kind",
-            "--device",
-            "--focus",
-            "--ignore",
-            "--category",
-            "--objects",
-            "--suppressions",
-            "--categories",
-            "--full-stacks",
-            "--lines",
-            "--cost",
-            "--no-blocks",
-        ],
+        &["--at", SELECTION, "--categories", "--lines", "--cost", "--no-blocks"],
         "the figures are of all of what each process holds, as reports show it",
     ),
     (
         "--format dataset",
-        &[
-            "--at peak",
-            "--between",
-            "--since",
-            "--kind",
-            "--device",
-            "--focus",
-            "--ignore",
-            "--category",
-            "--objects",
-            "--suppressions",
-            "--full-stacks",
-            "--lines",
-            "--cost",
-            "--top",
-        ],
+        &["--at peak", SELECTION, "--lines", "--cost", "--top"],
         "a dataset has all rows of each process, those at its peak included; select with SQL",
     ),
     (
@@ -354,6 +323,9 @@ impl Asked {
                 if kinds.iter().any(|kind| kind.place() == Place::Segment) {
                     asked.add(KERNEL.to_owned(), typed);
                 }
+            }
+            if SELECTING.contains(&long) {
+                asked.add(SELECTION.to_owned(), option.clone());
             }
             asked.add(option.clone(), option);
         }

@@ -8,7 +8,7 @@ use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
 use super::{objects, parts, units};
-use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Text, bold, short_name, styled};
+use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, short_name, styled};
 use crate::escape::Escaped;
 
 /// The diff; `stacks` adds each row's whole stack.
@@ -207,13 +207,10 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 
 /// The callers of the call site in one line: rows of one call site differ in them.
 fn callers(row: &DiffRow, places: bool, page: &mut Document) {
-    let Some(site) = row.stack.site() else { return };
-    let outer = row.stack.shown().skip_while(|frame| *frame != site).skip(1);
-    let place = |frame: &Frame| match frame.short_place().filter(|_| places) {
-        Some(place) => format!(" {place}"),
-        None => String::new(),
-    };
-    parts::callers(page, 12, outer.map(|frame| (frame.name(), place(frame))));
+    let caller = |frame: &Frame| Site::of(&frame.name(), Some(frame).filter(|_| places), "");
+    if let Some(callers) = parts::callers(row.stack.callers().map(caller)) {
+        page.indented(12, dim(callers));
+    }
 }
 
 fn counts(totals: &Totals) -> String {

@@ -118,11 +118,7 @@ pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
 
 /// `40 graph-exec  serve  server.cpp:88  (cudaGraphInstantiateWithFlags; 50 nodes each; 40 s to 2.1 s old)`
 pub fn title(row: &ObjectRow) -> String {
-    let oldest = units::duration(row.oldest_age_ns);
-    let ages = match row.count {
-        1 => format!("{oldest} old"),
-        _ => format!("{} to {oldest} old", units::duration(row.newest_age_ns)),
-    };
+    let ages = parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns);
     let nodes = match row.nodes {
         None => String::new(),
         Some((least, most)) if least == most => format!("; {} each", counted(most, "node")),

@@ -15,7 +15,7 @@ use culeak::snapshot::ProcessState;
 
 use super::units;
 pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, short_name};
-use crate::document::{Document, columns, counted, dim, estimate, styled};
+use crate::document::{Document, Site, columns, counted, dim, estimate, fitting, styled};
 use crate::escape::Escaped;
 
 /// Text in a style.
@@ -59,18 +59,32 @@ pub fn place(frame: Option<&Frame>) -> String {
     place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
 }
 
-/// The callers of a call site on one line, innermost first: `from train_step < main`. Each is a name, and text behind it.
-pub fn callers(page: &mut Document, indent: usize, callers: impl Iterator<Item = (impl AsRef<str>, String)>) {
+/// The callers of a call site on one line, innermost first: `from train_step train.cu:19 < main`. `None` without a caller.
+pub fn callers(callers: impl Iterator<Item = Site>) -> Option<String> {
     const SHOWN: usize = 3;
     let callers = callers.take(SHOWN + 1);
-    let mut names: Vec<_> = callers
-        .map(|(name, behind)| short_name(name.as_ref()) + &behind)
-        .collect();
+    let mut names: Vec<String> = callers.map(|caller| with_place(&caller)).collect();
     if let Some(beyond) = names.get_mut(SHOWN) {
         *beyond = "…".to_owned();
     }
-    if !names.is_empty() {
-        page.indented(indent, dim(format!("from {}", names.join(" < "))));
+    (!names.is_empty()).then(|| format!("from {}", names.join(" < ")))
+}
+
+/// `train_step train.cu:19`.
+pub fn with_place(site: &Site) -> String {
+    let name = fitting(&site.name);
+    match site.place.as_str() {
+        "" => name,
+        place => format!("{name} {place}"),
+    }
+}
+
+/// `50 s old`, or `50 s to 2 s old`, of memory and of objects.
+pub fn ages(count: u64, oldest_ns: u64, newest_ns: u64) -> String {
+    let (oldest, newest) = (units::duration(oldest_ns), units::duration(newest_ns));
+    match count == 1 || oldest == newest {
+        true => format!("{oldest} old"),
+        false => format!("{oldest} to {newest} old"),
     }
 }
 

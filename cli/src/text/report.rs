@@ -51,10 +51,14 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     cause(report, extent.full_stacks, &mut page);
     page.line(dim(sums::process(report)));
     page.append(headline(report));
+    let costs = match is_of_code(report) {
+        true => brief::costs(report),
+        false => Vec::new(),
+    };
     match report.by {
         By::ObjectKind if extent.objects => {}
         By::ObjectKind => objects::write_kinds(report, &mut page),
-        _ => rows(report, &mut page),
+        _ => rows(report, &costs, &mut page),
     }
     rules(report, &mut page);
     if extent.objects {
@@ -77,7 +81,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         page.fields(sums::totals(report, extent.objects));
     } else {
         if has_ledger(report) {
-            brief::besides(report, &mut page);
+            brief::besides(report, &costs, &mut page);
         }
         page.fields(sums::conditions(report, extent.objects));
     }
@@ -107,20 +111,19 @@ fn is_of_code(report: &Report) -> bool {
     matches!(report.by, By::Site | By::Stack)
 }
 
-/// The ranked rows: first those that the program itself requested, with their callers; then those of libraries and pools.
-fn rows(report: &Report, page: &mut Document) {
+/// The ranked rows, the first of them with their callers. `costs`: objects, which may cost more than all that is allocated at
+/// their line.
+fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
     let all = format!("{} shows all", parts::all_rows(report.cut));
-    let explained: Vec<Option<&Row>> = match is_of_code(report) {
-        true => report.rows.iter().map(Some).take(brief::EXPLAINED).collect(),
-        false => Vec::new(),
+    let explained = match is_of_code(report) {
+        true => &report.rows[..report.rows.len().min(brief::EXPLAINED)],
+        false => &[],
     };
     let explain = |row: &Row, page: &mut Document| {
-        if explained.iter().flatten().any(|of| std::ptr::eq(*of, row)) {
+        if explained.iter().any(|of| std::ptr::eq(of, row)) {
             brief::explain(row, report, EXPLAINED_INDENT, page);
         }
     };
-    // Objects may cost more than all that is allocated at their line.
-    let costs = brief::costs(report);
     let most = report.rows.first().map_or(0, |row| row.bytes);
     let (above, below) = costs.split_at(costs.partition_point(|cost| cost.bytes > most));
     brief::costly_objects(above, page);

@@ -204,7 +204,9 @@ fn summary(row: &Row, page: &mut Document) {
     let pool = if row.site.pool { parts::POOL } else { "" };
     page.indented(6, format!("{}{pool}", with_short_name(row)));
     let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
-    parts::callers(page, 6, outer.map(|frame| (&frame.function, String::new())));
+    if let Some(callers) = parts::callers(outer.map(|frame| Site::at(&frame.function, None, ""))) {
+        page.indented(6, dim(callers));
+    }
 }
 
 fn details(row: &Row, trend: &Trend, page: &mut Document) {

@@ -113,9 +113,9 @@ fn script_ended(layout: &Layout) -> Option<u64> {
     // SAFETY: it takes no argument and returns a pointer that does not change; null before the interpreter is made.
     let main = unsafe { as_getter(main.start)() };
     let address = main.checked_add(layout.script_ended).filter(|_| main != 0)?;
-    let mut both = [0; 1];
-    let is_read = read(address - 4, &mut both);
-    (is_read && both[0] == 1).then_some(address)
+    let mut initialized = [0; 1];
+    let is_read = read(address - 4, &mut initialized);
+    (is_read && initialized[0] == 1).then_some(address)
 }
 
 /// The address of `Py_IsFinalizing`, which had another name before 3.13.

@@ -200,11 +200,7 @@ impl Sites {
         if self.paths.len() == PATHS_MAX {
             return None;
         }
-        let site = stack.site().map(std::ptr::from_ref);
-        let outside = stack
-            .shown()
-            .skip_while(|frame| site.is_some_and(|site| !std::ptr::eq(*frame, site)));
-        let callers = outside.skip(usize::from(site.is_some())).take(CALLERS_MAX);
+        let callers = stack.callers().take(CALLERS_MAX);
         let callers: Vec<Caller> = callers
             .map(|frame| (plain(&frame.name()).into_owned(), frame.short_place()))
             .collect();

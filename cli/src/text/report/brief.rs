@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
-use culeak::analysis::report::{By, Report, Row, RowStack, Tally};
+use culeak::analysis::report::{By, Report, Row, Tally};
 use culeak::analysis::site::Frame;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
@@ -12,14 +12,13 @@ use culeak::snapshot::Class;
 
 use super::sums;
 use crate::document::cells::balance;
-use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, short_name, styled};
+use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, styled};
 use crate::text::{ledger, parts, units, why};
 
 /// Rows with their callers, ages and holders.
 pub const EXPLAINED: usize = 5;
-/// Ways to a call site, and callers of one way.
+/// Ways to a call site.
 const WAYS_SHOWN: usize = 3;
-const CALLERS_SHOWN: usize = 3;
 /// Holders of a call site's memory.
 const HOLDERS_SHOWN: usize = 2;
 /// Parts of the memory besides the rows.
@@ -28,18 +27,9 @@ const DEVICES_SHOWN: usize = 2;
 
 /// What is below a row: the ways that lead to its call site, its ages, and its largest holder.
 pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
-    let ages = (row.largest > 0).then(|| ages(row.count, row.oldest_age_ns, row.newest_age_ns));
-    match row.stacks.as_slice() {
-        [] => {}
-        [only] => {
-            let callers = listed(&callers(&only.stack));
-            let line = [callers.map(|callers| format!("from {callers}")), ages];
-            let line: Vec<String> = line.into_iter().flatten().collect();
-            if !line.is_empty() {
-                page.indented(indent, dim(line.join(", ")));
-            }
-        }
-        several => ways(row, several, ages, indent, page),
+    let ages = (row.largest > 0).then(|| parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns));
+    if !row.stacks.is_empty() {
+        ways(row, ages, indent, page);
     }
     let fingerprint = row.stacks.first().map(|stack| stack.stack.site_fingerprint);
     let site = report
@@ -59,39 +49,32 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
     page.more_at(indent, rest.len(), "holder", "");
 }
 
-/// `50 s old`, or `50 s to 2 s old`, of memory and of objects.
-pub fn ages(count: u64, oldest_ns: u64, newest_ns: u64) -> String {
-    let (oldest, newest) = (units::duration(oldest_ns), units::duration(newest_ns));
-    match count == 1 || oldest == newest {
-        true => format!("{oldest} old"),
-        false => format!("{oldest} to {newest} old"),
-    }
-}
-
-/// The nearest callers at which the stacks of a row part, with the memory of each.
-fn ways(row: &Row, stacks: &[RowStack], ages: Option<String>, indent: usize, page: &mut Document) {
-    let chains: Vec<Vec<(String, String)>> = stacks.iter().map(|stack| callers(&stack.stack)).collect();
+/// The callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
+fn ways(row: &Row, ages: Option<String>, indent: usize, page: &mut Document) {
+    let caller = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
+    let chains = row
+        .stacks
+        .iter()
+        .map(|stack| stack.stack.callers().map(caller).collect());
+    let chains: Vec<Vec<Site>> = chains.collect();
     let shared = (0..).take_while(|&nth| {
         let first = chains[0].get(nth);
         first.is_some() && chains.iter().all(|chain| chain.get(nth) == first)
     });
     let shared = shared.count();
-    let mut ways: Vec<((String, String), Tally)> = Vec::new();
-    let mut numbers: HashMap<(String, String), usize> = HashMap::new();
-    for (stack, chain) in stacks.iter().zip(&chains) {
-        let own = chain.get(shared).cloned();
-        let own = own.unwrap_or_else(|| ("(no other caller)".to_owned(), String::new()));
-        let nth = *numbers.entry(own.clone()).or_insert(ways.len());
+    let mut ways: Vec<(Site, Tally)> = Vec::new();
+    let mut numbers: HashMap<&Site, usize> = HashMap::new();
+    let no_other = Site::at("(no other caller)", None, "");
+    for (stack, chain) in row.stacks.iter().zip(&chains) {
+        let own = chain.get(shared).unwrap_or(&no_other);
+        let nth = *numbers.entry(own).or_insert(ways.len());
         if nth == ways.len() {
-            ways.push((own, Tally::default()));
+            ways.push((own.clone(), Tally::default()));
         }
         ways[nth].1.join(stack.tally());
     }
-    let listed = listed(&chains[0][..shared]);
-    let head: Vec<String> = [listed.map(|callers| format!("from {callers}")), ages]
-        .into_iter()
-        .flatten()
-        .collect();
+    let callers = parts::callers(chains[0][..shared].iter().cloned());
+    let head: Vec<String> = callers.into_iter().chain(ages).collect();
     if !head.is_empty() {
         page.indented(indent, dim(head.join(", ")));
     }
@@ -108,41 +91,13 @@ fn ways(row: &Row, stacks: &[RowStack], ages: Option<String>, indent: usize, pag
             |(_, tally)| Cell::Estimate(tally.bytes, None),
             |(_, tally)| document::things_about(about, tally.count, "block"),
         )
-        .column("caller", |((name, place), _)| Site {
-            name: format!("← {name}"),
-            place: place.clone(),
-            mark: String::new(),
+        .column("caller", |(caller, _)| Site {
+            name: format!("← {}", caller.name),
+            ..caller.clone()
         });
     page.table(rows);
-    let others = rest.len() + row.stacks_in_all.saturating_sub(stacks.len());
+    let others = rest.len() + row.stacks_in_all.saturating_sub(row.stacks.len());
     page.more_at(indent, others, "caller", "; --by stack shows each");
-}
-
-/// The visible callers of a call site, innermost first: function and place.
-fn callers(stack: &culeak::analysis::site::CallStack) -> Vec<(String, String)> {
-    let site = stack.site().map(std::ptr::from_ref);
-    let outside = stack
-        .shown()
-        .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
-        .skip(1);
-    let name = |frame: &Frame| (short_name(&frame.name()), frame.short_place().unwrap_or_default());
-    outside.map(name).collect()
-}
-
-/// `train_step train.cu:19 < main train.cu:43`.
-fn listed(callers: &[(String, String)]) -> Option<String> {
-    let names = callers
-        .iter()
-        .take(CALLERS_SHOWN)
-        .map(|(name, place)| match place.as_str() {
-            "" => name.clone(),
-            place => format!("{name} {place}"),
-        });
-    let mut names: Vec<String> = names.collect();
-    if callers.len() > CALLERS_SHOWN {
-        names.push("…".to_owned());
-    }
-    (!names.is_empty()).then(|| names.join(" < "))
 }
 
 /// Objects of a call site, and the memory that the kernel driver gave for them on a device.
@@ -197,9 +152,9 @@ pub fn costly_objects(costs: &[Cost], page: &mut Document) {
 }
 
 /// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.
-pub fn besides(report: &Report, page: &mut Document) {
+/// `costs`: the objects that are listed with the rows.
+pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
     let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();
-    let costs = costs(report);
     for device in devices.iter().take(DEVICES_SHOWN) {
         let mut entries: Vec<(i128, String)> = device
             .lines

@@ -7,7 +7,7 @@ use culeak::analysis::report::{By, Report, Row};
 use culeak::analysis::site::Frame;
 use culeak::kind::{Kind, Place};
 
-use crate::document::{self, Cell, Document, Rows, Site, short_name};
+use crate::document::{self, Cell, Document, Rows, Site};
 use crate::text::parts;
 
 /// A row, and its call site in the table.
@@ -95,21 +95,12 @@ const CALLERS_SHOWN: usize = 3;
 
 /// The visible frames that called the call site, innermost first.
 fn callers(row: &Row) -> Vec<String> {
-    let Some(first) = row.stacks.first() else {
-        return Vec::new();
-    };
-    let site = first.stack.site().map(std::ptr::from_ref);
-    let outside = first
-        .stack
-        .shown()
-        .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
-        .skip(1);
-    outside.map(with_place).collect()
+    let stack = row.stacks.first().map(|first| &first.stack);
+    stack.iter().flat_map(|stack| stack.callers()).map(with_place).collect()
 }
 
 fn with_place(frame: &Frame) -> String {
-    let place = frame.short_place().map(|place| format!(" {}", place));
-    format!("{}{}", short_name(&frame.name()), place.unwrap_or_default())
+    parts::with_place(&Site::of(&frame.name(), Some(frame), ""))
 }
 
 /// `3 blocks`; `3 claims` for records that hold no memory; `3 segments`.

@@ -18,15 +18,11 @@ pub type Sum = (&'static str, String);
 
 /// What the rows were made of, where that is not all memory, exactly: names, sampling, the filter, objects, failed requests.
 pub fn conditions(report: &Report, lists_objects: bool) -> Vec<Sum> {
-    const ALWAYS: [&str; 6] = ["names", "stacks", "filter", "objects", "failed", "source"];
-    let mut name = "";
     // The page begins with a request that caused the snapshot.
     let has_failed = report.totals.failed.count > 0 && report.trigger.is_none();
-    let rows = totals(report, lists_objects).into_iter().filter(|(label, _)| {
-        name = if label.is_empty() { name } else { label };
-        ALWAYS.contains(&name) && (name != "failed" || has_failed)
-    });
-    rows.collect()
+    let failed = has_failed.then(|| failed_requests(report)).into_iter().flatten();
+    let rows = selection(report).into_iter().chain(objects_row(report, lists_objects));
+    rows.chain(failed).chain(source(report)).collect()
 }
 
 /// The process: `python train.py, pid 4711, on node7, exited after 12 s`.
@@ -46,7 +42,6 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
     let totals = &report.totals;
     let word = if report.finished { "leaked" } else { "held" };
     let shows_peak = report.taken.point == Some(Point::Peak);
-    let mut row = |name: &'static str, text: String| rows.push((name, text));
     let held = &totals.held;
     let parts_of_it = [
         (held.blocks, "tensors and buffers"),
@@ -60,45 +55,29 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
         .map(|(tally, name)| format!("{} {name}", units::bytes(tally.bytes)))
         .collect();
     let about = parts::about(report.totals_estimated);
-    row(
+    rows.push((
         word,
         match held.total() {
             Tally { count: 0, .. } if !report.opaque_pools.is_empty() => "nothing outside pools".to_owned(),
             Tally { count: 0, .. } => "nothing".to_owned(),
             total => format!("{about}{}: {}", parts::tally_of(report, total), parts_of_it.join(", ")),
         },
-    );
-    if !report.bare_modules.is_empty() {
-        row("names", without_debug_information(&report.bare_modules));
-    }
-    if let Some(sampling) = report.sampling {
-        row("stacks", sampled(sampling, report.totals_estimated));
-    }
-    if let Some(filter) = &report.filter {
-        row("filter", parts::filter(filter, report.objects.left_out));
-        row("", "failed, peak and allocations ignore the filter".to_owned());
-    }
+    ));
+    rows.extend(selection(report));
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
             .claims
             .iter()
             .map(|(kind, count)| of_kind(*count, kind))
             .collect();
-        row("claims", format!("{} (claims hold no memory)", claims.join(", ")));
+        rows.push(("claims", format!("{} (claims hold no memory)", claims.join(", "))));
     }
-    if let Some(objects) = objects::line(&report.objects) {
-        let how = if lists_objects {
-            ""
-        } else {
-            " (--view objects lists them)"
-        };
-        row("objects", format!("{objects}{how}"));
-    }
+    rows.extend(objects_row(report, lists_objects));
     if totals.pool.count > 0 {
-        row(
+        rows.push((
             "pools",
             format!("{} held by caching allocators", parts::tally(totals.pool)),
-        );
+        ));
     }
     if totals.alive_at_shutdown.count > 0 {
         let constructed = totals.from_static_constructors;
@@ -106,40 +85,22 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
             0 => String::new(),
             _ => format!(", {} of it allocated by static constructors", parts::tally(constructed)),
         };
-        row(
+        rows.push((
             "shutdown",
             format!(
                 "{} live when CUDA shut down{constructed}; later frees by static destructors are not recorded",
                 parts::tally(totals.alive_at_shutdown)
             ),
-        );
+        ));
     }
-    row(
-        "failed",
-        match totals.failed.count {
-            0 => "0 calls".to_owned(),
-            n => format!("{} for {}", counted(n, "call"), units::bytes(totals.failed.bytes)),
-        },
-    );
-    let failed = failed_lines(report);
-    let more = failed.len().saturating_sub(FAILED_SHOWN);
-    for line in failed.into_iter().take(FAILED_SHOWN) {
-        row("", line);
-    }
-    if more > 0 {
-        row("", format!("… and {more} more kinds"));
-    }
-    if is_from_pytorch(report) {
-        let file = Escaped(report.process.recording);
-        row(
-            "source",
-            format!("PyTorch's allocator, in {file}; it records no peak, no process and no frees"),
-        );
+    rows.extend(failed_requests(report));
+    if let Some(source) = source(report) {
+        rows.push(source);
         rows.extend(marks(report));
         return rows;
     }
     if report.devices.is_empty() {
-        row("peak", "0 B".to_owned());
+        rows.push(("peak", "0 B".to_owned()));
     }
     for device in &report.devices {
         let name = if device.name.is_empty() {
@@ -158,18 +119,22 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
             (None, false, Some(when)) => format!(", {} {}", Escaped(when), units::bytes(device.live.bytes)),
         };
         let (bytes, time) = (units::bytes(device.peak_bytes), driver.map(reached).unwrap_or_default());
-        row("peak", format!("{bytes} on {place}{name}{time}{live}"));
+        rows.push(("peak", format!("{bytes} on {place}{name}{time}{live}")));
         let with_sites = report.filter.is_none() && !shows_peak;
         let sites = |peak: &Peak| if with_sites { peak_sites(peak) } else { Vec::new() };
-        driver.map(sites).into_iter().flatten().for_each(|line| row("", line));
+        driver
+            .map(sites)
+            .into_iter()
+            .flatten()
+            .for_each(|line| rows.push(("", line)));
         for peak in of_device().filter(|peak| peak.level != DRIVER) {
             let level = match peak.level {
                 "tensor" => "tensors",
                 "buffer" => "buffers",
                 _ => "other blocks",
             };
-            row("", format!("{level}: {}{}", units::bytes(peak.bytes), reached(peak)));
-            sites(peak).into_iter().for_each(|line| row("", line));
+            rows.push(("", format!("{level}: {}{}", units::bytes(peak.bytes), reached(peak))));
+            sites(peak).into_iter().for_each(|line| rows.push(("", line)));
         }
     }
     // Allocations are counted until the last state.
@@ -180,11 +145,55 @@ pub fn totals(report: &Report, lists_objects: bool) -> Vec<Sum> {
             true => format!("{allocated} allocations and {freed} frees in the window"),
             false => format!("{allocated}, of which {freed} freed"),
         };
-        row("allocations", text);
+        rows.push(("allocations", text));
     }
     rows.extend(marks(report));
     rows.push(("process", parts::process(&report.process)));
     rows
+}
+
+/// What the rows were selected from: names, sampling, the filter.
+fn selection(report: &Report) -> Vec<Sum> {
+    let mut rows = Vec::new();
+    if !report.bare_modules.is_empty() {
+        rows.push(("names", without_debug_information(&report.bare_modules)));
+    }
+    if let Some(sampling) = report.sampling {
+        rows.push(("stacks", sampled(sampling, report.totals_estimated)));
+    }
+    if let Some(filter) = &report.filter {
+        rows.push(("filter", parts::filter(filter, report.objects.left_out)));
+        rows.push(("", "failed, peak and allocations ignore the filter".to_owned()));
+    }
+    rows
+}
+
+/// Objects without an address. `listed`: the report lists them itself.
+fn objects_row(report: &Report, listed: bool) -> Option<Sum> {
+    let hint = if listed { "" } else { " (--view objects lists them)" };
+    objects::line(&report.objects).map(|objects| ("objects", format!("{objects}{hint}")))
+}
+
+fn failed_requests(report: &Report) -> Vec<Sum> {
+    let failed = report.totals.failed;
+    let sum = match failed.count {
+        0 => "0 calls".to_owned(),
+        n => format!("{} for {}", counted(n, "call"), units::bytes(failed.bytes)),
+    };
+    let lines = failed_lines(report);
+    let more = lines.len().saturating_sub(FAILED_SHOWN);
+    let shown = iter::once(sum).chain(lines.into_iter().take(FAILED_SHOWN));
+    let more = (more > 0).then(|| format!("… and {more} more kinds"));
+    titled("failed", shown.chain(more).collect())
+}
+
+/// The file that PyTorch itself wrote, and what it lacks.
+fn source(report: &Report) -> Option<Sum> {
+    is_from_pytorch(report).then(|| {
+        let file = Escaped(report.process.recording);
+        let text = format!("PyTorch's allocator, in {file}; it records no peak, no process and no frees");
+        ("source", text)
+    })
 }
 
 /// `train has no debug information; build it with -g, or point --debug-dir at its debug files`.
@@ -332,13 +341,13 @@ const FAILED_SHOWN: usize = 5;
 pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     let mut texts = Vec::new();
     if is_from_pytorch(report) {
-        texts.push("memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out".to_owned());
+        texts.push(OUTSIDE_PYTORCH.to_owned());
     } else {
         texts.extend(losses_in_words(report.losses, report.taken, all));
         let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
         texts.extend(lossy.map(of_allocator));
         if texts.is_empty() {
-            texts.push(NOTHING_LOST.to_owned());
+            texts.push("nothing lost".to_owned());
         }
     }
     let mut rows = titled("not recorded", texts);
@@ -354,34 +363,40 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 
 /// What the recording lacks, and what it counted besides without a loss.
 pub fn losses_and_notes(report: &Report) -> (Vec<String>, Vec<String>) {
-    let losses = losses(report, false).into_iter().map(|(_, text)| text);
-    losses
-        .filter(|text| text != NOTHING_LOST && !text.ends_with(PRIVATE_TABLES))
-        .partition(|text| !COUNTED_ANYWAY.iter().any(|end| text.ends_with(end)))
+    if is_from_pytorch(report) {
+        return (vec![OUTSIDE_PYTORCH.to_owned()], Vec::new());
+    }
+    let of = |means| move |&(loss, _): &(Loss, _)| loss == means;
+    let texts = |means| {
+        losses_of(report.losses, report.taken, false)
+            .filter(of(means))
+            .map(|(_, text)| text)
+    };
+    let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
+    (
+        texts(Loss::Missing).chain(lossy.map(of_allocator)).collect(),
+        texts(Loss::Counted).collect(),
+    )
 }
 
-const NOTHING_LOST: &str = "nothing lost";
-/// The end of the text on the driver's private tables.
-const PRIVATE_TABLES: &str = "calls through them are not recorded";
-/// The ends of texts on events whose memory is counted rightly.
-const COUNTED_ANYWAY: [&str; 3] = [
-    "shutdown: counted as freed",
-    "graph launch freed the memory",
-    "never launched: 0 B live",
-];
+const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
 pub fn losses_in_words(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = String> {
+    losses_of(losses, taken, all).map(|(_, text)| text)
+}
+
+fn losses_of(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = (Loss, String)> {
     let counted = counted_losses(losses, taken).into_iter();
     counted
-        .filter(move |(count, _)| all || *count > 0)
-        .map(|(count, text)| {
+        .filter(move |(count, ..)| all || *count > 0)
+        .map(|(count, loss, text)| {
             let text = text.replace("{s}", if count == 1 { "" } else { "s" });
             let shown = match count {
                 0 => text.split(':').next().unwrap_or_default(),
                 _ => &text,
             };
-            format!("{} {shown}", units::count(count))
+            (loss, format!("{} {shown}", units::count(count)))
         })
 }
 
@@ -390,51 +405,83 @@ pub fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
     iter::once(name).chain(iter::repeat("")).zip(texts).collect()
 }
 
-/// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, &'static str); 19] {
+/// What a count of losses says about the numbers of a report.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// Something is missing in them.
+    Missing,
+    /// This memory is counted all the same.
+    Counted,
+    /// Nothing: libraries do it everywhere.
+    Usual,
+}
+
+/// Every count of losses, what it means, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str); 19] {
     let unhooked = losses.unhooked.len() as u64;
+    use Loss::{Counted, Missing, Usual};
     [
-        (losses.lost_allocations, "allocation{s}: the totals are too low"),
-        (losses.lost_stacks, "stack{s}: this memory has no call site"),
-        (losses.lost_python, "Python stack{s}: lines of Python are missing"),
+        (
+            losses.lost_allocations,
+            Missing,
+            "allocation{s}: the totals are too low",
+        ),
+        (losses.lost_stacks, Missing, "stack{s}: this memory has no call site"),
+        (
+            losses.lost_python,
+            Missing,
+            "Python stack{s}: lines of Python are missing",
+        ),
         (
             losses.lost_details,
+            Missing,
             "name{s} of modules, threads, devices or contexts: shown without a name",
         ),
-        (losses.lost_snapshots, "automatic snapshot{s}: not written"),
+        (losses.lost_snapshots, Missing, "automatic snapshot{s}: not written"),
         (
             losses.lost_events,
+            Missing,
             "event{s} of the timeline: not written, for lack of space",
         ),
         (
             losses.lost_phases,
+            Missing,
             "phase{s}: not recorded, because there was no space or there were too many",
         ),
         (
             losses.lost_marks,
+            Missing,
             "mark{s}: not recorded, because there was no space or there were too many",
         ),
-        (losses.unknown_frees, UNKNOWN_FREES),
-        (losses.unknown_blocks, UNKNOWN_FREES_OF_BLOCKS),
-        (losses.failed_frees, "failed free{s}: this memory still counts as live"),
-        (losses.teardown_frees, "free{s} at shutdown: counted as freed"),
-        (losses.implicit_frees, IMPLICIT_FREES),
-        (losses.vanished, VANISHED),
+        (losses.unknown_frees, Missing, UNKNOWN_FREES),
+        (losses.unknown_blocks, Missing, UNKNOWN_FREES_OF_BLOCKS),
+        (
+            losses.failed_frees,
+            Missing,
+            "failed free{s}: this memory still counts as live",
+        ),
+        (losses.teardown_frees, Counted, "free{s} at shutdown: counted as freed"),
+        (losses.implicit_frees, Counted, IMPLICIT_FREES),
+        (losses.vanished, Missing, VANISHED),
         (
             losses.captured_not_launched,
+            Counted,
             "allocation{s} in graphs that were never launched: 0 B live",
         ),
         (
             losses.export_tables,
+            Usual,
             "private driver table{s}: calls through them are not recorded",
         ),
-        (unhooked, "unhooked function{s}: named in a warning below"),
+        (unhooked, Missing, "unhooked function{s}: named in a warning below"),
         (
             taken.in_flight,
+            Missing,
             "free{s} in flight: whether the memory was freed is unknown",
         ),
         (
             taken.events_during_read,
+            Missing,
             "event{s} during the read: rows list memory that was live throughout",
         ),
     ]
