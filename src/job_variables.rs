@@ -3,7 +3,7 @@
 //! One row per variable: what it states, and the launcher that sets it. The recorder stores those that are set, and readers
 //! take each statement from the first row that has a usable value, so the order of rows is the order of precedence:
 //! `torchrun` below `srun` sets RANK per process, while SLURM_PROCID is that of the node.
-//! Deliberately absent: variables that state sizes of groups only, since coordinates do not follow from them.
+//! Deliberately absent: variables that state sizes of parallel groups only, since coordinates do not follow from them.
 
 /// What a variable states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum States {
     World,
     /// The rank on the node.
     LocalRank,
+    /// The number of ranks on the node.
+    LocalWorld,
     /// The number of the node.
     Node,
     /// The name that the launcher gives to this run of the job, and that all its processes share.
@@ -93,20 +95,23 @@ variables! {
         "RANK" Rank;
         "WORLD_SIZE" World;
         "LOCAL_RANK" LocalRank;
+        "LOCAL_WORLD_SIZE" LocalWorld;
         "NODE_RANK" Node;
     }
-    "horovod" { "HOROVOD_RANK" Rank; "HOROVOD_SIZE" World; "HOROVOD_LOCAL_RANK" LocalRank; }
+    "horovod" { "HOROVOD_RANK" Rank; "HOROVOD_SIZE" World; "HOROVOD_LOCAL_RANK" LocalRank; "HOROVOD_LOCAL_SIZE" LocalWorld; }
     "ray" { "RAY_RAYLET_PID" Launcher; }
     "dask" { "DASK_WORKER_NAME" Launcher; "DASK_SCHEDULER_ADDRESS" Launcher; }
     "openmpi" {
         "OMPI_COMM_WORLD_RANK" Rank;
         "OMPI_COMM_WORLD_SIZE" World;
         "OMPI_COMM_WORLD_LOCAL_RANK" LocalRank;
+        "OMPI_COMM_WORLD_LOCAL_SIZE" LocalWorld;
     }
     "mvapich" {
         "MV2_COMM_WORLD_RANK" Rank;
         "MV2_COMM_WORLD_SIZE" World;
         "MV2_COMM_WORLD_LOCAL_RANK" LocalRank;
+        "MV2_COMM_WORLD_LOCAL_SIZE" LocalWorld;
     }
     "jsrun" {
         "JSM_NAMESPACE_RANK" Rank;
@@ -124,6 +129,7 @@ variables! {
         "PMI_RANK" Rank;
         "PMI_SIZE" World;
         "MPI_LOCALRANKID" LocalRank;
+        "MPI_LOCALNRANKS" LocalWorld;
         "PMI_LOCAL_RANK" LocalRank;
     }
     "pmix" { "PMIX_RANK" Rank; }
@@ -192,6 +198,7 @@ mod tests {
             ("rank", Rank),
             ("number of ranks", World),
             ("local rank", LocalRank),
+            ("local ranks", LocalWorld),
             ("node", Node),
             ("job", Job),
             ("job's name", JobName),

@@ -105,7 +105,7 @@ pub struct Found {
     pub places: Vec<Place>,
     /// What of it cannot be read, with the reason. Without places there is at least one.
     pub failures: Vec<Failure>,
-    /// What lies below it and is no input, in sentences. A check of the rest has no verdict.
+    /// What lies below it and is no input, and what its runs did not record, in sentences. A check of the rest has no verdict.
     pub left_out: Vec<String>,
 }
 
@@ -194,7 +194,12 @@ fn places_of_word(argument: &OsStr) -> Found {
             "{}: no file matches this pattern; name others",
             argument.display()
         ))),
-        Some(matching) => Found::all(matching.iter().map(|path| places_of_path(path))),
+        Some(matching) => {
+            let unrecorded = members::unrecorded_of(&matching);
+            let mut found = Found::all(matching.iter().map(|path| places_of_path(path)));
+            found.left_out.extend(unrecorded);
+            found
+        }
     }
 }
 
@@ -214,6 +219,7 @@ fn places_of_path(path: &Path) -> Found {
     });
     let left_out = strangers
         .chain(members.left_out.iter().map(ToString::to_string))
+        .chain(members.unrecorded.iter().cloned())
         .collect();
     let paths = match members.recordings.is_empty() {
         true => members.snapshots,

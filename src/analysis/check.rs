@@ -59,7 +59,7 @@ pub use selection::{Ignored, judged, judged_by_site};
 use selection::{Sorted, by_stack, freed_at_shutdown, groups, since, sort};
 pub use sites::{Judged, SiteKey, SiteRow, Standing};
 use totals::Whole;
-pub use unseen::{Outcome, Unseen, missing_ranks, of_running_process, unknown_since};
+pub use unseen::{Outcome, Unseen, missing_ranks, missing_ranks_here, of_running_process, unknown_since};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";

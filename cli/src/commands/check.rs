@@ -1,5 +1,6 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::env;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,8 +9,10 @@ use std::process::ExitCode;
 use clap::{ArgGroup, Args};
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{
-    Outcome, Rules, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, of_running_process, once_each,
+    Outcome, Rules, Unseen, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, missing_ranks_here,
+    of_running_process, once_each,
 };
+use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
@@ -129,7 +132,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         args.rules.rules()?
     };
     if args.command.is_empty() {
-        return judge(args, &rules, &args.inputs).map(ExitCode::from);
+        return judge(args, &rules, &args.inputs, Vec::new()).map(ExitCode::from);
     }
     // Mistakes are reported before the program runs.
     if let Some(path) = &args.verdict_file {
@@ -138,14 +141,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let ended = program::record(&args.program, &args.command, Some(&args.rules))?;
     ended.finish(|recordings| {
         program::mention(recordings);
-        judge(args, &rules, recordings)
+        judge(args, &rules, recordings, ended.unrecorded())
     })
 }
 
-/// Judges these inputs, and returns the exit code if all must pass.
-fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Failure> {
+/// Judges these inputs, and returns the exit code if all must pass. `unrecorded`: what their program lacks besides.
+fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
     if args.boundary.is_given() {
-        return at_boundaries(args, rules, inputs);
+        return at_boundaries(args, rules, inputs, unrecorded);
     }
     let Several {
         items: mut loaded,
@@ -156,6 +159,7 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Fai
     loaded.retain_mut(|item| {
         let judged = match args.update_baseline {
             true => {
+                has_ended(item, rules);
                 let found = load::at::find(item, rules.at.as_ref(), &args.names);
                 found.and_then(|()| check_baseline(item, rules))
             }
@@ -171,22 +175,32 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Fai
     if loaded.is_empty() {
         return Ok(USAGE);
     }
-    if args.update_baseline && unreadable > 0 {
-        return Err(Failure::new(
-            "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
-        ));
-    }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
+        if unreadable > 0 {
+            return Err(Failure::new(
+                "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
+            ));
+        }
+        let mut verdicts = verdicts(&loaded, rules);
+        lack_members(args, &mut verdicts, loaded.iter());
+        let unseen = verdicts
+            .iter()
+            .find_map(|(source, verdict)| Some((source, verdict.unseen.first()?)));
+        if let Some((source, unseen)) = unseen {
+            let sentence = unseen.sentence();
+            return Err(Failure::new(format!("no baseline written: {source}: {sentence}")));
+        }
         return update(path, args.overwrite, &loaded, rules);
     }
     if !args.overwrite.force {
         check_programs(rules, &loaded)?;
     }
-    let verdicts: Vec<_> = loaded
-        .iter()
-        .map(|item| (item.source.as_str(), item.verdict(rules)))
-        .collect();
-    finish(args, verdicts, loaded.iter(), unreadable)
+    finish(args, verdicts(&loaded, rules), loaded.iter(), unreadable, unrecorded)
+}
+
+fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict<'a>)> {
+    let verdict = |item: &'a Loaded| (item.source.as_str(), item.verdict(rules));
+    loaded.iter().map(verdict).collect()
 }
 
 /// Notes that a recording is of a running process, or a copy from before the end of one, so that its end is not known. A process id, or
@@ -211,21 +225,17 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the verdicts of these inputs.
+/// Prints the verdicts of these inputs. The first one also lacks what belongs to none: `unreadable` inputs, and what is `unrecorded`.
 fn finish<'a>(
     args: &CheckArgs,
     mut verdicts: Vec<(&str, Verdict)>,
     items: impl Iterator<Item = &'a Loaded>,
     unreadable: usize,
+    unrecorded: Vec<Unseen>,
 ) -> Result<u8, Failure> {
-    let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
-    // One file speaks of its process alone, and a program of the processes that it started.
-    let is_of_job = args.command.is_empty()
-        && !matches!(args.inputs.as_slice(), [input] if processes.len() == 1 && !Path::new(input).is_dir());
-    if is_of_job {
-        for (number, unseen) in missing_ranks(&processes) {
-            verdicts[number].1.lacks([unseen]);
-        }
+    let processes = lack_members(args, &mut verdicts, items);
+    if let Some((_, first)) = verdicts.first_mut() {
+        first.lacks(unrecorded.into_iter().chain(of_unread_inputs(unreadable)));
     }
     if args.rules.fail_on.contains(&Failing::Outlier) {
         if once_each(&processes).len() < 2 {
@@ -237,26 +247,43 @@ fn finish<'a>(
         fail_outliers(&mut each, &processes);
     }
     if args.gen_suppressions {
-        return generated(&verdicts, unreadable);
+        return generated(&verdicts);
     }
     print(args, &verdicts)?;
     let outcomes = verdicts.iter().map(|(_, verdict)| verdict.outcome);
-    Ok(conclude(outcomes, unreadable))
+    Ok(exit_of(Outcome::of_all(outcomes)))
 }
 
-/// The exit code for these inputs, besides those that could not be judged.
-fn conclude(each: impl Iterator<Item = Outcome>, unread: usize) -> u8 {
-    let outcome = Outcome::of_all(each, unread);
-    if unread > 0 {
-        let inputs = text::units::plural(unread as u64, "input was", "inputs were");
-        let result = text::check::result(outcome);
-        progress::say(format_args!("{result}: {inputs} not judged (see above)"));
+/// Notes ranks of the job of these inputs, or of the program, that are not judged. One file speaks of its process alone, and a rank of
+/// a job that judges its own program of that one.
+fn lack_members<'a>(
+    args: &CheckArgs,
+    verdicts: &mut [(&str, Verdict)],
+    items: impl Iterator<Item = &'a Loaded>,
+) -> Vec<Member> {
+    let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
+    let own = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let missing = match args.inputs.as_slice() {
+        [] if rank_of(&own.collect()).is_some() => Vec::new(),
+        [] => missing_ranks_here(&processes),
+        [input] if processes.len() == 1 && !Path::new(input).is_dir() => Vec::new(),
+        _ => missing_ranks(&processes),
+    };
+    for (number, unseen) in missing {
+        verdicts[number].1.lacks([unseen]);
     }
-    exit_of(outcome)
+    processes
+}
+
+/// That inputs have no verdict because they cannot be read.
+fn of_unread_inputs(unread: usize) -> Option<Unseen> {
+    let inputs = text::units::plural(unread as u64, "other input", "other inputs");
+    let what = format!("{inputs} could not be read or judged (see the messages above)");
+    (unread > 0).then(|| Unseen::all("", what, "repair them, or leave them out"))
 }
 
 /// Judges each input as it was at a mark that the program sets again and again.
-fn at_boundaries(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result<u8, Failure> {
+fn at_boundaries(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     for input in inputs {
         let Found {
@@ -284,7 +311,7 @@ fn at_boundaries(args: &CheckArgs, rules: &Rules, inputs: &[OsString]) -> Result
         .iter()
         .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
         .collect();
-    finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable)
+    finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable, unrecorded)
 }
 
 /// Standard output belongs to the program, if there is one.
@@ -303,16 +330,16 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
 }
 
 /// Prints rules for what was seen. Without anything to judge there are none.
-fn generated(verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<u8, Failure> {
+fn generated(verdicts: &[(&str, Verdict)]) -> Result<u8, Failure> {
     generate(verdicts)?;
-    let mut unread = unreadable;
+    let mut outcome = Outcome::Passed;
     for (source, verdict) in verdicts {
         for unseen in verdict.unseen.iter().filter(|unseen| !unseen.acceptable) {
-            unread += 1;
+            outcome = Outcome::NoVerdict;
             progress::fail(&Failure::new(format!("{source}: {}", unseen.sentence())));
         }
     }
-    Ok(conclude(std::iter::empty(), unread))
+    Ok(exit_of(outcome))
 }
 
 /// Prints a rule for the memory of each call site, and one for its objects of kinds that fail, with what each suppresses.

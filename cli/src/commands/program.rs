@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use culeak::analysis::check::Unseen;
 use culeak::analysis::report::shell_word;
 use culeak::point::Point;
 
@@ -19,6 +20,7 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::environment::{self, SNAPSHOT_AT_MARK};
 use crate::launch::holds::{LIMIT, Served, Serving};
+use crate::launch::incomplete::{self, Lack};
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
 use crate::options::rules::RuleArgs;
@@ -63,7 +65,7 @@ pub struct Ended<'a> {
     /// As the user can name them.
     recordings: Vec<OsString>,
     gap: Option<Gap>,
-    /// Processes that have no recording, or do not end.
+    /// Processes that have no recording, or do not end, in sentences.
     missing: Vec<String>,
 }
 
@@ -109,8 +111,8 @@ pub fn record<'a>(
         no_follow_children,
         ..
     } = &args.record;
-    let left_running = match (&prepared.proof, rules) {
-        (Some(proof), Some(rules)) if !no_follow_children && rules.at.is_none() => {
+    let left_running = match &prepared.proof {
+        Some(proof) if !no_follow_children => {
             proof.left_running(&environment::tag_part(&prepared.tag), only.as_deref())
         }
         _ => Vec::new(),
@@ -125,9 +127,22 @@ pub fn record<'a>(
         Gap::NotChosen => only.is_none() && !no_follow_children,
         _ => false,
     };
-    // Without any recording, the gap is the reason for that.
-    let unrecorded = gap.as_ref().filter(|_| !names.is_empty()).filter(prevents_verdict);
+    let unrecorded = gap.as_ref().filter(prevents_verdict);
     let unrecorded = unrecorded.map(|gap| gap.sentence(&prepared.folder));
+    let lacks: Vec<Lack> = lacks(unrecorded.as_deref(), &left_running).collect();
+    if let Err(error) = incomplete::leave(&prepared.folder, &prepared.tag, &lacks) {
+        let shown = prepared.folder.display().to_string();
+        eprintln!(
+            "culeak: {}: what this run did not record could not be noted: {error}; a check of the folder will not know it",
+            Escaped(&shown)
+        );
+    }
+    // Without any recording, the gap is the reason for that; and a point in time does not need the end of a process.
+    let unrecorded = unrecorded.filter(|_| !names.is_empty());
+    let left_running = match rules.is_some_and(|rules| rules.at.is_some()) {
+        true => Vec::new(),
+        false => left_running,
+    };
     Ok(Ended {
         args,
         rules,
@@ -151,7 +166,7 @@ impl Ended<'_> {
             [] => Ok(self.nothing_recorded()),
             recordings => read(recordings),
         };
-        let is_incomplete = code.is_ok() && self.lacks();
+        let is_incomplete = code.is_ok() && self.rules.is_none() && self.requires_more();
         mention_auto_snapshots(&self.folder, &self.tag);
         match code {
             _ if self.code != 0 => {
@@ -179,21 +194,27 @@ impl Ended<'_> {
         0
     }
 
-    /// Says what the run lacks, and returns whether that prevents a verdict.
-    fn lacks(&self) -> bool {
-        let (result, accept) = match self.rules {
-            Some(rules) if rules.allow_losses && !self.args.require_recording => ("warning", ""),
-            Some(_) => (
-                "no verdict, since a process was not recorded",
-                ", or accept it with --allow-losses",
-            ),
-            None if self.args.require_recording => ("--require-recording: a process was not recorded", ""),
-            None => return false,
+    /// What a verdict on the recordings lacks.
+    pub fn unrecorded(&self) -> Vec<Unseen> {
+        let unseen = |sentence: &String| {
+            let (what, next) = sentence.rsplit_once("; ").unwrap_or((sentence, "record it too"));
+            match self.args.require_recording {
+                true => Unseen::all("--require-recording", what, next),
+                false => Unseen::part("", what, next),
+            }
         };
-        for what in &self.missing {
-            eprintln!("culeak: {result}: {}{accept}", Escaped(what));
+        self.missing.iter().map(unseen).collect()
+    }
+
+    /// Says what the run lacks, and returns whether it may not.
+    fn requires_more(&self) -> bool {
+        for what in self.missing.iter().filter(|_| self.args.require_recording) {
+            eprintln!(
+                "culeak: --require-recording: a process was not recorded: {}",
+                Escaped(what)
+            );
         }
-        !self.missing.is_empty() && result != "warning"
+        self.args.require_recording && !self.missing.is_empty()
     }
 
     /// The folder of the recordings as an input, or a pattern if it has recordings of other runs.
@@ -232,8 +253,21 @@ fn will_show(args: &ProgramArgs, rules: &RuleArgs) -> Result<(), Failure> {
     )))
 }
 
+/// What is noted beside the recordings.
+fn lacks<'a>(unrecorded: Option<&'a str>, left_running: &'a [(u32, String)]) -> impl Iterator<Item = Lack> {
+    let unrecorded = unrecorded.map(|sentence| Lack {
+        pid: None,
+        sentence: sentence.to_owned(),
+    });
+    let left_running = left_running.iter().map(|(pid, name)| Lack {
+        pid: Some(*pid),
+        sentence: format!("{name} ({pid}) still ran when its program had ended, and has no recording here"),
+    });
+    unrecorded.into_iter().chain(left_running)
+}
+
 /// Descendants of the program that may still use CUDA.
-fn still_run(processes: &[String]) -> Vec<String> {
+fn still_run(processes: &[(u32, String)]) -> Vec<String> {
     const SHOWN: usize = 8;
     let one = "process of the program still runs and may use CUDA";
     let count = units::plural(
@@ -242,7 +276,11 @@ fn still_run(processes: &[String]) -> Vec<String> {
         "processes of the program still run and may use CUDA",
     );
     let more = if processes.len() > SHOWN { " …" } else { "" };
-    let names = processes[..processes.len().min(SHOWN)].join(", ");
+    let names = processes
+        .iter()
+        .take(SHOWN)
+        .map(|(pid, name)| format!("{name} ({pid})"));
+    let names = names.collect::<Vec<_>>().join(", ");
     let what = format!("{count}: {names}{more}; let the program wait for its end");
     if processes.is_empty() { Vec::new() } else { vec![what] }
 }

@@ -150,6 +150,12 @@ pub fn examine(command: &OsStr, arguments: &[OsString]) -> Result<Program, Failu
 /// The file that `execvp` would execute.
 fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = Path::new(command).display();
+    if command.is_empty() {
+        return Err(Failure::with_exit(
+            "the name of the program to start is empty",
+            NOT_FOUND,
+        ));
+    }
     if command.as_bytes().contains(&b'/') {
         let file = PathBuf::from(command);
         return match executable(&file) {

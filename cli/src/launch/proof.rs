@@ -76,21 +76,22 @@ impl Proof {
         }
     }
 
-    /// The names and ids of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
+    /// The ids and names of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
     /// and `only` the pattern of programs that are recorded. Waits for those that are about to end. A forked process maps the recording
     /// of its parent, too, which is not its own.
-    pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<String> {
+    pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<(u32, String)> {
         /// A helper process of Python ends when it notices the end of its parent.
         const PATIENCE: Duration = Duration::from_secs(1);
         let until = Instant::now() + PATIENCE;
         let mut left = self.running(only);
         while !left.is_empty() && Instant::now() < until {
             sleep(Duration::from_millis(20));
-            left.retain(|&pid| self.is_ours(pid));
+            left.retain(|&pid| self.is_ours(pid) || is_starting(pid));
             if left.is_empty() {
                 left = self.running(only);
             }
         }
+        left.retain(|&pid| self.is_ours(pid));
         let is_recorded = |&pid: &u32| {
             let own = format!(".{}.", proc::own_pid(pid).unwrap_or(pid));
             let recordings = Files::of(&proc::mappings(pid).unwrap_or_default()).recordings;
@@ -99,9 +100,7 @@ impl Proof {
         };
         left.retain(|pid| !is_recorded(pid));
         let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        left.iter()
-            .map(|pid| format!("{} ({pid})", name(pid).trim_end()))
-            .collect()
+        left.iter().map(|pid| (*pid, name(pid).trim_end().to_owned())).collect()
     }
 
     fn running(&self, only: Option<&str>) -> Vec<u32> {
@@ -113,7 +112,7 @@ impl Proof {
         };
         let began = proc::start_ticks(process::id());
         let is_younger = |pid: u32| pid != process::id() && proc::start_ticks(pid) >= began;
-        pids.filter(|&pid| is_younger(pid) && self.is_ours(pid) && is_chosen(pid))
+        pids.filter(|&pid| is_younger(pid) && (self.is_ours(pid) || is_starting(pid)) && is_chosen(pid))
             .collect()
     }
 
@@ -135,6 +134,12 @@ impl Proof {
             _ => Some(Gap::Unknown),
         }
     }
+}
+
+/// Whether the process is just executing a program, or has no environment at all. Both cannot be told apart.
+fn is_starting(pid: u32) -> bool {
+    let environment = fs::read(format!("/proc/{pid}/environ"));
+    environment.is_ok_and(|bytes| bytes.is_empty()) && fs::read_link(format!("/proc/{pid}/exe")).is_ok()
 }
 
 const VARIABLE: &str = "CULEAK_RUN";

@@ -5,7 +5,7 @@
 //! folder twice: links may lead in a circle.
 
 use std::cell::LazyCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
@@ -18,6 +18,8 @@ use culeak::reader;
 
 use super::file;
 use crate::errors::Failure;
+use crate::launch::environment::tag_part;
+use crate::launch::incomplete;
 
 /// The entries of folders below the named one that are looked at.
 const ENTRIES: usize = 100_000;
@@ -33,6 +35,8 @@ pub struct Members {
     pub failures: Vec<Failure>,
     /// What lies below folders with members, and is none.
     pub left_out: Option<LeftOut>,
+    /// What the runs of these recordings did not record.
+    pub unrecorded: Vec<String>,
 }
 
 /// Recordings or snapshots that are no members.
@@ -89,6 +93,28 @@ pub fn recording_beside(snapshot: &Path) -> Option<PathBuf> {
     let name = snapshot.file_name()?.as_bytes().strip_suffix(b".culeak-snapshot")?;
     let end = name.iter().rposition(|&byte| byte == b'.')?;
     Some(snapshot.with_file_name(OsStr::from_bytes(&[&name[..end], b".culeak"].concat())))
+}
+
+/// What the runs of these recordings did not record, in sentences.
+pub fn unrecorded_of(recordings: &[PathBuf]) -> Vec<String> {
+    let names = || recordings.iter().filter_map(|path| path.file_name()?.to_str());
+    let is_of_them = |note: &PathBuf| {
+        let tag = note.file_stem().and_then(OsStr::to_str).map(tag_part);
+        tag.is_some_and(|tag| names().any(|name| name.contains(&tag)))
+    };
+    let folders: BTreeSet<&Path> = recordings.iter().filter_map(|path| path.parent()).collect();
+    let here = |folder: &Path| match folder.as_os_str().is_empty() {
+        true => Path::new(".").to_path_buf(),
+        false => folder.to_path_buf(),
+    };
+    let entries = folders
+        .iter()
+        .filter_map(|folder| Entries::of(&here(folder), usize::MAX).ok());
+    let notes = entries.flat_map(|entries| entries.ending_with(incomplete::ENDING).cloned().collect::<Vec<_>>());
+    notes
+        .filter(is_of_them)
+        .flat_map(|note| incomplete::read(&note, recordings.iter()))
+        .collect()
 }
 
 /// A folder to search.
@@ -183,6 +209,10 @@ impl Members {
                 }
                 _ => *seen += if is_first { 0 } else { entries.all.len() },
             }
+            let notes = entries.ending_with(incomplete::ENDING);
+            members
+                .unrecorded
+                .extend(notes.flat_map(|note| incomplete::read(note, recordings.iter())));
             is_first = false;
             let above = at.above.clone().or_else(|| first.map(|_| at.path.clone()));
             for (path, kind) in entries.all.into_iter().rev() {
@@ -262,17 +292,17 @@ impl Entries {
         Ok(Entries { all, are_more })
     }
 
+    fn ending_with(&self, wanted: &'static str) -> impl Iterator<Item = &PathBuf> {
+        let all = self.all.iter().map(|(path, _)| path);
+        all.filter(move |path| path.extension().is_some_and(|extension| extension == wanted))
+    }
+
     /// The recordings and the snapshots among them.
     fn members(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        let has = |path: &Path, wanted| path.extension().is_some_and(|extension| extension == wanted);
-        let all = || self.all.iter().map(|(path, _)| path);
-        let is_snapshot =
-            |path: &Path| has(path, "culeak-snapshot") || has(path, "json") && file::begins_as_snapshot(path);
-        let recordings = all().filter(|path| has(path, "culeak"));
-        (
-            recordings.cloned().collect(),
-            all().filter(|path| is_snapshot(path)).cloned().collect(),
-        )
+        let snapshots = self.ending_with("json").filter(|path| file::begins_as_snapshot(path));
+        let mut snapshots: Vec<PathBuf> = self.ending_with("culeak-snapshot").chain(snapshots).cloned().collect();
+        snapshots.sort();
+        (self.ending_with("culeak").cloned().collect(), snapshots)
     }
 }
 

@@ -39,7 +39,7 @@ fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
         (
             &[],
             "$0 demo-program; mv out moved; ln -s out out; $0 demo-program; rm out; mv moved out",
-            "since a process was not recorded",
+            "could not be created in",
         ),
         (&["--only", "other*"], "$0 demo-program; exit 0", "--only"),
         (
@@ -51,13 +51,13 @@ fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
         (
             &[],
             "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0",
-            "since a process was not recorded",
+            "CULEAK_DISABLE",
         ),
         (&[], "$0 demo-program; rm out/*; exit 0", "removed, moved"),
         (
             &[],
             "$0 demo-program; CULEAK_OUTPUT=$PWD/elsewhere.culeak $0 demo-program; exit 0",
-            "since a process was not recorded",
+            "is missing from",
         ),
         // It changes its user before its first CUDA call; needs root.
         (
@@ -97,6 +97,98 @@ fn a_check_does_not_pass_if_a_process_was_recorded_elsewhere() {
         // A leak that was seen fails in any case.
         let failed = check_of_script(&["--allow", "count=0"], &beside);
         assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
+    }
+}
+
+/// What a run did not record is known to a later check of its folder.
+#[test]
+fn a_check_of_a_folder_knows_what_its_run_did_not_record() {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let fifo = folder.path().join("fifo");
+    let run = |script: &str| {
+        let mut command = culeak(folder.path());
+        command.args(["run", "--no-report", "-o", "out", "--", "sh", "-c", script, CULEAK]);
+        command
+            .env("LD_LIBRARY_PATH", stdout(&driver).trim())
+            .env("FIFO", &fifo);
+        command.output().expect("culeak starts")
+    };
+    let check = |input: &str| {
+        let output = culeak(folder.path())
+            .args(["check", input, "--allow", "1GiB"])
+            .output()
+            .expect("culeak starts");
+        (output.status.code(), stdout(&output) + &stderr(&output))
+    };
+    let note = || {
+        let entries = fs::read_dir(folder.path().join("out")).expect("a folder");
+        let mut names = entries.map(|entry| entry.expect("an entry").path());
+        names.find(|path| path.extension().is_some_and(|ending| ending == "culeak-incomplete"))
+    };
+    run("$0 demo-program; exit 0");
+    assert_eq!((note(), check("out").0), (None, Some(0)));
+    for (script, reason) in [
+        (
+            "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0",
+            "CULEAK_DISABLE",
+        ),
+        (
+            "mkfifo \"$FIFO\"; cat \"$FIFO\" >/dev/null 2>&1 & $0 demo-program; exit 0",
+            "cat (",
+        ),
+    ] {
+        run(script);
+        for input in ["out", "out/*.culeak"] {
+            let (code, text) = check(input);
+            assert_eq!(code, Some(2), "{script}: {text}");
+            assert!(text.contains("no verdict") && text.contains(reason), "{script}: {text}");
+        }
+        fs::remove_file(note().expect("a note")).expect("removed");
+        assert_eq!(check("out").0, Some(0));
+    }
+    fs::write(&fifo, "end").expect("written");
+}
+
+/// Two of the three ranks that the launcher started on this machine are recorded.
+#[test]
+fn a_check_of_a_program_does_not_pass_without_each_of_its_ranks() {
+    let rank = |rank: u32, besides: &str| {
+        format!("RANK={rank} WORLD_SIZE=16 LOCAL_RANK={rank} LOCAL_WORLD_SIZE=3 {besides} $0 demo-program;")
+    };
+    let script = rank(0, "") + &rank(1, "LD_PRELOAD=") + &rank(2, "") + "exit 0";
+    let output = check_of_script(&[], &script);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("local rank 1 of 3 has no recording here"), "{message}");
+    let all = rank(0, "") + &rank(1, "") + &rank(2, "") + "exit 0";
+    let output = check_of_script(&[], &all);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // A rank that judges itself.
+    let output = check_of_script_with(&[], &script, &[("RANK", OsStr::new("0"))]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+/// The documents say what the exit code says.
+#[test]
+fn a_verdict_that_lacks_a_process_is_none_in_every_format() {
+    let held = folder();
+    let script = "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0";
+    for (format, passed, lacking) in [
+        ("json", "\"passed\": true", "raised privileges"),
+        ("junit", "errors=\"0\"", "raised privileges"),
+        ("sarif", "\"results\": []", "raised privileges"),
+        ("markdown", "passed", "raised privileges"),
+    ] {
+        let file = held.path().join(format);
+        let options = ["--format", format, "--verdict-file", file.to_str().expect("a path")];
+        let output = check_of_script(&options, script);
+        assert_eq!(output.status.code(), Some(2), "{format}: {}", stderr(&output));
+        let text = fs::read_to_string(&file).expect("a verdict");
+        assert!(!text.contains(passed) && text.contains(lacking), "{format}: {text}");
     }
 }
 

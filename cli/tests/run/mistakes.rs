@@ -8,6 +8,9 @@ fn a_missing_program_is_127() {
     assert_eq!(output.status.code(), Some(127));
     assert!(stderr(&output).contains("not found in PATH"), "{}", stderr(&output));
     assert_eq!(run(&["--", "./no-such-file"]).status.code(), Some(127));
+    let output = run(&["--", ""]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("is empty"), "{}", stderr(&output));
 }
 
 #[test]

@@ -90,10 +90,9 @@ impl Outcome {
         }
     }
 
-    /// Of several inputs, besides `unread`, which have no verdict because they cannot be read.
-    pub fn of_all(each: impl Iterator<Item = Outcome>, unread: usize) -> Outcome {
-        let unread = (unread > 0).then_some(Outcome::NoVerdict);
-        each.chain(unread).max().unwrap_or(Outcome::Passed)
+    /// Of several inputs.
+    pub fn of_all(each: impl Iterator<Item = Outcome>) -> Outcome {
+        each.max().unwrap_or(Outcome::Passed)
     }
 }
 
@@ -176,30 +175,46 @@ pub fn of_running_process() -> Unseen {
 
 /// Ranks of jobs of which no process is judged, each with the number of the process whose verdict lacks them.
 pub fn missing_ranks(processes: &[Member]) -> Vec<(usize, Unseen)> {
+    missing(processes, |process| Some(("rank", process.rank?, process.world)))
+}
+
+/// As [`missing_ranks`], of one node's processes: its own ranks, or all ranks of a job that has one node.
+pub fn missing_ranks_here(processes: &[Member]) -> Vec<(usize, Unseen)> {
+    missing(processes, |process| match process.local_world {
+        Some(_) => Some(("local rank", process.local_rank?, process.local_world)),
+        None => Some(("rank", process.rank.filter(|_| process.node.is_none())?, process.world)),
+    })
+}
+
+/// `rank`: what a rank is called, the rank, and the number of them.
+fn missing<'p>(
+    processes: &'p [Member],
+    rank: impl Fn(&'p Member) -> Option<(&'static str, u32, Option<u32>)>,
+) -> Vec<(usize, Unseen)> {
     /// More ranks than any job has are a mistake.
     const RANKS_MOST: u32 = 1_000_000;
     const RANGES: usize = 8;
     let mut jobs: BTreeMap<_, (usize, BTreeSet<u32>)> = BTreeMap::new();
     for (number, process) in processes.iter().enumerate() {
-        if let Some(rank) = process.rank {
-            let world = process.world.filter(|world| *world <= RANKS_MOST);
-            let job = (process.job.as_deref(), process.restart, world);
+        if let Some((noun, rank, world)) = rank(process) {
+            let world = world.filter(|world| *world <= RANKS_MOST);
+            let job = (process.job.as_deref(), process.restart, noun, world);
             jobs.entry(job).or_insert((number, BTreeSet::new())).1.insert(rank);
         }
     }
-    let lacking = jobs.into_iter().filter_map(|((_, _, world), (number, present))| {
+    let lacking = jobs.into_iter().filter_map(|((_, _, noun, world), (number, present))| {
         // Without a number of ranks, those after the last one are not noticed.
         let ranks = world
             .or(present.last().copied().filter(|last| *last < RANKS_MOST))
             .unwrap_or(0);
         let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
-        let (noun, have) = match missing.len() {
+        let (s, have) = match missing.len() {
             0 => return None,
-            1 => ("rank", "has no recording"),
-            _ => ("ranks", "have no recordings"),
+            1 => ("", "has no recording"),
+            _ => ("s", "have no recordings"),
         };
         let of: String = world.iter().map(|world| format!(" of {world}")).collect();
-        let what = format!("{noun} {}{of} {have} here", ranges(&missing, 0, RANGES));
+        let what = format!("{noun}{s} {}{of} {have} here", ranges(&missing, 0, RANGES));
         let next = "name all recordings of the job; culeak doctor --job says why some are missing";
         Some((number, Unseen::part("", what, next)))
     });

@@ -34,6 +34,13 @@ pub(super) fn of(
     if !is_finished(snapshot) && !is_point && rules.boundary.is_none() {
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
+    let marks = snapshot.marks.iter().map(|mark| &mark.name);
+    let equal = marks.filter(|name| Some(*name) == rules.limits.since.as_ref()).count();
+    if equal > 1 {
+        warnings.push(format!(
+            "the program set the mark of --since {equal} times; the last one counts"
+        ));
+    }
     for limit in &rules.limits.given {
         let Scope::Pattern(pattern) = &limit.of else { continue };
         let numbers = 0..snapshot.stacks.len();
@@ -49,8 +56,9 @@ pub(super) fn of(
         warnings.push(format!("the budget of {bytes} for {pattern} {why}"));
     }
     if let Some((rule, sites)) = sieve.too_broad(stacks) {
+        let sites = words::plural(sites as u64, "call site", "call sites");
         warnings.push(format!(
-            "{} ({}:{}) matches every stack of the program, so it hides all leaks, of {sites} call sites so far; name the function or \
+            "{} ({}:{}) matches every stack of the program, so it hides all leaks, of {sites} so far; name the function or \
              file of a leak that is accepted: --gen-suppressions prints a rule for each",
             rule.text, rule.source, rule.line
         ));

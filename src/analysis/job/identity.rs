@@ -26,6 +26,8 @@ pub struct Identity {
     pub world: Option<u32>,
     /// The rank on the node.
     pub local_rank: Option<u32>,
+    /// The number of ranks on the node.
+    pub local_world: Option<u32>,
     pub node: Option<u32>,
     /// How often the launcher has restarted the job's processes; `None` if it does not count.
     pub restart: Option<u32>,
@@ -56,6 +58,7 @@ impl Identity {
             rank,
             world: number(variables, States::World).filter(|world| Some(*world) > rank),
             local_rank: number(variables, States::LocalRank),
+            local_world: number(variables, States::LocalWorld),
             node: number(variables, States::Node),
             restart: number(variables, States::Restart),
             groups: groups.collect(),

@@ -158,6 +158,9 @@ pub(super) fn next(
     {
         return command;
     }
+    // A report shows the end of a script by default, and a check may judge it.
+    let is_default = snapshot.taken.point.is_none() || snapshot.end.is_none_or(|end| end.of != EndOf::Script);
+    let at = if is_default { "" } else { " --at exit" };
     let has_several = totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1);
     match &snapshot.taken.point {
         None | Some(Point::Exit) => {}
@@ -181,12 +184,12 @@ pub(super) fn next(
         };
     }
     if has_several {
-        return format!("culeak report {source} --by stack");
+        return format!("culeak report {source}{at} --by stack");
     }
     // A program that leaks no memory may leak objects.
     let leaves_objects = objects.rows.iter().any(|row| row.library.is_none());
     if totals.held.total().count == 0 && leaves_objects {
-        return format!("culeak report {source} --view objects");
+        return format!("culeak report {source}{at} --view objects");
     }
-    format!("culeak check {source}")
+    format!("culeak check {source}{at}")
 }

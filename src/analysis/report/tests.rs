@@ -305,6 +305,23 @@ fn the_next_command_can_be_pasted() {
         },
     );
     assert_eq!(report.next, r"culeak check 'my run'\''s.culeak'");
+    // By default it would show the end of the script.
+    let mut at_exit = Sample::new().finish(0, 0);
+    at_exit.taken.point = Some(Point::Exit);
+    let next = |snapshot: &Snapshot| {
+        let source = "a.culeak".to_owned();
+        let options = Options {
+            source,
+            ..Options::default()
+        };
+        Report::of(snapshot, &options).next
+    };
+    assert_eq!(next(&at_exit), "culeak check a.culeak");
+    at_exit.end = Some(crate::snapshot::End {
+        of: crate::snapshot::EndOf::Script,
+        time_ns: 1,
+    });
+    assert_eq!(next(&at_exit), "culeak check a.culeak --at exit");
 }
 
 #[test]

@@ -142,15 +142,18 @@ impl<'r> Sieve<'r> {
         doubts.collect()
     }
 
-    /// The first rule of a file that matches every stack of the program, and the number of call sites that it hides. Such a rule
-    /// names no leak: it names `main`, or the program.
+    /// The first rule of a file that matches every stack of the program, and the number of call sites that it hides: several, or one by
+    /// its outermost caller. Such a rule names no leak: it names `main`, or the program.
     pub fn too_broad(&self, stacks: &CallStacks) -> Option<(&'r Rule, usize)> {
         let rules = self.rules.rules.iter().enumerate();
         let mut given = rules.filter(|(_, rule)| !rule.keeps && !rule.is_built_in());
-        let (index, rule) = given.find(|(_, rule)| match &rule.scope {
-            Scope::AnyFrame(pattern) => stacks.all().all(|stack| pattern.matches_stack(stack)),
-            Scope::Site(_) => false,
+        let (index, rule, pattern) = given.find_map(|(index, rule)| match &rule.scope {
+            Scope::AnyFrame(pattern) if stacks.all().all(|stack| pattern.matches_stack(stack)) => {
+                Some((index, rule, pattern))
+            }
+            _ => None,
         })?;
+        let by_outermost = |stack: &CallStack| stack.callers().last().is_some_and(|of| pattern.matches_frame(of));
         let hidden = self
             .by_stack
             .iter()
@@ -158,7 +161,8 @@ impl<'r> Sieve<'r> {
         let sites: HashSet<_> = hidden
             .map(|((stack, _), _)| stacks.get(*stack).site_fingerprint)
             .collect();
-        (sites.len() > 1).then_some((rule, sites.len()))
+        let names_no_leak = sites.len() > 1 || sites.len() == 1 && stacks.all().all(by_outermost);
+        names_no_leak.then_some((rule, sites.len()))
     }
 }
 

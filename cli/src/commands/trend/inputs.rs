@@ -86,13 +86,14 @@ fn expand(input: &OsStr) -> Found {
             snapshots,
             failures,
             left_out,
+            unrecorded,
         } = Members::of(path);
         recordings.extend(snapshots);
         recordings.sort();
         return Found {
             places: recordings.into_iter().map(Place::File).collect(),
             failures,
-            left_out: left_out.iter().map(ToString::to_string).collect(),
+            left_out: left_out.iter().map(ToString::to_string).chain(unrecorded).collect(),
         };
     }
     let mut found = load::places(input);

@@ -209,9 +209,10 @@ fn pools(report: &Report) -> String {
     }
 }
 
-/// ` (peak 6.4 GiB)`; with several devices, the peak of each. Empty with a filter and at the peak.
+/// ` (peak 6.4 GiB)`; with several devices, the peak of each. Empty with a filter, at the peak, and of a window, whose peak is
+/// unknown.
 fn peaks(report: &Report) -> String {
-    if report.filter.is_some() || report.taken.point == Some(Point::Peak) {
+    if report.filter.is_some() || report.taken.after_ns.is_some() || report.taken.point == Some(Point::Peak) {
         return String::new();
     }
     let peaks: Vec<_> = report.devices.iter().filter(|device| device.peak_bytes > 0).collect();

@@ -91,6 +91,38 @@ fn a_rule_that_matches_every_stack_is_said_to_hide_all_leaks() {
     };
     assert!(warned("leak:main") && warned("leak:/opt/app"));
     assert!(!warned("leak:Cache::fill") && !warned("leak:Cache::fill\nleak:Eval::keep"));
+    // One call site, hidden by the function that calls it, or by its own name.
+    let only = with_stack(&[RUNTIME, ("Cache::fill", "/src/cache.cu:9", "/opt/app"), MAIN], false);
+    let warned = |text: &str| {
+        let mut rules = Rules::default();
+        rules.suppressions.add(text, "x.supp").expect("rules");
+        let warnings = verdict(&only, &rules).warnings;
+        warnings.iter().any(|warning| warning.contains("matches every stack"))
+    };
+    assert!(warned("leak:main") && !warned("leak:Cache::fill"));
+}
+
+#[test]
+fn the_last_of_several_equal_marks_counts_and_that_is_said() {
+    let mut snapshot = holding(4, 8, true);
+    let limits = Limits {
+        since: Some("step".to_owned()),
+        ..Limits::default()
+    };
+    let warned = |snapshot: &Snapshot| {
+        let warnings = verdict(snapshot, &limits.clone().into()).warnings;
+        warnings.iter().any(|warning| warning.contains("--since 2 times"))
+    };
+    let mark = |time_ns| crate::snapshot::Mark {
+        name: "step".to_owned(),
+        time_ns,
+        thread: 0,
+    };
+    let marks = [mark(1), mark(2)];
+    snapshot.marks = marks[..1].to_vec();
+    assert!(!warned(&snapshot));
+    snapshot.marks = marks.to_vec();
+    assert!(warned(&snapshot));
 }
 
 #[test]
@@ -266,6 +298,28 @@ fn a_job_lacks_the_ranks_that_no_input_shows() {
     // Without a number of ranks, gaps are noticed.
     assert_eq!(ranks(&[0, 2], None), "0: rank 1 has no recording here");
     assert_eq!(ranks(&[0, 1], Some(4_000_000_000)), "");
+}
+
+#[test]
+fn a_program_lacks_the_ranks_of_its_node() {
+    let ranks = |stated: &[(u32, u32)], node: Option<u32>, local_world: Option<u32>| {
+        let member = |&(rank, local): &(u32, u32)| {
+            let mut member = Member::of(&Sample::new().finish(0, 0));
+            (member.identity.rank, member.identity.world) = (Some(rank), Some(16));
+            (member.identity.local_rank, member.identity.local_world) = (Some(local), local_world);
+            member.identity.node = node;
+            member
+        };
+        let members: Vec<Member> = stated.iter().map(member).collect();
+        let lacking = missing_ranks_here(&members).into_iter();
+        lacking.map(|(_, unseen)| unseen.what).collect::<String>()
+    };
+    let two = [(8, 0), (10, 2)];
+    assert_eq!(ranks(&two, Some(1), Some(3)), "local rank 1 of 3 has no recording here");
+    assert_eq!(ranks(&[(8, 0), (9, 1)], Some(1), Some(2)), "");
+    // How many ranks another node has is unknown.
+    assert_eq!(ranks(&two, Some(1), None), "");
+    assert!(ranks(&two, None, None).starts_with("ranks 0-7, 9, 11-15 of 16"));
 }
 
 #[test]
