@@ -381,14 +381,20 @@ pub fn write_holders(site: &SiteHolders, most: usize, indent: usize, page: &mut 
 
 /// `__main__.keep (list of 60): keep[*] → Tensor → storage`.
 pub fn holder_text(holder: &SiteHolder) -> String {
+    holder_words(holder, &[&holder.origin, &holder.path])
+}
+
+/// As [`holder_text`], without the origin.
+pub fn path_text(holder: &SiteHolder) -> String {
+    holder_words(holder, &[&holder.path])
+}
+
+fn holder_words(holder: &SiteHolder, words: &[&str]) -> String {
     let possibly = if holder.possibly { POSSIBLY } else { "" };
-    let path = match holder.path.as_str() {
-        "" => String::new(),
-        path => format!(": {}", Escaped(path)),
-    };
+    let words: Vec<&str> = words.iter().copied().filter(|words| !words.is_empty()).collect();
     let also = match also_text(&holder.also, holder.tally) {
         Some(also) => format!("; {also}"),
         None => String::new(),
     };
-    format!("{possibly}{}{path}{also}", Escaped(&holder.origin))
+    format!("{possibly}{}{also}", Escaped(&words.join(": ")))
 }

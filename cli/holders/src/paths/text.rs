@@ -63,14 +63,14 @@ pub(super) fn words(parts: &[Part], style: Style) -> Words {
             origin_type
         },
         origin: text,
-        steps: runs::collapse(steps, style),
+        steps: runs::collapse(torch::through_modules(steps), style),
         origin_part: at,
     }
 }
 
 /// The steps between objects; the first part is no root.
 pub(super) fn steps_of(parts: &[Part], style: Style) -> Vec<Step> {
-    runs::collapse(steps(parts, 0, false, style), style)
+    runs::collapse(torch::through_modules(steps(parts, 0, false, style)), style)
 }
 
 /// Appends steps to the words before them.
@@ -238,7 +238,7 @@ impl<'a> Origin<'a> {
 }
 
 /// `.a` for `['a']`, and `.'a b'` for `['a b']`.
-fn attribute(label: &str) -> String {
+pub(super) fn attribute(label: &str) -> String {
     let name = unquoted(label);
     let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
     let inner = label.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

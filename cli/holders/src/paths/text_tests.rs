@@ -105,6 +105,45 @@ fn a_global_list_of_tensors() {
 }
 
 #[test]
+fn parameters_are_written_as_named_parameters_spells_them() {
+    let module = |made: Made, class: &str, table: &str, key: &str| {
+        made.then(Kind::Object, class, "(.__dict__)")
+            .then(Kind::Dict, "dict", &format!("[*]|['{table}']"))
+            .then(Kind::Dict, "dict", &format!("[*]|['{key}']"))
+    };
+    let model = || Made::module("__main__").then(Kind::Dict, "dict", "[*]|['model']");
+    let layers = |made| module(module(made, "Net", "_modules", "layers"), "ModuleList", "_modules", "3");
+    let weight = module(layers(model()), "Linear", "_parameters", "weight");
+    let parameter = weight.then(Kind::Object, "Parameter", "").tail();
+    parameter.reads("__main__.model.layers.*.weight → Parameter → storage");
+    let concrete = Style {
+        concrete: true,
+        ..Style::default()
+    };
+    assert_eq!(
+        parameter.reads_as(concrete),
+        "__main__.model.layers.3.weight → Parameter → storage"
+    );
+    // Other attributes of a module are named after its class.
+    layers(model())
+        .then(Kind::Object, "Attention", "(.__dict__)")
+        .then(Kind::Dict, "dict", "[*]|['cache']")
+        .tensor()
+        .reads("__main__.model.layers.* → Attention.cache → Tensor → storage");
+    // Adapters by name, and a module that is held by something else.
+    let adapters = module(
+        module(model(), "Lora", "_modules", "lora_B"),
+        "ModuleDict",
+        "_modules",
+        "mine",
+    );
+    module(adapters, "Linear", "_parameters", "weight")
+        .then(Kind::Object, "Parameter", "")
+        .tail()
+        .reads("__main__.model.lora_B.*.weight → Parameter → storage");
+}
+
+#[test]
 fn attributes_of_objects_are_written_as_in_python() {
     Made::module("train")
         .then(Kind::Dict, "dict", "[*]|['trainer']")

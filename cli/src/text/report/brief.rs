@@ -6,6 +6,7 @@ use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
 use culeak::analysis::report::{By, Report, Row, Tally};
 use culeak::analysis::site::Frame;
+use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
 use culeak::snapshot::Class;
@@ -13,14 +14,16 @@ use culeak::snapshot::Class;
 use super::sums;
 use crate::document::cells::balance;
 use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, styled};
+use crate::escape::Escaped;
 use crate::text::{ledger, parts, units, why};
 
 /// Rows with their callers, ages and holders.
 pub const EXPLAINED: usize = 5;
 /// Ways to a call site.
 const WAYS_SHOWN: usize = 3;
-/// Holders of a call site's memory.
+/// Holders of a call site's memory, and paths from each.
 const HOLDERS_SHOWN: usize = 2;
+const PATHS_SHOWN: usize = 3;
 /// Parts of the memory besides the rows.
 const BESIDES_SHOWN: usize = 5;
 const DEVICES_SHOWN: usize = 2;
@@ -37,14 +40,29 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
         .iter()
         .find(|site| Some(site.site_fingerprint) == fingerprint && report.by == By::Site);
     let holders = site.map_or(&[][..], |site| site.holders.as_slice());
-    let (shown, rest) = holders.split_at(holders.len().min(HOLDERS_SHOWN));
-    for holder in shown {
-        let size = match holders {
-            [_] => String::new(),
-            _ => units::bytes(holder.tally.bytes) + " ",
+    // Paths of one origin are beside each other.
+    let origins: Vec<&[SiteHolder]> = holders
+        .chunk_by(|a, b| (a.class, &a.origin) == (b.class, &b.origin))
+        .collect();
+    let (shown, rest) = origins.split_at(origins.len().min(HOLDERS_SHOWN));
+    for paths in shown {
+        let size = |tally: Tally, all: usize| match all {
+            1 => String::new(),
+            _ => units::bytes(tally.bytes) + " ",
         };
-        let held_by = if holder.class == Class::Held { "held by " } else { "" };
-        page.indented(indent, format!("{size}{held_by}{}", why::holder_text(holder)));
+        let all = size(Tally::total(paths.iter().map(|path| path.tally)), origins.len());
+        let held_by = if paths[0].class == Class::Held { "held by " } else { "" };
+        if let [only] = paths {
+            page.indented(indent, format!("{all}{held_by}{}", why::holder_text(only)));
+            continue;
+        }
+        page.indented(indent, format!("{all}{held_by}{}", Escaped(&paths[0].origin)));
+        let (shown, rest) = paths.split_at(paths.len().min(PATHS_SHOWN));
+        for path in shown {
+            let size = size(path.tally, paths.len());
+            page.indented(indent + 2, format!("{size}{}", why::path_text(path)));
+        }
+        page.more_at(indent + 2, rest.len(), "path", "");
     }
     page.more_at(indent, rest.len(), "holder", "");
 }
