@@ -1,6 +1,7 @@
 """Claims about backward passes of PyTorch: the line that called `backward()` is in the stack of what the pass allocates."""
 
 import collections
+import json
 
 from frameworks import same_results, snapshot_of
 from harness import claim, expect, site
@@ -60,3 +61,34 @@ def most_bytes_of_backward_have_a_line_of_the_forward_pass(t):
     lined = sum(row["bytes"] for row in rows if snapshot.forward_lines(row))
     total = sum(row["bytes"] for row in rows)
     expect(total and lined >= 0.95 * total, f"{lined} of {total} bytes of backward have a line of the forward pass\n{snapshot.where()}")
+
+
+MODELS = ["gpt2", "vit", "resnet", "unet", "moe", "lora", "ddp", "fsdp", "compiled", "lightning"]
+
+
+@claim(over=MODELS, slow=True)
+def what_a_model_allocates_has_a_line_and_its_backward_a_line_of_the_forward_pass(t, model):
+    done = same_results(t, "models", model, env={"CULEAK_TIMELINE": "256MiB"})
+    path = done.recording(done.pid())
+    code, out, err = t.cli("report", path, "--view", "churn", "--by", "stack", "--kind", "tensor", "--json")
+    expect(code == 0, f"{path}: no events\n{err}\n{done.story()}")
+    sums = collections.Counter()
+    without = collections.Counter()
+    for row in json.loads(out)["rows"]:
+        frames = row["stack"]["frames"]
+        names = [frame["function"] or "" for frame in frames]
+        has_line = any((frame["file"] or "").endswith(".py") for frame in frames)
+        is_backward = any(name.endswith("_engine_run_backward") for name in names)
+        has_forward = any(name.startswith("gradient of ") for name in names)
+        bytes_ = row["allocated"]["bytes"]
+        sums["all"] += bytes_
+        sums["lined"] += bytes_ * has_line
+        sums["backward"] += bytes_ * is_backward
+        sums["forward"] += bytes_ * (is_backward and has_forward)
+        if not has_line or is_backward and not has_forward:
+            without[" < ".join(names[:8])] += bytes_
+    (done.folder / "shares.json").write_text(json.dumps({"model": model, **sums}))
+    largest = "".join(f"\n    {bytes_}  {stack}" for stack, bytes_ in without.most_common(8))
+    expect(sums["backward"], f"no bytes of backward: {dict(sums)}\n{done.story()}")
+    expect(sums["lined"] >= 0.995 * sums["all"], f"{sums['lined']} of {sums['all']} bytes have a Python line; without one or without a line of the forward pass:{largest}")
+    expect(sums["forward"] >= 0.95 * sums["backward"], f"{sums['forward']} of {sums['backward']} bytes of backward have a line of the forward pass; the others:{largest}")

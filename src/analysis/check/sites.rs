@@ -26,7 +26,7 @@ pub enum Standing {
 
 /// A call site that was judged: its memory, or its objects of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Judged{R}"))]
 pub struct Judged<R> {
     #[serde(flatten)]
     pub row: R,
