@@ -401,9 +401,55 @@ fn what_a_process_leaves_is_not_known_while_it_runs() {
     assert_eq!(check(&out, "--allow 64MiB", &["--at", "exit"]).0, Some(0));
     assert_eq!(check(&out, "--allow 64MiB", &["--allow-losses"]).0, Some(0));
     assert_eq!(check(&out, "--allow 1KiB", &[]).0, Some(1));
+    // Its peak may rise, and a copy of the recording is no less early.
+    let (code, text) = check(&out, "--allow 64MiB", &["--at", "peak"]);
+    assert!(code == Some(2) && text.contains("the process still runs"), "{text}");
+    let recording = recordings_in(&out).remove(0);
+    let early = crate::support::profile::folder();
+    fs::copy(&recording, early.path().join("copy.culeak")).expect("copied");
+    let piped = || {
+        let mut command = Command::new(culeak());
+        command.args(["check", "-", "--allow", "64MiB"]);
+        let output = command.stdin(File::open(&recording).expect("a recording")).output();
+        output.expect("culeak starts").status.code()
+    };
+    assert_eq!(piped(), Some(2));
     drop(running.child.stdin.take());
     assert!(running.finish().status.success());
     assert_eq!(check(&out, "--allow 64MiB", &[]).0, Some(0));
+    for at in ["end", "peak", "exit"] {
+        let (code, text) = check(early.path(), "--allow 64MiB", &["--at", at]);
+        assert!(
+            code == Some(2) && text.contains("made before the process ended"),
+            "{at}: {text}"
+        );
+    }
+}
+
+/// The limit of the total is not the only one.
+#[test]
+fn every_limit_applies_at_every_mark() {
+    for source in ["CULEAK_TIMELINE", "CULEAK_SNAPSHOT_AT_MARK"] {
+        let value = if source == "CULEAK_TIMELINE" { "8388608" } else { "1" };
+        let outcome = profile("gates").args("many").env(source, value).run();
+        outcome.expect_success();
+        let (folder, _) = copied(&outcome, Totals);
+        let at_marks = |limits: &str| {
+            check(
+                folder.path(),
+                &format!("--at mark:m --not-above 1GiB --allow {limits}"),
+                &[],
+            )
+        };
+        assert_eq!(at_marks("count=3").0, Some(0));
+        for broken in ["count=2", "leak:^work$=2MiB"] {
+            let (code, text) = at_marks(broken);
+            assert!(
+                code == Some(1) && text.contains("number 1 of 2"),
+                "{source}, {broken}: {text}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -133,6 +133,30 @@ impl Found {
         }
         all
     }
+
+    /// All arguments of a command. Several files are a job; one file speaks of its process alone.
+    pub fn of_all(arguments: &[impl AsRef<OsStr>]) -> Found {
+        let found = Found::all(arguments.iter().map(places));
+        match found.places.len() > 1 {
+            true => found.with_unrecorded(),
+            false => found,
+        }
+    }
+
+    /// Adds what the runs of these recordings did not record.
+    fn with_unrecorded(mut self) -> Found {
+        let file = |place: &Place| match place {
+            Place::File(path) => Some(path.clone()),
+            _ => None,
+        };
+        let files: Vec<PathBuf> = self.places.iter().filter_map(file).collect();
+        for sentence in members::unrecorded_of(&files) {
+            if !self.left_out.contains(&sentence) {
+                self.left_out.push(sentence);
+            }
+        }
+        self
+    }
 }
 
 /// The sources that an argument names: one; for a folder its recordings, or its snapshots if it has no recordings; for a
@@ -148,7 +172,7 @@ pub fn places(argument: impl AsRef<OsStr>) -> Found {
     }
     match listed::on_standard_input() {
         Ok(None) => Found::of(Place::StandardInput),
-        Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))),
+        Ok(Some(lines)) => Found::all(lines.iter().map(|line| places_of_line(line))).with_unrecorded(),
         Err(error) => Found::failed(file::unreadable("standard input", &error)),
     }
 }
@@ -194,12 +218,7 @@ fn places_of_word(argument: &OsStr) -> Found {
             "{}: no file matches this pattern; name others",
             argument.display()
         ))),
-        Some(matching) => {
-            let unrecorded = members::unrecorded_of(&matching);
-            let mut found = Found::all(matching.iter().map(|path| places_of_path(path)));
-            found.left_out.extend(unrecorded);
-            found
-        }
+        Some(matching) => Found::all(matching.iter().map(|path| places_of_path(path))).with_unrecorded(),
     }
 }
 
@@ -330,7 +349,17 @@ impl Place {
             }
             Place::StandardInput => (file::read_stdin(read)?, "-".to_owned()),
         };
-        Ok(Loaded::of(snapshot, source))
+        let shown = if source == "-" { "standard input" } else { &source };
+        let is_piped_recording = self.is_pipe() && snapshot.process.recording == shown;
+        let mut loaded = Loaded::of(snapshot, source);
+        if is_piped_recording {
+            loaded.unseen.push(Unseen::part(
+                "",
+                "the recording came through a pipe, so whether it is whole and the only one is not known",
+                "name the file",
+            ));
+        }
+        Ok(loaded)
     }
 }
 
@@ -393,7 +422,7 @@ pub struct Several {
     /// The number of unreadable inputs; each was reported.
     pub unreadable: usize,
     /// As [`Found::left_out`]; each was reported.
-    pub left_out: usize,
+    pub left_out: Vec<String>,
 }
 
 /// Says what is no input.
@@ -423,9 +452,8 @@ pub fn all_by(
         places,
         mut failures,
         left_out,
-    } = Found::all(arguments.iter().map(places));
+    } = Found::of_all(arguments);
     warn_of(&left_out);
-    let left_out = left_out.len();
     let places = once(places);
     let mut items = Vec::new();
     let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));

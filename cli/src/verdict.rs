@@ -25,6 +25,20 @@ use crate::text;
 use crate::text::check::sentences;
 use crate::text::{parts, units};
 
+/// Whether a file begins as a verdict in one of the formats of `check`, or is empty.
+pub fn is_one(content: &[u8]) -> bool {
+    let start = String::from_utf8_lossy(&content[..content.len().min(4096)]).into_owned();
+    let has = |words: &[&str]| words.iter().all(|word| start.contains(word));
+    let first = start.trim_start_matches(|c: char| !c.is_ascii_alphabetic() && c != '<' && c != '{');
+    let outcomes = ["passed: ", "failed: ", "no verdict: "];
+    content.is_empty()
+        || outcomes.iter().any(|outcome| first.starts_with(outcome))
+        || has(&["culeak-check"])
+        || has(&["<testsuites", "culeak check"])
+        || has(&["sarif", "\"culeak\""])
+        || has(&["title=culeak check"])
+}
+
 /// The folder that relative file names refer to.
 pub struct SourceRoot {
     folder: PathBuf,

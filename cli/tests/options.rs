@@ -336,7 +336,9 @@ fn a_check_of_a_program_writes_a_verdict_for_another_tool_and_prints_it_as_text(
         text(&ended.stdout).contains("round") && !text(&ended.stdout).contains("failed: "),
         "standard output is the program's"
     );
-    // A mistake is reported before the program runs.
+    // The verdict of an earlier check is replaced; another file is a mistake, which is reported before the program runs.
+    assert_eq!(check(&words).status.code(), Some(1));
+    fs::write(folder.path().join("leaks.xml"), "<notes/>").expect("written");
     let again = check(&words);
     assert_eq!(
         (again.status.code(), again.stdout.len()),
@@ -349,6 +351,35 @@ fn a_check_of_a_program_writes_a_verdict_for_another_tool_and_prints_it_as_text(
     // The recordings are judged as when they are inputs.
     let later = output(folder.path(), &["check", "."]);
     assert_eq!(later.status.code(), Some(1));
+}
+
+/// Of a program that failed, the rest is not known; and an older verdict does not pass for one that there is not.
+#[test]
+fn no_document_says_passed_unless_the_check_passed() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("verdict.json");
+    let words = ["--allow", "1GiB", "--format", "json", "--verdict-file", "verdict.json"];
+    let check = |words: &[&str], script: &str| {
+        let words = [&["check"], words, &["--", "sh", "-c", script, CULEAK]].concat();
+        let output = culeak(folder.path(), &words)
+            .env("LD_LIBRARY_PATH", fake_driver())
+            .output();
+        output.expect("culeak starts").status.code()
+    };
+    assert_eq!(check(&words, "$0 demo-program; exit 0"), Some(0));
+    assert!(
+        fs::read_to_string(&file)
+            .expect("a verdict")
+            .contains("\"passed\": true")
+    );
+    assert_eq!(check(&words, "$0 demo-program; exit 3"), Some(3));
+    assert!(
+        !fs::read_to_string(&file)
+            .expect("a verdict")
+            .contains("\"passed\": true")
+    );
+    assert_eq!(check(&words, "CULEAK_DISABLE=1 $0 demo-program; exit 0"), Some(2));
+    assert!(!file.exists(), "the verdict of an earlier check");
 }
 
 #[test]

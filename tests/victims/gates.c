@@ -56,4 +56,16 @@ static void marks(void) {
     OK(cuMemFree_v2(small));
 }
 
-MAIN(BEHAVIOUR(rounds), BEHAVIOUR(highest), BEHAVIOUR(burst), BEHAVIOUR(marks))
+/* many: three blocks of 1 MiB are held at the first mark "m", one of 500 MiB at the second. */
+static void many(void) {
+    start_cuda();
+    CUdeviceptr small[3];
+    for (int i = 0; i < 3; i++) small[i] = work(1 << 20);
+    culeak_mark("m");
+    for (int i = 0; i < 3; i++) OK(cuMemFree_v2(small[i]));
+    CUdeviceptr large = keep(500 << 20);
+    culeak_mark("m");
+    OK(cuMemFree_v2(large));
+}
+
+MAIN(BEHAVIOUR(many), BEHAVIOUR(rounds), BEHAVIOUR(highest), BEHAVIOUR(burst), BEHAVIOUR(marks))

@@ -6,12 +6,12 @@
 
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
-use culeak::analysis::check::{self, BySite, Limit, Measure, Rules, Scope, Unseen};
+use culeak::analysis::check::{self, BySite, Limit, Measure, Outcome, Rules, Scope, Unseen, Verdict};
 use culeak::analysis::filter::mark_time;
-use culeak::analysis::tally::Tally;
 use culeak::point::Point;
 use culeak::timeline::Timeline;
 
+use super::check::has_ended;
 use crate::errors::Failure;
 use crate::load::{Loaded, Place, at};
 use crate::options::NameArgs;
@@ -27,7 +27,7 @@ pub struct BoundaryArgs {
     /// Fail if more than SIZE was held at any mark of this name
     #[arg(
         long, value_name = "SIZE", requires = "at", group = "boundary", value_parser = units::parse_size,
-        conflicts_with_all = ["update_baseline", "same_as_last"]
+        conflicts_with_all = ["update_baseline", "same_as_last", "since"]
     )]
     pub not_above: Option<u64>,
 }
@@ -74,6 +74,7 @@ impl BoundaryArgs {
     pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<AtBoundary, Failure> {
         let mark = mark(rules)?;
         let (mut item, timeline) = place.load_with_events()?;
+        has_ended(&mut item, rules);
         // Rules match names, which all states share.
         names.name_frames(&mut item);
         let source = item.source.clone();
@@ -83,18 +84,18 @@ impl BoundaryArgs {
                  without --sample, or limit the whole with --not-above"
             )));
         }
-        let found = match (self.not_above, timeline) {
-            (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline, rules),
-            (None, None) => same_as_last_snapshot(&mut item, mark, rules, names),
-            (Some(_), Some(timeline)) => highest(&mut item, mark, &timeline, rules).map(alone),
-            (Some(_), None) => highest_of_snapshots(&mut item, mark, rules, names).map(alone),
-        };
-        let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
-        item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         let mut rules = rules.clone();
         if let Some(most) = self.not_above {
             rules.limits.set(Limit::bytes(Scope::All, most));
         }
+        let found = match (self.not_above, timeline) {
+            (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline, &rules),
+            (None, None) => same_as_last_snapshot(&mut item, mark, &rules, names),
+            (Some(_), Some(timeline)) => worst(&mut item, mark, &timeline, &rules).map(alone),
+            (Some(_), None) => worst_of_snapshots(&mut item, mark, &rules, names).map(alone),
+        };
+        let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+        item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         rules.boundary = Some(boundary);
         rules.previous = previous;
         Ok(AtBoundary { item, rules })
@@ -193,28 +194,28 @@ fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &N
     Ok((boundary, Some(held)))
 }
 
-fn highest(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Boundary, String> {
+fn worst(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Boundary, String> {
     let times = boundaries::times(&item.snapshot, mark)?;
-    let mut highest = Highest::default();
+    let mut worst = Worst::default();
     boundaries::states(&item.snapshot, timeline, &times, |number, state| {
-        let is_highest = highest.add(number, times[number], check::judged(state, rules));
-        if is_highest {
-            highest.state = Some(state.clone());
+        let is_worst = worst.add(number, times[number], &check::verdict(state, rules));
+        if is_worst {
+            worst.state = Some(state.clone());
         }
     });
     let last = times.last().copied().unwrap_or(0);
-    let state = highest.state.take().ok_or_else(|| before_log(mark, last, timeline))?;
+    let state = worst.state.take().ok_or_else(|| before_log(mark, last, timeline))?;
     let begins = units::duration(timeline.since_ns);
     let why =
         format!("the others are older than the event log, which begins {begins} after the start, because it was full");
-    let boundary = highest.boundary(item, mark, &times, &why, LARGER_LOG);
+    let boundary = worst.boundary(item, mark, &times, &why, LARGER_LOG);
     item.snapshot = state;
     Ok(boundary)
 }
 
-fn highest_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Boundary, String> {
+fn worst_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Boundary, String> {
     let mut times = boundaries::times(&item.snapshot, mark)?;
-    let mut highest = Highest::default();
+    let mut worst = Worst::default();
     let unreadable = at_marks(item, mark, names, |at_mark| {
         // Its mark is the last that it knows; a process that still runs may have set it meanwhile.
         let Some(time_ns) = mark_time(&at_mark.snapshot, mark) else {
@@ -224,31 +225,31 @@ fn highest_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &Na
             times.insert(number, time_ns);
             number
         });
-        if highest.add(number, time_ns, check::judged(&at_mark.snapshot, rules)) {
-            highest.state = Some(at_mark);
+        if worst.add(number, time_ns, &check::verdict(&at_mark.snapshot, rules)) {
+            worst.state = Some(at_mark);
         }
     });
-    let state = highest.state.take().ok_or_else(|| no_state(item, mark, &unreadable))?;
+    let state = worst.state.take().ok_or_else(|| no_state(item, mark, &unreadable))?;
     let why = format!(
         "the others have no snapshot{}",
         at::because(&item.snapshot, &unreadable)
     );
-    let boundary = highest.boundary(item, mark, &times, &why, at::RECORD_MARKS);
+    let boundary = worst.boundary(item, mark, &times, &why, at::RECORD_MARKS);
     shows(item, state);
     Ok(boundary)
 }
 
-/// The mark at which most was held, of those whose state is known.
-struct Highest<S> {
+/// The mark with the worst verdict, of those whose state is known; of equal ones, that at which most was held.
+struct Worst<S> {
     held: Vec<HeldAt>,
-    /// Its number, from 0 on, and its bytes.
-    at: Option<(usize, u64)>,
+    /// Its number, from 0 on, and how bad it is.
+    at: Option<(usize, (Outcome, usize, u64))>,
     state: Option<S>,
 }
 
-impl<S> Default for Highest<S> {
-    fn default() -> Highest<S> {
-        Highest {
+impl<S> Default for Worst<S> {
+    fn default() -> Worst<S> {
+        Worst {
             held: Vec::new(),
             at: None,
             state: None,
@@ -256,15 +257,17 @@ impl<S> Default for Highest<S> {
     }
 }
 
-impl<S> Highest<S> {
-    /// Whether more was held at this mark than at those before.
-    fn add(&mut self, number: usize, time_ns: u64, tally: Tally) -> bool {
+impl<S> Worst<S> {
+    /// Whether this mark is worse than those before.
+    fn add(&mut self, number: usize, time_ns: u64, verdict: &Verdict) -> bool {
+        let tally = verdict.judged;
         self.held.push(HeldAt { time_ns, tally });
-        let is_highest = self.at.is_none_or(|(_, bytes)| tally.bytes > bytes);
-        if is_highest {
-            self.at = Some((number, tally.bytes));
+        let bad = (verdict.outcome, verdict.unseen.len(), tally.bytes);
+        let is_worst = self.at.is_none_or(|(_, worst)| bad > worst);
+        if is_worst {
+            self.at = Some((number, bad));
         }
-        is_highest
+        is_worst
     }
 
     /// `times`: of all marks of the name. `why`, `next`: why not all of them are known, and what to do.

@@ -1,7 +1,9 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,11 +14,12 @@ use culeak::analysis::check::{
     Outcome, Rules, Unseen, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, missing_ranks_here,
     of_running_process, once_each,
 };
-use culeak::analysis::job::identity::rank_of;
+use culeak::analysis::job::identity::{Identity, rank_variable};
 use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
 use culeak::analysis::suppressions::{BUILT_IN, Of, rule_for};
+use culeak::point::Point;
 use culeak::snapshot::ProcessState;
 
 use super::boundaries::BoundaryArgs;
@@ -28,7 +31,7 @@ use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
 use crate::options::{NameArgs, groups};
 use crate::output::{self, Overwrite};
-use crate::{json, launch, progress, text};
+use crate::{json, launch, progress, text, verdict};
 
 /// Fail if a process leaked more than allowed
 #[derive(Debug, Args)]
@@ -131,12 +134,18 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
+    // If there will be no verdict, an older one must not pass for it.
+    if let Some(path) = args.verdict_file.as_ref().filter(|path| path.is_file()) {
+        output::check(path, overwrite_of(path, args))?;
+        fs::remove_file(path)
+            .map_err(|error| Failure::new(format!("{}: cannot be replaced: {error}", path.display())))?;
+    }
     if args.command.is_empty() {
         return judge(args, &rules, &args.inputs, Vec::new()).map(ExitCode::from);
     }
     // Mistakes are reported before the program runs.
     if let Some(path) = &args.verdict_file {
-        output::check_beside_program(path, args.overwrite)?;
+        output::check_beside_program(path, overwrite_of(path, args))?;
     }
     let ended = program::record(&args.program, &args.command, Some(&args.rules))?;
     ended.finish(|recordings| {
@@ -145,8 +154,13 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     })
 }
 
+/// A verdict of an earlier check may be replaced.
+fn overwrite_of(path: &Path, args: &CheckArgs) -> Overwrite {
+    args.overwrite.or_ours(path, verdict::is_one)
+}
+
 /// Judges these inputs, and returns the exit code if all must pass. `unrecorded`: what their program lacks besides.
-fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
+fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
     if args.boundary.is_given() {
         return at_boundaries(args, rules, inputs, unrecorded);
     }
@@ -155,7 +169,7 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<U
         mut unreadable,
         left_out,
     } = load::all(inputs)?;
-    unreadable += left_out;
+    unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     loaded.retain_mut(|item| {
         let judged = match args.update_baseline {
             true => {
@@ -181,12 +195,17 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<U
                 "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
             ));
         }
-        let mut verdicts = verdicts(&loaded, rules);
-        lack_members(args, &mut verdicts, loaded.iter());
-        let unseen = verdicts
-            .iter()
-            .find_map(|(source, verdict)| Some((source, verdict.unseen.first()?)));
-        if let Some((source, unseen)) = unseen {
+        let known = |item: &Loaded| item.unseen.first().map(|unseen| (item.source.clone(), unseen.clone()));
+        let processes = members(args, loaded.iter());
+        let missing = missing_members(args, &loaded[0].source, &processes);
+        let mut missing = missing
+            .into_iter()
+            .map(|(number, unseen)| (loaded[number].source.clone(), unseen));
+        let beside = unrecorded
+            .first()
+            .map(|unseen| ("these inputs".to_owned(), unseen.clone()));
+        let lacks = loaded.iter().find_map(known).or(missing.next()).or(beside);
+        if let Some((source, unseen)) = lacks.filter(|(_, unseen)| !(unseen.acceptable && rules.limits.allow_losses)) {
             let sentence = unseen.sentence();
             return Err(Failure::new(format!("no baseline written: {source}: {sentence}")));
         }
@@ -203,14 +222,17 @@ fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict
     loaded.iter().map(verdict).collect()
 }
 
-/// Notes that a recording is of a running process, or a copy from before the end of one, so that its end is not known. A process id, or
-/// a snapshot of a running process, selects its present memory, so nothing is missing.
-fn has_ended(item: &mut Loaded, rules: &Rules) {
+/// Notes that a recording is of a running process, or a copy from before the end of one, so that its end is not known, nor its peak and
+/// its last marks. A process id, or a snapshot of a running process, selects its present memory, as `--at exit` does, so nothing is missing.
+pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     let path = PathBuf::from(&item.source);
-    if item.root.is_some() || rules.at.is_some() || load::must_be_recording(&path).is_err() {
+    let is_selected = item.root.is_some() || rules.at.is_some() && item.snapshot.taken.automatic.is_some();
+    if is_selected || load::must_be_recording(&path).is_err() {
         return;
     }
+    let is_past = matches!(rules.at, Some(Point::Exit | Point::Time(_)));
     match item.snapshot.process.state {
+        ProcessState::Running if is_past => {}
         ProcessState::Running => item.unseen.push(of_running_process()),
         _ => item.unseen.extend(load::of_early_copy(&path)),
     }
@@ -233,7 +255,13 @@ fn finish<'a>(
     unreadable: usize,
     unrecorded: Vec<Unseen>,
 ) -> Result<u8, Failure> {
-    let processes = lack_members(args, &mut verdicts, items);
+    let processes = members(args, items);
+    let missing = verdicts
+        .first()
+        .map(|(source, _)| missing_members(args, source, &processes));
+    for (number, unseen) in missing.into_iter().flatten() {
+        verdicts[number].1.lacks([unseen]);
+    }
     if let Some((_, first)) = verdicts.first_mut() {
         first.lacks(unrecorded.into_iter().chain(of_unread_inputs(unreadable)));
     }
@@ -254,53 +282,66 @@ fn finish<'a>(
     Ok(exit_of(Outcome::of_all(outcomes)))
 }
 
-/// Notes ranks of the job of these inputs, or of the program, that are not judged. One file speaks of its process alone, and a rank of
-/// a job that judges its own program of that one.
-fn lack_members<'a>(
-    args: &CheckArgs,
-    verdicts: &mut [(&str, Verdict)],
-    items: impl Iterator<Item = &'a Loaded>,
-) -> Vec<Member> {
-    let processes: Vec<Member> = items.map(|item| Member::of(&item.snapshot)).collect();
+/// The processes of these inputs. A rank that a program of this command inherited from this command's own launcher is no rank of it.
+fn members<'a>(args: &CheckArgs, items: impl Iterator<Item = &'a Loaded>) -> Vec<Member> {
     let own = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let missing = match args.inputs.as_slice() {
-        [] if rank_of(&own.collect()).is_some() => Vec::new(),
-        [] => missing_ranks_here(&processes),
-        [input] if processes.len() == 1 && !Path::new(input).is_dir() => Vec::new(),
-        _ => missing_ranks(&processes),
+    let own: BTreeMap<String, String> = own.collect();
+    let member = |item: &Loaded| {
+        let mut member = Member::of(&item.snapshot);
+        let rank = rank_variable(&item.snapshot.process.ranks);
+        if !args.command.is_empty() && rank.is_some() && rank == rank_variable(&own) {
+            member.identity = Identity::default();
+        }
+        member
     };
-    for (number, unseen) in missing {
-        verdicts[number].1.lacks([unseen]);
+    items.map(member).collect()
+}
+
+/// Ranks of the job of these inputs, or of the program, that are not judged. One file speaks of its process alone. `source`: the first
+/// input's.
+fn missing_members(args: &CheckArgs, source: &str, processes: &[Member]) -> Vec<(usize, Unseen)> {
+    match args.inputs.as_slice() {
+        [] => missing_ranks_here(processes),
+        [input] if processes.len() == 1 && *input == *source => Vec::new(),
+        _ => missing_ranks(processes),
     }
-    processes
 }
 
 /// That inputs have no verdict because they cannot be read.
 fn of_unread_inputs(unread: usize) -> Option<Unseen> {
     let inputs = text::units::plural(unread as u64, "other input", "other inputs");
-    let what = format!("{inputs} could not be read or judged (see the messages above)");
+    let what = format!("{inputs} could not be read or judged");
     (unread > 0).then(|| Unseen::all("", what, "repair them, or leave them out"))
 }
 
+/// A sentence on what lies beside the inputs, or was not recorded.
+fn missing_beside(sentence: &str) -> Unseen {
+    let (what, next) = sentence.split_once("; ").unwrap_or((sentence, "name it too"));
+    Unseen::all("", what, next)
+}
+
 /// Judges each input as it was at a mark that the program sets again and again.
-fn at_boundaries(args: &CheckArgs, rules: &Rules, inputs: &[OsString], unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
+fn at_boundaries(
+    args: &CheckArgs,
+    rules: &Rules,
+    inputs: &[OsString],
+    mut unrecorded: Vec<Unseen>,
+) -> Result<u8, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
-    for input in inputs {
-        let Found {
-            places,
-            failures,
-            left_out,
-        } = load::places(input);
-        load::warn_of(&left_out);
-        unreadable += left_out.len();
-        let load = |place: &Place| args.boundary.load(place, rules, &args.names);
-        for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
-            match result {
-                Ok(item) => judged.push(item),
-                Err(failure) => {
-                    unreadable += 1;
-                    progress::fail(&failure);
-                }
+    let Found {
+        places,
+        failures,
+        left_out,
+    } = Found::of_all(inputs);
+    load::warn_of(&left_out);
+    unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
+    let load = |place: &Place| args.boundary.load(place, rules, &args.names);
+    for result in failures.into_iter().map(Err).chain(places.iter().map(load)) {
+        match result {
+            Ok(at) => judged.push(at),
+            Err(failure) => {
+                unreadable += 1;
+                progress::fail(&failure);
             }
         }
     }
@@ -319,7 +360,7 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
     let mut format = if args.json { Format::Json } else { args.format };
     let render = |format, out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
     if let Some(path) = &args.verdict_file {
-        output::create_plain(path, args.overwrite, |out| render(format, out))?;
+        output::create_plain(path, overwrite_of(path, args), |out| render(format, out))?;
         format = Format::Text;
     }
     match format {

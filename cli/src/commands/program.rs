@@ -20,7 +20,7 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::environment::{self, SNAPSHOT_AT_MARK};
 use crate::launch::holds::{LIMIT, Served, Serving};
-use crate::launch::incomplete::{self, Lack};
+use crate::launch::incomplete;
 use crate::launch::proof::Gap;
 use crate::launch::{self, RecordArgs, preload, spooled, supervise};
 use crate::options::rules::RuleArgs;
@@ -89,7 +89,9 @@ pub fn record<'a>(
         }
         None => None,
     };
+    note(&prepared, &[incomplete::RUNNING.to_owned()]);
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
+        note(&prepared, &[]);
         let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
@@ -129,26 +131,19 @@ pub fn record<'a>(
     };
     let unrecorded = gap.as_ref().filter(prevents_verdict);
     let unrecorded = unrecorded.map(|gap| gap.sentence(&prepared.folder));
-    let lacks: Vec<Lack> = lacks(unrecorded.as_deref(), &left_running).collect();
-    if let Err(error) = incomplete::leave(&prepared.folder, &prepared.tag, &lacks) {
-        let shown = prepared.folder.display().to_string();
-        eprintln!(
-            "culeak: {}: what this run did not record could not be noted: {error}; a check of the folder will not know it",
-            Escaped(&shown)
-        );
-    }
-    // Without any recording, the gap is the reason for that; and a point in time does not need the end of a process.
+    let left_running = still_run(&left_running);
+    let lacks: Vec<String> = unrecorded.iter().chain(&left_running).cloned().collect();
+    note(&prepared, &lacks);
+    // Without any recording, the gap is the reason for that; and to judge what is held now, no process need end.
     let unrecorded = unrecorded.filter(|_| !names.is_empty());
-    let left_running = match rules.is_some_and(|rules| rules.at.is_some()) {
-        true => Vec::new(),
-        false => left_running,
-    };
+    let is_now = rules.is_some_and(|rules| rules.at == Some(Point::Exit));
+    let left_running = left_running.into_iter().filter(|_| !is_now);
     Ok(Ended {
         args,
         rules,
         code: supervise::shell_code(ended.status),
         recordings: names.iter().map(|name| given.join(name).into_os_string()).collect(),
-        missing: unrecorded.into_iter().chain(still_run(&left_running)).collect(),
+        missing: unrecorded.into_iter().chain(left_running).collect(),
         folder: prepared.folder,
         tag: prepared.tag,
         gap,
@@ -203,7 +198,11 @@ impl Ended<'_> {
                 false => Unseen::part("", what, next),
             }
         };
-        self.missing.iter().map(unseen).collect()
+        let failed = (self.code != 0).then(|| {
+            let what = format!("the program failed with exit code {}", self.code);
+            Unseen::part("", what, "let it succeed")
+        });
+        self.missing.iter().map(unseen).chain(failed).collect()
     }
 
     /// Says what the run lacks, and returns whether it may not.
@@ -253,17 +252,15 @@ fn will_show(args: &ProgramArgs, rules: &RuleArgs) -> Result<(), Failure> {
     )))
 }
 
-/// What is noted beside the recordings.
-fn lacks<'a>(unrecorded: Option<&'a str>, left_running: &'a [(u32, String)]) -> impl Iterator<Item = Lack> {
-    let unrecorded = unrecorded.map(|sentence| Lack {
-        pid: None,
-        sentence: sentence.to_owned(),
-    });
-    let left_running = left_running.iter().map(|(pid, name)| Lack {
-        pid: Some(*pid),
-        sentence: format!("{name} ({pid}) still ran when its program had ended, and has no recording here"),
-    });
-    unrecorded.into_iter().chain(left_running)
+/// Notes beside the recordings what this run did not record.
+fn note(prepared: &launch::Prepared, lacks: &[String]) {
+    if let Err(error) = incomplete::leave(&prepared.folder, &prepared.tag, lacks) {
+        let shown = prepared.folder.display().to_string();
+        eprintln!(
+            "culeak: {}: what this run does not record could not be noted: {error}; a check of the folder will not know it",
+            Escaped(&shown)
+        );
+    }
 }
 
 /// Descendants of the program that may still use CUDA.

@@ -113,7 +113,7 @@ pub fn unrecorded_of(recordings: &[PathBuf]) -> Vec<String> {
     let notes = entries.flat_map(|entries| entries.ending_with(incomplete::ENDING).cloned().collect::<Vec<_>>());
     notes
         .filter(is_of_them)
-        .flat_map(|note| incomplete::read(&note, recordings.iter()))
+        .flat_map(|note| incomplete::read(&note))
         .collect()
 }
 
@@ -210,9 +210,7 @@ impl Members {
                 _ => *seen += if is_first { 0 } else { entries.all.len() },
             }
             let notes = entries.ending_with(incomplete::ENDING);
-            members
-                .unrecorded
-                .extend(notes.flat_map(|note| incomplete::read(note, recordings.iter())));
+            members.unrecorded.extend(notes.flat_map(|note| incomplete::read(note)));
             is_first = false;
             let above = at.above.clone().or_else(|| first.map(|_| at.path.clone()));
             for (path, kind) in entries.all.into_iter().rev() {

@@ -153,6 +153,49 @@ fn a_check_of_a_folder_knows_what_its_run_did_not_record() {
     fs::write(&fifo, "end").expect("written");
 }
 
+/// While a run lasts, more processes may follow. Files that are named instead of their folder are no other job.
+#[test]
+fn a_run_that_has_not_ended_is_known_to_a_check_of_its_files() {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let script = "$0 demo-program; $0 demo-program; $0 check out --allow 1GiB >during 2>&1; exit 0";
+    let mut command = culeak(folder.path());
+    command.args(["run", "--no-report", "-o", "out", "--", "sh", "-c", script, CULEAK]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    command.output().expect("culeak starts");
+    let during = fs::read_to_string(folder.path().join("during")).expect("a verdict");
+    assert!(
+        during.contains("no verdict") && during.contains("its run has not ended"),
+        "{during}"
+    );
+    let out = folder.path().join("out");
+    let recordings = || {
+        let names = fs::read_dir(&out)
+            .expect("a folder")
+            .map(|entry| entry.expect("an entry").path());
+        let is_recording = |path: &std::path::PathBuf| path.extension().is_some_and(|ending| ending == "culeak");
+        names.filter(is_recording).collect::<Vec<_>>()
+    };
+    let files = recordings();
+    let check = |inputs: &[&std::path::PathBuf]| {
+        let mut command = culeak(folder.path());
+        let output = command.args(["check", "--allow", "1GiB"]).args(inputs).output();
+        output.expect("culeak starts").status.code()
+    };
+    let all: Vec<_> = files.iter().collect();
+    assert_eq!((files.len(), check(&all)), (2, Some(0)));
+    let name = files[0].file_name().expect("a name").to_string_lossy().into_owned();
+    let tag = name.split('.').nth(1).expect("a tag");
+    let note = out.join(format!("{tag}.culeak-incomplete"));
+    // As a full disk leaves it.
+    fs::write(&note, "").expect("written");
+    assert_eq!(check(&all), Some(2));
+    assert_eq!(check(&all[..1]), Some(0), "one file speaks of its process alone");
+}
+
 /// Two of the three ranks that the launcher started on this machine are recorded.
 #[test]
 fn a_check_of_a_program_does_not_pass_without_each_of_its_ranks() {
@@ -168,8 +211,18 @@ fn a_check_of_a_program_does_not_pass_without_each_of_its_ranks() {
     let output = check_of_script(&[], &all);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     // A rank that judges itself.
-    let output = check_of_script_with(&[], &script, &[("RANK", OsStr::new("0"))]);
+    let own = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "3"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "3"),
+    ];
+    let own = own.map(|(name, value)| (name, OsStr::new(value)));
+    let output = check_of_script_with(&[], "$0 demo-program; exit 0", &own);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    // Its program starts ranks of its own.
+    let output = check_of_script_with(&[], &script, &[("SLURM_PROCID", OsStr::new("0"))]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 /// The documents say what the exit code says.

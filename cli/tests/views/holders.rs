@@ -78,7 +78,7 @@ fn a_report_of_a_snapshot_with_holders_shows_them_by_call_site() {
     assert_eq!(sites[0]["holders"][0]["origin"], "__main__.keep (list of 60)");
     assert!(json(&["report", "leaky.json", "--json"]).get("held_by").is_none());
     let brief = stdout(&["report", "held.json"]);
-    let holder = "held by __main__.keep (list of 60): ";
+    let holder = "held by __main__.keep (list of 60)\n        20 MiB keep[*] → Tensor";
     assert!(
         brief.contains(holder) && brief.contains("more: culeak why held.json; "),
         "{brief}"

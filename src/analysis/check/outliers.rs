@@ -24,6 +24,16 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             .or_default()
             .push(number as u32);
     }
+    if populations.values().all(|members| members.len() < 2) {
+        let what = "no two of these processes run the same program, so none can be compared with another";
+        for verdict in verdicts.iter_mut() {
+            verdict.lacks([Unseen::all(
+                RULE,
+                what,
+                "name the processes of a job, or leave the rule out",
+            )]);
+        }
+    }
     for members in populations.values() {
         let identity = |&member: &u32| (member, &processes[member as usize].identity);
         let peers = Peers::of(members.iter().map(identity));

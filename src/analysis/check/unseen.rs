@@ -181,8 +181,8 @@ pub fn missing_ranks(processes: &[Member]) -> Vec<(usize, Unseen)> {
 /// As [`missing_ranks`], of one node's processes: its own ranks, or all ranks of a job that has one node.
 pub fn missing_ranks_here(processes: &[Member]) -> Vec<(usize, Unseen)> {
     missing(processes, |process| match process.local_world {
-        Some(_) => Some(("local rank", process.local_rank?, process.local_world)),
-        None => Some(("rank", process.rank.filter(|_| process.node.is_none())?, process.world)),
+        Some(_) if process.local_rank.is_some() => Some(("local rank", process.local_rank?, process.local_world)),
+        _ => Some(("rank", process.rank.filter(|_| process.node.is_none())?, process.world)),
     })
 }
 
@@ -198,26 +198,29 @@ fn missing<'p>(
     for (number, process) in processes.iter().enumerate() {
         if let Some((noun, rank, world)) = rank(process) {
             let world = world.filter(|world| *world <= RANKS_MOST);
-            let job = (process.job.as_deref(), process.restart, noun, world);
+            let node = process.node.filter(|_| noun != "rank");
+            let job = (process.job.as_deref(), process.restart, node, noun, world);
             jobs.entry(job).or_insert((number, BTreeSet::new())).1.insert(rank);
         }
     }
-    let lacking = jobs.into_iter().filter_map(|((_, _, noun, world), (number, present))| {
-        // Without a number of ranks, those after the last one are not noticed.
-        let ranks = world
-            .or(present.last().copied().filter(|last| *last < RANKS_MOST))
-            .unwrap_or(0);
-        let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
-        let (s, have) = match missing.len() {
-            0 => return None,
-            1 => ("", "has no recording"),
-            _ => ("s", "have no recordings"),
-        };
-        let of: String = world.iter().map(|world| format!(" of {world}")).collect();
-        let what = format!("{noun}{s} {}{of} {have} here", ranges(&missing, 0, RANGES));
-        let next = "name all recordings of the job; culeak doctor --job says why some are missing";
-        Some((number, Unseen::part("", what, next)))
-    });
+    let lacking = jobs
+        .into_iter()
+        .filter_map(|((_, _, _, noun, world), (number, present))| {
+            // Without a number of ranks, those after the last one are not noticed.
+            let ranks = world
+                .or(present.last().copied().filter(|last| *last < RANKS_MOST))
+                .unwrap_or(0);
+            let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
+            let (s, have) = match missing.len() {
+                0 => return None,
+                1 => ("", "has no recording"),
+                _ => ("s", "have no recordings"),
+            };
+            let of: String = world.iter().map(|world| format!(" of {world}")).collect();
+            let what = format!("{noun}{s} {}{of} {have} here", ranges(&missing, 0, RANGES));
+            let next = "name all recordings of the job; culeak doctor --job says why some are missing";
+            Some((number, Unseen::part("", what, next)))
+        });
     lacking.collect()
 }
 

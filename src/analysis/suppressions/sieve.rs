@@ -153,7 +153,11 @@ impl<'r> Sieve<'r> {
             }
             _ => None,
         })?;
-        let by_outermost = |stack: &CallStack| stack.callers().last().is_some_and(|of| pattern.matches_frame(of));
+        let by_outermost = |stack: &CallStack| {
+            let outermost = [stack.callers().last(), stack.frames.last()];
+            let mut frames = outermost.into_iter().flatten();
+            frames.any(|frame| pattern.matches_frame(frame) && stack.site() != Some(frame))
+        };
         let hidden = self
             .by_stack
             .iter()
