@@ -161,7 +161,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let (objects, objects_before_mark) = objects::rows(snapshot, &stacks, &mut sieve, since(snapshot, rules), rules);
     let besides = Besides {
         judged: found.most(),
-        largest: rows.iter().map(|row| row.bytes).max().unwrap_or(0),
+        largest_site: rows.iter().map(|row| row.bytes).max().unwrap_or(0),
     };
     let mut unseen = unseen::of_recording(snapshot, rules);
     unseen.extend(pools::unseen(&groups.all, &stacks, rules, &besides));

@@ -95,7 +95,7 @@ pub struct CheckArgs {
     /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Write the verdict in this format to FILE, and print it as text
+    /// Write the verdict in this format to FILE, and print it as text; an older verdict is replaced
     #[arg(long, value_name = "FILE")]
     pub verdict_file: Option<PathBuf>,
     /// Root of the source tree, for formats that refer to source files [default: the repository of the current folder]

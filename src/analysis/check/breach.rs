@@ -105,7 +105,10 @@ impl Verdict<'_> {
             Breach::Class(_) => return false,
             Breach::Total(of) if of.limit.measure == Measure::Objects => return false,
             Breach::Baseline(of) if of.measure == Measure::Objects => return false,
-            Breach::Total(of) => !matches!(of.limit.of, Scope::All | Scope::Kind(_)),
+            Breach::Total(of) => match of.limit.of {
+                Scope::All | Scope::Kind(_) => false,
+                Scope::Pattern(_) | Scope::Site => true,
+            },
             Breach::Baseline(_) => true,
             Breach::Outlier(of) => of.site.is_some(),
         };

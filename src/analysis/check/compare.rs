@@ -104,7 +104,7 @@ impl<'c> Comparison<'c> {
                     (Figure::exact(found), (String::new(), String::new()))
                 }
                 (Scope::Pattern(pattern), _) => whole.in_pattern(pattern, self.hidden, most),
-                _ => (whole.sum(of).figure(measure), whole.why_undecided()),
+                (Scope::All | Scope::Kind(_), _) => (whole.sum(of).figure(measure), whole.why_undecided()),
             };
             match figure.against(most) {
                 Judgement::Kept => {}

@@ -218,7 +218,7 @@ impl Limits {
 pub(super) struct Besides {
     pub judged: Tally,
     /// The most bytes of one call site.
-    pub largest: u64,
+    pub largest_site: u64,
 }
 
 /// Everything that a snapshot is checked against.
@@ -268,7 +268,7 @@ impl Rules {
         let could_break = |limit: &Limit| match (&limit.of, limit.measure) {
             (_, Measure::Objects) => false,
             (_, Measure::Blocks) => all.count > limit.most,
-            (Scope::Site, _) => besides.largest.saturating_add(more.bytes) > limit.most,
+            (Scope::Site, _) => besides.largest_site.saturating_add(more.bytes) > limit.most,
             (Scope::Kind(kind), _) => kinds(*kind) && all.bytes > limit.most,
             (Scope::All | Scope::Pattern(_), _) => all.bytes > limit.most,
         };
