@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use super::*;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::site::NO_STACK;
+use crate::snapshot::GRADIENT_OF;
 
 /// Enums whose values have names on the command line.
 macro_rules! named {
@@ -50,6 +51,8 @@ named! {
         Module = "module",
         /// The innermost Python line that the user wrote.
         PythonLine = "python-line",
+        /// The line of the forward pass that the memory is a gradient of.
+        Forward = "forward",
         /// The CUDA library that requested the memory.
         Library = "library",
         /// What the memory is for, by the rules for categories.
@@ -74,7 +77,7 @@ impl By {
     /// Whether stacks decide which row a record is in.
     pub const fn is_of_stacks(self) -> bool {
         match self {
-            By::Site | By::Stack | By::Module | By::PythonLine | By::Library | By::Category => true,
+            By::Site | By::Stack | By::Module | By::PythonLine | By::Forward | By::Library | By::Category => true,
             By::Kind | By::Device | By::Stream | By::Thread | By::Api | By::Size | By::ObjectKind => false,
         }
     }
@@ -109,6 +112,12 @@ enum Key<'a> {
     Stream(bool, Option<usize>, Option<Stream>),
     Text(&'a str),
     Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
+}
+
+impl<'a> Key<'a> {
+    fn of_line(line: Option<&Frame<'a>>) -> Key<'a> {
+        Key::Line(line.map(|frame| (frame.file, frame.line, frame.function)))
+    }
 }
 
 /// The rows of the selected kinds of memory, for comparisons of snapshots.
@@ -182,11 +191,8 @@ fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By, sorter: &Sorter) 
         By::Thread => Key::Number(call.thread as u64),
         By::Api => Key::Text(&call.api),
         By::Module => Key::Text(stack.site().map_or("", module_of)),
-        By::PythonLine => Key::Line(
-            stack
-                .python_line()
-                .map(|frame| (frame.file, frame.line, frame.function)),
-        ),
+        By::PythonLine => Key::of_line(stack.python_line()),
+        By::Forward => Key::of_line(stack.gradient()),
         By::Library => Key::Text(origin(stack)),
         By::Category => Key::Text(sorter.category(group.stack, call, stacks).name()),
         // The records of a group have the same size here.
@@ -319,6 +325,10 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter
             .get(group.stack)
             .python_line()
             .map_or_else(|| "(no line of Python)".to_owned(), python_line),
+        By::Forward => stacks
+            .get(group.stack)
+            .gradient()
+            .map_or_else(|| "(no forward line)".to_owned(), python_line),
         By::Library => origin(stacks.get(group.stack)).to_owned(),
         By::Category => sorter.category(group.stack, call, stacks).name().to_owned(),
         By::Size => format!("{} bytes", group.largest),
@@ -336,7 +346,10 @@ fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
 /// `training_step train.py:212`.
 fn python_line(frame: &Frame) -> String {
     let place = frame.short_place().unwrap_or_default();
-    format!("{} {place}", frame.function.unwrap_or("?"))
+    format!(
+        "{} {place}",
+        frame.function.unwrap_or("?").trim_start_matches(GRADIENT_OF)
+    )
 }
 
 fn origin(stack: &CallStack) -> &'static str {

@@ -376,6 +376,40 @@ fn rows_can_be_python_lines_and_libraries() {
         ["training_step train.py:212", "load data.py:31"]
     );
     assert_eq!(labels(By::Library), ["cuBLAS", "PyTorch", "(the program itself)"]);
+    assert_eq!(labels(By::Forward), ["(no forward line)"]);
+}
+
+#[test]
+fn blocks_of_backward_are_grouped_by_the_forward_line_whichever_line_ran_backward() {
+    let mut sample = Sample::new();
+    let forward = ("gradient of Net.forward", "/home/me/model.py:31", PYTHON);
+    let inner = ("gradient of Net.forward", "/home/me/model.py:32", PYTHON);
+    let train = ("train", "/home/me/train.py:88", PYTHON);
+    let tune = ("tune", "/home/me/train.py:99", PYTHON);
+    for (bytes, frames) in [
+        (4, &[forward, RUNTIME, train][..]),
+        (3, &[forward, RUNTIME, tune]),
+        (2, &[inner, RUNTIME, train]),
+        (1, &[RUNTIME, train]),
+    ] {
+        let stack = sample.stack(frames);
+        sample.holds(Kind::Device, "cudaMalloc", bytes * MIB, 1, stack);
+    }
+    let snapshot = sample.finish(0, 0);
+    let options = Options {
+        by: By::Forward,
+        ..Options::default()
+    };
+    let report = Report::of(&snapshot, &options);
+    let rows = report.rows.iter().map(|row| (row.label.as_str(), row.bytes / MIB));
+    assert_eq!(
+        rows.collect::<Vec<_>>(),
+        [
+            ("Net.forward model.py:31", 7),
+            ("Net.forward model.py:32", 2),
+            ("(no forward line)", 1)
+        ]
+    );
 }
 
 #[test]
