@@ -66,12 +66,12 @@ fn section(item: &Item, most: usize) -> Section {
     }
 }
 
-/// What is in front of the graphs: the headline and the rows.
+/// What is in front of the graphs, in the order of the text: the headline, the rows, what the process needs besides, whether the
+/// recording is complete, and the next command.
 fn document(report: &Report, full: bool) -> Document {
     let mut page = Document::default();
     text::report::cause(report, full, &mut page);
     page.append(headline(report));
-    page.warnings(&report.warnings);
     page.heading(match report.by {
         By::Site => "Call sites".to_owned(),
         by => format!("By {}", by.name().replace('-', " ")),
@@ -95,7 +95,13 @@ fn document(report: &Report, full: bool) -> Document {
         By::ObjectKind => text::objects::write_kinds(report, &mut page),
         _ => ranking(report, "the graph has all", columns, &mut page),
     }
+    let costs = text::report::costs(report);
+    text::report::costly_objects(&costs, &mut page);
     text::report::rules(report, &mut page);
+    text::report::besides(report, &costs, &mut page);
+    text::report::completeness(report, &mut page);
+    page.warnings(&report.warnings);
+    page.next(&report.next);
     page
 }
 
@@ -153,10 +159,8 @@ fn below(snapshot: &Snapshot, report: &Report, full: bool) -> Document {
     page.heading("Totals");
     page.fields(sums::totals(report, true));
     page.heading("Not recorded");
-    page.fields(sums::losses(report, false));
     let mut all = Document::default();
     all.fields(sums::losses(report, true));
     page.folded("all counts", all);
-    page.next(&report.next);
     page
 }

@@ -339,6 +339,37 @@ fn every_page_names_the_pools_whose_use_is_unknown() {
 }
 
 #[test]
+fn a_page_is_in_the_order_of_the_text_with_the_call_sites_below_the_headline() {
+    let page = page(&training().finish(0, 0), By::Site);
+    let lines: Vec<&str> = content(&page).lines().collect();
+    let at = |text: &str| {
+        let nth = lines.iter().position(|line| line.contains(text));
+        nth.unwrap_or_else(|| panic!("{text}: {lines:#?}"))
+    };
+    assert_eq!(at("Call sites</h2>"), at("class=\"headline") + 1, "{lines:#?}");
+    assert_eq!(at("<table"), at("Call sites</h2>") + 1, "{lines:#?}");
+    let order = [
+        "<table",
+        "besides, ",
+        "recorded in full",
+        "class=\"graphs\"",
+        "Where the memory is",
+        "Not recorded",
+    ];
+    assert!(order.map(at).is_sorted(), "{:?}", order.map(at));
+    let lossy = self::page(&leaky(), By::Site);
+    let order = [
+        "Trainer::step",
+        "not recorded",
+        "40 frees were",
+        "culeak check",
+        "class=\"graphs\"",
+    ];
+    let at = order.iter().map(|text| content(&lossy).find(text));
+    assert!(at.clone().all(|at| at.is_some()) && at.is_sorted(), "{lossy}");
+}
+
+#[test]
 fn the_graph_has_the_stacks_of_the_report() {
     let (header, column) = data(&page(&leaky(), By::Site));
     let string = |number: u64| header["strings"][number as usize].as_str().expect("a string");

@@ -15,6 +15,7 @@ mod headline;
 mod ranking;
 pub mod sums;
 
+pub use brief::{besides, completeness, costly_objects, costs};
 pub use headline::headline;
 use ranking::counted;
 pub use ranking::{judged, ranked, ranking};
@@ -51,10 +52,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     cause(report, extent.full_stacks, &mut page);
     page.line(dim(sums::process(report)));
     page.append(headline(report));
-    let costs = match is_of_code(report) {
-        true => brief::costs(report),
-        false => Vec::new(),
-    };
+    let costs = brief::costs(report);
     match report.by {
         By::ObjectKind if extent.objects => {}
         By::ObjectKind => objects::write_kinds(report, &mut page),
@@ -80,9 +78,7 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         ledger(report, &mut page);
         page.fields(sums::totals(report, extent.objects));
     } else {
-        if has_ledger(report) {
-            brief::besides(report, &costs, &mut page);
-        }
+        brief::besides(report, &costs, &mut page);
         page.fields(sums::conditions(report, extent.objects));
     }
     match extent.ledger || extent.all_losses {

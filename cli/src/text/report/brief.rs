@@ -128,6 +128,9 @@ pub struct Cost<'r, 'a> {
 
 /// The most costly objects that the program itself made, largest first.
 pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
+    if !super::is_of_code(report) {
+        return Vec::new();
+    }
     let kind_of = |line: &Line| match line.what {
         LineKind::GraphExecs => Some(Kind::GraphExec),
         LineKind::Streams => Some(Kind::Stream),
@@ -172,6 +175,9 @@ pub fn costly_objects(costs: &[Cost], page: &mut Document) {
 /// `besides, 620 MiB on GPU 0: 520 MiB context, 100 MiB 1 other process`: what the rows do not contain.
 /// `costs`: the objects that are listed with the rows.
 pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
+    if !super::has_ledger(report) {
+        return;
+    }
     let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();
     for device in devices.iter().take(DEVICES_SHOWN) {
         let mut entries: Vec<(i128, String)> = device
