@@ -431,17 +431,6 @@ impl Document {
         self.stack_lines(lines, stack.truncated, is_full, indent);
     }
 
-    /// The frames of a call site whose snapshot was dropped, one per line.
-    pub fn frames(&mut self, frames: &[SiteFrame], truncated: bool, indent: usize) {
-        let line = |frame: &SiteFrame| StackLine::Frame {
-            style: style_of(frame.role),
-            name: Escaped(&frame.function).to_string(),
-            place: Escaped(frame.place.as_ref().unwrap_or(&frame.module)).to_string(),
-            inlined: false,
-        };
-        self.stack_lines(frames.iter().map(line).collect(), truncated, false, indent);
-    }
-
     fn stack_lines(&mut self, mut lines: Vec<StackLine>, truncated: bool, is_full: bool, indent: usize) {
         if lines.is_empty() {
             lines.push(StackLine::Note("(recorded without a stack)".to_owned()));
@@ -451,12 +440,11 @@ impl Document {
         self.0.push(Block::Stack { indent, lines, is_full });
     }
 
-    /// The frames of a call site whose snapshot is dropped.
-    pub fn site_stack(&mut self, stack: &[SiteFrame], indent: usize) {
+    /// The frames of a call site whose snapshot was dropped, as [`Document::stack`].
+    pub fn site_stack(&mut self, stack: &[SiteFrame], truncated: bool, indent: usize) {
         let frames: Vec<&SiteFrame> = stack.iter().collect();
-        let lines = fold(&frames, |frame| {
-            (frame.role == Role::User, frame.python_library.as_deref())
-        });
+        let has_user = stack.iter().any(|frame| frame.role == Role::User);
+        let lines = fold(&frames, has_user, |frame| frame.python_library.as_deref());
         let line = |line: Line<&SiteFrame>| match line {
             Line::Frame(frame) => StackLine::Frame {
                 style: style_of(frame.role),
@@ -466,9 +454,7 @@ impl Document {
             },
             Line::Folded { library, frames } => StackLine::Note(folded(library, frames)),
         };
-        let lines = lines.into_iter().map(line).collect();
-        let is_full = false;
-        self.0.push(Block::Stack { indent, lines, is_full });
+        self.stack_lines(lines.into_iter().map(line).collect(), truncated, false, indent);
     }
 }
 

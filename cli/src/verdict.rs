@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use culeak::analysis::check::{Breach, Judged, JudgedObjects, Measure, Scope, SiteRow, Standing, Verdict};
 use culeak::analysis::job::identity;
 use culeak::analysis::report::Row;
-use culeak::analysis::site::{CallStack, Fingerprint, Frame};
+use culeak::analysis::site::{CallStack, Fingerprint, Frame, Line};
 use culeak::snapshot::Class;
 
-use crate::document::counted;
+use crate::document::{self, counted};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::check::sentences;
@@ -288,15 +288,16 @@ pub fn apart_from_limits<'v>(judged: &'v Judged<Row<'v>>, verdict: &'v Verdict<'
     findings.collect()
 }
 
-/// The visible frames of a stack, one per line.
+/// The visible frames of a stack, one per line; a run of a library's frames is one line.
 pub fn stack_text(stack: &CallStack) -> String {
-    let mut text = String::new();
-    for frame in stack.shown() {
-        let place = frame.place().map(|place| format!("  {}", Escaped(&place)));
-        let place = place.unwrap_or_default();
-        text.push_str(&format!("{}{place}\n", Escaped(&frame.name())));
-    }
-    text
+    let line = |line: Line<&Frame>| match line {
+        Line::Folded { library, frames } => format!("{}\n", document::folded(library, frames)),
+        Line::Frame(frame) => {
+            let place = frame.place().map(|place| format!("  {}", Escaped(&place)));
+            format!("{}{}\n", Escaped(&frame.name()), place.unwrap_or_default())
+        }
+    };
+    stack.folded().into_iter().map(line).collect()
 }
 
 /// `failed: 32 MiB in 3 blocks leaked at 1 call site; 40 stream objects left at 2 call sites`.

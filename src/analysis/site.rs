@@ -292,7 +292,8 @@ impl<'a> CallStack<'a> {
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
     pub fn folded(&self) -> Vec<Line<'a, &Frame<'a>>> {
         let shown: Vec<&Frame> = self.shown().collect();
-        fold(&shown, |frame| (frame.role == Role::User, frame.python_library()))
+        let has_user = shown.iter().any(|frame| frame.role == Role::User);
+        fold(&shown, has_user, |frame| frame.python_library())
     }
 
     /// The innermost Python line that the user wrote, else the innermost line of library Python.
@@ -317,11 +318,9 @@ pub enum Line<'t, F> {
     },
 }
 
-/// Makes one line of a run of frames of one library, if the stack has a frame of the user's. `of`: whether a frame is the user's,
-/// and the library that it belongs to.
-pub fn fold<'t, F: Copy>(frames: &[F], of: impl Fn(F) -> (bool, Option<&'t str>)) -> Vec<Line<'t, F>> {
-    let has_user = frames.iter().any(|&frame| of(frame).0);
-    let library = |frame: &F| of(*frame).1;
+/// Makes one line of a run of frames of one library, if the stack has a frame of the user's. `library`: what a frame belongs to.
+pub fn fold<'t, F: Copy>(frames: &[F], has_user: bool, library: impl Fn(F) -> Option<&'t str>) -> Vec<Line<'t, F>> {
+    let library = |frame: &F| library(*frame);
     let runs = frames.chunk_by(|a, b| library(a).is_some() && library(a) == library(b));
     let lines = runs.flat_map(|run| match library(&run[0]) {
         Some(library) if has_user && run.len() >= FOLDED => vec![Line::Folded {

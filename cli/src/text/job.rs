@@ -330,7 +330,7 @@ fn bars(job: &JobReport, row: &SiteRow, values: &[u64], page: &mut Document) {
         form: Form::Bars,
         counts: false,
     });
-    page.site_stack(&row.site.stack, 6);
+    page.site_stack(&row.site.stack, false, 6);
 }
 
 fn sites(job: &JobReport, values: &[Vec<u64>], page: &mut Document) {

@@ -8,7 +8,10 @@ use culeak::analysis::check::{Limit, Limits, Rules, Scope, baseline_of, point_of
 use culeak::analysis::diff::Diff;
 use culeak::analysis::filter::Filter;
 use culeak::analysis::points::Points;
+use culeak::analysis::profile::tree::{Limits as OfTree, Tree};
+use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, Options, Report};
+use culeak::analysis::site::text::Site;
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState, Snapshot};
@@ -22,8 +25,10 @@ mod phases;
 mod verdicts;
 mod why;
 
+use super::names::Detail;
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, serving, shut_down, training};
+use crate::document::Document;
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
@@ -292,6 +297,22 @@ fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
         page.contains("torch: 21 frames")
     };
     assert_eq!([page(false), page(true)], [true, false]);
+    let profile = Profile::of(&snapshot, &profile::Options::default());
+    let tree = |signatures| {
+        let (tree, mut page) = (Tree::of(&profile, &OfTree::default()), Document::default());
+        let lines = true;
+        super::tree::write(&profile, &tree, Detail { signatures, lines }, &mut page);
+        plain(|out| page.text(out)).contains("torch: 21 frames")
+    };
+    assert_eq!([tree(false), tree(true)], [true, false]);
+    let stack = &report.rows[0].stacks[0].stack;
+    let mut kept = Document::default();
+    kept.site_stack(&Site::of(stack).stack, true, 0);
+    let kept = plain(|out| kept.text(out));
+    assert!(kept.starts_with("torch: 21 frames\ntraining_step"), "{kept}");
+    assert!(kept.ends_with("… (the stack was cut here)\n"), "{kept}");
+    let annotation = crate::verdict::stack_text(stack);
+    assert_eq!(annotation, "torch: 21 frames\ntraining_step  /home/me/train.py:212\n");
 }
 
 #[test]

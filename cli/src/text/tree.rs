@@ -6,7 +6,7 @@
 use culeak::analysis::profile::tree::{Node, Step, Tree};
 use culeak::analysis::profile::{Profile, Sums};
 use culeak::analysis::report::Tally;
-use culeak::analysis::site::Frame;
+use culeak::analysis::site::{Frame, Line, Role, fold};
 
 use super::names::{self, Detail};
 use super::{parts, units};
@@ -108,8 +108,15 @@ fn with_frames(mut branch: Branch, frames: &[Frame], node: &Node, detail: Detail
         Step::Cut => branch.note(PLAIN, names::CUT),
         Step::NoStack => branch.note(PLAIN, names::NO_STACK),
         Step::Frames(numbers) => {
-            for frame in numbers.iter().map(|&number| &frames[number]) {
-                branch.frame(frame.role, names::function(frame, detail), frame.short_place());
+            let chain: Vec<&Frame> = numbers.iter().map(|&number| &frames[number]).collect();
+            let folds = !detail.signatures && frames.iter().any(|frame| frame.role == Role::User);
+            for line in fold(&chain, folds, |frame| frame.python_library()) {
+                match line {
+                    Line::Frame(frame) => branch.frame(frame.role, names::function(frame, detail), frame.short_place()),
+                    Line::Folded { library, frames } => {
+                        branch = branch.note(DIM, document::folded(library, frames));
+                    }
+                }
             }
             branch
         }

@@ -226,7 +226,7 @@ fn details(row: &Row, trend: &Trend, page: &mut Document) {
         ("evidence", numbers(row, judged(row).0, trend.against)),
         ("kind", row.site.kinds.join(", ")),
     ]);
-    page.site_stack(&row.site.stack, 6);
+    page.site_stack(&row.site.stack, false, 6);
 }
 
 /// A series of a trend.

@@ -106,7 +106,7 @@ pub fn stacks(state: &State, row: &Row, page: &mut Document) {
     for stack in row.stacks.iter().take(MOST) {
         page.blank();
         page.item(sums(stack, row.object().is_some(), now_ns));
-        page.frames(&stack.named.site.stack, stack.named.truncated, 4);
+        page.site_stack(&stack.named.site.stack, stack.named.truncated, 4);
     }
     let rest = "; culeak report --by stack shows all";
     page.more(row.stacks.len().saturating_sub(MOST), "stack", rest);
