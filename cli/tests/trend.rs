@@ -152,7 +152,7 @@ fn the_next_command_compares_snapshots_of_one_process() {
     }
     let text = stdout(&trend(&folder, &["runs"]));
     assert!(
-        text.contains("next: culeak diff runs/second-10.json runs/second-20.json --stacks"),
+        text.contains("next: culeak diff runs/second-10.json runs/second-20.json --view stacks"),
         "{text}"
     );
 }

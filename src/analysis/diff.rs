@@ -15,7 +15,7 @@ use crate::analysis::report::{By, Cut, ProcessLine, Row, RowsOfKinds, Sort, Tall
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::words::plural;
 use crate::point::Point;
-use crate::snapshot::{Losses, Snapshot};
+use crate::snapshot::{Allocator, Losses, Snapshot, Taken};
 
 mod objects;
 
@@ -59,6 +59,7 @@ pub struct Diff<'a> {
     /// Time between the two snapshots, if both show the same process and the first is not the later one. Peaks have no time:
     /// each device has its own.
     pub elapsed_ns: Option<u64>,
+    /// Memory of the program itself, then that of CUDA libraries and pools; of both, what grew is first, then by change.
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
     /// `hidden_rows` by option.
@@ -83,6 +84,10 @@ pub struct Side<'a> {
     pub point: Option<&'a Point>,
     pub held: Tally,
     pub losses: &'a Losses,
+    #[serde(skip)]
+    pub taken: &'a Taken,
+    #[serde(skip)]
+    pub allocators: &'a [Allocator],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -146,7 +151,16 @@ impl<'a> Diff<'a> {
             Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs(), row.after.bytes),
             Sort::Bytes | Sort::Age => (row.bytes_delta.abs(), row.count_delta.abs(), row.after.bytes),
         };
-        rows.sort_by(|a, b| change(b).cmp(&change(a)).then_with(|| name(a).cmp(&name(b))));
+        let grows = |row: &DiffRow| match options.sort {
+            Sort::Count => (row.count_delta, row.bytes_delta) > (0, 0),
+            Sort::Bytes | Sort::Age => (row.bytes_delta, row.count_delta) > (0, 0),
+        };
+        let group = |row: &DiffRow| (row.pool || row.stack.library.is_some(), !grows(row));
+        rows.sort_by(|a, b| {
+            (group(a).cmp(&group(b)))
+                .then_with(|| change(b).cmp(&change(a)))
+                .then_with(|| name(a).cmp(&name(b)))
+        });
         let cut = cut(&mut rows, options, options.min_bytes);
         Diff {
             format: FORMAT,
@@ -315,6 +329,8 @@ pub(crate) fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
         point: snapshot.taken.point.as_ref(),
         held,
         losses: &snapshot.losses,
+        taken: &snapshot.taken,
+        allocators: &snapshot.allocators,
     }
 }
 

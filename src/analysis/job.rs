@@ -177,13 +177,14 @@ pub fn earlier<'r>(rows: impl Iterator<Item = (&'r Instant, u32)>) -> Vec<u32> {
     same.map(|pair| pair[0].1).collect()
 }
 
-/// Sites with outliers first, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
+/// Sites with outliers first, then those of the program itself, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
 /// deterministic.
 fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Ordering {
     let apart = |row: &SiteRow| row.stands_out.as_ref().map(|out| out.apart_bytes);
     let (a, b) = (&a.0, &b.0);
-    apart(b)
-        .cmp(&apart(a))
+    let group = |row: &SiteRow| (row.stands_out.is_none(), row.site.is_of_library());
+    (group(a).cmp(&group(b)))
+        .then_with(|| apart(b).cmp(&apart(a)))
         .then_with(|| (b.sum_bytes, b.sum_count).cmp(&(a.sum_bytes, a.sum_count)))
         .then_with(|| a.site.order().cmp(&b.site.order()))
         .then_with(|| a.program.cmp(&b.program))
@@ -234,7 +235,7 @@ pub struct JobReport {
     pub processes: Vec<JobProcess>,
     /// Processes whose sums are far from those of the others.
     pub stands_out: Vec<ProcessesOut>,
-    /// Those at which processes stand out first, then by bytes.
+    /// Those at which processes stand out first; of both, those of the program itself, then by bytes.
     pub sites: Vec<SiteRow>,
     /// Memory that several processes have open, largest first.
     pub shared: Vec<SharedRow>,

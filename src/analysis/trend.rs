@@ -102,7 +102,7 @@ pub struct Trend {
     /// Growth is measured against marks, but no process passed `points_needed` different numbers of marks, so nothing is
     /// judged.
     pub too_few_marks: bool,
-    /// Most suspicious first; among equals, by `score`.
+    /// Most suspicious first; among equals, those of the program itself, then by `score`.
     pub rows: Vec<Row>,
     /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.
     pub hidden_rows: usize,
@@ -140,6 +140,9 @@ pub struct Point {
     pub mark: Option<String>,
     /// What was left when the process ended; does not count for slopes.
     pub at_end: bool,
+    /// Nothing that a report counts is missing.
+    #[serde(skip)]
+    pub is_complete: bool,
     /// The sum of all sites.
     pub held: Tally,
 }

@@ -44,6 +44,9 @@ pub struct Instant {
     pub lacks_mark: bool,
     /// Allocations that were not recorded.
     pub lost_allocations: u64,
+    /// Nothing that a report counts is missing.
+    #[serde(skip)]
+    pub is_complete: bool,
     /// How stacks were sampled: what it holds at call sites is estimated.
     #[serde(skip)]
     pub sampling: Option<Sampling>,
@@ -129,6 +132,7 @@ impl Instant {
             left_out: Tally::default(),
             lacks_mark: false,
             lost_allocations: snapshot.losses.lost_allocations,
+            is_complete: snapshot.is_complete(),
             sampling: snapshot.sampling,
             held_is_estimated: false,
             is_automatic: taken.automatic.is_some(),

@@ -1,5 +1,6 @@
 //! `culeak diff`: changes between two snapshots, by call site.
 
+use std::env;
 use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +12,7 @@ use culeak::analysis::ledger::LedgerDiff;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
-use culeak::analysis::report::{By, Sort};
+use culeak::analysis::report::{By, Sort, shell_word};
 
 use crate::document::Document;
 use crate::errors::Failure;
@@ -119,7 +120,14 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let full = args.view.full_stacks;
     args.output.page(form, "culeak diff", &diff, || match shape {
         Shape::Tree => tree(args, &options, &before, &after, &diff),
-        _ => text::diff::page(&diff, full || *shape == Shape::Stacks, full),
+        _ => {
+            let stacks = full || *shape == Shape::Stacks;
+            let mut page = text::diff::page(&diff, stacks, full);
+            if form == Form::Text && !stacks && diff.rows.iter().any(|row| row.bytes_delta > 0) {
+                page.next(with_stacks(env::args_os()));
+            }
+            page
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -136,6 +144,12 @@ impl DiffArgs {
             filter: self.selection.filter(&Categories::none()),
         }
     }
+}
+
+/// This command again, with whole stacks.
+fn with_stacks(words: impl Iterator<Item = OsString>) -> String {
+    let words = words.skip(1).map(|word| shell_word(&word.to_string_lossy()));
+    format!("culeak {} --view stacks", words.collect::<Vec<_>>().join(" "))
 }
 
 /// Refuses snapshots of different programs, in which every row would differ.

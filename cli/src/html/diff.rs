@@ -10,7 +10,7 @@ use culeak::snapshot::Snapshot;
 use super::graph::Graphs;
 use super::{ROWS_WITH_STACKS, Section, page};
 use crate::document::{Cell, Document, Rows, Site, styled};
-use crate::text::diff::{RowStack, page_around, state, style_of, write_stack};
+use crate::text::diff::{RowStack, mark, page_around, state, style_of, write_stack};
 use crate::text::parts;
 use crate::text::report::sums;
 
@@ -43,7 +43,6 @@ pub fn write(
         };
         let report = Report::of(snapshot, &options);
         below.heading(format!("Not recorded {name}"));
-        below.fields(sums::losses(&report, false));
         let mut all = Document::default();
         all.fields(sums::losses(&report, true));
         below.folded("all counts", all);
@@ -59,10 +58,7 @@ fn rows<'d, 'a>(diff: &'d Diff<'a>, stacks: RowStack) -> Rows<&'d DiffRow<'a>> {
         let about = parts::about(row.estimated.is_some());
         Cell::Number(format!("{about}{}", words::signed_count(row.count_delta)))
     };
-    let site = |row: &&DiffRow| {
-        let mark = if row.pool { parts::POOL } else { "" };
-        Site::of(&row.label, row.stack.site(), mark)
-    };
+    let site = |row: &&DiffRow| Site::of(&row.label, row.stack.site(), mark(row));
     Rows::of(&diff.rows)
         .column("change", change)
         .column("blocks", blocks)

@@ -7,7 +7,8 @@ use culeak::analysis::report::Tally;
 use culeak::analysis::site::Frame;
 use culeak::point::Point;
 
-use super::{objects, parts, units};
+use super::report::sums::Recorded;
+use super::{objects, parts, report, units};
 use crate::document::{BAD, DIM, Document, GOOD, PLAIN, Rows, Site, Text, bold, dim, short_name, styled};
 use crate::escape::Escaped;
 
@@ -45,7 +46,7 @@ pub fn write_stack(row: &DiffRow, stacks: RowStack, places: bool, page: &mut Doc
     }
 }
 
-/// The headline, the body (rows or a tree), the objects, the totals and the warnings.
+/// The headline, the body (rows or a tree), the objects, what was compared, whether it was recorded in full, and the warnings.
 pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Document)) -> Document {
     let mut page = Document::default();
     page.line(if diff.only_objects {
@@ -58,23 +59,28 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
     if let Some(objects) = &diff.objects {
         objects::write_changes(objects, !diff.only_objects, stacks, &mut page);
     }
-    page.blank();
-    page.fields(totals(diff));
+    page.fields(compared(diff));
+    let sides = [
+        ("not recorded before", &diff.before),
+        ("not recorded after", &diff.after),
+    ];
+    let recorded = sides.map(|(title, side)| {
+        let (losses, taken, allocators) = (side.losses, side.taken, side.allocators);
+        let recorded = Recorded {
+            losses,
+            taken,
+            allocators,
+        };
+        (title, recorded)
+    });
+    report::completeness_of(&recorded, &mut page);
     page.warnings(&diff.warnings);
     page
 }
 
-/// The totals, and the two processes.
-fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
-    let t = &diff.totals;
+/// What was compared; of a diff without a change only what it leaves out.
+fn compared(diff: &Diff) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
-    if !diff.only_objects {
-        rows.push((
-            "total",
-            sizes(t.after, t.bytes_delta, t.count_delta) + &error(t.estimated),
-        ));
-        rows.push(("rows", counts(t)));
-    }
     if !diff.kinds.is_empty() {
         let others = if diff.only_objects {
             "nothing else"
@@ -91,8 +97,12 @@ fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
         let others = "other memory is not compared";
         rows.push(("filter", format!("{}; {others}", parts::conditions(filter))));
     }
-    rows.push(("before", parts::process(&diff.before.process)));
-    rows.push(("after", parts::process(&diff.after.process)));
+    let (before, after) = (&diff.before.process, &diff.after.process);
+    match diff.same_process {
+        _ if is_unchanged(diff) && !has_objects(diff) => {}
+        true => rows.push(("process", parts::process(after))),
+        false => rows.extend([("before", parts::process(before)), ("after", parts::process(after))]),
+    }
     rows
 }
 
@@ -114,15 +124,31 @@ pub fn style_of(delta: i128) -> Style {
     }
 }
 
+/// No memory changed.
+fn is_unchanged(diff: &Diff) -> bool {
+    let totals = &diff.totals;
+    (totals.bytes_delta, totals.count_delta) == (0, 0) && only_unchanged(totals)
+}
+
+/// Objects without an address changed.
+fn has_objects(diff: &Diff) -> bool {
+    diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty())
+}
+
 fn headline(diff: &Diff) -> Text {
     let (totals, delta) = (&diff.totals, diff.totals.bytes_delta);
-    let is_same = delta == 0 && totals.count_delta == 0 && only_unchanged(totals);
-    let has_objects = diff.objects.as_ref().is_some_and(|objects| !objects.rows.is_empty());
-    let what = match (is_same, has_objects) {
+    let what = match (is_unchanged(diff), has_objects(diff)) {
         (true, true) => "no change of memory".to_owned(),
         (true, false) => "no change".to_owned(),
         _ => changed(diff.same_process, delta),
     } + &error(totals.estimated);
+    let to = match is_unchanged(diff) {
+        true => String::new(),
+        false => {
+            let comma = if diff.same_process { "" } else { "," };
+            format!("{comma} to {}", units::bytes(totals.after.bytes))
+        }
+    };
     let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
@@ -131,6 +157,7 @@ fn headline(diff: &Diff) -> Text {
     };
     Text::from(subject + ": ")
         + styled(style_of(delta), what)
+        + to
         + time(diff.elapsed_ns, diff.before.point, diff.after.point)
 }
 
@@ -183,8 +210,13 @@ pub fn state(state: State) -> (&'static str, Style) {
 fn title(row: &DiffRow) -> Text {
     let (word, style) = state(row.state);
     let sizes = sizes(row.after, row.bytes_delta, row.count_delta) + &error(row.estimated);
-    let (place, pool) = (parts::place(row.stack.site()), if row.pool { parts::POOL } else { "" });
+    let (place, pool) = (parts::place(row.stack.site()), mark(row));
     styled(style, format!("{word:8}")) + "  " + bold(short_name(&row.label)) + format!("{place}: {sizes}{pool}")
+}
+
+/// Whose memory it is, unless the program's own.
+pub fn mark(row: &DiffRow) -> String {
+    parts::mark_of(row.pool, row.stack.allocator, row.stack.library)
 }
 
 /// ` ≈ ± 12 MiB` for an estimate from sampled stacks.
@@ -211,11 +243,4 @@ fn callers(row: &DiffRow, places: bool, page: &mut Document) {
     if let Some(callers) = parts::callers(row.stack.callers().map(caller)) {
         page.indented(12, dim(callers));
     }
-}
-
-fn counts(totals: &Totals) -> String {
-    format!(
-        "{} new, {} grown, {} shrunk, {} gone, {} unchanged",
-        totals.new, totals.grown, totals.shrunk, totals.gone, totals.unchanged
-    )
 }

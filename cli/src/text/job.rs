@@ -13,6 +13,7 @@ pub mod shared;
 pub mod trend;
 pub mod why;
 
+use super::report::EXPLAINED;
 use super::{parts, units};
 use crate::document::{
     BAD, BOLD, Cell, Chart, ChartPoint, Document, Form, GOOD, PLAIN, Rows, Site, Text, WARN, bold, counted, dim, styled,
@@ -27,12 +28,13 @@ const UNREADABLE: usize = 10;
 pub fn page(job: &JobReport, top: Option<usize>, values: &[Vec<u64>]) -> Document {
     let mut page = Document::default();
     headline(job, &mut page);
-    summary(job, &mut page);
-    page.blank();
-    processes(job, top, &mut page);
-    page.blank();
-    sites(job, values, &mut page);
-    shared::write(job, &mut page);
+    if job.held.count > 0 || !job.sites.is_empty() || !job.stands_out.is_empty() {
+        summary(job, &mut page);
+        sites(job, top, values, &mut page);
+        shared::write(job, &mut page);
+        page.blank();
+        processes(job, top, &mut page);
+    }
     if !job.unreadable.is_empty() {
         page.blank();
         unreadable(
@@ -43,6 +45,8 @@ pub fn page(job: &JobReport, top: Option<usize>, values: &[Vec<u64>]) -> Documen
     }
     parts::suppressions(job.suppressed, 0, &job.suppressions, job.sampled, &mut page);
     failed_requests(job, &mut page);
+    let recordings = job.processes.iter().map(|process| &process.row);
+    parts::completeness(recordings.map(|of| (of.is_complete, &*of.source)), "process", &mut page);
     page.warnings(&job.warnings);
     page.warnings(missing_mark(job).filter(|(_, all)| !all).map(|(warning, _)| warning));
     let lost = job.processes.iter().map(|process| process.row.lost_allocations);
@@ -162,7 +166,12 @@ fn headline(job: &JobReport, page: &mut Document) {
         (false, false, 1) => ("holds", ""),
         (false, false, _) => ("hold", ""),
     };
-    let style = if job.leaked && job.held.bytes > 0 { BAD } else { BOLD };
+    let (style, held) = match (job.held.count, job.leaked) {
+        (0, true) => (GOOD, "nothing".to_owned()),
+        (0, false) => (BOLD, "nothing".to_owned()),
+        (_, true) if job.held.bytes > 0 => (BAD, parts::tally(job.held)),
+        _ => (BOLD, parts::tally(job.held)),
+    };
     let opaque = job.opaque_pools.iter().map(|pool| pool.bytes);
     let pools = match opaque.fold(job.pools.bytes, u64::saturating_sub) {
         0 => String::new(),
@@ -173,7 +182,7 @@ fn headline(job: &JobReport, page: &mut Document) {
         ),
     };
     let subject = subject(job.processes.len(), &job.programs, job.hosts) + format!(" {verb} ");
-    page.line(subject + styled(style, format!("{}{when}", parts::tally(job.held))) + pools);
+    page.line(subject + styled(style, format!("{held}{when}")) + pools);
     parts::opaque_pools(page, &job.opaque_pools);
     if job.earlier_snapshots > 0 {
         let earlier = counted(job.earlier_snapshots, "earlier snapshot");
@@ -260,10 +269,15 @@ fn members<T>(processes: Vec<T>, row: impl Fn(&T) -> &Instant) -> Rows<T> {
 
 fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
     let most = top.unwrap_or(job.processes.len());
+    let has_memory = |process: &&JobProcess| {
+        let row = &process.row;
+        top.is_none() || process.stands_out || (row.held.count, row.peak_bytes, row.failed.count) != (0, 0, 0)
+    };
+    let all: Vec<&JobProcess> = job.processes.iter().filter(has_memory).collect();
     // Those that stand out come first if there is no room for all.
-    let (out_of_line, usual): (Vec<_>, Vec<_>) = job.processes.iter().partition(|process| process.stands_out);
-    let shown: Vec<&JobProcess> = match job.processes.len() <= most {
-        true => job.processes.iter().collect(),
+    let (out_of_line, usual): (Vec<_>, Vec<_>) = all.iter().copied().partition(|process| process.stands_out);
+    let shown: Vec<&JobProcess> = match all.len() <= most {
+        true => all,
         false => out_of_line.into_iter().chain(usual).take(most).collect(),
     };
     let hidden = job.processes.len() - shown.len();
@@ -333,7 +347,8 @@ fn bars(job: &JobReport, row: &SiteRow, values: &[u64], page: &mut Document) {
     page.site_stack(&row.site.stack, false, 6);
 }
 
-fn sites(job: &JobReport, values: &[Vec<u64>], page: &mut Document) {
+/// Unless all are asked for (`top`: `None`), call sites that hold nothing are counted.
+fn sites(job: &JobReport, top: Option<usize>, values: &[Vec<u64>], page: &mut Document) {
     if job.sites.is_empty() {
         return page.line(match (job.hidden_sites, &job.filter) {
             (1.., _) => "no call site is as large as --min-bytes",
@@ -342,7 +357,10 @@ fn sites(job: &JobReport, values: &[Vec<u64>], page: &mut Document) {
         });
     }
     let about = |exact| if exact { "" } else { "~" };
-    let rows = Rows::of(job.sites.iter().enumerate())
+    let holds = |(_, row): &(usize, &SiteRow)| top.is_none() || row.sum_bytes > 0 || row.stands_out.is_some();
+    let shown: Vec<(usize, &SiteRow)> = job.sites.iter().enumerate().filter(holds).collect();
+    let empty = job.sites.len() - shown.len();
+    let rows = Rows::of(shown)
         .column("sum", |(_, row)| Cell::Size(row.sum_bytes))
         .column("median", |(_, row)| {
             Cell::Number(format!(
@@ -356,17 +374,20 @@ fn sites(job: &JobReport, values: &[Vec<u64>], page: &mut Document) {
         .column("processes", |(_, row)| part(row.processes, row.of_processes))
         .column("call site", |(_, row)| cell(&row.site))
         .style(|(_, row)| bad_if(row.stands_out.is_some()))
-        .below(|&(nth, row), page| {
-            if let Some(values) = values.get(nth) {
-                bars(job, row, values, page);
-            }
+        .below(|&(nth, row), page| match values.get(nth) {
+            Some(values) => bars(job, row, values, page),
+            None if nth < EXPLAINED => parts::callers_of(&row.site, page),
+            None => {}
         });
     page.table(rows);
-    let hidden = parts::tally(job.hidden);
+    let hidden = match job.hidden.count {
+        0 => "out memory".to_owned(),
+        _ => format!(" {}", parts::tally(job.hidden)),
+    };
     page.more(
-        job.hidden_sites,
+        job.hidden_sites + empty,
         "call site",
-        format!(" with {hidden}; --top 0 shows all"),
+        format!(" with{hidden}; --top 0 shows all"),
     );
     if job.beyond.count > 0 {
         let beyond = parts::tally(job.beyond);

@@ -7,8 +7,8 @@ use culeak::analysis::estimate::Errors;
 use culeak::analysis::filter::{Filter, Filtered};
 use culeak::analysis::function_name::plain;
 use culeak::analysis::opaque::OpaquePool;
-use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally};
-use culeak::analysis::site::Frame;
+use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally, shell_word};
+use culeak::analysis::site::{Frame, text};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
@@ -77,6 +77,35 @@ pub fn with_place(site: &Site) -> String {
         "" => name,
         place => format!("{name} {place}"),
     }
+}
+
+/// The callers of a call site whose snapshot was dropped, without places.
+pub fn callers_of(site: &text::Site, page: &mut Document) {
+    let outer = site.stack.iter().skip_while(|frame| !frame.site).skip(1);
+    if let Some(callers) = callers(outer.map(|frame| Site::at(&frame.function, None, ""))) {
+        page.indented(6, dim(callers));
+    }
+}
+
+/// `recorded in full`, or of how many of these recordings, each with its name, that is not true.
+pub fn completeness<'r>(recordings: impl Iterator<Item = (bool, &'r str)>, noun: &str, page: &mut Document) {
+    let (mut all, mut lacking) = (0u64, Vec::new());
+    for (is_complete, source) in recordings {
+        all += 1;
+        lacking.extend((!is_complete).then_some(source));
+    }
+    page.line(match lacking.last() {
+        None => styled(GOOD, "recorded in full"),
+        Some(last) => styled(
+            WARN,
+            format!(
+                "not recorded in full: {} of {}; culeak report {} shows what is missing",
+                units::count(lacking.len() as u64),
+                counted(all, noun),
+                shell_word(last)
+            ),
+        ),
+    });
 }
 
 /// `50 s old`, or `50 s to 2 s old`, of memory and of objects.

@@ -15,7 +15,7 @@ mod headline;
 mod ranking;
 pub mod sums;
 
-pub use brief::{besides, completeness, costly_objects, costs};
+pub use brief::{EXPLAINED, besides, completeness, completeness_of, costly_objects, costs};
 pub use headline::headline;
 use ranking::counted;
 pub use ranking::{judged, ranked, ranking};

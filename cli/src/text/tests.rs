@@ -12,6 +12,7 @@ use culeak::analysis::profile::tree::{Limits as OfTree, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, Options, Report};
 use culeak::analysis::site::text::Site;
+use culeak::analysis::trend::{self, Summary, Trend};
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::{EndOf, ProcessState, Snapshot};
@@ -418,6 +419,100 @@ fn golden_diff() {
         "diff-two-runs.txt",
         &plain(|out| super::diff::page(&diff, true, false).text(out)),
     );
+}
+
+#[test]
+fn a_report_says_recorded_in_full_if_and_only_if_the_snapshot_is_complete() {
+    let says = |snapshot: &Snapshot| {
+        let (report, mut page) = (Report::of(snapshot, &Options::default()), Document::default());
+        super::report::completeness(&report, &mut page);
+        let text = plain(|out| page.text(out));
+        assert_eq!(text.starts_with("recorded in full"), snapshot.is_complete(), "{text}");
+        snapshot.is_complete()
+    };
+    let complete = training().finish(0, 0);
+    assert!(says(&complete));
+    let fields = serde_json::to_value(&complete.losses).expect("JSON");
+    let fields = fields.as_object().expect("an object").keys().map(String::as_str);
+    let mut missing = 0;
+    for name in fields.chain(["lost_segments", "segments_ended"]) {
+        let mut losses = serde_json::to_value(&complete.losses).expect("JSON");
+        losses[name] = match name {
+            "unhooked" => serde_json::json!(["cuMemNew"]),
+            "segments_ended" => "unknown".into(),
+            _ => 1.into(),
+        };
+        let mut lossy = complete.clone();
+        lossy.losses = serde_json::from_value(losses).expect("losses");
+        missing += usize::from(!says(&lossy));
+    }
+    assert_eq!(missing, 14);
+    let mut others = [complete.clone(), complete.clone(), complete.clone(), complete];
+    others[0].taken.in_flight = 1;
+    others[1].taken.events_during_read = 1;
+    others[2].taken.by = culeak::snapshot::BY_PYTORCH.to_owned();
+    others[3].allocators = vec![culeak::snapshot::Allocator {
+        domain: "PyTorch".to_owned(),
+        device: None,
+        live_bytes: 0,
+        reserved_bytes: 0,
+        events: 1,
+        mismatches: 0,
+        unseen_bytes: 1,
+    }];
+    assert!(others.iter().all(|snapshot| !says(snapshot)));
+}
+
+#[test]
+fn what_did_not_change_takes_three_lines_at_most() {
+    let mut before = training().finish(0, 0);
+    before.process.state = ProcessState::Running;
+    let after = before.clone();
+    let options = culeak::analysis::diff::Options::default();
+    let text =
+        |after: &Snapshot| plain(|out| super::diff::page(&Diff::of(&before, after, &options), false, false).text(out));
+    let pool = "1 MiB in PyTorch's pool of host memory: which part is in use is unknown";
+    let expected = format!("process 4711: no change in 0 ns\n{pool}\nrecorded in full\n");
+    assert_eq!(text(&after), expected);
+    let mut lossy = after.clone();
+    lossy.losses.unknown_frees = 3;
+    let lossy = text(&lossy);
+    assert!(lossy.contains("\nnot recorded after  3 unknown frees: "), "{lossy}");
+    // The first lines are what grew, and who called it.
+    let mut grown = after;
+    let is_step = |bytes: u64| bytes == 4 * MIB;
+    grown.allocations.change(|_, allocation, _| {
+        if is_step(allocation.bytes) {
+            allocation.bytes *= 2;
+        }
+    });
+    let grown = text(&grown);
+    let lines: Vec<&str> = grown.lines().collect();
+    assert!(lines[0].starts_with("process 4711: grew by 8 MiB to "), "{grown}");
+    assert!(
+        lines[2].starts_with("  grown     training_step  train.py:212: "),
+        "{grown}"
+    );
+    assert_eq!(lines[3].trim(), "from <module>", "{grown}");
+    let trend = |after: &Snapshot| {
+        let all = (0..12).map(|nth| {
+            let mut snapshot = if nth < 11 { before.clone() } else { after.clone() };
+            snapshot.taken.at_ns += nth * 1_000_000_000;
+            Summary::of(&snapshot, format!("{nth}.json"), &trend::Options::default())
+        });
+        let trend = Trend::of(&Summary::folded(all), &trend::Options::default());
+        plain(|out| super::trend::page(&trend, false).text(out))
+    };
+    let quiet = trend(&before);
+    assert!(
+        quiet.lines().count() <= 4 && quiet.ends_with(" steady\nrecorded in full\n"),
+        "{quiet}"
+    );
+    let mut lossy = before.clone();
+    lossy.losses.lost_stacks = 1;
+    let lossy = trend(&lossy);
+    let line = "\nnot recorded in full: 1 of 12 snapshots; culeak report 11.json shows what is missing\n";
+    assert!(lossy.contains(line), "{lossy}");
 }
 
 #[test]

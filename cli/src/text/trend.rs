@@ -24,17 +24,22 @@ pub fn page(trend: &Trend, charts: bool) -> Document {
     for device in trend.devices.iter().filter_map(|device| growth(device, trend.against)) {
         page.line(device);
     }
-    if !trend.rows.is_empty() {
-        page.blank();
-    }
     page.table(rows(trend, charts));
-    page.more(
-        trend.hidden_rows,
-        "call site",
-        " that did not change or are beyond --top; --all --top 0 shows all",
+    let is_quiet = trend.rows.is_empty() && trend.processes.len() == 1 && !trend.is_growing();
+    if !is_quiet {
+        page.more(
+            trend.hidden_rows,
+            "call site",
+            " that did not change or are beyond --top; --all --top 0 shows all",
+        );
+        page.fields(trend.processes.iter().map(|span| ("process", process(span))));
+    }
+    let points = trend.points.iter();
+    parts::completeness(
+        points.map(|point| (point.is_complete, &*point.source)),
+        "snapshot",
+        &mut page,
     );
-    page.blank();
-    page.fields(trend.processes.iter().map(|span| ("process", process(span))));
     page.warnings(&trend.warnings);
     next(trend).into_iter().for_each(|command| page.next(command));
     page
@@ -203,10 +208,7 @@ fn rows(trend: &Trend, charts: bool) -> Rows<&Row> {
 fn summary(row: &Row, page: &mut Document) {
     let pool = if row.site.pool { parts::POOL } else { "" };
     page.indented(6, format!("{}{pool}", with_short_name(row)));
-    let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
-    if let Some(callers) = parts::callers(outer.map(|frame| Site::at(&frame.function, None, ""))) {
-        page.indented(6, dim(callers));
-    }
+    parts::callers_of(&row.site, page);
 }
 
 fn details(row: &Row, trend: &Trend, page: &mut Document) {
@@ -303,7 +305,7 @@ fn next(trend: &Trend) -> Option<String> {
         }
         (false, true) => {
             let (first, last) = ends(trend)?;
-            Some(format!("culeak diff {} {} --stacks", word(first), word(last)))
+            Some(format!("culeak diff {} {} --view stacks", word(first), word(last)))
         }
         _ => None,
     }

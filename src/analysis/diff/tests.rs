@@ -39,9 +39,9 @@ fn rows_are_new_grown_shrunk_gone_or_unchanged() {
         states(&diff),
         [
             (State::Grown, "grows".to_owned(), 500),
+            (State::New, "comes".to_owned(), 200),
             (State::Shrunk, "shrinks".to_owned(), -300),
             (State::Gone, "goes".to_owned(), -300),
-            (State::New, "comes".to_owned(), 200),
         ]
     );
     assert_eq!(
@@ -58,6 +58,27 @@ fn rows_are_new_grown_shrunk_gone_or_unchanged() {
         },
     );
     assert_eq!(all.rows.len(), 5);
+}
+
+#[test]
+fn what_grew_at_the_programs_own_lines_is_first_and_memory_of_libraries_last() {
+    let cublas = ("cublasCreate_v2", "", "/usr/lib/libcublas.so.13");
+    let with = |own: u64, cache: u64, of_cublas: u64| {
+        let mut sample = Sample::new().running();
+        let library = sample.stack(&[RUNTIME, cublas, frame("gemm")[1], MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", 100, of_cublas, library);
+        for (name, count) in [("cache", cache), ("step", own)] {
+            let stack = sample.stack(&frame(name));
+            sample.holds(Kind::Device, "cudaMalloc", 100, count, stack);
+        }
+        sample.finish(1000, 0)
+    };
+    let (before, after) = (with(1, 9, 1), with(2, 1, 99));
+    let diff = Diff::of(&before, &after, &Options::default());
+    let rows = states(&diff).into_iter().map(|(_, label, delta)| (label, delta));
+    let expected = [("step", 100), ("cache", -800), ("gemm", 9800)];
+    let expected = expected.map(|(label, delta)| (label.to_owned(), delta));
+    assert_eq!(rows.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -69,7 +69,7 @@ pub struct JobDiff {
     pub only_after: Vec<Instant>,
     /// Pairs whose held memory changed unlike that of the others.
     pub stands_out: Vec<StandsOut<Changed>>,
-    /// Those that changed most first.
+    /// Those of the program itself first, then those that changed most.
     pub sites: Vec<SiteChange>,
     /// Call sites that `--top` or `--min-bytes` cut off.
     pub hidden_sites: usize,
@@ -366,7 +366,8 @@ fn weight(row: &SiteChange) -> u128 {
 }
 
 fn compare(a: &SiteChange, b: &SiteChange) -> std::cmp::Ordering {
-    (weight(b).cmp(&weight(a)))
+    (a.site.is_of_library().cmp(&b.site.is_of_library()))
+        .then_with(|| weight(b).cmp(&weight(a)))
         .then_with(|| b.bytes_delta.cmp(&a.bytes_delta))
         .then_with(|| b.count_delta.cmp(&a.count_delta))
         .then_with(|| a.site.order().cmp(&b.site.order()))

@@ -87,6 +87,9 @@ pub struct ProcessTrend {
     pub pace: f64,
     /// Units until a device is full at that pace: the soonest.
     pub full_after: Option<f64>,
+    /// Nothing that a report counts is missing in any of its snapshots.
+    #[serde(skip)]
+    pub is_complete: bool,
     #[serde(skip)]
     identity: Identity,
 }
@@ -206,6 +209,7 @@ impl Job {
                     .map(|row| row.bytes.pace),
             ),
             full_after: full.min_by(f64::total_cmp),
+            is_complete: trend.points.iter().all(|point| point.is_complete),
             identity,
         });
         self.opaque_pools.extend_from_slice(&trend.opaque_pools);
@@ -273,6 +277,7 @@ impl Job {
         }
         let order = |a: &SiteTrend, b: &SiteTrend| {
             (a.class.cmp(&b.class))
+                .then_with(|| a.site.is_of_library().cmp(&b.site.is_of_library()))
                 .then_with(|| b.pace.total_cmp(&a.pace))
                 .then_with(|| b.last.bytes.cmp(&a.last.bytes))
                 .then_with(|| a.site.order().cmp(&b.site.order()))

@@ -49,6 +49,11 @@ pub struct SiteFrame {
 }
 
 impl Site {
+    /// Memory of a CUDA library or of a caching allocator: lists have the program's own before it.
+    pub fn is_of_library(&self) -> bool {
+        self.pool || self.library.is_some()
+    }
+
     /// By what sites with equal numbers are sorted.
     pub fn order(&self) -> (&str, Option<&str>, Fingerprint, bool) {
         (&self.label, self.place.as_deref(), self.fingerprint, self.pool)

@@ -51,6 +51,7 @@ pub(super) fn trend(facts: &Facts, options: &Options) -> Trend {
     let devices = devices.into_iter().map(|device| device.with_pace_of(&rows)).collect();
     let order = |a: &Row, b: &Row| {
         (a.class.cmp(&b.class))
+            .then_with(|| a.site.is_of_library().cmp(&b.site.is_of_library()))
             .then_with(|| b.score.total_cmp(&a.score))
             .then_with(|| b.bytes.most.cmp(&a.bytes.most))
             .then_with(|| a.site.label.cmp(&b.site.label))
@@ -133,6 +134,7 @@ fn points(facts: &Facts, against: Against) -> Vec<Point> {
             marks: instant.marks,
             mark: instant.mark.clone(),
             at_end: instant.at_end,
+            is_complete: instant.is_complete,
             held: held[nth],
         });
     }

@@ -17,9 +17,11 @@ const LONE: usize = 8;
 pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
     let mut page = Document::default();
     headline(diff, &mut page);
-    sites(diff, &mut page);
-    page.blank();
-    processes(diff, top, &mut page);
+    if !is_unchanged(diff) {
+        sites(diff, &mut page);
+        page.blank();
+        processes(diff, top, &mut page);
+    }
     for (side, title) in [(&diff.before, "not read before"), (&diff.after, "not read after")] {
         if !side.unreadable.is_empty() {
             unreadable(
@@ -29,6 +31,9 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
             );
         }
     }
+    let recordings = diff.pairs.iter().flat_map(|pair| [&pair.before, &pair.after]);
+    let recordings = recordings.map(|of| (of.is_complete, &*of.source));
+    parts::completeness(recordings, "recording", &mut page);
     page.warnings(&diff.warnings);
     let mut apart = diff
         .sites
@@ -36,9 +41,10 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
         .filter_map(|row| row.stands_out.as_ref()?.processes.first());
     let apart = apart.next().map(|changed| (&changed.before, &changed.after));
     let most = diff.pairs.iter().max_by_key(|pair| pair.change().unsigned_abs());
+    let most = most.filter(|_| !is_unchanged(diff));
     if let Some((before, after)) = apart.or(most.map(|pair| (&pair.before.source, &pair.after.source))) {
         page.next(format!(
-            "culeak diff {} {} --stacks",
+            "culeak diff {} {} --view stacks",
             shell_word(before),
             shell_word(after)
         ));
@@ -46,11 +52,16 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
     page
 }
 
+/// No memory and no peak changed.
+fn is_unchanged(diff: &JobDiff) -> bool {
+    let is_same = |pair: &Pair| (pair.change(), pair.peak_change()) == (0, 0);
+    diff.sites.is_empty() && diff.hidden_sites == 0 && diff.pairs.iter().all(is_same)
+}
+
 /// `8 processes of train on 1 host: +30 MiB between two runs, from 256 MiB to 286 MiB`.
 fn headline(diff: &JobDiff, page: &mut Document) {
     let delta = i128::from(diff.held_after.bytes) - i128::from(diff.held_before.bytes);
-    let is_same = delta == 0 && diff.sites.is_empty() && diff.hidden_sites == 0;
-    let what = if is_same {
+    let what = if is_unchanged(diff) {
         "no change".to_owned()
     } else {
         changed(diff.same_processes, delta)
@@ -110,7 +121,8 @@ fn sites(diff: &JobDiff, page: &mut Document) {
         .column("processes", |row| part(row.grown + row.shrunk, row.of_processes))
         .column("call site", |row| cell(&row.site))
         .column("", |row| row.sentence.clone())
-        .style(|row| bad_if(is_bad(row)));
+        .style(|row| bad_if(is_bad(row)))
+        .below(|row, page| parts::callers_of(&row.site, page));
     page.table(rows);
     page.more(
         diff.hidden_sites,

@@ -37,6 +37,8 @@ pub fn page(trend: &JobTrend) -> Document {
         page.blank();
         processes(trend, growing, &mut page);
     }
+    let processes = trend.processes.iter();
+    parts::completeness(processes.map(|of| (of.is_complete, &*of.source)), "process", &mut page);
     page.warnings(&trend.warnings);
     next.into_iter().for_each(|next| page.next(next));
     page
@@ -104,7 +106,8 @@ fn sites(trend: &JobTrend, page: &mut Document) {
         .column("in all", |row| sizes(row.site.object, row.first, row.last, ""))
         .column("call site", |row| cell(&row.site))
         .column("", sentence)
-        .style(|row| bad_if(word(row.class).1 == BAD));
+        .style(|row| bad_if(word(row.class).1 == BAD))
+        .below(|row, page| parts::callers_of(&row.site, page));
     page.table(rows);
 }
 

@@ -11,7 +11,7 @@ use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
 use culeak::snapshot::Class;
 
-use super::sums;
+use super::sums::{self, Recorded};
 use crate::document::cells::balance;
 use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, styled};
 use crate::escape::Escaped;
@@ -217,12 +217,33 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
 
 /// `recorded in full`, or what is missing.
 pub fn completeness(report: &Report, page: &mut Document) {
-    let (losses, counted) = sums::losses_and_notes(report);
-    if !losses.is_empty() {
-        return page.fields(sums::titled("not recorded", losses));
+    let (losses, taken, allocators) = (report.losses, report.taken, report.allocators);
+    let recorded = Recorded {
+        losses,
+        taken,
+        allocators,
+    };
+    completeness_of(&[("not recorded", recorded)], page);
+}
+
+/// As [`completeness`], of several recordings. What all of them lack is said once.
+pub fn completeness_of(recordings: &[(&'static str, Recorded)], page: &mut Document) {
+    let lacking = recordings
+        .iter()
+        .map(|(title, of)| (*title, sums::losses_and_notes(*of)));
+    let lacking: Vec<_> = lacking.collect();
+    let Some((last, (losses, counted))) = recordings.last().zip(lacking.last().map(|(_, of)| of)) else {
+        return;
+    };
+    if lacking.iter().any(|(_, of)| !of.0.is_empty()) {
+        if lacking.iter().all(|(_, of)| of.0 == *losses) {
+            return page.fields(sums::titled("not recorded", losses.clone()));
+        }
+        let each = lacking.into_iter().flat_map(|(title, of)| sums::titled(title, of.0));
+        return page.fields(each);
     }
     // Each program with a CUDA runtime has such tables.
-    let except = match report.losses.export_tables {
+    let except = match last.1.losses.export_tables {
         0 => String::new(),
         tables => format!(
             ", except for calls through {}",

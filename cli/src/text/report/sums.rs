@@ -361,18 +361,27 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     rows
 }
 
+/// What says whether a recording is complete.
+#[derive(Clone, Copy)]
+pub struct Recorded<'r> {
+    pub losses: &'r Losses,
+    pub taken: &'r Taken,
+    pub allocators: &'r [Allocator],
+}
+
 /// What the recording lacks, and what it counted besides without a loss.
-pub fn losses_and_notes(report: &Report) -> (Vec<String>, Vec<String>) {
-    if is_from_pytorch(report) {
+pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
+    let Recorded {
+        losses,
+        taken,
+        allocators,
+    } = recorded;
+    if taken.by == BY_PYTORCH {
         return (vec![OUTSIDE_PYTORCH.to_owned()], Vec::new());
     }
     let of = |means| move |&(loss, _): &(Loss, _)| loss == means;
-    let texts = |means| {
-        losses_of(report.losses, report.taken, false)
-            .filter(of(means))
-            .map(|(_, text)| text)
-    };
-    let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
+    let texts = |means| losses_of(losses, taken, false).filter(of(means)).map(|(_, text)| text);
+    let lossy = allocators.iter().filter(|allocator| lacks_events(allocator));
     (
         texts(Loss::Missing).chain(lossy.map(of_allocator)).collect(),
         texts(Loss::Counted).collect(),
@@ -417,7 +426,7 @@ enum Loss {
 }
 
 /// Every count of losses, what it means, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str); 19] {
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str); 20] {
     let unhooked = losses.unhooked.len() as u64;
     use Loss::{Counted, Missing, Usual};
     [
@@ -453,6 +462,11 @@ fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str);
             Missing,
             "mark{s}: not recorded, because there was no space or there were too many",
         ),
+        (
+            losses.lost_segments,
+            Missing,
+            "segment{s} of the kernel driver: the ledger lacks this memory",
+        ),
         (losses.unknown_frees, Missing, UNKNOWN_FREES),
         (losses.unknown_blocks, Missing, UNKNOWN_FREES_OF_BLOCKS),
         (
@@ -473,7 +487,11 @@ fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str);
             Usual,
             "private driver table{s}: calls through them are not recorded",
         ),
-        (unhooked, Missing, "unhooked function{s}: named in a warning below"),
+        (
+            unhooked,
+            Missing,
+            "unhooked function{s}: what they may have allocated is missing",
+        ),
         (
             taken.in_flight,
             Missing,

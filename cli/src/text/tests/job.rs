@@ -73,6 +73,53 @@ fn golden_job_of_several_programs_without_ranks() {
 }
 
 #[test]
+fn a_job_begins_with_its_own_call_sites_and_helpers_without_memory_are_counted() {
+    let with_helpers = |rank: u32, snapshot: &mut Snapshot| {
+        if rank > 1 {
+            snapshot.allocations.truncate(0);
+            snapshot.device_peaks.clear();
+            snapshot.failed.clear();
+            snapshot.process.executable = "/opt/helper".to_owned();
+        }
+        if rank == 3 {
+            snapshot.losses.unknown_frees = 0;
+        }
+    };
+    let report = report(4, &Options::default(), with_helpers);
+    let text = shown(&report, Some(20));
+    let lines: Vec<&str> = text.lines().collect();
+    let at = |part: &str| lines.iter().position(|line| line.contains(part)).expect(part);
+    let order = [
+        "Trainer::step",
+        "from Trainer::run < main",
+        "[PyTorch's pool]",
+        "rank  host",
+    ];
+    assert!(order.map(at).is_sorted() && at(order[1]) < 6, "{text}");
+    assert!(text.contains("  … and 2 more processes; --top 0 shows all"), "{text}");
+    assert!(
+        text.contains("1 more call site without memory; --top 0 shows all"),
+        "{text}"
+    );
+    let incomplete = "not recorded in full: 3 of 4 processes; culeak report runs/2.culeak shows what is missing";
+    assert!(text.contains(incomplete), "{text}");
+    let all = shown(&report, None);
+    assert!(all.contains("map_window") && !all.contains("more process"), "{all}");
+}
+
+#[test]
+fn a_clean_job_takes_three_lines() {
+    let report = report(4, &Options::default(), |_, snapshot| {
+        snapshot.allocations.truncate(0);
+        snapshot.failed.clear();
+        snapshot.losses = culeak::snapshot::Losses::default();
+    });
+    let text = shown(&report, Some(20));
+    let expected = "4 processes of app on 1 host leak nothing\nrecorded in full\nnext: culeak report ";
+    assert!(text.starts_with(expected) && text.lines().count() == 3, "{text}");
+}
+
+#[test]
 fn verdicts_of_many_name_ranks_only_if_they_differ_and_show_warnings_of_those_that_passed() {
     let shown = |ranks: u32| {
         let snapshots = (0..12).map(|nth| {
