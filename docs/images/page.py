@@ -1,6 +1,6 @@
 """Photographs HTML reports: page.py CHROMIUM PAGE.html OUT.png light|dark [HEADING]. With a heading, the page begins there.
 
-Process ids and hosts are replaced, and without a heading times too, so the same page gives the same image. With a heading there is a
+Process ids, hosts and names of recordings are replaced, and without a heading times too, so the same page gives the same image. With a heading there is a
 chart over time, whose curves differ from run to run by a few pixels.
 """
 
@@ -15,6 +15,7 @@ REPLACE = r"""(withTimes) => {
   while (texts.nextNode()) {
     const text = texts.currentNode;
     text.nodeValue = text.nodeValue.replace(/\b\d+ (\.\/train)/g, "4711 $1").replace(/, on [\w.-]+, exited/g, ", on gpu1, exited");
+    text.nodeValue = text.nodeValue.replace(/\btrain\.[\w.-]+\.culeak\b/g, "train.culeak");
     if (withTimes) text.nodeValue = text.nodeValue.replace(/\b\d+(\.\d+)? (us|ms|s)\b/g, "12 ms");
   }
 }"""
