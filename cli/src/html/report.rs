@@ -99,7 +99,7 @@ fn document(report: &Report, full: bool) -> Document {
     text::report::costly_objects(&costs, &mut page);
     text::report::rules(report, &mut page);
     text::report::besides(report, &costs, &mut page);
-    text::report::completeness(report, &mut page);
+    text::report::write_completeness(text::report::completeness(report), &mut page);
     page.warnings(&report.warnings);
     page.next(&report.next);
     page

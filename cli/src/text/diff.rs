@@ -73,7 +73,7 @@ pub fn page_around(diff: &Diff, stacks: RowStack, body: impl FnOnce(&mut Documen
         };
         (title, recorded)
     });
-    report::completeness_of(&recorded, &mut page);
+    report::write_completeness(report::completeness_of(&recorded), &mut page);
     page.warnings(&diff.warnings);
     page
 }

@@ -15,7 +15,7 @@ mod headline;
 mod ranking;
 pub mod sums;
 
-pub use brief::{EXPLAINED, besides, completeness, completeness_of, costly_objects, costs};
+pub use brief::{EXPLAINED, besides, completeness, completeness_of, costly_objects, costs, write_completeness};
 pub use headline::headline;
 use ranking::counted;
 pub use ranking::{judged, ranked, ranking};
@@ -51,8 +51,19 @@ pub fn page(report: &Report, extent: Extent) -> Document {
     let mut page = Document::default();
     cause(report, extent.full_stacks, &mut page);
     page.line(dim(sums::process(report)));
-    page.append(headline(report));
     let costs = brief::costs(report);
+    let shows_all = extent.ledger || extent.all_losses;
+    let complete = brief::completeness(report);
+    let nothing = headline::clean(report).filter(|_| costs.is_empty() && !(shows_all || extent.objects));
+    if let (Some(nothing), Ok(in_full)) = (nothing, &complete) {
+        page.line(nothing + "; " + in_full.clone());
+        rules(report, &mut page);
+        page.fields(sums::conditions(report, extent.objects));
+        page.warnings(&report.warnings);
+        page.next(&report.next);
+        return page;
+    }
+    page.append(headline(report));
     match report.by {
         By::ObjectKind if extent.objects => {}
         By::ObjectKind => objects::write_kinds(report, &mut page),
@@ -81,9 +92,9 @@ pub fn page(report: &Report, extent: Extent) -> Document {
         brief::besides(report, &costs, &mut page);
         page.fields(sums::conditions(report, extent.objects));
     }
-    match extent.ledger || extent.all_losses {
+    match shows_all {
         true => page.fields(sums::losses(report, extent.all_losses)),
-        false => brief::completeness(report, &mut page),
+        false => brief::write_completeness(complete, &mut page),
     }
     page.warnings(&report.warnings);
     match extent.objects && report.next.ends_with(" --view objects") {

@@ -11,9 +11,9 @@ use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
 use culeak::snapshot::Class;
 
-use super::sums::{self, Recorded};
+use super::sums::{self, Recorded, Sum};
 use crate::document::cells::balance;
-use crate::document::{self, Cell, Document, GOOD, Rows, Site, dim, styled};
+use crate::document::{self, Cell, Document, GOOD, Rows, Site, Text, dim, styled};
 use crate::escape::Escaped;
 use crate::text::{ledger, parts, units, why};
 
@@ -216,43 +216,53 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
 }
 
 /// `recorded in full`, or what is missing.
-pub fn completeness(report: &Report, page: &mut Document) {
+pub type Completeness = Result<Text, Vec<Sum>>;
+
+pub fn completeness(report: &Report) -> Completeness {
     let (losses, taken, allocators) = (report.losses, report.taken, report.allocators);
     let recorded = Recorded {
         losses,
         taken,
         allocators,
     };
-    completeness_of(&[("not recorded", recorded)], page);
+    completeness_of(&[("not recorded", recorded)])
 }
 
 /// As [`completeness`], of several recordings. What all of them lack is said once.
-pub fn completeness_of(recordings: &[(&'static str, Recorded)], page: &mut Document) {
-    let lacking = recordings
-        .iter()
-        .map(|(title, of)| (*title, sums::losses_and_notes(*of)));
+pub fn completeness_of(recordings: &[(&'static str, Recorded)]) -> Completeness {
+    let lacking = recordings.iter();
+    let lacking = lacking.map(|(title, of)| (*title, sums::losses_and_notes(*of)));
     let lacking: Vec<_> = lacking.collect();
-    let Some((last, (losses, counted))) = recordings.last().zip(lacking.last().map(|(_, of)| of)) else {
-        return;
+    let notes = match lacking.last().map(|(_, (_, notes))| notes.join("; ")) {
+        Some(notes) if !notes.is_empty() => format!(" ({notes})"),
+        _ => String::new(),
     };
-    if lacking.iter().any(|(_, of)| !of.0.is_empty()) {
-        if lacking.iter().all(|(_, of)| of.0 == *losses) {
-            return page.fields(sums::titled("not recorded", losses.clone()));
+    let mut rows: Vec<(&str, Vec<String>)> = lacking.into_iter().map(|(title, of)| (title, of.0)).collect();
+    if rows.iter().any(|(_, losses)| !losses.is_empty()) {
+        if rows.windows(2).all(|pair| pair[0].1 == pair[1].1) {
+            rows.truncate(1);
+            rows[0].0 = "not recorded";
         }
-        let each = lacking.into_iter().flat_map(|(title, of)| sums::titled(title, of.0));
-        return page.fields(each);
+        return Err(rows
+            .into_iter()
+            .flat_map(|(title, losses)| sums::titled(title, losses))
+            .collect());
     }
     // Each program with a CUDA runtime has such tables.
-    let except = match last.1.losses.export_tables {
+    let tables = recordings.last().map_or(0, |(_, of)| of.losses.export_tables);
+    let except = match tables {
         0 => String::new(),
         tables => format!(
             ", except for calls through {}",
             document::counted(tables, "private driver table")
         ),
     };
-    let notes = match counted.as_slice() {
-        [] => String::new(),
-        notes => format!(" ({})", notes.join("; ")),
-    };
-    page.line(styled(GOOD, "recorded in full") + except + dim(notes));
+    Ok(styled(GOOD, "recorded in full") + except + dim(notes))
+}
+
+pub fn write_completeness(completeness: Completeness, page: &mut Document) {
+    match completeness {
+        Ok(text) => page.line(text),
+        Err(losses) => page.fields(losses),
+    }
 }

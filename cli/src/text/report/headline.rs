@@ -28,6 +28,14 @@ pub fn headline(report: &Report) -> Document {
     page
 }
 
+/// That nothing was left of any kind, if that is all that there is to say.
+pub fn clean(report: &Report) -> Option<Text> {
+    let says_more = end_and_exit(report).is_some() || window(report).is_some() || objects::headline(report).is_some();
+    let is_empty = report.totals.held.total().count == 0 && report.rows.is_empty();
+    let is_clean = report.finished && is_empty && report.filter.is_none();
+    nothing_held(report).filter(|_| is_clean && !says_more)
+}
+
 /// That nothing is held. `None` if pools may hold memory: without a word on them, nothing would seem to be held.
 fn nothing_held(report: &Report) -> Option<Text> {
     let totals = &report.totals;

@@ -6,6 +6,7 @@ use culeak::snapshot::{OtherProcesses, Snapshot};
 
 use super::{expect_golden, plain};
 use crate::document::Document;
+use crate::text::report::Extent;
 use crate::text::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 
 const KIB: u64 = 1 << 10;
@@ -81,6 +82,31 @@ fn golden_ledger_of_a_process_that_allocated_nothing() {
     let report = Report::of(&sample.0, &Options::default());
     let text = plain(|out| crate::text::report::page(&report, Default::default()).text(out));
     expect_golden("ledger-idle.txt", &text);
+}
+
+#[test]
+fn a_clean_run_takes_three_lines_whatever_its_context_took() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    let clean = sample.finish(64 * MIB, 12);
+    let report = Report::of(&clean, &Options::default());
+    let text = |extent| plain(|out| crate::text::report::page(&report, extent).text(out));
+    let short = text(Extent::default());
+    assert!(
+        short.lines().count() == 3 && short.contains("; recorded in full\nnext: "),
+        "{short}"
+    );
+    let all = Extent {
+        ledger: true,
+        ..Extent::default()
+    };
+    assert!(text(all).contains("414 MiB"), "{}", text(all));
+    // A loss has a line of its own.
+    let mut lossy = clean.clone();
+    lossy.losses.unknown_frees = 1;
+    let report = Report::of(&lossy, &Options::default());
+    let lossy = plain(|out| crate::text::report::page(&report, Extent::default()).text(out));
+    assert!(lossy.contains("\nnot recorded  1 unknown free: "), "{lossy}");
 }
 
 #[test]
