@@ -72,6 +72,31 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
     values.iter().zip(times).map(summary).collect()
 }
 
+#[test]
+fn of_call_sites_that_grow_those_of_the_program_are_first() {
+    let summaries = (1..=12).map(|nth| {
+        let mut sample = Sample::new().running();
+        let step = ("step", "/home/me/train.py:212", PYTHON);
+        let cublas = ("cublasCreate_v2", "", "/usr/lib/libcublas.so.13");
+        let library = sample.stack(&[RUNTIME, cublas, ("gemm", "/home/me/train.py:9", PYTHON)]);
+        let own = sample.stack(&[RUNTIME, step]);
+        sample.holds(Kind::Device, "cudaMalloc", 90 * MIB, nth, library);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, nth, own);
+        let mut snapshot = sample.finish(0, 0);
+        snapshot.taken.at_ns += nth * MINUTE;
+        Summary::of(&snapshot, String::new(), &Options::default())
+    });
+    let trend = Trend::of(&Facts::folded(summaries), &Options::default());
+    assert_eq!(trend.classes.of(Class::Growing), 2);
+    let labels: Vec<&str> = trend.rows.iter().map(|row| row.site.label.as_str()).collect();
+    assert_eq!(labels, ["step", "gemm"]);
+    let mut job = crate::analysis::job::trend::Job::default();
+    job.add(&trend);
+    let job = job.finish(&crate::analysis::job::trend::Options::default());
+    let labels: Vec<&str> = job.sites.iter().map(|row| row.site.label.as_str()).collect();
+    assert_eq!(labels, ["step", "gemm"]);
+}
+
 /// One snapshot per minute, values in MiB, one block per MiB.
 fn minutes(values: &[u64]) -> Vec<Summary> {
     let values: Vec<(u64, u64)> = values.iter().map(|&value| (value * MIB, value)).collect();

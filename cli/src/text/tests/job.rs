@@ -92,6 +92,7 @@ fn a_job_begins_with_its_own_call_sites_and_helpers_without_memory_are_counted()
     let order = [
         "Trainer::step",
         "from Trainer::run < main",
+        "libfancy.so",
         "[PyTorch's pool]",
         "rank  host",
     ];

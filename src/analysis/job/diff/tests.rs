@@ -26,6 +26,22 @@ fn compared(before: Side, after: Side) -> JobDiff {
 }
 
 #[test]
+fn call_sites_of_the_program_are_before_pools_that_changed_more() {
+    let with = |run, own: u64, pool: u64| {
+        let mut side = side(run, 8, |_| vec![own]);
+        for sums in &mut side.processes {
+            let tally = Tally::new(pool, 1);
+            sums.sites.push(crate::facts::Row::at(1, Some(9), tally, 0.0));
+        }
+        side
+    };
+    let diff = compared(with(1, MIB, MIB), with(2, 3 * MIB, 90 * MIB));
+    let rows = diff.sites.iter().map(|row| (row.site.pool, row.bytes_delta));
+    let mib = i128::from(MIB);
+    assert_eq!(rows.collect::<Vec<_>>(), [(false, 16 * mib), (true, 712 * mib)]);
+}
+
+#[test]
 fn the_rank_that_grew_is_named_first() {
     let before = side(1, 64, |_| vec![9 * MIB, 100 * MIB]);
     let after = side(2, 64, |rank| {
