@@ -282,6 +282,11 @@ impl<'a> CallStack<'a> {
         self.frames.iter().filter(move |frame| visible.shows(frame))
     }
 
+    /// Whether a frame is the user's own code, so that runs of libraries' frames beside it are one line.
+    pub fn has_user(&self) -> bool {
+        self.frames.iter().any(|frame| frame.role == Role::User)
+    }
+
     /// The frames of the default view that called the call site, innermost first.
     pub fn callers(&self) -> impl Iterator<Item = &Frame<'a>> {
         let site = self.site();
@@ -292,8 +297,7 @@ impl<'a> CallStack<'a> {
     /// The frames of the default view as lines: a run of lines of one library is one, if the user's own code is beside it.
     pub fn folded(&self) -> Vec<Line<'a, &Frame<'a>>> {
         let shown: Vec<&Frame> = self.shown().collect();
-        let has_user = shown.iter().any(|frame| frame.role == Role::User);
-        fold(&shown, has_user, |frame| frame.python_library())
+        fold(&shown, self.has_user(), |frame| frame.python_library())
     }
 
     /// The innermost Python line that the user wrote, else the innermost line of library Python.

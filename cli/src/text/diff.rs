@@ -238,9 +238,12 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 }
 
 /// The callers of the call site in one line: rows of one call site differ in them.
-fn callers(row: &DiffRow, places: bool, page: &mut Document) {
-    let caller = |frame: &Frame| Site::of(&frame.name(), Some(frame).filter(|_| places), "");
-    if let Some(callers) = parts::callers(row.stack.callers().map(caller)) {
+fn callers<'r>(row: &'r DiffRow<'r>, places: bool, page: &mut Document) {
+    let caller = |frame: &Frame<'r>| {
+        let library = frame.python_library().filter(|_| row.stack.has_user());
+        (Site::of(&frame.name(), Some(frame).filter(|_| places), ""), library)
+    };
+    if let Some(callers) = parts::callers(&row.stack.callers().map(caller).collect::<Vec<_>>()) {
         page.indented(12, dim(callers));
     }
 }

@@ -8,14 +8,15 @@ use culeak::analysis::filter::{Filter, Filtered};
 use culeak::analysis::function_name::plain;
 use culeak::analysis::opaque::OpaquePool;
 use culeak::analysis::report::{Cut, ProcessLine, Report, Row, Tally, shell_word};
-use culeak::analysis::site::{Frame, text};
+use culeak::analysis::site::text::{self, SiteFrame};
+use culeak::analysis::site::{Frame, Line, Role, fold};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::kind::Place;
 use culeak::snapshot::ProcessState;
 
 use super::units;
 pub use crate::document::{BAD, BOLD, DIM, GOOD, WARN, short_name};
-use crate::document::{Document, Site, columns, counted, dim, estimate, fitting, styled};
+use crate::document::{Document, Site, columns, counted, dim, estimate, fitting, folded, styled};
 use crate::escape::Escaped;
 
 /// Text in a style.
@@ -59,11 +60,20 @@ pub fn place(frame: Option<&Frame>) -> String {
     place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
 }
 
-/// The callers of a call site on one line, innermost first: `from train_step train.cu:19 < main`. `None` without a caller.
-pub fn callers(callers: impl Iterator<Item = Site>) -> Option<String> {
+/// A caller, and the library whose run of frames it may be in.
+pub type Caller<'t> = (Site, Option<&'t str>);
+
+/// The callers of a call site on one line, innermost first: `from train_step train.cu:19 < torch: 21 frames < main`. `None`
+/// without a caller.
+pub fn callers(callers: &[Caller]) -> Option<String> {
     const SHOWN: usize = 3;
-    let callers = callers.take(SHOWN + 1);
-    let mut names: Vec<String> = callers.map(|caller| with_place(&caller)).collect();
+    let callers: Vec<&Caller> = callers.iter().collect();
+    let lines = fold(&callers, true, |(_, library)| *library);
+    let name = |line: Line<&Caller>| match line {
+        Line::Frame((caller, _)) => with_place(caller),
+        Line::Folded { library, frames } => folded(library, frames),
+    };
+    let mut names: Vec<String> = lines.into_iter().take(SHOWN + 1).map(name).collect();
     if let Some(beyond) = names.get_mut(SHOWN) {
         *beyond = "…".to_owned();
     }
@@ -80,9 +90,14 @@ pub fn with_place(site: &Site) -> String {
 }
 
 /// The callers of a call site whose snapshot was dropped, without places.
-pub fn callers_of(site: &text::Site, page: &mut Document) {
+pub fn callers_of<'t>(site: &'t text::Site, page: &mut Document) {
+    let has_user = site.stack.iter().any(|frame| frame.role == Role::User);
     let outer = site.stack.iter().skip_while(|frame| !frame.site).skip(1);
-    if let Some(callers) = callers(outer.map(|frame| Site::at(&frame.function, None, ""))) {
+    let caller = |frame: &'t SiteFrame| {
+        let library = frame.python_library.as_deref().filter(|_| has_user);
+        (Site::at(&frame.function, None, ""), library)
+    };
+    if let Some(callers) = callers(&outer.map(caller).collect::<Vec<_>>()) {
         page.indented(6, dim(callers));
     }
 }

@@ -317,6 +317,44 @@ fn runs_of_a_librarys_frames_are_one_line_unless_stacks_are_full() {
 }
 
 #[test]
+fn callers_in_a_library_are_one_name_if_the_users_own_code_is_beside_them() {
+    let mut sample = Sample::new();
+    let files: Vec<String> = (1..=5)
+        .map(|line| format!("/venv/lib/python3.12/site-packages/lightning/loop.py:{line}"))
+        .collect();
+    let inside = || files.iter().map(|file| ("run", file.as_str(), super::sample::PYTHON));
+    let step = ("training_step", "/home/me/train.py:212", super::sample::PYTHON);
+    let script = ("<module>", "/home/me/train.py:300", super::sample::PYTHON);
+    let own: Vec<_> = [RUNTIME, step].into_iter().chain(inside()).chain([script]).collect();
+    let only: Vec<_> = [RUNTIME].into_iter().chain(inside()).collect();
+    for frames in [own, only] {
+        let stack = sample.stack(&frames);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    }
+    let snapshot = sample.finish(0, 0);
+    let text = report_text(&snapshot, &from_file("app.culeak"), false);
+    let folded = "\n      from lightning: 5 frames < <module> train.py:300, ";
+    assert!(text.contains(folded), "{text}");
+    assert!(
+        text.contains("\n      from run loop.py:2 < run loop.py:3 < run loop.py:4 < …, "),
+        "{text}"
+    );
+    let none = Sample::new().finish(0, 0);
+    let diff = Diff::of(&none, &snapshot, &culeak::analysis::diff::Options::default());
+    let diff = plain(|out| super::diff::page(&diff, false, false).text(out));
+    assert!(
+        diff.contains("\n            from lightning: 5 frames < <module>\n"),
+        "{diff}"
+    );
+    let report = Report::of(&snapshot, &from_file("app.culeak"));
+    let row = report.rows.iter().find(|row| row.label == "training_step");
+    let (kept, mut page) = (Site::of(&row.expect("the row").stacks[0].stack), Document::default());
+    super::parts::callers_of(&kept, &mut page);
+    let kept = plain(|out| page.text(out));
+    assert_eq!(kept.trim(), "from lightning: 5 frames < <module>");
+}
+
+#[test]
 fn nothing_is_said_to_be_free_above_a_pool_whose_blocks_are_unknown() {
     let with = |owned: u64, domains: &[&str]| {
         let mut sample = Sample::new();

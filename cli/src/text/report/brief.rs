@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use culeak::analysis::ledger::{Line, LineKind};
 use culeak::analysis::objects::ObjectRow;
-use culeak::analysis::report::{By, Report, Row, Tally};
+use culeak::analysis::report::{By, Report, Row, RowStack, Tally};
 use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
@@ -15,6 +15,7 @@ use super::sums::{self, Recorded, Sum};
 use crate::document::cells::balance;
 use crate::document::{self, Cell, Document, GOOD, Rows, Site, Text, dim, styled};
 use crate::escape::Escaped;
+use crate::text::parts::Caller;
 use crate::text::{ledger, parts, units, why};
 
 /// Rows with their callers, ages and holders.
@@ -68,13 +69,15 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
 }
 
 /// The callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.
-fn ways(row: &Row, ages: Option<String>, indent: usize, page: &mut Document) {
-    let caller = |frame: &Frame| Site::of(&frame.name(), Some(frame), "");
-    let chains = row
-        .stacks
-        .iter()
-        .map(|stack| stack.stack.callers().map(caller).collect());
-    let chains: Vec<Vec<Site>> = chains.collect();
+fn ways<'r>(row: &'r Row<'r>, ages: Option<String>, indent: usize, page: &mut Document) {
+    let chains = row.stacks.iter().map(|RowStack { stack, .. }| {
+        let caller = |frame: &Frame<'r>| {
+            let library = frame.python_library().filter(|_| stack.has_user());
+            (Site::of(&frame.name(), Some(frame), ""), library)
+        };
+        stack.callers().map(caller).collect()
+    });
+    let chains: Vec<Vec<Caller>> = chains.collect();
     let shared = (0..).take_while(|&nth| {
         let first = chains[0].get(nth);
         first.is_some() && chains.iter().all(|chain| chain.get(nth) == first)
@@ -82,16 +85,16 @@ fn ways(row: &Row, ages: Option<String>, indent: usize, page: &mut Document) {
     let shared = shared.count();
     let mut ways: Vec<(Site, Tally)> = Vec::new();
     let mut numbers: HashMap<&Site, usize> = HashMap::new();
-    let no_other = Site::at("(no other caller)", None, "");
+    let no_other = (Site::at("(no other caller)", None, ""), None);
     for (stack, chain) in row.stacks.iter().zip(&chains) {
-        let own = chain.get(shared).unwrap_or(&no_other);
+        let (own, _) = chain.get(shared).unwrap_or(&no_other);
         let nth = *numbers.entry(own).or_insert(ways.len());
         if nth == ways.len() {
             ways.push((own.clone(), Tally::default()));
         }
         ways[nth].1.join(stack.tally());
     }
-    let callers = parts::callers(chains[0][..shared].iter().cloned());
+    let callers = parts::callers(&chains[0][..shared]);
     let head: Vec<String> = callers.into_iter().chain(ages).collect();
     if !head.is_empty() {
         page.indented(indent, dim(head.join(", ")));
