@@ -59,7 +59,7 @@ pub struct Diff<'a> {
     /// Time between the two snapshots, if both show the same process and the first is not the later one. Peaks have no time:
     /// each device has its own.
     pub elapsed_ns: Option<u64>,
-    /// Memory of the program itself, then that of CUDA libraries and pools; of both, what grew is first, then by change.
+    /// The program's own memory before memory of CUDA libraries and pools; in each part growth first, then by change.
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
     /// `hidden_rows` by option.

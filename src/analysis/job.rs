@@ -177,7 +177,7 @@ pub fn earlier<'r>(rows: impl Iterator<Item = (&'r Instant, u32)>) -> Vec<u32> {
     same.map(|pair| pair[0].1).collect()
 }
 
-/// Sites with outliers first, then those of the program itself, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
+/// Sites with outliers first; in each part, the program's own sites before pools, by the bytes that stand out; then by sum. Equal ones by text, so that the order is
 /// deterministic.
 fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Ordering {
     let apart = |row: &SiteRow| row.stands_out.as_ref().map(|out| out.apart_bytes);
@@ -235,7 +235,7 @@ pub struct JobReport {
     pub processes: Vec<JobProcess>,
     /// Processes whose sums are far from those of the others.
     pub stands_out: Vec<ProcessesOut>,
-    /// Those at which processes stand out first; of both, those of the program itself, then by bytes.
+    /// Sites at which processes stand out first; in each part, the program's own sites first, then by bytes.
     pub sites: Vec<SiteRow>,
     /// Memory that several processes have open, largest first.
     pub shared: Vec<SharedRow>,

@@ -102,7 +102,7 @@ pub struct Trend {
     /// Growth is measured against marks, but no process passed `points_needed` different numbers of marks, so nothing is
     /// judged.
     pub too_few_marks: bool,
-    /// Most suspicious first; among equals, those of the program itself, then by `score`.
+    /// Most suspicious first; among equals, the program's own sites first, then by `score`.
     pub rows: Vec<Row>,
     /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.
     pub hidden_rows: usize,

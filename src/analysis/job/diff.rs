@@ -69,7 +69,7 @@ pub struct JobDiff {
     pub only_after: Vec<Instant>,
     /// Pairs whose held memory changed unlike that of the others.
     pub stands_out: Vec<StandsOut<Changed>>,
-    /// Those of the program itself first, then those that changed most.
+    /// The program's own sites first, then by change.
     pub sites: Vec<SiteChange>,
     /// Call sites that `--top` or `--min-bytes` cut off.
     pub hidden_sites: usize,
