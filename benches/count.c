@@ -1,6 +1,7 @@
-/* The number of instructions of one allocation and one free of memory, of objects and of segments, of a request at ioctl that is
- * not recorded, of a reading of the clock, which is the kernel's code, of an allocation whose stack is one of hundreds in turn, and of one whose stack is new; and how many of the instructions are locked, or system calls: figures that do not depend on the load of the
- * machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
+/* The number of instructions of one allocation and one free of memory, of a block that PyTorch's allocator reports, of objects and
+ * of segments, of a request at ioctl that is not recorded, of a reading of the clock, which is the kernel's code, of an allocation
+ * whose stack is one of hundreds in turn, and of one whose stack is new; and how many of the instructions are locked, or system
+ * calls: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
  *
  *   CULEAK_TEST_MAJOR=1 count FRAMES
  *
@@ -27,6 +28,7 @@ int cuStreamCreate(address *, unsigned);
 int cuStreamDestroy_v2(address);
 int cuEventCreate(address *, unsigned);
 int cuEventDestroy_v2(address);
+void report(address, int64_t change, size_t live, size_t reserved, uint64_t device) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
 
 enum { ROUNDS = 300, KEPT = 64, COUNTED = 10 };
 static volatile int sink;
@@ -46,6 +48,9 @@ static struct timespec now;
         sink = i;                                                        \
     }
 PAIR(memory, cuMemAlloc_v2(&kept[i], 512), cuMemFree_v2(kept[i]))
+enum { CUDA = 1 };
+static size_t live;
+PAIR(tensor, report(0x600000000000 + 512 * i, 512, live += 512, 1 << 20, CUDA), report(0x600000000000 + 512 * i, -512, live -= 512, 1 << 20, CUDA))
 PAIR(stream, cuStreamCreate(&kept[i], 1), cuStreamDestroy_v2(kept[i]))
 PAIR(event, cuEventCreate(&kept[i], 2), cuEventDestroy_v2(kept[i]))
 PAIR(segment, request(DEVICE, FIRST + i, CLASS_MEMORY, 2 << 20), release(FIRST + i))
@@ -78,6 +83,7 @@ static const struct {
     void (*get)(int, int), (*give)(int, int);
 } pairs[] = {
     {{"allocation", "free"}, get_memory, give_memory},
+    {{"tensor", "free of a tensor"}, get_tensor, give_tensor},
     {{"stream", "destruction of a stream"}, get_stream, give_stream},
     {{"event", "destruction of an event"}, get_event, give_event},
     {{"segment", "free of a segment"}, get_segment, give_segment},

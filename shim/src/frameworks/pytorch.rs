@@ -12,18 +12,16 @@
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;
-use std::sync::atomic::Ordering::*;
 
 use crate::frameworks;
 use crate::recorder::{self, AllocationEvent, Device, current};
-use crate::resolve::closing::{self, GENERATION};
+use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
 use crate::resolve::memo::Memo;
 use crate::resolve::own::is_ours;
 use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
-use culeak::lockfree::index::mix;
 use culeak::lockfree::table::Space;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
@@ -146,20 +144,26 @@ pub fn unloaded() {
 /// The definition that the code at `caller` would reach without ours.
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
-    let generation = GENERATION.load(Acquire);
-    let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);
     // While something is being unloaded, another module may be mapped where the caller of a cached answer was.
-    if !closing::is_running()
-        && let Some(known) = NEXT.get(key)
-    {
-        return Some(known as *const c_void);
+    let loaded = Loaded::now();
+    let key = loaded.key(name.as_ptr() as u64, caller);
+    match NEXT.get(key) {
+        Some(known) => Some(known as *const c_void),
+        None => find_next(name, caller, (loaded, key)),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn find_next(name: &CStr, caller: u64, (loaded, key): (Loaded, u64)) -> Option<*const c_void> {
     // In a forked child the profiler is not informed; CUDA does not work there.
     if loader::list_is_unsafe() {
         return None;
     }
     let found = recorder::quietly(|| look_for(name, caller)).flatten()?;
-    NEXT.put(key, found as u64);
+    if loaded.is_settled() {
+        NEXT.put(key, found as u64);
+    }
     forward::prepare(|name| {
         let theirs = |found: &*const c_void| !is_ours(*found as u64);
         loader::find_loaded(|loaded| loaded.symbol(name).filter(theirs)).map(|found| found as usize)

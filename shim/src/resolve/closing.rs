@@ -5,11 +5,14 @@
 //! calls of its parent in a handler of `fork`. (Of a child that is made without the handlers, the recording notices it.)
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Calls of `dlclose` that are running, in all threads.
+use culeak::format::{halves, pack};
+
+/// Calls of `dlclose` that are running, in all threads, and how many have unloaded something, + 1 (high half): an event asks for both
+/// at once.
 #[unsafe(link_section = ".data.culeak_events")]
-static RUNNING: AtomicU32 = AtomicU32::new(0);
+static STATE: AtomicU64 = AtomicU64::new(pack(0, 1));
 
 culeak_walker::thread_variable! {
     /// Calls of `dlclose` that the calling thread is inside.
@@ -17,13 +20,44 @@ culeak_walker::thread_variable! {
     static RUNNING_HERE: unsafe Cell<u32> = "culeak_closing";
 }
 
+/// What answers that are cached by address depend on. It changes when a `dlclose` begins, ends or unloads something.
+#[derive(Clone, Copy)]
+pub struct Loaded(u64);
+
+impl Loaded {
+    #[inline(always)]
+    pub fn now() -> Loaded {
+        Loaded(STATE.load(Acquire))
+    }
+
+    /// Whether answers may be stored: nothing is being unloaded. The others have keys that are looked up only while something is.
+    #[inline(always)]
+    pub fn is_settled(self) -> bool {
+        self.0 as u32 == 0
+    }
+
+    /// A key for the answer about this place.
+    #[inline(always)]
+    pub fn key(self, name: u64, place: u64) -> u64 {
+        let key = culeak_walker::mix_in(culeak_walker::mix_in(self.0, name), place);
+        (key ^ key >> 32).max(1)
+    }
+}
+
 /// Changes when a `dlclose` unloads something: answers that were cached by address before are void.
-#[unsafe(link_section = ".data.culeak_events")]
-pub static GENERATION: AtomicU64 = AtomicU64::new(1);
+#[inline(always)]
+pub fn generation() -> u64 {
+    STATE.load(Acquire) >> 32
+}
+
+/// A `dlclose` has unloaded something.
+pub fn unloaded() {
+    STATE.fetch_add(pack(0, 1), AcqRel);
+}
 
 pub fn began() {
     // AcqRel: pairs with the Acquire in `is_running`: what starts after this sees it.
-    RUNNING.fetch_add(1, AcqRel);
+    STATE.fetch_add(1, AcqRel);
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
     culeak_walker::closing_began();
 }
@@ -31,7 +65,7 @@ pub fn began() {
 pub fn ended() {
     RUNNING_HERE.with(|here| here.set(here.get().saturating_sub(1)));
     // 0 if another thread of a forked child has forgotten this call with those of the parent.
-    let was_counted = RUNNING.fetch_update(AcqRel, Relaxed, |running| running.checked_sub(1));
+    let was_counted = STATE.fetch_update(AcqRel, Relaxed, |state| (state as u32 != 0).then(|| state - 1));
     if was_counted.is_ok() {
         culeak_walker::closing_ended();
     }
@@ -47,7 +81,7 @@ pub fn forget_parents_calls() {
 /// In a forked child: the calls of the parent's other threads never end here.
 pub fn forked() {
     let here = RUNNING_HERE.with(Cell::get);
-    RUNNING.store(here, Release);
+    let _ = STATE.fetch_update(AcqRel, Relaxed, |state| Some(pack(here, halves(state).1)));
     culeak_walker::forked();
     for _ in 0..here {
         culeak_walker::closing_began();
@@ -56,7 +90,7 @@ pub fn forked() {
 
 #[inline]
 pub fn is_running() -> bool {
-    RUNNING.load(Acquire) != 0
+    !Loaded::now().is_settled()
 }
 
 /// Whether the calling thread is inside a `dlclose`, as in a signal handler or a destructor: an object may be unmapped

@@ -23,12 +23,20 @@ impl<const SLOTS: usize> Memo<SLOTS> {
     }
 
     /// The value of a key. The key is a hash of the question: equal keys mean equal questions.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, key: u64) -> Option<u64> {
-        self.slots(key).find_map(|(check, value)| {
-            let value = value.load(Relaxed);
-            (value != 0 && check.load(Relaxed) ^ value == key).then_some(value)
-        })
+        let value = value_of(&self.0[key as usize % SLOTS], key);
+        if value.is_none() {
+            return self.get_further(key);
+        }
+        value
+    }
+
+    /// The key is not in its first slot.
+    #[cold]
+    #[inline(never)]
+    fn get_further(&self, key: u64) -> Option<u64> {
+        self.slots(key).find_map(|slot| value_of(slot, key))
     }
 
     /// Stores a value. If all slots of the key are taken, the first is overwritten.
@@ -58,4 +66,10 @@ impl<const SLOTS: usize> Memo<SLOTS> {
             value.store(0, Relaxed);
         }
     }
+}
+
+#[inline(always)]
+fn value_of((check, value): &(AtomicU64, AtomicU64), key: u64) -> Option<u64> {
+    let value = value.load(Relaxed);
+    (value != 0 && check.load(Relaxed) ^ value == key).then_some(value)
 }

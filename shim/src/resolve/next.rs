@@ -7,13 +7,12 @@
 use libc::c_void;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::*};
 
-use crate::resolve::closing::{self, GENERATION};
+use crate::resolve::closing::{self, Loaded};
 use crate::resolve::driver::{self, DRIVER_ROWS, ROWS, with_c_name};
 use crate::resolve::memo::Memo;
 use crate::resolve::search::{self, Found};
 use crate::resolve::{loader, own};
 use culeak::cuda_functions::{Api, DRIVER_NAMES, RUNTIME_NAMES};
-use culeak::lockfree::index::mix;
 
 const CUDA: usize = ROWS + RUNTIME_NAMES.len();
 /// The next definition among the libraries loaded at start-up: the same for all callers, and never unloaded.
@@ -29,7 +28,7 @@ static BY_MODULE: Memo<512> = Memo::new();
 
 /// Voids the cached answers after something was unloaded.
 pub fn unloaded() {
-    GENERATION.fetch_add(1, AcqRel);
+    closing::unloaded();
     BY_CALL.clear();
     BY_MODULE.clear();
 }
@@ -47,12 +46,11 @@ pub fn definition(api: Api, caller: u64) -> *mut c_void {
 
 #[inline(never)]
 fn by_caller(api: Api, caller: u64) -> *mut c_void {
-    let generation = GENERATION.load(Acquire);
-    let key_of = |place: u64| mix(mix(place).wrapping_add(generation) ^ u64::from(api.0) << 48).max(1);
-    let by_call = key_of(caller);
     // While something is being unloaded, another module may be mapped where the caller of a cached answer was.
-    let closing = closing::is_running();
-    if !closing && let Some(known) = BY_CALL.get(by_call) {
+    let loaded = Loaded::now();
+    let key_of = |place: u64| loaded.key(api.0.into(), place);
+    let by_call = key_of(caller);
+    if let Some(known) = BY_CALL.get(by_call) {
         return known as *mut c_void;
     }
     if loader::list_is_unsafe() {
@@ -69,18 +67,22 @@ fn by_caller(api: Api, caller: u64) -> *mut c_void {
     let module = loader::find_containing(caller, |loaded| loaded.bias()).unwrap_or(0);
     // + 1, because the bias of a program at a fixed address is 0.
     let by_module = key_of(module.wrapping_add(1));
-    let known = BY_MODULE.get(by_module).filter(|_| !closing);
+    let known = BY_MODULE.get(by_module);
     let found = known.map(|known| known as *mut c_void).or_else(|| {
         let kind: &[u8] = if api.is_driver() { b"libcuda.so" } else { b"libcudart" };
         let found: Found = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
-        BY_MODULE.put(by_module, found.address as u64);
+        if loaded.is_settled() {
+            BY_MODULE.put(by_module, found.address as u64);
+        }
         keep_for_children(api, found.address);
         Some(found.address)
     });
     let Some(found) = found else {
         return std::ptr::null_mut();
     };
-    BY_CALL.put(by_call, found as u64);
+    if loaded.is_settled() {
+        BY_CALL.put(by_call, found as u64);
+    }
     found
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use culeak_walker::{self as walker, End, ReadSets, Registers};
 
-use crate::resolve::closing::GENERATION;
+use crate::resolve::closing::generation;
 use crate::resolve::own;
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::{OWN, Shard};
@@ -49,7 +49,7 @@ impl Native {
             count: 0,
             limit: depth,
             cut: false,
-            hash: [GENERATION.load(Acquire), 0],
+            hash: [generation(), 0],
             ours: own::bounds(),
         }
     }
@@ -96,7 +96,7 @@ impl Native {
 
     fn clear(&mut self) {
         self.count = 0;
-        self.hash = [GENERATION.load(Acquire), 0];
+        self.hash = [generation(), 0];
     }
 }
 
