@@ -246,7 +246,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         // It may wait, which is not the recorder's cost.
         note_end(recording);
         hold::watch_script();
-        let cost = Cost::of(recording);
+        let cost = Cost::begin();
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         let chosen = sampling::chooses(recording, event.bytes);
@@ -258,7 +258,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }
-        drop(cost);
+        cost.end(recording);
         auto_snapshot::allocated(recording, &entry);
         if recording.interval_was_exceeded() {
             auto_snapshot::exceeded(recording);
@@ -275,7 +275,7 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
         };
         note_end(recording);
         hold::watch_script();
-        let cost = Cost::of(recording);
+        let cost = Cost::begin();
         let (_, shard) = thread_and_shard(recording);
         let entry = entry_with_stack(recording, event);
         let mut was_lost = false;
@@ -297,7 +297,7 @@ pub fn allocated_together(addresses: impl Iterator<Item = u64>, event: &Allocati
         if was_lost {
             messages::loss(recording);
         }
-        drop(cost);
+        cost.end(recording);
         auto_snapshot::allocated(recording, &entry);
         if recording.interval_was_exceeded() {
             auto_snapshot::exceeded(recording);
@@ -333,8 +333,10 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             note_end(recording);
-            let _cost = Cost::of(recording);
-            recording.withdraw(key(space, address), thread_and_shard(recording).1)
+            let cost = Cost::begin();
+            let withdrawn = recording.withdraw(key(space, address), thread_and_shard(recording).1);
+            cost.end(recording);
+            withdrawn
         })
         .flatten(),
     )

@@ -43,7 +43,7 @@ use culeak::system::{Spares, Uncancelled};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
-pub use python::{call_at_end, has_script_ended, is_finalizing as is_interpreter_finalizing, prepare};
+pub use python::{call_at_end, has_script_ended, is_finalizing as is_interpreter_finalizing, may_be_ending, prepare};
 
 #[unsafe(link_section = ".data.culeak_events")]
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);

@@ -56,7 +56,9 @@ mod sync {
 pub use chain::reads_by_kernel;
 pub use code::Described;
 pub use ending::{call_at_end, is_wanted as is_end_wanted};
-pub use interpreter::{Status, code_address, forked, has_script_ended, is_finalizing, native_eval, prepare, status};
+pub use interpreter::{
+    Status, code_address, forked, has_script_ended, is_finalizing, may_be_ending, native_eval, prepare, status,
+};
 
 /// One Python call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

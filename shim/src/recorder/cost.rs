@@ -1,60 +1,56 @@
 //! The recorder's own cost: each of a thread's first events is measured, and then a sample.
 
-use crate::recorder::thread::THREAD;
+use crate::recorder::thread::{THREAD, ThreadState};
 use culeak::format::Loss;
 use culeak::recording::Recording;
 use culeak::system::monotonic_ns;
 
-/// Measures from its creation until it is dropped.
-pub struct Cost<'a> {
-    recording: &'a Recording,
-    began: u64,
-    /// How many events this one represents; 0: not measured.
-    weight: u64,
-}
+/// When the event began; 0: it is not measured.
+pub struct Cost(u64);
 
 /// How many events of a thread are measured before sampling begins.
 const EACH: u32 = 16;
+const LAST: u32 = EACH - 1;
 /// After those, one in this many is measured. Odd, since allocations and frees often alternate.
 const SAMPLE: u32 = 61;
 
-impl<'a> Cost<'a> {
-    #[inline]
-    pub fn of(recording: &'a Recording) -> Cost<'a> {
-        let event = THREAD.with(|thread| thread.events.replace(thread.events.get().wrapping_add(1)));
-        let weight = match event {
-            0..EACH => 1,
-            _ if event.is_multiple_of(SAMPLE) => SAMPLE.into(),
-            _ => 0,
-        };
-        Cost {
-            recording,
-            began: if weight > 0 { now() } else { 0 },
-            weight,
-        }
+impl Cost {
+    #[inline(always)]
+    pub fn begin() -> Cost {
+        THREAD.with(|thread| match thread.unmeasured.get() {
+            0 => Cost(begin(thread)),
+            left => {
+                thread.unmeasured.set(left - 1);
+                Cost(0)
+            }
+        })
     }
-}
 
-impl Drop for Cost<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.weight > 0 {
-            self.add();
+    #[inline(always)]
+    pub fn end(self, recording: &Recording) {
+        if self.0 > 0 {
+            end(recording, self.0);
         }
-    }
-}
-
-impl Cost<'_> {
-    #[cold]
-    #[inline(never)]
-    fn add(&self) {
-        let spent = now().saturating_sub(self.began);
-        self.recording.add(Loss::RecorderNs, spent * self.weight);
     }
 }
 
 #[cold]
 #[inline(never)]
-fn now() -> u64 {
+fn begin(thread: &ThreadState) -> u64 {
+    thread.unmeasured.set(match thread.measured.get() {
+        0..LAST => 0,
+        LAST => SAMPLE - EACH,
+        _ => SAMPLE - 1,
+    });
+    thread.measured.set((thread.measured.get() + 1).min(EACH + 1));
     monotonic_ns()
+}
+
+#[cold]
+#[inline(never)]
+fn end(recording: &Recording, began: u64) {
+    let spent = monotonic_ns().saturating_sub(began);
+    // How many events this one represents.
+    let weight = THREAD.with(|thread| if thread.measured.get() > EACH { SAMPLE } else { 1 });
+    recording.add(Loss::RecorderNs, spent * u64::from(weight));
 }

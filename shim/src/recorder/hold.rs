@@ -69,10 +69,11 @@ fn is_main_thread() -> bool {
     MAIN_THREAD.load(Relaxed) == unsafe { libc::pthread_self() } as usize
 }
 
-/// Whether the script has ended: the main thread, which other threads may outlive, calls exit callbacks.
+/// Whether the interpreter finalizes, or the script has ended: the main thread, which other threads may outlive, calls exit callbacks.
 #[inline]
-pub fn has_script_ended() -> bool {
-    stacks::has_script_ended() && BEGAN_IN_SCRIPT.load(Relaxed) && is_main_thread()
+pub fn is_script_ending() -> bool {
+    let has_ended = || stacks::has_script_ended() && BEGAN_IN_SCRIPT.load(Relaxed) && is_main_thread();
+    stacks::may_be_ending() && (stacks::is_interpreter_finalizing() || has_ended())
 }
 
 /// Whether `culeak run --why` serves, and this is no child of `vfork`.

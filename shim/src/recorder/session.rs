@@ -11,7 +11,7 @@ use culeak::hold::Moment;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, cold_path, monotonic_ns};
 
-#[unsafe(link_section = ".data.culeak_events")]
+/// The recording that [`forget_parent`] gives up.
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
 /// One of the three below. While a thread creates the recording: since when in milliseconds (low half), and in which
 /// process (high half, never 0).
@@ -22,10 +22,22 @@ const OFF: u64 = 3;
 /// How long threads wait for the recording that another one is creating.
 const TIMEOUT_MS: u32 = 2000;
 
-/// A word in a page that the kernel wipes in every child, also in one whose parent skipped the fork handlers. [`OWN`] while this
-/// process records.
+/// What belongs to this process alone: it is in a page that the kernel wipes in every child, also in one whose parent skipped the fork
+/// handlers. So an event asks nothing else to know that there is a recording and that it is not the parent's.
+struct Own {
+    /// Null: there is none, or this is a child.
+    recording: AtomicPtr<Recording>,
+    /// [`OWN`] while this process records.
+    mark: AtomicU32,
+}
+
+/// [`NOT_WIPED`] before there is a page, and where the kernel refuses to wipe one: then only the fork handler detects a child.
 #[unsafe(link_section = ".data.culeak_events")]
-static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static PAGE: AtomicPtr<Own> = AtomicPtr::new((&raw const NOT_WIPED).cast_mut());
+static NOT_WIPED: Own = Own {
+    recording: AtomicPtr::new(std::ptr::null_mut()),
+    mark: AtomicU32::new(0),
+};
 const OWN: u32 = 1;
 /// A thread of a child is in `forget_parent`.
 const FORGETTING: u32 = 2;
@@ -39,27 +51,30 @@ static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
     (Loss::Details, AtomicU64::new(0)),
 ];
 
-/// The recording, if it has started.
-#[inline]
-pub fn running() -> Option<&'static Recording> {
-    let recording = RECORDING.load(Acquire);
-    // SAFETY: null, or a recording that is never unmapped.
-    let recording = unsafe { recording.as_ref() }?;
-    // SAFETY: null, or a page that is mapped before the recording is set and never unmapped.
-    if let Some(mark) = unsafe { SAME_PROCESS.load(Relaxed).as_ref() }
-        && mark.load(Relaxed) != OWN
-    {
-        cold_path();
-        forget_parent_once(mark);
-        return None;
-    }
-    Some(recording)
+fn own() -> &'static Own {
+    // SAFETY: a static, or a page that is mapped before this refers to it and never unmapped.
+    unsafe { &*PAGE.load(Acquire) }
 }
 
-/// In a child that was made without the fork handlers. Of several threads, one forgets and the others find no recording.
+/// The recording, if it has started.
+#[inline(always)]
+pub fn running() -> Option<&'static Recording> {
+    // SAFETY: null, or a recording that is never unmapped.
+    let recording = unsafe { own().recording.load(Acquire).as_ref() };
+    if recording.is_none() {
+        forget_parent_once();
+    }
+    recording
+}
+
+/// There is no recording. In a child that was made without the fork handlers: of several threads, one forgets the parent's.
 #[cold]
 #[inline(never)]
-fn forget_parent_once(mark: &AtomicU32) {
+fn forget_parent_once() {
+    let mark = &own().mark;
+    if RECORDING.load(Acquire).is_null() || mark.load(Relaxed) == OWN {
+        return;
+    }
     // A handler that runs now, or a thread that ends here, would leave the others waiting.
     let _uncancelled = Uncancelled::begin();
     let _signals = BlockedSignals::all();
@@ -134,7 +149,9 @@ fn start(loss: Loss) -> Option<&'static Recording> {
     let recording = recording.inspect(|_| watch_process());
     match recording {
         Some(recording) => {
-            RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
+            let address = std::ptr::from_ref(recording).cast_mut();
+            RECORDING.store(address, Release);
+            own().recording.store(address, Release);
             STATE.store(RUNNING, Release);
             count_lost(recording);
         }
@@ -179,18 +196,15 @@ fn forget_lost() {
 
 /// Prepares for the forks and the exit of the process, before its recording is published.
 fn watch_process() {
-    if SAME_PROCESS.load(Relaxed).is_null()
+    if std::ptr::eq(own(), &NOT_WIPED)
         && let Ok(page) = anonymous(4096)
     {
-        // SAFETY: the page was mapped just now. Older kernels refuse; then only the fork handler detects a child.
+        // SAFETY: the page was mapped just now. Older kernels refuse.
         if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
-            SAME_PROCESS.store(page.cast(), Release);
+            PAGE.store(page.cast(), Release);
         }
     }
-    // SAFETY: null, or mapped above or by an earlier call, and never unmapped.
-    if let Some(mark) = unsafe { SAME_PROCESS.load(Acquire).as_ref() } {
-        mark.store(OWN, Relaxed);
-    }
+    own().mark.store(OWN, Relaxed);
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Relaxed) {
         // SAFETY: this library is never unloaded, and the handler takes no lock that a thread of the parent may hold.
@@ -204,6 +218,7 @@ extern "C" fn forget_parent() {
     FORKED.store(true, Relaxed);
     thread::forget_rows();
     hold::note_main_thread();
+    own().recording.store(std::ptr::null_mut(), Release);
     // SAFETY: null, or a recording that is never unmapped.
     if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
         recording.forked();
@@ -249,7 +264,7 @@ pub fn watch_exit() {
 /// the interpreter waits for the others.
 #[inline]
 pub fn note_end(recording: &Recording) {
-    if stacks::is_interpreter_finalizing() || hold::has_script_ended() {
+    if hold::is_script_ending() {
         cold_path();
         hold::end_script(recording);
     }

@@ -21,8 +21,8 @@ pub struct ThreadState {
     epoch: Cell<u32>,
     /// Valid in this epoch, like `shard`.
     row: Cell<u32>,
-    /// Events of this thread, to choose those whose cost is measured.
-    pub events: Cell<u32>,
+    /// Events of this thread until the next one whose cost is measured.
+    pub unmeasured: Cell<u32>,
     /// The runtime function that this thread is inside, + 1; 0: none.
     pub label: Cell<u16>,
     shard: Cell<Shard>,
@@ -55,6 +55,8 @@ pub struct ThreadState {
     pub calls: Cell<u64>,
     /// Stacks that this thread found to be new.
     new_stacks: Cell<u32>,
+    /// Events of this thread whose cost was measured.
+    pub measured: Cell<u32>,
 }
 
 const _: () = assert!(std::mem::offset_of!(ThreadState, before_stack) == 64);
@@ -108,7 +110,7 @@ pub fn thread_row(recording: &Recording) -> u32 {
 #[inline]
 pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
     THREAD.with(|thread| {
-        if thread.epoch.get() != EPOCH.load(Relaxed) || thread.row.get() == NONE {
+        if thread.epoch.get() != EPOCH.load(Relaxed) {
             cold_path();
             register(thread, recording);
         }
@@ -135,7 +137,8 @@ fn register(thread: &ThreadState, recording: &Recording) {
     // A forked child counts stacks from its own beginning.
     thread.taken.set(0);
     thread.window_ns.set(recording.now());
-    thread.epoch.set(epoch);
+    // Without a row, the next event tries again.
+    thread.epoch.set(if thread.row.get() == NONE { 0 } else { epoch });
 }
 
 /// Stores the thread's name again: programs often name a thread after its first allocation. Called before each new stack, but it is a

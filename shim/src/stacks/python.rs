@@ -140,6 +140,12 @@ pub fn is_finalizing() -> bool {
     python::is_finalizing()
 }
 
+/// False if neither of the two is the case.
+#[inline]
+pub fn may_be_ending() -> bool {
+    python::may_be_ending()
+}
+
 /// Whether the main thread runs what is left to do after its script: exit callbacks.
 #[inline]
 pub fn has_script_ended() -> bool {
