@@ -30,6 +30,13 @@ impl Errno {
 #[inline(never)]
 pub fn cold_path() {}
 
+/// A copy for a call out of line, made where that is: the compiler does not see through it, so the original stays in registers on
+/// the path of most events. A reference to it would keep it in memory.
+#[inline(always)]
+pub fn aside<T: Copy>(value: &T) -> T {
+    std::hint::black_box(*value)
+}
+
 unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }

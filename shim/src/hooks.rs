@@ -116,7 +116,7 @@ macro_rules! driver_hooks {
                         let Some(target) = Target::of(API) else {
                             return NOT_FOUND;
                         };
-                        let real = || {
+                        let real = move || {
                             // The function of this name, with the signature of its row.
                             let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(target.function);
                             if !target.is_interposers {
@@ -290,7 +290,7 @@ macro_rules! runtime_hooks {
                     unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
                         const API: Api = Api::of(stringify!($name));
                         let caller = recorder::take_caller();
-                        let real = || {
+                        let real = move || {
                             let function = next::definition(API, caller);
                             if function.is_null() {
                                 return NOT_FOUND;

@@ -195,8 +195,18 @@ impl Index {
     ///
     /// # Errors
     /// Why no level could be added, or `ENOSPC` if there are too many.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&self, hash: u64, row: u32) -> Result<(), Errno> {
+        // Most windows have no entry, so the first word is tried here.
+        let level = (self.newest.load(Relaxed) as usize).saturating_sub(1);
+        let first = self.window(level, hash).map(|window| &window[0]);
+        let new = word(hash, row);
+        // Release: pairs with the Acquire in `find`, as in `put`.
+        let takes =
+            |first: &AtomicU64| first.load(Relaxed) == 0 && first.compare_exchange(0, new, Release, Relaxed).is_ok();
+        if first.is_some_and(takes) {
+            return Ok(());
+        }
         self.put(hash, row, |_| false).map(|_| ())
     }
 

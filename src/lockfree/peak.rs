@@ -52,7 +52,7 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::{AtomicU32, AtomicU64};
-use crate::system::cold_path;
+use crate::system::{aside, cold_path};
 
 /// The largest amount of one event: 16 TiB.
 pub const LARGEST: u64 = 1 << 44;
@@ -143,6 +143,7 @@ pub struct LocalCredit<'a> {
 }
 
 /// A sum as one thread sees it.
+#[derive(Clone, Copy)]
 pub struct Sum<'a, L> {
     pub central: &'a CentralCredit,
     pub local: LocalCredit<'a>,
@@ -152,7 +153,7 @@ pub struct Sum<'a, L> {
 
 impl<'a, L, I> Sum<'a, L>
 where
-    L: Fn() -> I,
+    L: Fn() -> I + Copy,
     I: Iterator<Item = &'a AtomicU64>,
 {
     /// Adds `amount` to the sum. Returns whether that is a new peak.
@@ -177,7 +178,7 @@ where
         }
         match self.change_locally(amount, grows) {
             Ok(()) => false,
-            Err(central) => self.change_slowly(central, amount, grows),
+            Err(central) => aside(self).change_slowly(central, amount, grows),
         }
     }
 

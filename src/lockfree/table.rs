@@ -47,7 +47,7 @@ use crate::lockfree::index::{Index, Rest};
 use crate::lockfree::segmented::{Backing, SegmentedArray};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::sync::{AtomicU64, fence, prefetch};
-use crate::system::{Errno, cold_path};
+use crate::system::{Errno, aside, cold_path};
 use free_list::FreeList;
 
 impl Record {
@@ -72,8 +72,7 @@ pub struct Table {
 
 /// The table together with its storage and the caller's shard.
 ///
-/// What an allocation and a free call is inlined into them. What is rare takes `self` by value: a reference would keep it in
-/// memory.
+/// What an allocation and a free call is inlined into them. What is rare takes `self` by value, [`aside`].
 #[derive(Clone, Copy)]
 pub struct TableIn<'a> {
     pub table: &'a Table,
@@ -123,6 +122,12 @@ impl Withdrawn<'_> {
         self.record.entry()
     }
 
+    /// The record, for functions out of line.
+    #[inline]
+    pub fn record(&self) -> &Record {
+        self.record
+    }
+
     /// The part of `entry` that sums depend on.
     #[inline]
     pub fn summed(&self) -> Option<Summed> {
@@ -150,7 +155,7 @@ impl<'a> TableIn<'a> {
         const SIZES: (usize, usize) = Section::Records.extent_sizes();
         match self.backing {
             Backing::File(..) => self.table.records.get_sized(SIZES, number),
-            Backing::Private(..) => self.private_record(number),
+            Backing::Private(..) => aside(self).private_record(number),
         }
     }
 
@@ -187,7 +192,7 @@ impl<'a> TableIn<'a> {
         // Release: pairs with the Acquire in `is` and with readers, which read the fields of Live records only.
         record.state.store(state(Status::Live), Release);
         if let Err(error) = self.table.index.insert(key.hash(), number) {
-            self.release_out_of_line(number, generation);
+            aside(self).release_out_of_line(number, record, generation);
             return Err(error);
         }
         Ok(number)
@@ -204,7 +209,7 @@ impl<'a> TableIn<'a> {
         match (place, found) {
             (Some(place), Some((record, state))) => Some(Located { place, record, state }),
             _ if rest.is_empty() => None,
-            _ => self.locate_in_rest(key, rest),
+            _ => aside(self).locate_in_rest(key, rest),
         }
     }
 
@@ -273,7 +278,7 @@ impl<'a> TableIn<'a> {
         if key.space == Space::Physical {
             place.remove();
         } else if !place.clear() {
-            self.forget_elsewhere(key, place.row);
+            aside(self).forget_elsewhere(key, place.row);
         }
     }
 
@@ -290,7 +295,7 @@ impl<'a> TableIn<'a> {
     /// The free succeeded: the record becomes free.
     #[inline(always)]
     pub fn commit(&self, withdrawn: Withdrawn) {
-        self.release(withdrawn.number, withdrawn.generation);
+        self.release(withdrawn.number, withdrawn.record, withdrawn.generation);
     }
 
     /// The free succeeded, and the record stays: `status` says when it was freed.

@@ -12,7 +12,7 @@ use crate::lockfree::peak::{CentralCredit, LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Entry, Key, Link, Summed, TableIn, Withdrawn};
 use crate::sampling;
-use crate::system::cold_path;
+use crate::system::{aside, cold_path};
 
 impl Recording {
     /// The table of live allocations. `shard` is the calling thread's shard, or any number, preferably one per thread.
@@ -103,10 +103,10 @@ impl Recording {
     pub fn allocated_at(&self, shard: Shard, key: Key, entry: &Entry) -> bool {
         let table = self.table(shard);
         if table.may_contain(key) {
-            self.remove_stale(key, shard, entry);
+            self.remove_stale(key, shard, &aside(entry));
         }
         if table.insert(key, entry).is_err() {
-            self.lose(entry);
+            self.lose(&aside(entry));
             return false;
         }
         self.count(key, entry, shard, Op::Allocated);
@@ -120,7 +120,7 @@ impl Recording {
         let Some(stale) = self.table(shard).withdraw(key) else {
             return;
         };
-        self.uncount(&stale, shard, Some(entry.time_ns));
+        self.uncount(Some(key), &stale, shard, Some(entry.time_ns));
         self.commit(stale, shard);
         // The driver's private tables destroy objects too.
         if entry.attributes.kind.place() != Place::Object {
@@ -146,7 +146,7 @@ impl Recording {
     pub fn withdraw(&self, key: Key, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw(key)?;
-        self.uncount(&withdrawn, shard, None);
+        self.uncount(Some(key), &withdrawn, shard, None);
         Some(withdrawn)
     }
 
@@ -213,7 +213,7 @@ impl Recording {
         }
         if self.is_observed() {
             cold_path();
-            self.observe_allocation(shard, key, entry, op, total, time_ns);
+            self.observe_allocation(shard, key, &aside(entry), op, total, time_ns);
         }
     }
 
@@ -240,8 +240,8 @@ impl Recording {
 
     /// Subtracts an entry from the sums. `time_ns`: when it was freed, if not now.
     #[inline(always)]
-    fn uncount(&self, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
-        let (Some(key), Some(summed)) = (withdrawn.key(), withdrawn.summed()) else {
+    fn uncount(&self, key: Option<Key>, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
+        let (Some(key), Some(summed)) = (key, withdrawn.summed()) else {
             cold_path();
             return;
         };
@@ -262,20 +262,13 @@ impl Recording {
         }
         if self.is_observed() {
             cold_path();
-            self.observe_free(shard, key, withdrawn, total, time_ns);
+            self.observe_free(shard, key, withdrawn.record(), total, time_ns);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn observe_free(
-        &self,
-        shard: Shard,
-        key: Key,
-        withdrawn: &Withdrawn,
-        total: Option<&TotalRow>,
-        time_ns: Option<u64>,
-    ) {
+    fn observe_free(&self, shard: Shard, key: Key, withdrawn: &Record, total: Option<&TotalRow>, time_ns: Option<u64>) {
         if self.intervals.watching()
             && let Some(entry) = withdrawn.entry()
         {
@@ -364,7 +357,7 @@ impl Recording {
     pub fn withdraw_linked(&self, link: Link, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw_linked(link)?;
-        self.uncount(&withdrawn, shard, None);
+        self.uncount(withdrawn.key(), &withdrawn, shard, None);
         Some(withdrawn)
     }
 
@@ -373,7 +366,7 @@ impl Recording {
         let shard = shard.into();
         let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
-            self.uncount(&withdrawn, shard, None);
+            self.uncount(withdrawn.key(), &withdrawn, shard, None);
             // Objects and segments are no memory of the program.
             let place = withdrawn.entry().map(|entry| entry.attributes.kind.place());
             self.commit(withdrawn, shard);
@@ -400,7 +393,7 @@ impl Recording {
             let (Some(key), Some(entry)) = (key, entry) else {
                 return table.commit(withdrawn);
             };
-            self.uncount(&withdrawn, shard, None);
+            self.uncount(Some(key), &withdrawn, shard, None);
             let changed = change(key, &entry);
             let is_moved = changed.attributes.device != entry.attributes.device;
             if is_moved {
@@ -449,7 +442,7 @@ impl Recording {
         match self.sample_bytes() {
             0 => (summed.bytes, 1),
             // The time too, since a program may use the same address again and again.
-            mean => sampled_weight(summed, key, mean, time_ns),
+            mean => sampled_weight(&aside(summed), key, mean, time_ns),
         }
     }
 

@@ -103,7 +103,7 @@ impl Cell {
 }
 
 /// Slots per shard; a power of two.
-const REMEMBERED: usize = 256;
+const REMEMBERED: usize = 1024;
 
 /// The rows of totals that each shard used last, by their stack.
 pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; SHARDS]>;

@@ -51,12 +51,12 @@ impl Recording {
         if status == 0 {
             return None;
         }
-        self.freed_after_end(withdrawn, status)
+        self.freed_after_end(withdrawn.record(), status)
     }
 
     #[cold]
     #[inline(never)]
-    fn freed_after_end(&self, withdrawn: &Withdrawn, status: u64) -> Option<Status> {
+    fn freed_after_end(&self, withdrawn: &Record, status: u64) -> Option<Status> {
         let header = self.file.header();
         let (status, end_plus_one) = match status == Status::FreedAfterMain as u64 {
             true => (Status::FreedAfterMain, &header.main_end_plus_one),

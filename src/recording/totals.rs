@@ -32,6 +32,7 @@ use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Key, Summed};
+use crate::system::aside;
 
 impl Recording {
     /// The total of an allocation's stack, to which the caller adds an event. `peak`: the current peak of the sum in which the
@@ -87,7 +88,7 @@ impl Recording {
 fn total_key(summed: &Summed, of: Key, shard: Shard) -> u64 {
     let parts = Attributes::parts(summed.attributes);
     let name = match summed.kind {
-        Kind::Block => domain_of(summed, of, parts.flags),
+        Kind::Block => domain_of(&aside(summed), of, parts.flags),
         _ => parts.api,
     };
     TotalKey {

@@ -20,7 +20,7 @@ use culeak::hold::Moment;
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
-use culeak::system::{Errno, Scratch, cold_path};
+use culeak::system::{Errno, Scratch, aside, cold_path};
 use culeak::variables::{self, Value};
 
 const OUT_OF_MEMORY: i32 = 2;
@@ -88,7 +88,7 @@ pub fn forked() {
 pub fn allocated(recording: &Recording, entry: &Entry) {
     if WATCHING.load(Relaxed) {
         cold_path();
-        take_if_due(recording, entry);
+        take_if_due(recording, &aside(entry));
     }
 }
 

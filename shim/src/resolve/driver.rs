@@ -14,6 +14,7 @@ use crate::resolve::{dl, next, search};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdeviceptr, CUgraph, CUgraphNode, CUstream, CUuuid};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::lockfree::index::mix;
+use culeak::system::cold_path;
 
 pub const ROWS: usize = DRIVER_NAMES.len();
 const SLOTS: usize = 512;
@@ -43,8 +44,7 @@ pub static DRIVER_ROWS: [Row; ROWS] = [const {
     }
 }; ROWS];
 
-/// The driver's row numbers by address: an open-addressing table, filled once. Every allocation reads the first two fields, which
-/// share a cache line.
+/// The driver's row numbers by address: an open-addressing table, filled once. Every allocation reads the first query.
 #[repr(C, align(64))]
 struct Driver {
     ready: AtomicBool,
@@ -151,12 +151,16 @@ fn fill_from(driver: &Loaded) -> bool {
             .symbol(name)
             .map_or(std::ptr::null_mut(), |found| found.cast_mut())
     };
+    for (query, name) in QUERIES.iter().enumerate() {
+        DRIVER_TABLE.queries[query].store(export(name), Relaxed);
+    }
     for (row, name) in DRIVER_NAMES.iter().enumerate() {
         let address = with_c_name(name, export).unwrap_or(std::ptr::null_mut());
         if address.is_null() {
             continue;
         }
-        DRIVER_ROWS[row].address.store(address, Relaxed);
+        // Release: pairs with the Acquire in `function`.
+        DRIVER_ROWS[row].address.store(address, Release);
         let mut slot = mix(address as u64) as usize;
         loop {
             let (key, value) = &DRIVER_TABLE.slots[slot % SLOTS];
@@ -169,9 +173,6 @@ fn fill_from(driver: &Loaded) -> bool {
             slot += 1;
         }
     }
-    for (query, name) in QUERIES.iter().enumerate() {
-        DRIVER_TABLE.queries[query].store(export(name), Relaxed);
-    }
     // Release: pairs with the Acquire loads of `ready` in this file, so that the addresses are visible.
     DRIVER_TABLE.ready.store(true, Release);
     true
@@ -180,11 +181,14 @@ fn fill_from(driver: &Loaded) -> bool {
 /// The driver's function of a row; null if this driver lacks it.
 #[inline]
 pub fn function(api: Api) -> *mut c_void {
-    if is_loaded() {
-        DRIVER_ROWS[api.0 as usize].address.load(Relaxed)
-    } else {
-        std::ptr::null_mut()
+    // Acquire: pairs with the Release in `fill_from`, so that the queries are known too.
+    let address = || DRIVER_ROWS[api.0 as usize].address.load(Acquire);
+    let known = address();
+    if known.is_null() && is_loaded() {
+        cold_path();
+        return address();
     }
+    known
 }
 
 /// The row of the driver function at an address that the driver returned.
@@ -306,13 +310,8 @@ queries! {
 }
 
 /// The driver's function behind a query. Null if this driver lacks it, and until the program has called or looked up a
-/// driver function: a library in the loader's list may not be relocated yet.
+/// driver function: [`fill_from`] stores it, and a library in the loader's list may not be relocated yet.
 #[inline]
 fn query(query: Query) -> *mut c_void {
-    // Acquire: pairs with the Release in `fill_from`.
-    if DRIVER_TABLE.ready.load(Acquire) {
-        DRIVER_TABLE.queries[query as usize].load(Relaxed)
-    } else {
-        std::ptr::null_mut()
-    }
+    DRIVER_TABLE.queries[query as usize].load(Relaxed)
 }

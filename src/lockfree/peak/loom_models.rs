@@ -50,7 +50,7 @@ impl Shared {
         shared
     }
 
-    fn shard(&'static self, shard: usize) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64>> {
+    fn shard(&'static self, shard: usize) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64> + Copy> {
         Sum {
             central: &self.central,
             local: self.shards[shard].local(),
@@ -164,7 +164,7 @@ fn a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage() {
     fn shard(
         shared: &'static Cells,
         shard: usize,
-    ) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64>> {
+    ) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64> + Copy> {
         let row = &shared.rows[shard];
         let made = std::ptr::from_ref(row).cast_mut();
         let _ = shared.cells[shard].compare_exchange(std::ptr::null_mut(), made, SeqCst, SeqCst);

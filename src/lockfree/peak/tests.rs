@@ -28,7 +28,7 @@ impl Owned {
         }
     }
 
-    fn shard<'a>(&'a self, shard: usize) -> Sum<'a, impl Fn() -> Words<'a>> {
+    fn shard<'a>(&'a self, shard: usize) -> Sum<'a, impl Fn() -> Words<'a> + Copy> {
         let local = &self.shards[shard];
         Sum {
             central: &self.central,

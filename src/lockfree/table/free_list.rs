@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::*;
 use super::{Record, State, Status, TableIn};
 use crate::format::{SHARDS, Section, halves, pack};
 use crate::lockfree::sync::{Alone, AtomicU64, fence};
-use crate::system::{Errno, cold_path};
+use crate::system::{Errno, aside, cold_path};
 
 /// Fresh records are taken in batches of this size, so that neighbours in memory belong to one shard.
 const BATCH: u32 = if cfg!(loom) { 4 } else { 16 };
@@ -70,7 +70,7 @@ impl<'a> TableIn<'a> {
     pub(super) fn take(&self) -> Result<(u32, &'a Record), Errno> {
         match self.take_local(self.free_list(0)) {
             Some(record) => Ok(record),
-            None => self.take_elsewhere(),
+            None => aside(self).take_elsewhere(),
         }
     }
 
@@ -196,13 +196,9 @@ impl<'a> TableIn<'a> {
         None
     }
 
-    /// Makes a record free, which the caller has withdrawn or could not publish.
+    /// Makes record `number` free, which the caller has withdrawn or could not publish.
     #[inline(always)]
-    pub(super) fn release(&self, number: u32, generation: u32) {
-        let Some(record) = self.record(number) else {
-            cold_path();
-            return;
-        };
+    pub(super) fn release(&self, number: u32, record: &Record, generation: u32) {
         let state = State {
             status: Status::Free,
             generation: generation.wrapping_add(1),
@@ -213,7 +209,7 @@ impl<'a> TableIn<'a> {
         if !self.shard.is_own() {
             cold_path();
             record.address.store(0, Relaxed);
-            return self.share(number + 1);
+            return aside(self).share(number + 1);
         }
         let local = &self.free_list(0).local;
         let head = local.load(Relaxed);
@@ -228,13 +224,13 @@ impl<'a> TableIn<'a> {
                 return;
             }
         }
-        self.release_to_full_list(number, record);
+        aside(self).release_to_full_list(number, record);
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn release_out_of_line(self, number: u32, generation: u32) {
-        self.release(number, generation);
+    pub(super) fn release_out_of_line(self, number: u32, record: &Record, generation: u32) {
+        self.release(number, record, generation);
     }
 
     /// The local list is a full magazine, or a signal handler of this thread has changed it.

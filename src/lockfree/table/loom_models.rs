@@ -189,9 +189,9 @@ fn a_record_is_never_taken_twice() {
         table.free(key);
     }
     let other = spawn(move || table.take().unwrap().0);
-    let (head, _) = table.take().unwrap();
+    let (head, record) = table.take().unwrap();
     let (successor, _) = table.take().unwrap();
-    table.release(head, 7);
+    table.release(head, record, 7);
     let theirs = other.join().unwrap();
     assert_ne!(theirs, successor, "this thread has that record");
     assert_ne!(table.take().unwrap().0, successor, "and it is in no list");

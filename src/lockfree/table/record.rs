@@ -367,7 +367,7 @@ impl Record {
         })
     }
 
-    pub(super) fn entry(&self) -> Option<Entry> {
+    pub fn entry(&self) -> Option<Entry> {
         let (stack, thread) = halves(self.place.load(Relaxed));
         let attributes = self.attributes.load(Relaxed);
         let (amount, other) = (self.amount.load(Relaxed), self.other.load(Relaxed));
