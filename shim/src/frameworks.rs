@@ -26,16 +26,10 @@ pub mod pytorch;
 pub mod xla;
 
 use crate::recorder;
-use culeak::format::Loss;
 use culeak::lockfree::table::Space;
 
 /// A framework freed a block, which cannot fail.
 #[unsafe(link_section = ".text.culeak_events")]
 fn freed(space: Space, address: u64) {
-    let held = recorder::withdraw(space, address);
-    if held.is_something() {
-        held.settle(0, address);
-    } else if let Some(recording) = recorder::running() {
-        recording.add(Loss::UnknownBlocks, 1);
-    }
+    recorder::freed_then(space, address, |_| ());
 }

@@ -131,23 +131,33 @@ impl AllocationEvent {
 /// allocates again: its stack is sampled with the smallest mean distance, whatever the thread does.
 #[inline(never)]
 pub fn node_entry(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(recording, event, sampling::chooses_node(event.bytes))
+    entry_inline(
+        recording,
+        event,
+        thread_and_shard(recording),
+        sampling::chooses_node(event.bytes),
+    )
 }
 
 /// As [`node_entry`], with its stack even if stacks are sampled.
 #[inline(never)]
 fn entry_with_stack(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(recording, event, Some(Chosen::FOR_CERTAIN))
+    entry_inline(recording, event, thread_and_shard(recording), Some(Chosen::FOR_CERTAIN))
 }
 
 /// As [`node_entry`], for the most frequent event. `chosen`: by sampling; `None`: it gets no stack.
 #[inline(always)]
-fn entry_inline(recording: &Recording, event: &AllocationEvent, chosen: Option<Chosen>) -> Entry {
+fn entry_inline(
+    recording: &Recording,
+    event: &AllocationEvent,
+    (thread, shard): (u32, Shard),
+    chosen: Option<Chosen>,
+) -> Entry {
     let (context, device) = match event.device {
         Device::Current => current::context_and_device(recording),
+        Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
         _ => context_and_other_device(recording, event.device),
     };
-    let (thread, shard) = thread_and_shard(recording);
     let api = label::named(event.api);
     Entry {
         bytes: event.bytes,
@@ -238,6 +248,12 @@ pub fn key(space: Space, address: u64) -> Key {
 /// An allocation succeeded.
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn allocated(address: u64, event: &AllocationEvent) {
+    allocated_then(address, event, |_, _| ());
+}
+
+/// As [`allocated`], compiled into its caller. `then` gets the device's row when all else is recorded.
+#[inline(always)]
+pub fn allocated_then(address: u64, event: &AllocationEvent, then: impl FnOnce(&Recording, u8)) {
     mark_recorded();
     quietly(|| {
         let Some(recording) = session::recording_or_lose(Loss::Allocations) else {
@@ -248,13 +264,13 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         hold::watch_script();
         let cost = Cost::begin();
         let key = key(event.space, address);
-        let (_, shard) = thread_and_shard(recording);
+        let (thread, shard) = thread_and_shard(recording);
         let chosen = sampling::chooses(recording, event.bytes);
         // Without a stack to take there is no time in which to fetch anything.
         if chosen.is_some() {
             recording.prepare(shard, key);
         }
-        let entry = entry_inline(recording, event, chosen);
+        let entry = entry_inline(recording, event, (thread, shard), chosen);
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }
@@ -263,6 +279,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
         if recording.interval_was_exceeded() {
             auto_snapshot::exceeded(recording);
         }
+        then(recording, entry.attributes.device);
     });
 }
 
@@ -340,6 +357,24 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         })
         .flatten(),
     )
+}
+
+/// A free that cannot fail, so nothing is held; compiled into its caller. `then` runs when all else is recorded.
+#[inline(always)]
+pub fn freed_then(space: Space, address: u64, then: impl FnOnce(&Recording)) {
+    mark_recorded();
+    quietly(|| {
+        let Some(recording) = running() else { return };
+        note_end(recording);
+        let cost = Cost::begin();
+        let (_, shard) = thread_and_shard(recording);
+        match recording.withdraw(key(space, address), shard) {
+            Some(withdrawn) => recording.commit(withdrawn, shard),
+            None => recording.add(Loss::UnknownBlocks, 1),
+        }
+        cost.end(recording);
+        then(recording);
+    });
 }
 
 pub fn withdraw_linked(link: Link) -> Held {

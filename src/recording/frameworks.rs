@@ -58,16 +58,14 @@ impl Recording {
 
     /// Stores what PyTorch's allocator of a device reports after an event that changed its live bytes by `change`. Events of
     /// one device never overlap, since the allocator reports them under its lock.
+    #[inline]
     pub fn allocator_reported(&self, device: u8, change: i64, live: u64, reserved: u64) {
-        let Ok(row) = self.allocators.ensure(self.backing(Section::Allocators), device.into()) else {
-            self.add(Loss::Details, 1);
-            return;
+        // Asked first: this runs at every event, and only the first of a device changes the count.
+        let is_counted = self.elements(Section::Allocators).load(Relaxed) > u64::from(device);
+        let known = self.allocators.get(self.backing(Section::Allocators), device.into());
+        let Some(row) = known.filter(|_| is_counted).or_else(|| self.add_allocator(device)) else {
+            return self.add(Loss::Details, 1);
         };
-        // Loaded first: this runs at every event, and only the first of a device changes the count.
-        let rows = u64::from(device) + 1;
-        if self.elements(Section::Allocators).load(Relaxed) < rows {
-            self.elements(Section::Allocators).fetch_max(rows, Relaxed);
-        }
         // Plain loads and stores suffice, since events of a device never overlap.
         let expected = row.live_bytes.load(Relaxed).wrapping_add_signed(change);
         row.live_bytes.store(live, Relaxed);
@@ -80,6 +78,15 @@ impl Recording {
         } else if expected != live {
             row.mismatches.fetch_add(1, Relaxed);
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_allocator(&self, device: u8) -> Option<&AllocatorRow> {
+        let row = self.allocators.ensure(self.backing(Section::Allocators), device.into());
+        let rows = u64::from(device) + 1;
+        row.inspect(|_| _ = self.elements(Section::Allocators).fetch_max(rows, Relaxed))
+            .ok()
     }
 
     /// Whether any framework's allocator reports its events.

@@ -13,7 +13,6 @@
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 
-use crate::frameworks;
 use crate::recorder::{self, AllocationEvent, Device, current};
 use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
@@ -23,6 +22,7 @@ use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::Space;
+use culeak::recording::Recording;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
 /// c10::DeviceType::CUDA; ROCm builds use it too.
@@ -73,7 +73,7 @@ macro_rules! exports {
                     Ok(name) => name,
                     Err(_) => unreachable!(),
                 };
-                $record(NAME, $($argument,)* device, caller);
+                $record($($argument,)* device, caller, NAME);
             }
         }
     )*};
@@ -92,22 +92,22 @@ exports! {
 
 /// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
 #[unsafe(link_section = ".text.culeak_events")]
-fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if let Some(ordinal) = device.ordinal() {
+        let report = |recording: &Recording, device| recording.allocator_reported(device, change, live, reserved);
+        let report_alone = |recording: &Recording| report(recording, current::reported_device(recording, ordinal));
         if change > 0 {
             let event = AllocationEvent {
                 space: Space::Tensor,
                 device: Device::Reported(ordinal),
                 ..AllocationEvent::new(ALLOCATOR, Kind::Tensor, change as u64)
             };
-            recorder::allocated(block, &event);
+            recorder::allocated_then(block, &event, report);
         } else if change < 0 {
-            frameworks::freed(Space::Tensor, block);
+            recorder::freed_then(Space::Tensor, block, report_alone);
+        } else {
+            recorder::quietly(|| recorder::running().map(report_alone));
         }
-        recorder::quietly(|| {
-            let Some(recording) = recorder::running() else { return };
-            recording.allocator_reported(current::reported_device(recording, ordinal), change, live, reserved);
-        });
     }
     if let Some(next) = next_definition(name, caller) {
         type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
@@ -117,7 +117,7 @@ fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: 
 }
 
 /// A request failed, even after the allocator freed its cache.
-fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+fn ran_out(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if let Some(ordinal) = device.ordinal() {
         let event = AllocationEvent {
             space: Space::Tensor,
