@@ -131,12 +131,8 @@ impl AllocationEvent {
 /// allocates again: its stack is sampled with the smallest mean distance, whatever the thread does.
 #[inline(never)]
 pub fn node_entry(recording: &Recording, event: &AllocationEvent) -> Entry {
-    entry_inline(
-        recording,
-        event,
-        thread_and_shard(recording),
-        sampling::chooses_node(event.bytes),
-    )
+    let chosen = sampling::chooses_node(event.bytes);
+    entry_inline(recording, event, thread_and_shard(recording), chosen)
 }
 
 /// As [`node_entry`], with its stack even if stacks are sampled.
@@ -147,12 +143,7 @@ fn entry_with_stack(recording: &Recording, event: &AllocationEvent) -> Entry {
 
 /// As [`node_entry`], for the most frequent event. `chosen`: by sampling; `None`: it gets no stack.
 #[inline(always)]
-fn entry_inline(
-    recording: &Recording,
-    event: &AllocationEvent,
-    (thread, shard): (u32, Shard),
-    chosen: Option<Chosen>,
-) -> Entry {
+fn entry_inline(recording: &Recording, event: &AllocationEvent, at: (u32, Shard), chosen: Option<Chosen>) -> Entry {
     let (context, device) = match event.device {
         Device::Current => current::context_and_device(recording),
         Device::Reported(ordinal) => (Attributes::NO_CONTEXT, current::reported_device(recording, ordinal)),
@@ -169,17 +160,11 @@ fn entry_inline(
         stack: match chosen {
             Some(_) => {
                 let is_of_framework = event.kind.is_within();
-                stacks::stack(
-                    recording,
-                    event.at,
-                    (thread, shard),
-                    is_of_framework,
-                    thread::refresh_name,
-                )
+                stacks::stack(recording, event.at, at, is_of_framework, thread::refresh_name)
             }
             None => UNSAMPLED,
         },
-        thread,
+        thread: at.0,
         attributes: Attributes {
             kind: event.kind,
             space: event.space,
@@ -264,13 +249,14 @@ pub fn allocated_then(address: u64, event: &AllocationEvent, then: impl FnOnce(&
         hold::watch_script();
         let cost = Cost::begin();
         let key = key(event.space, address);
-        let (thread, shard) = thread_and_shard(recording);
+        let at = thread_and_shard(recording);
+        let (_, shard) = at;
         let chosen = sampling::chooses(recording, event.bytes);
         // Without a stack to take there is no time in which to fetch anything.
         if chosen.is_some() {
             recording.prepare(shard, key);
         }
-        let entry = entry_inline(recording, event, (thread, shard), chosen);
+        let entry = entry_inline(recording, event, at, chosen);
         if !recording.allocated_at(shard, key, &entry) {
             messages::loss(recording);
         }

@@ -39,7 +39,7 @@ use culeak::format::{CUT, Loss, NONE, ROOT, pack};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::system::{Spares, Uncancelled};
+use culeak::system::{Spares, Uncancelled, aside};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
@@ -115,7 +115,7 @@ pub fn stack(
     };
     let stack = match walk.known() {
         Some(known) => known,
-        None => walk.stack(recording, wanted, before_store),
+        None => aside(&walk).stack(recording, wanted, before_store),
     };
     if is_of_framework {
         forward::note(stack);
@@ -124,6 +124,7 @@ pub fn stack(
 }
 
 /// A stack to be taken.
+#[derive(Clone, Copy)]
 struct Walk {
     at: Registers,
     depth: usize,

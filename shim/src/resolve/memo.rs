@@ -25,11 +25,7 @@ impl<const SLOTS: usize> Memo<SLOTS> {
     /// The value of a key. The key is a hash of the question: equal keys mean equal questions.
     #[inline(always)]
     pub fn get(&self, key: u64) -> Option<u64> {
-        let value = value_of(&self.0[key as usize % SLOTS], key);
-        if value.is_none() {
-            return self.get_further(key);
-        }
-        value
+        value_of(&self.0[key as usize % SLOTS], key).or_else(|| self.get_further(key))
     }
 
     /// The key is not in its first slot.

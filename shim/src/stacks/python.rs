@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
+pub use culeak_cpython::may_be_ending;
 use culeak_cpython::{self as python, End, Frame, Seen, Status};
 use culeak_walker::mix_in;
 
@@ -138,12 +139,6 @@ pub fn interpreter_seen() {
 #[inline]
 pub fn is_finalizing() -> bool {
     python::is_finalizing()
-}
-
-/// False if neither of the two is the case.
-#[inline]
-pub fn may_be_ending() -> bool {
-    python::may_be_ending()
 }
 
 /// Whether the main thread runs what is left to do after its script: exit callbacks.
