@@ -277,11 +277,11 @@ fn a_saved_frame_pointer_that_changes_in_place_is_noticed() {
         }
         // SAFETY: no other thread has the read sets.
         let found = unsafe { checker.sets.find(Registers::here(), 0) };
-        let walked = expected(Registers::here()).1;
         if change == 0 {
             checker.check();
         } else {
-            assert_eq!((found, walked), (None, End::Lost));
+            // Where a walk ends depends on the words that the pointer then leads to.
+            assert_eq!(found, None);
         }
         // SAFETY: as above.
         unsafe { saved.write_volatile(frame) };
