@@ -163,7 +163,7 @@ def cached_method():
     for length in (3, 5):
         model = Encoder().to(DEVICE)
         holds("features", base(model.features(length)), "__main__.Encoder", "features")
-        holds("model", base(model.layer.weight), "__main__.Encoder", "features", "_parameters|weight")
+        holds("model", base(model.layer.weight), "__main__.Encoder", "features", "layer")
         del model
 
 
