@@ -149,8 +149,8 @@ pub fn has_script_ended() -> bool {
     unsafe { (*(address as usize as *const AtomicU32)).load(Relaxed) != 0 }
 }
 
-/// False if no script has ended and no interpreter finalizes. From 3.12 on, two loads answer that: the script ends before the
-/// interpreter begins to finalize.
+/// False if no script has ended and no interpreter finalizes. From 3.12 on, loads answer that, without a call of the interpreter:
+/// the script ends before it begins to finalize.
 #[inline]
 pub fn may_be_ending() -> bool {
     IS_FINALIZING.load(Relaxed) != 0 && (SCRIPT_ENDED.load(Relaxed) == 0 || has_script_ended())

@@ -71,8 +71,12 @@ pub fn running() -> Option<&'static Recording> {
 #[cold]
 #[inline(never)]
 fn forget_parent_once() {
+    // First: the page and its mark were stored before what this sees. A page that was loaded earlier may be the one without a mark.
+    if RECORDING.load(Acquire).is_null() {
+        return;
+    }
     let mark = &own().mark;
-    if RECORDING.load(Acquire).is_null() || mark.load(Relaxed) == OWN {
+    if mark.load(Relaxed) == OWN {
         return;
     }
     // A handler that runs now, or a thread that ends here, would leave the others waiting.

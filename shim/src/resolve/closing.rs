@@ -39,7 +39,9 @@ impl Loaded {
     /// A key for the answer about this place.
     #[inline(always)]
     pub fn key(self, name: u64, place: u64) -> u64 {
-        let key = culeak_walker::mix_in(culeak_walker::mix_in(self.0, name), place);
+        // Mixed first, since a state and a name that differ in few bits each must not cancel out.
+        let state = culeak_walker::mix_in(0, self.0);
+        let key = culeak_walker::mix_in(culeak_walker::mix_in(state, name), place);
         (key ^ key >> 32).max(1)
     }
 }
@@ -56,7 +58,7 @@ pub fn unloaded() {
 }
 
 pub fn began() {
-    // AcqRel: pairs with the Acquire in `is_running`: what starts after this sees it.
+    // AcqRel: pairs with the Acquire in `Loaded::now`: what starts after this sees it.
     STATE.fetch_add(1, AcqRel);
     RUNNING_HERE.with(|here| here.set(here.get() + 1));
     culeak_walker::closing_began();
