@@ -190,7 +190,7 @@ fn a_rank_that_holds_more_than_the_others_fails_the_check() {
     );
     assert_eq!(alone.status.code(), Some(2));
     assert!(
-        String::from_utf8_lossy(&alone.stderr).contains("there is one only"),
+        String::from_utf8_lossy(&alone.stdout).contains("there is one process only"),
         "{alone:?}"
     );
 }

@@ -440,6 +440,14 @@ pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
     all_by(arguments, Place::load)
 }
 
+/// As [`all`], without what the runs of these files did not record.
+///
+/// # Errors
+/// See [`all`].
+pub fn each(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
+    load_found(Found::all(arguments.iter().map(places)), Place::load)
+}
+
 /// As [`all`], where `load` reads each input.
 ///
 /// # Errors
@@ -448,11 +456,15 @@ pub fn all_by(
     arguments: &[impl AsRef<OsStr>],
     load: impl Fn(&Place) -> Result<Loaded, Failure>,
 ) -> Result<Several, Failure> {
+    load_found(Found::of_all(arguments), load)
+}
+
+fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) -> Result<Several, Failure> {
     let Found {
         places,
         mut failures,
         left_out,
-    } = Found::of_all(arguments);
+    } = found;
     warn_of(&left_out);
     let places = once(places);
     let mut items = Vec::new();

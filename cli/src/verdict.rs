@@ -29,14 +29,20 @@ use crate::text::{parts, units};
 pub fn is_one(content: &[u8]) -> bool {
     let start = String::from_utf8_lossy(&content[..content.len().min(4096)]).into_owned();
     let has = |words: &[&str]| words.iter().all(|word| start.contains(word));
-    let first = start.trim_start_matches(|c: char| !c.is_ascii_alphabetic() && c != '<' && c != '{');
+    let first = start.lines().next().unwrap_or_default();
+    let outcome = first.trim_start_matches(|c: char| !c.is_ascii_alphabetic());
     let outcomes = ["passed: ", "failed: ", "no verdict: "];
+    let is_sum = || {
+        [" block", " object", " process"]
+            .iter()
+            .any(|word| first.contains(word))
+    };
     content.is_empty()
-        || outcomes.iter().any(|outcome| first.starts_with(outcome))
+        || outcomes.iter().any(|begin| outcome.starts_with(begin)) && is_sum()
         || has(&["culeak-check"])
         || has(&["<testsuites", "culeak check"])
         || has(&["sarif", "\"culeak\""])
-        || has(&["title=culeak check"])
+        || first.starts_with("::") && String::from_utf8_lossy(content).contains("culeak check")
 }
 
 /// The folder that relative file names refer to.

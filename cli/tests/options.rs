@@ -398,6 +398,39 @@ fn no_document_says_passed_unless_the_check_passed() {
 }
 
 #[test]
+fn the_file_of_the_verdict_replaces_no_input_and_no_text_of_others() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    let words = [
+        "check",
+        "leaky.json",
+        "--allow",
+        "1TiB",
+        "--allow-losses",
+        "--verdict-file",
+    ];
+    let check = |more: &[&str]| code(folder.path(), &[&words[..], more].concat());
+    let before = fs::read(at("leaky.json")).expect("a snapshot");
+    assert_eq!(check(&["leaky.json", "--force"]), 2);
+    assert_eq!(fs::read(at("leaky.json")).expect("a snapshot"), before);
+    fs::write(at("mine"), "passed: my own tests\n").expect("written");
+    assert_eq!(check(&["mine"]), 2);
+    assert!(fs::read_to_string(at("mine")).expect("a file").contains("my own tests"));
+    for format in ["text", "json", "junit", "sarif", "github", "markdown"] {
+        for _ in 0..2 {
+            assert_eq!(check(&[format, "--format", format]), 0, "{format}");
+        }
+        let failed = [
+            &["check", "leaky.json", "--format", format, "--verdict-file", format][..],
+            &["--allow", "1KiB"],
+        ];
+        for _ in 0..2 {
+            assert_eq!(code(folder.path(), &failed.concat()), 1, "{format}");
+        }
+    }
+}
+
+#[test]
 fn a_check_without_a_recording_writes_no_verdict() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let words = [

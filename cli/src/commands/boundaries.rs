@@ -215,6 +215,14 @@ fn worst(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> R
 
 fn worst_of_snapshots(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Boundary, String> {
     let mut times = boundaries::times(&item.snapshot, mark)?;
+    if item.snapshot.taken.automatic.is_some() {
+        let what = "a snapshot shows one of the marks";
+        item.unseen.push(Unseen::part(
+            "--not-above",
+            what,
+            "name the recording that it lies beside",
+        ));
+    }
     let mut worst = Worst::default();
     let unreadable = at_marks(item, mark, names, |at_mark| {
         // Its mark is the last that it knows; a process that still runs may have set it meanwhile.

@@ -1,5 +1,6 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
@@ -12,9 +13,9 @@ use clap::{ArgGroup, Args};
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{
     Outcome, Rules, Unseen, Verdict, baseline_of, fail_outliers, lacks_holders, missing_ranks, missing_ranks_here,
-    of_running_process, once_each,
+    of_running_process,
 };
-use culeak::analysis::job::identity::{Identity, rank_variable};
+use culeak::analysis::job::identity::Identity;
 use culeak::analysis::job::member::Member;
 use culeak::analysis::program::Program;
 use culeak::analysis::site::CallStack;
@@ -26,6 +27,7 @@ use super::boundaries::BoundaryArgs;
 use super::program::{self, ProgramArgs};
 use crate::errors::{Failure, USAGE, exit_of};
 use crate::escape::Escaped;
+use crate::launch::incomplete;
 use crate::load::{self, Found, Loaded, Place, Several, holders};
 use crate::options::format::{self, Format};
 use crate::options::rules::{Failing, RuleArgs, check_baseline, is_baseline};
@@ -113,6 +115,25 @@ pub struct CheckArgs {
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
+    let written = Cell::new(false);
+    let result = judged(args, &written);
+    let older = args.verdict_file.as_ref().filter(|_| !written.get());
+    // If there is no verdict, an older one must not pass for it.
+    if let Some(path) =
+        older.filter(|path| path.is_file() && fs::read(path).is_ok_and(|content| verdict::is_one(&content)))
+        && let Err(error) = fs::remove_file(path)
+    {
+        let shown = path.display().to_string();
+        progress::say(format_args!(
+            "warning: {}: an older verdict, which could not be removed: {error}",
+            Escaped(&shown)
+        ));
+    }
+    result
+}
+
+/// `written`: whether the file of the verdict was written.
+fn judged(args: &CheckArgs, written: &Cell<bool>) -> Result<ExitCode, Failure> {
     if args.print_suppressions {
         text::print(|out| write!(out, "{BUILT_IN}"))?;
         return Ok(ExitCode::SUCCESS);
@@ -134,14 +155,8 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
-    // If there will be no verdict, an older one must not pass for it.
-    if let Some(path) = args.verdict_file.as_ref().filter(|path| path.is_file()) {
-        output::check(path, overwrite_of(path, args))?;
-        fs::remove_file(path)
-            .map_err(|error| Failure::new(format!("{}: cannot be replaced: {error}", path.display())))?;
-    }
     if args.command.is_empty() {
-        return judge(args, &rules, &args.inputs, Vec::new()).map(ExitCode::from);
+        return judge(args, &rules, &args.inputs, Vec::new(), written).map(ExitCode::from);
     }
     // Mistakes are reported before the program runs.
     if let Some(path) = &args.verdict_file {
@@ -150,7 +165,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let ended = program::record(&args.program, &args.command, Some(&args.rules))?;
     ended.finish(|recordings| {
         program::mention(recordings);
-        judge(args, &rules, recordings, ended.unrecorded())
+        judge(args, &rules, recordings, ended.unrecorded(), written)
     })
 }
 
@@ -160,15 +175,25 @@ fn overwrite_of(path: &Path, args: &CheckArgs) -> Overwrite {
 }
 
 /// Judges these inputs, and returns the exit code if all must pass. `unrecorded`: what their program lacks besides.
-fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
+fn judge(
+    args: &CheckArgs,
+    rules: &Rules,
+    inputs: &[OsString],
+    mut unrecorded: Vec<Unseen>,
+    written: &Cell<bool>,
+) -> Result<u8, Failure> {
     if args.boundary.is_given() {
-        return at_boundaries(args, rules, inputs, unrecorded);
+        return at_boundaries(args, rules, inputs, unrecorded, written);
     }
     let Several {
         items: mut loaded,
         mut unreadable,
         left_out,
-    } = load::all(inputs)?;
+    } = match args.command.is_empty() {
+        true => load::all(inputs)?,
+        // What this run did not record is known.
+        false => load::each(inputs)?,
+    };
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     loaded.retain_mut(|item| {
         let judged = match args.update_baseline {
@@ -214,7 +239,13 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
     if !args.overwrite.force {
         check_programs(rules, &loaded)?;
     }
-    finish(args, verdicts(&loaded, rules), loaded.iter(), unreadable, unrecorded)
+    finish(
+        args,
+        verdicts(&loaded, rules),
+        loaded.iter(),
+        (unreadable, unrecorded),
+        written,
+    )
 }
 
 fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict<'a>)> {
@@ -252,8 +283,8 @@ fn finish<'a>(
     args: &CheckArgs,
     mut verdicts: Vec<(&str, Verdict)>,
     items: impl Iterator<Item = &'a Loaded>,
-    unreadable: usize,
-    unrecorded: Vec<Unseen>,
+    (unreadable, unrecorded): (usize, Vec<Unseen>),
+    written: &Cell<bool>,
 ) -> Result<u8, Failure> {
     let processes = members(args, items);
     let missing = verdicts
@@ -266,18 +297,13 @@ fn finish<'a>(
         first.lacks(unrecorded.into_iter().chain(of_unread_inputs(unreadable)));
     }
     if args.rules.fail_on.contains(&Failing::Outlier) {
-        if once_each(&processes).len() < 2 {
-            return Err(Failure::new(
-                "--fail-on outlier compares the processes of a job, but there is one only; name all of them, or their folder",
-            ));
-        }
         let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();
         fail_outliers(&mut each, &processes);
     }
     if args.gen_suppressions {
         return generated(&verdicts);
     }
-    print(args, &verdicts)?;
+    print(args, &verdicts, written)?;
     let outcomes = verdicts.iter().map(|(_, verdict)| verdict.outcome);
     Ok(exit_of(Outcome::of_all(outcomes)))
 }
@@ -288,8 +314,9 @@ fn members<'a>(args: &CheckArgs, items: impl Iterator<Item = &'a Loaded>) -> Vec
     let own: BTreeMap<String, String> = own.collect();
     let member = |item: &Loaded| {
         let mut member = Member::of(&item.snapshot);
-        let rank = rank_variable(&item.snapshot.process.ranks);
-        if !args.command.is_empty() && rank.is_some() && rank == rank_variable(&own) {
+        let ranks = &item.snapshot.process.ranks;
+        let is_inherited = ranks.iter().all(|(name, value)| own.get(name) == Some(value));
+        if !args.command.is_empty() && is_inherited {
             member.identity = Identity::default();
         }
         member
@@ -301,6 +328,7 @@ fn members<'a>(args: &CheckArgs, items: impl Iterator<Item = &'a Loaded>) -> Vec
 /// input's.
 fn missing_members(args: &CheckArgs, source: &str, processes: &[Member]) -> Vec<(usize, Unseen)> {
     match args.inputs.as_slice() {
+        [] if args.program.record.only.is_some() => Vec::new(),
         [] => missing_ranks_here(processes),
         [input] if processes.len() == 1 && *input == *source => Vec::new(),
         _ => missing_ranks(processes),
@@ -317,7 +345,10 @@ fn of_unread_inputs(unread: usize) -> Option<Unseen> {
 /// A sentence on what lies beside the inputs, or was not recorded.
 fn missing_beside(sentence: &str) -> Unseen {
     let (what, next) = sentence.split_once("; ").unwrap_or((sentence, "name it too"));
-    Unseen::all("", what, next)
+    match sentence.contains(incomplete::ENDING) {
+        true => Unseen::part("", what, next),
+        false => Unseen::all("", what, next),
+    }
 }
 
 /// Judges each input as it was at a mark that the program sets again and again.
@@ -326,13 +357,17 @@ fn at_boundaries(
     rules: &Rules,
     inputs: &[OsString],
     mut unrecorded: Vec<Unseen>,
+    written: &Cell<bool>,
 ) -> Result<u8, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     let Found {
         places,
         failures,
         left_out,
-    } = Found::of_all(inputs);
+    } = match args.command.is_empty() {
+        true => Found::of_all(inputs),
+        false => Found::all(inputs.iter().map(load::places)),
+    };
     load::warn_of(&left_out);
     unrecorded.extend(left_out.iter().map(|sentence| missing_beside(sentence)));
     let load = |place: &Place| args.boundary.load(place, rules, &args.names);
@@ -352,15 +387,22 @@ fn at_boundaries(
         .iter()
         .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
         .collect();
-    finish(args, verdicts, judged.iter().map(|at| &at.item), unreadable, unrecorded)
+    finish(
+        args,
+        verdicts,
+        judged.iter().map(|at| &at.item),
+        (unreadable, unrecorded),
+        written,
+    )
 }
 
 /// Standard output belongs to the program, if there is one.
-fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
+fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)], written: &Cell<bool>) -> Result<(), Failure> {
     let mut format = if args.json { Format::Json } else { args.format };
     let render = |format, out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
     if let Some(path) = &args.verdict_file {
         output::create_plain(path, overwrite_of(path, args), |out| render(format, out))?;
+        written.set(true);
         format = Format::Text;
     }
     match format {

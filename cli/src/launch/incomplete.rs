@@ -2,8 +2,8 @@
 //!
 //! `TAG.culeak-incomplete` has one sentence in each line. While the run lasts, it says that.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use tempfile::NamedTempFile;
@@ -38,10 +38,20 @@ pub fn leave(folder: &Path, tag: &str, sentences: &[String]) -> io::Result<()> {
 /// What the file says.
 pub fn read(file: &Path) -> Vec<String> {
     let shown = file.display();
-    let text = match fs::read(file) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) => return vec![format!("{shown}: what its run did not record is unknown: {error}")],
+    /// A note has a line for each of a few reasons.
+    const LONGEST: u64 = 16 << 10;
+    let mut bytes = Vec::new();
+    let read = match fs::metadata(file) {
+        Ok(of) if of.is_file() => File::open(file).and_then(|file| file.take(LONGEST).read_to_end(&mut bytes)),
+        Ok(_) => Err(io::Error::other("it is no regular file")),
+        Err(error) => Err(error),
     };
+    if let Err(error) = read {
+        return vec![format!(
+            "{shown}: what its run did not record is unknown ({error}); if that does not matter, remove this file"
+        )];
+    }
+    let text = String::from_utf8_lossy(&bytes);
     let accept = "if that does not matter, remove this file";
     match text.trim() {
         "" => vec![format!(
@@ -75,6 +85,10 @@ mod tests {
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
         fs::write(&file, "").expect("written");
         assert!(read(&file)[0].contains("is empty"));
+        // Nothing is read from a device.
+        fs::remove_file(&file).expect("removed");
+        std::os::unix::fs::symlink("/dev/zero", &file).expect("a link");
+        assert!(read(&file)[0].contains("no regular file"));
         assert!(read(Path::new("/nonexistent/a.culeak-incomplete"))[0].contains("is unknown"));
     }
 }

@@ -25,12 +25,15 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             .push(number as u32);
     }
     if populations.values().all(|members| members.len() < 2) {
-        let what = "no two of these processes run the same program, so none can be compared with another";
+        let what = match once_each(processes).len() {
+            0 | 1 => "there is one process only, and nothing to compare it with",
+            _ => "no two of these processes run the same program, so none can be compared with another",
+        };
         for verdict in verdicts.iter_mut() {
             verdict.lacks([Unseen::all(
                 RULE,
                 what,
-                "name the processes of a job, or leave the rule out",
+                "name all processes of the job, or their folder",
             )]);
         }
     }

@@ -182,7 +182,11 @@ pub fn missing_ranks(processes: &[Member]) -> Vec<(usize, Unseen)> {
 pub fn missing_ranks_here(processes: &[Member]) -> Vec<(usize, Unseen)> {
     missing(processes, |process| match process.local_world {
         Some(_) if process.local_rank.is_some() => Some(("local rank", process.local_rank?, process.local_world)),
-        _ => Some(("rank", process.rank.filter(|_| process.node.is_none())?, process.world)),
+        _ => Some((
+            "rank",
+            process.rank.filter(|_| process.node.is_none())?,
+            Some(process.world?),
+        )),
     })
 }
 

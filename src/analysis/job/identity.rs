@@ -66,13 +66,6 @@ impl Identity {
     }
 }
 
-/// The variable that states the rank in the whole job, and its value.
-pub fn rank_variable(variables: &BTreeMap<String, String>) -> Option<(&'static str, &str)> {
-    let rows = JOB_VARIABLES.iter().filter(|row| row.states == States::Rank);
-    rows.filter_map(|row| Some((row.name, variables.get(row.name)?.trim())))
-        .find(|(_, rank)| rank.parse::<u32>().is_ok())
-}
-
 /// The rank in the whole job, from the recorded variables of a process.
 pub fn rank_of(variables: &BTreeMap<String, String>) -> Option<u32> {
     number(variables, States::Rank)
