@@ -1,6 +1,5 @@
 //! `culeak check`: a verdict for scripts and CI.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
@@ -115,25 +114,7 @@ pub struct CheckArgs {
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let written = Cell::new(false);
-    let result = judged(args, &written);
-    let older = args.verdict_file.as_ref().filter(|_| !written.get());
-    // If there is no verdict, an older one must not pass for it.
-    if let Some(path) =
-        older.filter(|path| path.is_file() && fs::read(path).is_ok_and(|content| verdict::is_one(&content)))
-        && let Err(error) = fs::remove_file(path)
-    {
-        let shown = path.display().to_string();
-        progress::say(format_args!(
-            "warning: {}: an older verdict, which could not be removed: {error}",
-            Escaped(&shown)
-        ));
-    }
-    result
-}
-
-/// `written`: whether the file of the verdict was written.
-fn judged(args: &CheckArgs, written: &Cell<bool>) -> Result<ExitCode, Failure> {
+    remove_older_verdict(args);
     if args.print_suppressions {
         text::print(|out| write!(out, "{BUILT_IN}"))?;
         return Ok(ExitCode::SUCCESS);
@@ -156,34 +137,38 @@ fn judged(args: &CheckArgs, written: &Cell<bool>) -> Result<ExitCode, Failure> {
         args.rules.rules()?
     };
     if args.command.is_empty() {
-        return judge(args, &rules, &args.inputs, Vec::new(), written).map(ExitCode::from);
+        return judge(args, &rules, &args.inputs, Vec::new()).map(ExitCode::from);
     }
     // Mistakes are reported before the program runs.
     if let Some(path) = &args.verdict_file {
-        output::check_beside_program(path, overwrite_of(path, args))?;
+        output::check_beside_program(path, args.overwrite)?;
     }
     let ended = program::record(&args.program, &args.command, Some(&args.rules))?;
     ended.finish(|recordings| {
         program::mention(recordings);
-        judge(args, &rules, recordings, ended.unrecorded(), written)
+        judge(args, &rules, recordings, ended.unrecorded())
     })
 }
 
-/// A verdict of an earlier check may be replaced.
-fn overwrite_of(path: &Path, args: &CheckArgs) -> Overwrite {
-    args.overwrite.or_ours(path, verdict::is_one)
+/// If there will be no verdict, an older one must not pass for it.
+fn remove_older_verdict(args: &CheckArgs) {
+    let is_verdict = |path: &&PathBuf| path.is_file() && fs::read(path).is_ok_and(|content| verdict::is_one(&content));
+    let Some(path) = args.verdict_file.as_ref().filter(is_verdict) else {
+        return;
+    };
+    if let Err(error) = fs::remove_file(path) {
+        let shown = path.display().to_string();
+        progress::say(format_args!(
+            "warning: {}: an older verdict, which could not be removed: {error}",
+            Escaped(&shown)
+        ));
+    }
 }
 
 /// Judges these inputs, and returns the exit code if all must pass. `unrecorded`: what their program lacks besides.
-fn judge(
-    args: &CheckArgs,
-    rules: &Rules,
-    inputs: &[OsString],
-    mut unrecorded: Vec<Unseen>,
-    written: &Cell<bool>,
-) -> Result<u8, Failure> {
+fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: Vec<Unseen>) -> Result<u8, Failure> {
     if args.boundary.is_given() {
-        return at_boundaries(args, rules, inputs, unrecorded, written);
+        return at_boundaries(args, rules, inputs, unrecorded);
     }
     let Several {
         items: mut loaded,
@@ -239,13 +224,8 @@ fn judge(
     if !args.overwrite.force {
         check_programs(rules, &loaded)?;
     }
-    finish(
-        args,
-        verdicts(&loaded, rules),
-        loaded.iter(),
-        (unreadable, unrecorded),
-        written,
-    )
+    unrecorded.extend(of_unread_inputs(unreadable));
+    finish(args, verdicts(&loaded, rules), loaded.iter(), unrecorded)
 }
 
 fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict<'a>)> {
@@ -278,13 +258,12 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the verdicts of these inputs. The first one also lacks what belongs to none: `unreadable` inputs, and what is `unrecorded`.
+/// Prints the verdicts of these inputs. The first one also lacks what belongs to none of them: `unrecorded`.
 fn finish<'a>(
     args: &CheckArgs,
     mut verdicts: Vec<(&str, Verdict)>,
     items: impl Iterator<Item = &'a Loaded>,
-    (unreadable, unrecorded): (usize, Vec<Unseen>),
-    written: &Cell<bool>,
+    unrecorded: Vec<Unseen>,
 ) -> Result<u8, Failure> {
     let processes = members(args, items);
     let missing = verdicts
@@ -294,7 +273,7 @@ fn finish<'a>(
         verdicts[number].1.lacks([unseen]);
     }
     if let Some((_, first)) = verdicts.first_mut() {
-        first.lacks(unrecorded.into_iter().chain(of_unread_inputs(unreadable)));
+        first.lacks(unrecorded);
     }
     if args.rules.fail_on.contains(&Failing::Outlier) {
         let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();
@@ -303,7 +282,7 @@ fn finish<'a>(
     if args.gen_suppressions {
         return generated(&verdicts);
     }
-    print(args, &verdicts, written)?;
+    print(args, &verdicts)?;
     let outcomes = verdicts.iter().map(|(_, verdict)| verdict.outcome);
     Ok(exit_of(Outcome::of_all(outcomes)))
 }
@@ -315,7 +294,7 @@ fn members<'a>(args: &CheckArgs, items: impl Iterator<Item = &'a Loaded>) -> Vec
     let member = |item: &Loaded| {
         let mut member = Member::of(&item.snapshot);
         let ranks = &item.snapshot.process.ranks;
-        let is_inherited = ranks.iter().all(|(name, value)| own.get(name) == Some(value));
+        let is_inherited = !ranks.is_empty() && ranks.iter().all(|(name, value)| own.get(name) == Some(value));
         if !args.command.is_empty() && is_inherited {
             member.identity = Identity::default();
         }
@@ -357,7 +336,6 @@ fn at_boundaries(
     rules: &Rules,
     inputs: &[OsString],
     mut unrecorded: Vec<Unseen>,
-    written: &Cell<bool>,
 ) -> Result<u8, Failure> {
     let (mut judged, mut unreadable) = (Vec::new(), 0);
     let Found {
@@ -387,22 +365,16 @@ fn at_boundaries(
         .iter()
         .map(|at| (at.item.source.as_str(), at.item.verdict(&at.rules)))
         .collect();
-    finish(
-        args,
-        verdicts,
-        judged.iter().map(|at| &at.item),
-        (unreadable, unrecorded),
-        written,
-    )
+    unrecorded.extend(of_unread_inputs(unreadable));
+    finish(args, verdicts, judged.iter().map(|at| &at.item), unrecorded)
 }
 
 /// Standard output belongs to the program, if there is one.
-fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)], written: &Cell<bool>) -> Result<(), Failure> {
+fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     let mut format = if args.json { Format::Json } else { args.format };
     let render = |format, out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
     if let Some(path) = &args.verdict_file {
-        output::create_plain(path, overwrite_of(path, args), |out| render(format, out))?;
-        written.set(true);
+        output::create_plain(path, args.overwrite, |out| render(format, out))?;
         format = Format::Text;
     }
     match format {

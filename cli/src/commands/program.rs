@@ -264,7 +264,7 @@ fn note(prepared: &launch::Prepared, lacks: &[String]) {
 }
 
 /// Descendants of the program that may still use CUDA.
-fn still_run(processes: &[(u32, String)]) -> Vec<String> {
+fn still_run(processes: &[String]) -> Vec<String> {
     const SHOWN: usize = 8;
     let one = "process of the program still runs and may use CUDA";
     let count = units::plural(
@@ -273,11 +273,7 @@ fn still_run(processes: &[(u32, String)]) -> Vec<String> {
         "processes of the program still run and may use CUDA",
     );
     let more = if processes.len() > SHOWN { " …" } else { "" };
-    let names = processes
-        .iter()
-        .take(SHOWN)
-        .map(|(pid, name)| format!("{name} ({pid})"));
-    let names = names.collect::<Vec<_>>().join(", ");
+    let names = processes[..processes.len().min(SHOWN)].join(", ");
     let what = format!("{count}: {names}{more}; let the program wait for its end");
     if processes.is_empty() { Vec::new() } else { vec![what] }
 }

@@ -76,10 +76,10 @@ impl Proof {
         }
     }
 
-    /// The ids and names of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
+    /// The names and ids of processes of this run that still run and have no recording; `tag` is part of the names of its recordings,
     /// and `only` the pattern of programs that are recorded. Waits for those that are about to end. A forked process maps the recording
     /// of its parent, too, which is not its own.
-    pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<(u32, String)> {
+    pub fn left_running(&self, tag: &str, only: Option<&str>) -> Vec<String> {
         /// A helper process of Python ends when it notices the end of its parent.
         const PATIENCE: Duration = Duration::from_secs(1);
         let until = Instant::now() + PATIENCE;
@@ -100,7 +100,9 @@ impl Proof {
         };
         left.retain(|pid| !is_recorded(pid));
         let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        left.iter().map(|pid| (*pid, name(pid).trim_end().to_owned())).collect()
+        left.iter()
+            .map(|pid| format!("{} ({pid})", name(pid).trim_end()))
+            .collect()
     }
 
     fn running(&self, only: Option<&str>) -> Vec<u32> {

@@ -35,7 +35,7 @@ pub(super) fn through_modules(steps: Vec<Pace>) -> Vec<Pace> {
             continue;
         };
         let before = out.last_mut().filter(|_| depth > 0);
-        // The keys of these are data; those of other modules are attributes or indices.
+        // Programs choose the keys of these as data; other modules have attributes or indices.
         let has_free_keys = |before: &Pace| matches!(before.holder.as_str(), "ModuleDict" | "ParameterDict");
         let is_index = key
             .trim_matches(['[', ']', '\''])
