@@ -131,7 +131,8 @@ pub enum Class {
     /// A path of references leads to it from a root.
     #[default]
     Held,
-    /// Only objects that refer to each other hold it: `gc.collect()` would free it.
+    /// Only objects that refer to each other hold it, of Python or C++. `gc.collect()` frees it, unless [`HolderPath::note`] says that
+    /// it does not.
     Cycle,
     /// A Python object holds it whose reference count is higher than the references found in Python; native code has a
     /// pointer to the object.

@@ -23,6 +23,10 @@ def main():
         sys.exit(3)
     if rank == 1 and ending == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if ending in ("fails", "killed"):
+        # The launcher ends this rank. If it failed by itself, too, the launcher might report its exit code.
+        signal.alarm(300)
+        signal.pause()
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     sys.stdout.write(f"rank {rank}: {total.item()}\n")

@@ -81,9 +81,9 @@ def tell(block):
 
 
 def text(block):
-    """The whole path in one line."""
+    """The whole path in one line, and its note."""
     kind = f" ({block['origin_type']})" if block["origin_type"] else ""
-    return block["origin"] + kind + "".join(f" {step['via']} → {step['holder']}" for step in block["steps"])
+    return block["origin"] + kind + "".join(f" {step['via']} → {step['holder']}" for step in block["steps"]) + f" {block.get('note') or ''}"
 
 
 def says(path, texts):

@@ -33,6 +33,7 @@ use crate::counted::Stale;
 use crate::evidence::Evidence;
 use crate::garbage::{Garbage, Unreached};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
+use crate::groups::{self, Groups};
 use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
@@ -75,6 +76,7 @@ pub struct Searched<'c, 's> {
     pub(crate) stale: Stale,
     /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.
     pub(crate) circles: HashSet<NodeId, FixedState>,
+    pub(crate) groups: Groups,
     /// References that may hold something, but free nothing for certain.
     unusual: Vec<(NodeId, NodeId)>,
     /// References that led to no live object.
@@ -394,6 +396,7 @@ fn examine<'c, 's>(
         found,
         stale: Stale::default(),
         circles: HashSet::default(),
+        groups: Groups::default(),
         unusual,
         torn,
         stopped,
@@ -413,11 +416,15 @@ impl Searched<'_, '_> {
         stale.mend(self);
         self.stale = stale;
         self.circles = circles;
+        self.groups = groups::find(self);
         if self.circles.is_empty() {
             return;
         }
         for found in &mut self.found {
-            if self.circles.contains(&found.last.0) && !found.possibly && found.class != Class::Lost {
+            if self.circles.contains(&found.last.0)
+                && !found.possibly
+                && !matches!(found.class, Class::Cycle | Class::Lost)
+            {
                 found.note.get_or_insert(CIRCLE);
             }
         }

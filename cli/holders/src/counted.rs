@@ -443,7 +443,7 @@ impl Find<'_, '_, '_> {
 }
 
 /// By which field a node refers to another one.
-fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
+pub(crate) fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
     let (copy, graph) = (searched.copy, &searched.graph);
     let (start, target) = (graph.address(from), graph.address(to));
     let native = &searched.native;

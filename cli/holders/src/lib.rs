@@ -32,6 +32,7 @@
 //! * `records`: pointers to blocks that PyTorch's allocator keeps itself
 //! * [`classes`]: the class of each block, over all copies
 //! * `counted`: references that the counts of C++ objects do not contain
+//! * `groups`: objects of Python and C++ that only own each other
 //! * `variables`: variables of native code that hold blocks
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
 //!
@@ -52,6 +53,7 @@ pub mod demangle;
 mod evidence;
 pub mod garbage;
 pub mod graph;
+mod groups;
 pub mod modules;
 pub mod native;
 mod parallel;

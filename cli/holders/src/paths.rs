@@ -288,7 +288,7 @@ const LOOKS: u32 = 4;
 
 impl Cycle {
     fn key(&self) -> String {
-        format!("{} {}", self.text, self.path.len())
+        format!("{} {} {}", self.text, self.path.len(), self.is_kept)
     }
 }
 
@@ -349,7 +349,7 @@ fn describe(
     if found.class == Class::Cycle {
         let of = cycles.of(names, holder(names, found));
         nodes.splice(1..1, of.path.iter().copied());
-        cycle = Some(of.text);
+        cycle = Some(of);
     }
     if found.class == Class::NativeHolder
         && path.note.is_none()
@@ -373,8 +373,8 @@ fn describe(
     path.origin = words.origin;
     path.origin_type = words.origin_type;
     path.possibly |= words.root == RootKind::Stack;
-    if let Some(text) = cycle {
-        path.origin = text;
+    if let Some(cycle) = cycle {
+        path.origin = cycle.text;
         path.origin_type = String::new();
         let copy = names.searched.copy;
         let is_enabled = names
@@ -382,8 +382,14 @@ fn describe(
             .python
             .as_ref()
             .and_then(|python| python.is_collector_enabled(copy));
-        if is_enabled == Some(false) {
-            path.note.get_or_insert_with(|| "gc is disabled".to_owned());
+        let note = match (cycle.is_kept, is_enabled) {
+            (true, _) => Some("gc.collect() does not free it".to_owned()),
+            (false, Some(false)) => Some("gc is disabled".to_owned()),
+            (false, _) => None,
+        };
+        let sentences: Vec<String> = [note, cycle.cut.map(str::to_owned)].into_iter().flatten().collect();
+        if path.note.is_none() && !sentences.is_empty() {
+            path.note = Some(sentences.join("; "));
         }
     }
     path

@@ -268,3 +268,77 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
     child.wait().expect("ended");
     assert!(mistakes.is_empty(), "{mistakes:#?}");
 }
+
+/// Which cycles PyTorch's objects are on, and whether Python's collector frees them: it is run, and the memory is searched again.
+#[test]
+#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
+    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/cycles.py");
+    let mut child = (Command::new(python).arg(script))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut lines = (BufReader::new(child.stdout.take().expect("piped")).lines()).map(|line| line.expect("text"));
+    let (mut blocks, mut expected) = (Vec::new(), HashMap::new());
+    for line in lines.by_ref().take_while(|line| line != "ready") {
+        let [block, cycle, note] = line.split('\t').collect::<Vec<_>>()[..] else {
+            panic!("{line}");
+        };
+        let (address, bytes) = block.split_once(' ').expect("two words");
+        let address = u64::from_str_radix(address, 16).expect("hexadecimal");
+        expected.insert(address, (cycle.to_owned(), note.to_owned()));
+        blocks.push(Block {
+            address,
+            bytes: bytes.parse().expect("a number"),
+            time_ns: 0,
+            of_torch: true,
+        });
+    }
+    blocks.sort_by_key(|block| block.address);
+    let process = Process::new(child.id()).expect("our child");
+    let search = || search(&process, &blocks, &Options::default()).expect("searched");
+    let before = search();
+    let mut input = child.stdin.take().expect("piped");
+    writeln!(input).expect("written");
+    assert_eq!(lines.next().as_deref(), Some("collected"));
+    let after = search();
+    let mut mistakes = Vec::new();
+    for (before, after) in before
+        .blocks
+        .iter()
+        .map(|block| &before.paths[block.path])
+        .zip(after.blocks.iter().map(|block| &after.paths[block.path]))
+        .zip(&blocks)
+        .map(|((before, after), block)| ((block, before), after))
+    {
+        let (block, before) = before;
+        let (cycle, note) = &expected[&block.address];
+        let said = before.note.as_deref().unwrap_or_default();
+        let is_right = match cycle.as_str() {
+            "-" => before.class != Class::Cycle,
+            cycle => {
+                let begins = before
+                    .origin
+                    .strip_prefix("cycle ")
+                    .is_some_and(|text| text.starts_with(cycle));
+                // Its address may be left somewhere.
+                let is_freed = after.class != Class::Cycle;
+                before.class == Class::Cycle
+                    && begins
+                    && said.contains(note.as_str())
+                    && is_freed != said.contains("does not free it")
+            }
+        };
+        if !is_right {
+            mistakes.push(format!(
+                "{cycle} {note}: {before:?}, after the collection {:?}",
+                after.class
+            ));
+        }
+    }
+    drop(input);
+    child.wait().expect("ended");
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+}

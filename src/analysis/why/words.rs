@@ -130,7 +130,7 @@ fn root_name(root: RootKind) -> &'static str {
 pub fn meaning(class: Class) -> &'static str {
     match class {
         Class::Held => ", by variables that still exist",
-        Class::Cycle => ", by objects that only refer to each other: gc.collect() would free it",
+        Class::Cycle => ", by objects that only refer to each other",
         Class::NativeHolder => ", by native code that refers to a Python object",
         Class::OverCounted => ": a reference to a Python object was never released",
         Class::Lost => ": no pointer to it is left, so nothing can free it",

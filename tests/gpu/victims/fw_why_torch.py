@@ -319,6 +319,37 @@ def cycles():
 
 
 @case
+def cycles_through_autograd():
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.result = x * x
+            return ctx.result
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    for wraps in (False, True):
+        weight = new(requires_grad=True)
+        result = Square.apply(weight)
+        if wraps:
+            result.untyped_storage()
+        holds("context_result", base(result), "SquareBackward", ".result", "grad_fn", of="cycle")
+        holds("context_weight", base(weight), "SquareBackward", ".result", of="cycle")
+    parameter = torch.nn.Parameter(new())
+    parameter.pow(3).sum().backward(create_graph=True)
+    holds("with_graph", base(parameter), ".grad", "does not free it", of="cycle")
+    holds("gradient_with_graph", base(parameter.grad), ".grad", "does not free it", of="cycle")
+    leaf = new(requires_grad=True)
+    leaf.loss = leaf * 2
+    holds("loss_of_leaf", base(leaf.loss), ".loss", "MulBackward0", "does not free it", of="cycle")
+    viewed = new()
+    viewed.last = viewed[10:]
+    holds("last_of_viewed", base(viewed), ".last", "does not free it", of="cycle")
+
+
+@case
 def over_counted():
     tensor = new()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(tensor))

@@ -13,7 +13,8 @@ use foldhash::fast::FixedState;
 use super::names::{Kind, Names};
 use super::text::{self, Style};
 use crate::garbage::Garbage;
-use crate::graph::{Edge, EdgeKind, NodeId};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
+use crate::groups::Ring;
 
 /// Objects that are looked at for the cycles of one copy. Beyond that, a cycle is described by its number of objects.
 const BUDGET: usize = 20_000_000;
@@ -28,6 +29,10 @@ pub(super) struct Cycle {
     pub text: String,
     /// From an object of the cycle to before the holder.
     pub path: Vec<(NodeId, Edge)>,
+    /// The collector does not free it.
+    pub is_kept: bool,
+    /// How the program can break it.
+    pub cut: Option<&'static str>,
 }
 
 /// The cycles among the garbage of a copy.
@@ -69,11 +74,14 @@ impl Cycles {
 
     /// The cycle that leads to this object of the garbage.
     pub fn of(&mut self, names: &mut Names, holder: NodeId) -> Cycle {
+        if let Some(ring) = names.searched.groups.rings.get(&holder).cloned() {
+            return of_ring(names, ring);
+        }
         let address = names.searched.graph.address(holder);
         let Some(place) = names.searched.garbage.place(address) else {
             return Cycle {
                 text: "cycle".to_owned(),
-                path: Vec::new(),
+                ..Cycle::default()
             };
         };
         let place = place as u32;
@@ -97,7 +105,7 @@ impl Cycles {
         let Some((start, mut path)) = back else {
             return Cycle {
                 text: "cycle".to_owned(),
-                path: Vec::new(),
+                ..Cycle::default()
             };
         };
         let mut ring = self.ring(&names.searched.garbage, start);
@@ -117,6 +125,7 @@ impl Cycles {
         Cycle {
             text,
             path: path.into_iter().map_while(nodes).collect(),
+            ..Cycle::default()
         }
     }
 
@@ -203,10 +212,56 @@ fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
 }
 
 fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {
-    let mut path: Vec<(NodeId, Edge)> = ring
+    let path = ring
         .iter()
-        .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)))
-        .collect();
+        .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)));
+    text_of_nodes(names, path.collect())
+}
+
+/// A cycle through Python and C++.
+fn of_ring(names: &mut Names, ring: Ring) -> Cycle {
+    /// Of a tensor, what autograd keeps of it has the gradient in this word.
+    const GRADIENT: u64 = 5;
+    let kinds: Vec<Kind> = ring.nodes.iter().map(|(node, _)| names.kind(*node)).collect();
+    let next = |nth: usize| kinds[(nth + 1) % kinds.len()];
+    let is_gradient = |nth: usize| {
+        kinds[nth] == Kind::AutogradMeta && next(nth) == Kind::Tensor && ring.nodes[nth].1.index() == GRADIENT
+    };
+    let is_context = |nth: usize| kinds[nth] == Kind::PyNode && next(nth) == Kind::Object;
+    let cut = match () {
+        () if (0..kinds.len()).any(is_gradient) => Some("set .grad to None"),
+        () if (0..kinds.len()).any(is_context) => Some("keep tensors with ctx.save_for_backward"),
+        () => None,
+    };
+    // The text begins with the object that a user knows best, so cycles of the same objects have the same text.
+    let mut nodes = ring.nodes.clone();
+    let begins = |nth: usize, names: &mut Names| {
+        let node = nodes[nth].0;
+        let order = match kinds[nth] {
+            _ if is_gradient((nth + 1) % kinds.len()) => 0,
+            Kind::Object if is_context((nth + kinds.len() - 1) % kinds.len()) => 1,
+            Kind::Object => 2,
+            Kind::Tensor => 4,
+            _ if names.searched.graph.kind(node) == NodeKind::Python => 3,
+            _ => 5,
+        };
+        (order, names.name(node, kinds[nth]))
+    };
+    let first = (0..kinds.len()).min_by_key(|nth| begins(*nth, names)).unwrap_or(0);
+    let path = match first {
+        0 => Vec::new(),
+        first => nodes[first..].to_vec(),
+    };
+    nodes.rotate_left(first);
+    Cycle {
+        is_kept: !ring.is_collected,
+        cut,
+        text: text_of_nodes(names, nodes),
+        path,
+    }
+}
+
+fn text_of_nodes(names: &mut Names, mut path: Vec<(NodeId, Edge)>) -> String {
     let Some(&(first, _)) = path.first() else {
         return "cycle".to_owned();
     };
@@ -218,7 +273,11 @@ fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {
     };
     let mut steps = text::steps_of(&parts, style);
     let kind = names.kind(first);
-    let mut words = format!("cycle {}", names.name(first, kind));
+    let name = match kind {
+        Kind::Tensor => "Tensor".to_owned(),
+        _ => names.name(first, kind),
+    };
+    let mut words = format!("cycle {name}");
     let is_single = steps.len() == 1;
     if let Some(last) = steps.last_mut() {
         last.holder = if is_single { "itself".to_owned() } else { String::new() };

@@ -11,7 +11,9 @@ pub(super) fn kind_of(class: &str) -> Kind {
         "StorageImpl" => Kind::Storage,
         "AutogradMeta" | "DifferentiableViewMeta" => Kind::AutogradMeta,
         "PyNode" => Kind::PyNode,
-        "AccumulateGrad" | "CopySlices" | "GraphRoot" | "Error" if class.starts_with("torch::autograd::") => {
+        "AccumulateGrad" | "CopySlices" | "CopyBackwards" | "GraphRoot" | "Error"
+            if class.starts_with("torch::autograd::") =>
+        {
             Kind::GradNode
         }
         _ if last.ends_with("TensorImpl") => Kind::Tensor,

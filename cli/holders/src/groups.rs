@@ -1,0 +1,439 @@
+//! Objects of Python and C++ that only own each other.
+//!
+//! ```text
+//! ctx ─ .saved ─► Tensor ─ .grad_fn ─► PyNode ─► ctx         each count is explained by references from within:
+//!                                                            a cycle, although Python's references do not explain that of ctx
+//! something ─ ? ─► Tensor ─► …                               a count is not explained: over-counted, with all that it leads to
+//! ```
+//!
+//! Objects whose counts Python's references do not explain are entered last ([`Phase::Counted`]). What they lead to may own them. So
+//! the counts of all these objects, those of C++ too, are compared with the references among them. A Python object that C++ keeps for
+//! a tensor or a storage is one with it: both refer to each other, and that is no cycle.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use culeak::snapshot::Class;
+use foldhash::fast::FixedState;
+
+use crate::classes::Searched;
+use crate::counted;
+use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
+use crate::native::counts;
+use crate::python::Count;
+use crate::walk::{Kind, kind_of_class};
+
+/// The cycles through Python and C++ that hold blocks.
+#[derive(Default)]
+pub(crate) struct Groups {
+    /// By the object of the cycle that the paths to blocks begin with.
+    pub rings: HashMap<NodeId, Ring, FixedState>,
+}
+
+/// A cycle.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ring {
+    /// Each object with its reference to the next one; the last one refers to the first, or to the object that is one with it.
+    pub nodes: Vec<(NodeId, Edge)>,
+    /// Python's collector frees it.
+    pub is_collected: bool,
+}
+
+/// References that are looked at.
+const BUDGET: u64 = 20_000_000;
+
+/// Finds them, and gives the blocks that they hold their paths.
+pub(crate) fn find(searched: &mut Searched) -> Groups {
+    let is_open = |searched: &Searched, block: &usize| {
+        let found = &searched.found[*block];
+        matches!(found.class, Class::OverCounted | Class::NativeHolder)
+            && !found.last.0.is_none()
+            && searched.graph.phase(found.last.0) == Phase::Counted
+    };
+    let blocks: Vec<usize> = (0..searched.found.len())
+        .filter(|block| is_open(searched, block))
+        .collect();
+    if blocks.is_empty() {
+        return Groups::default();
+    }
+    let mut members = Members::new(searched);
+    members.find_outside(searched);
+    let collected = members.collected(searched);
+    let mut groups = Groups::default();
+    let mut root = None;
+    let mut placed: HashSet<u32, FixedState> = HashSet::default();
+    let mut rings: HashMap<u32, Option<Vec<u32>>, FixedState> = HashMap::default();
+    for block in blocks {
+        let Some(&last) = members.places.get(&searched.found[block].last.0) else {
+            continue;
+        };
+        if members.is_outside[last as usize] {
+            members.place_below_counted(searched, last);
+            continue;
+        }
+        let Some(path) = members.path_from_ring(last, &placed, &mut rings) else {
+            continue;
+        };
+        let start = path[0];
+        let nodes = |path: &[u32]| {
+            path.iter()
+                .map(|place| members.nodes[*place as usize])
+                .collect::<Vec<_>>()
+        };
+        if !placed.contains(&start) {
+            let ring = nodes(rings[&start].as_deref().unwrap_or_default());
+            let Some(edges) = members.edges_of(searched, &ring) else {
+                continue;
+            };
+            let is_object = |node: &&NodeId| searched.graph.kind(**node) == NodeKind::Python;
+            let is_collected = ring.iter().any(|node| is_object(&node))
+                && ring.iter().filter(is_object).all(|node| collected.contains(node));
+            let nodes: Vec<(NodeId, Edge)> = ring.into_iter().zip(edges).collect();
+            let root = *root.get_or_insert_with(|| searched.graph.add_root(Root::Garbage, Phase::Counted));
+            let node = members.nodes[start as usize];
+            searched.graph.set_parent(node, root, Edge::default());
+            groups.rings.insert(node, Ring { nodes, is_collected });
+            placed.insert(start);
+        }
+        for (from, to) in path.windows(2).map(|pair| (pair[0], pair[1])) {
+            if placed.insert(to) {
+                let (from, to) = (members.nodes[from as usize], members.nodes[to as usize]);
+                if let Some(edge) = counted::edge(searched, from, to, &mut members.budget) {
+                    searched.graph.set_parent(to, from, edge);
+                }
+            }
+        }
+        let found = &mut searched.found[block];
+        (found.class, found.pointer, found.note) = (Class::Cycle, None, None);
+    }
+    groups
+}
+
+/// What the counted objects lead to, and garbage, by place.
+struct Members {
+    nodes: Vec<NodeId>,
+    places: HashMap<NodeId, u32, FixedState>,
+    targets: Vec<Vec<u32>>,
+    sources: Vec<Vec<u32>>,
+    /// The tensor or storage of a Python object, and the other way round.
+    partners: HashMap<u32, u32, FixedState>,
+    kinds: Vec<Option<Kind>>,
+    counts: Vec<Option<u64>>,
+    /// The collector does not see what it holds.
+    is_hidden: Vec<bool>,
+    /// Its count exceeds the references among the members.
+    is_counted: Vec<bool>,
+    /// Something that is not among the members holds it.
+    is_outside: Vec<bool>,
+    budget: u64,
+}
+
+impl Members {
+    fn new(searched: &mut Searched) -> Members {
+        let graph = &searched.graph;
+        let is_member = |node: &NodeId| {
+            graph.kind(*node) != NodeKind::Root && matches!(graph.phase(*node), Phase::Counted | Phase::Garbage)
+        };
+        let nodes: Vec<NodeId> = graph.nodes().filter(is_member).collect();
+        let places: HashMap<NodeId, u32, FixedState> = (nodes.iter().enumerate())
+            .map(|(place, node)| (*node, place as u32))
+            .collect();
+        let mut members = Members {
+            targets: vec![Vec::new(); nodes.len()],
+            sources: vec![Vec::new(); nodes.len()],
+            partners: HashMap::default(),
+            kinds: Vec::with_capacity(nodes.len()),
+            counts: Vec::with_capacity(nodes.len()),
+            is_hidden: Vec::with_capacity(nodes.len()),
+            is_counted: Vec::new(),
+            is_outside: Vec::new(),
+            budget: BUDGET,
+            nodes,
+            places,
+        };
+        let all = members
+            .nodes
+            .iter()
+            .flat_map(|from| graph.targets(*from).iter().map(|to| (*from, *to)));
+        let edges: Vec<(u32, u32)> = (all.chain(graph.late_targets().iter().copied()))
+            .filter(|(from, to)| from != to && !searched.stale.has(*from, *to))
+            .filter_map(|(from, to)| Some((*members.places.get(&from)?, *members.places.get(&to)?)))
+            .collect();
+        for place in 0..members.nodes.len() {
+            let (kind, count) = kind_and_count(searched, members.nodes[place]);
+            let class = (kind == Some(Kind::Named)).then(|| {
+                searched
+                    .native
+                    .class(searched.copy, searched.graph.address(members.nodes[place]))
+            });
+            let is_hidden = class.flatten().is_some_and(|class| class.ends_with("PostAccGradHooks"));
+            members.is_hidden.push(is_hidden);
+            members.kinds.push(kind);
+            members.counts.push(count);
+        }
+        for (from, to) in edges {
+            members.targets[from as usize].push(to);
+        }
+        members.find_partners(searched);
+        for from in 0..members.nodes.len() as u32 {
+            let mut targets = std::mem::take(&mut members.targets[from as usize]);
+            // The context of a Python function has a weak pointer to its node, which owns it.
+            let is_weak = |to: u32| {
+                members.kinds[from as usize].is_none()
+                    && members.kinds[to as usize] == Some(Kind::WrappingNode)
+                    && members.targets[to as usize].contains(&from)
+            };
+            targets.retain(|to| !is_weak(*to));
+            for to in &targets {
+                members.sources[*to as usize].push(from);
+            }
+            members.targets[from as usize] = targets;
+        }
+        members
+    }
+
+    /// An object of C++ and the Python object whose first field is a pointer to it.
+    fn find_partners(&mut self, searched: &Searched) {
+        let (copy, graph) = (searched.copy, &searched.graph);
+        for from in 0..self.nodes.len() as u32 {
+            let is_wrapped = matches!(
+                self.kinds[from as usize],
+                Some(Kind::Tensor | Kind::PlainTensor | Kind::Storage)
+            );
+            let address = |place: u32| graph.address(self.nodes[place as usize]);
+            let is_of = |to: &&u32| {
+                graph.kind(self.nodes[**to as usize]) == NodeKind::Python
+                    && counts::refers_back(copy, address(**to), address(from))
+            };
+            let objects = || self.targets[from as usize].iter().find(is_of).copied();
+            if let Some(object) = is_wrapped.then(objects).flatten() {
+                self.partners.insert(from, object);
+                self.partners.insert(object, from);
+            }
+        }
+    }
+
+    /// Finds what is held from outside: what has more references than were found, and all that this leads to.
+    fn find_outside(&mut self, searched: &Searched) {
+        let graph = &searched.graph;
+        self.is_counted = (0..self.nodes.len())
+            .map(|place| self.counts[place].is_some_and(|count| count > self.sources[place].len() as u64))
+            .collect();
+        self.is_outside = self.is_counted.clone();
+        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|place| {
+                self.is_counted[*place as usize] && graph.phase(self.nodes[*place as usize]) == Phase::Counted
+            })
+            .collect();
+        while let Some(place) = open.pop() {
+            for to in &self.targets[place as usize] {
+                if !std::mem::replace(&mut self.is_outside[*to as usize], true) {
+                    open.push(*to);
+                }
+            }
+        }
+    }
+
+    /// Gives what a counted object leads to a path from the nearest one.
+    fn place_below_counted(&mut self, searched: &mut Searched, last: u32) {
+        let is_root = |place: u32| {
+            let parent = searched.graph.parent(self.nodes[place as usize]);
+            self.is_counted[place as usize] && parent.is_some_and(|(parent, _)| searched.graph.root(parent).is_some())
+        };
+        let Some(path) = self.path_to(last, &mut BUDGET.clone(), is_root) else {
+            return;
+        };
+        for (from, to) in path.windows(2).map(|pair| (pair[0], pair[1])) {
+            let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
+            if searched.graph.parent(to).is_some_and(|(parent, _)| parent == from) {
+                continue;
+            }
+            if let Some(edge) = counted::edge(searched, from, to, &mut self.budget) {
+                searched.graph.set_parent(to, from, edge);
+            }
+        }
+    }
+
+    /// The shortest path that leads here from one of the wanted.
+    fn path_to(&self, last: u32, budget: &mut u64, mut is_wanted: impl FnMut(u32) -> bool) -> Option<Vec<u32>> {
+        let mut next: HashMap<u32, u32, FixedState> = HashMap::default();
+        let mut open = VecDeque::from([last]);
+        while let Some(place) = open.pop_front() {
+            if is_wanted(place) {
+                let mut path = vec![place];
+                while let Some(to) = path.last().filter(|at| **at != last).and_then(|at| next.get(at)) {
+                    path.push(*to);
+                }
+                return Some(path);
+            }
+            for from in &self.sources[place as usize] {
+                *budget = budget.checked_sub(1)?;
+                if *from != last && !next.contains_key(from) {
+                    next.insert(*from, place);
+                    open.push_back(*from);
+                }
+            }
+        }
+        None
+    }
+
+    /// As above, from an object of a cycle, or from one that has its path already.
+    fn path_from_ring(
+        &mut self,
+        last: u32,
+        placed: &HashSet<u32, FixedState>,
+        rings: &mut HashMap<u32, Option<Vec<u32>>, FixedState>,
+    ) -> Option<Vec<u32>> {
+        let (mut steps, mut looks) = (self.budget, self.budget);
+        let path = self.path_to(last, &mut steps, |place| {
+            placed.contains(&place)
+                || rings
+                    .entry(place)
+                    .or_insert_with(|| self.ring(place, &mut looks))
+                    .is_some()
+        });
+        self.budget = steps.min(looks);
+        path
+    }
+
+    /// The shortest cycle through an object and its partner.
+    fn ring(&self, start: u32, budget: &mut u64) -> Option<Vec<u32>> {
+        let partner = self.partners.get(&start).copied();
+        let mut before: HashMap<u32, u32, FixedState> = HashMap::default();
+        let mut open: VecDeque<u32> = [Some(start), partner].into_iter().flatten().collect();
+        let is_start = |place: u32| place == start || Some(place) == partner;
+        while let Some(place) = open.pop_front() {
+            for to in &self.targets[place as usize] {
+                *budget = budget.checked_sub(1)?;
+                if is_start(*to) && !is_start(place) {
+                    let mut ring = vec![place];
+                    while let Some(from) = before.get(&ring[ring.len() - 1]) {
+                        ring.push(*from);
+                    }
+                    ring.reverse();
+                    return Some(ring);
+                }
+                if !is_start(*to) && !self.is_outside[*to as usize] && !before.contains_key(to) {
+                    before.insert(*to, place);
+                    open.push_back(*to);
+                }
+            }
+        }
+        None
+    }
+
+    /// The references of a ring.
+    fn edges_of(&mut self, searched: &mut Searched, ring: &[NodeId]) -> Option<Vec<Edge>> {
+        let partner = |node: NodeId| {
+            let place = self.places.get(&node)?;
+            Some(self.nodes[*self.partners.get(place)? as usize])
+        };
+        let mut budget = self.budget;
+        let next = ring.iter().skip(1).chain(ring.first());
+        let edges = ring.iter().zip(next).map(|(from, to)| {
+            counted::edge(searched, *from, *to, &mut budget)
+                .or_else(|| counted::edge(searched, *from, partner(*to)?, &mut budget))
+        });
+        let edges = edges.collect();
+        self.budget = budget;
+        edges
+    }
+
+    /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at
+    /// the context of the function that made it, if nothing else owns the node of that.
+    fn collected(&self, searched: &mut Searched) -> HashSet<NodeId, FixedState> {
+        let is_object: Vec<bool> = (self.nodes.iter())
+            .map(|node| matches!(searched.graph.kind(*node), NodeKind::Python | NodeKind::Frame))
+            .collect();
+        let mut visits: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
+        let mut visited = vec![0u64; self.nodes.len()];
+        for from in (0..self.nodes.len() as u32).filter(|from| is_object[*from as usize]) {
+            let through = &mut visits[from as usize];
+            for to in &self.targets[from as usize] {
+                if is_object[*to as usize] {
+                    through.push(*to);
+                } else if self.partners.get(&from) == Some(to) || self.refers_as_wrapper(searched, from, *to) {
+                    self.visit_through(*to, &is_object, through);
+                }
+            }
+            through.iter().for_each(|to| visited[*to as usize] += 1);
+        }
+        let mut is_held: Vec<bool> = (0..self.nodes.len())
+            .map(|place| self.is_outside[place] || self.counts[place].is_some_and(|count| count > visited[place]))
+            .collect();
+        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
+            .filter(|place| is_held[*place as usize] && is_object[*place as usize])
+            .collect();
+        while let Some(place) = open.pop() {
+            for to in &visits[place as usize] {
+                if !std::mem::replace(&mut is_held[*to as usize], true) {
+                    open.push(*to);
+                }
+            }
+        }
+        (0..self.nodes.len())
+            .filter(|place| is_object[*place] && !is_held[*place])
+            .map(|place| self.nodes[place])
+            .collect()
+    }
+
+    fn refers_as_wrapper(&self, searched: &Searched, object: u32, to: u32) -> bool {
+        let address = |place: u32| searched.graph.address(self.nodes[place as usize]);
+        matches!(self.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor))
+            && counts::refers_back(searched.copy, address(object), address(to))
+    }
+
+    /// Adds the objects that the collector sees through a tensor.
+    fn visit_through(&self, tensor: u32, is_object: &[bool], through: &mut Vec<u32>) {
+        if self.counts[tensor as usize] != Some(1) {
+            return;
+        }
+        let mut seen: HashSet<u32, FixedState> = HashSet::from_iter([tensor]);
+        let mut open = vec![tensor];
+        while let Some(place) = open.pop() {
+            let is_node = self.kinds[place as usize] == Some(Kind::WrappingNode);
+            for to in &self.targets[place as usize] {
+                if is_object[*to as usize] {
+                    if self.partners.get(&tensor) != Some(to) {
+                        through.push(*to);
+                    }
+                    continue;
+                }
+                let may_go_on = match self.kinds[*to as usize] {
+                    _ if is_node => false,
+                    Some(Kind::WrappingNode) => self.counts[*to as usize] == Some(1),
+                    Some(Kind::TensorMeta | Kind::Named | Kind::Unnamed) => !self.is_hidden[*to as usize],
+                    _ => false,
+                };
+                if may_go_on && seen.insert(*to) {
+                    open.push(*to);
+                }
+            }
+        }
+    }
+}
+
+/// What a native object is, and how many references an object has, if it counts them.
+fn kind_and_count(searched: &mut Searched, node: NodeId) -> (Option<Kind>, Option<u64>) {
+    let address = searched.graph.address(node);
+    let copy = searched.copy;
+    match searched.graph.kind(node) {
+        NodeKind::Python => {
+            let count = searched.python.as_ref().map(|python| python.count(copy, address));
+            let number = count.map(|count| match count {
+                Count::Exactly(count) => count,
+                Count::Immortal => u64::MAX,
+            });
+            (None, number)
+        }
+        NodeKind::Native => {
+            let Some(class) = searched.native.class_id(copy, address) else {
+                return (Some(Kind::Unnamed), None);
+            };
+            let kind = kind_of_class(&searched.native, class);
+            let is_counted = matches!(kind, Kind::Tensor | Kind::PlainTensor | Kind::Storage) || kind.is_node();
+            let count = is_counted.then(|| counts::of(copy, address)).flatten();
+            (Some(kind), count.map(counts::Count::number))
+        }
+        NodeKind::Root | NodeKind::Frame => (None, None),
+    }
+}
