@@ -67,6 +67,7 @@ mod totals;
 pub use error::ReadError;
 pub use follow::Follower;
 pub use identity::{Identity, identity, is_early_copy};
+pub use process::host_name;
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};
 pub use regular::open_regular;

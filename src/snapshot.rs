@@ -34,6 +34,9 @@ pub const FORMAT: &str = "culeak-snapshot";
 /// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
+/// The value of [`Taken::by`] for a process that was never recorded: PyTorch's allocator in it was read. It covers only the live blocks of
+/// that allocator, without stacks and times.
+pub const BY_READING: &str = "PyTorch's allocator, read while it ran";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 2;
 
@@ -189,6 +192,13 @@ pub struct Taken {
     /// Why the recorder took this snapshot by itself; absent if a user requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
+}
+
+impl Taken {
+    /// What lies outside PyTorch's allocator is not known.
+    pub fn covers_pytorch_only(&self) -> bool {
+        self.by == BY_PYTORCH || self.by == BY_READING
+    }
 }
 
 /// An automatic snapshot: the recorder wrote it while the program ran.

@@ -1,5 +1,6 @@
 //! `culeak why`, `report --why` and `snapshot --why` of a running process, with its recording.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -149,4 +150,86 @@ fn what_two_variables_hold_is_said_to_be_freed_by_both() {
         assert!(text.contains(part), "{part}\n{text}");
     }
     victim.quit();
+}
+
+/// A program with the tables of PyTorch's allocator, which was never recorded.
+fn unrecorded(options: &[&str]) -> (std::process::Child, tempfile::TempDir, [u64; 2]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = sources().join("victims/unrecorded.c");
+    let compile = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new("cc");
+        command
+            .current_dir(folder.path())
+            .args(["-O1", "-o", name])
+            .arg(&source);
+        let status = command.args(options).args(arguments).status();
+        assert!(status.expect("a C compiler").success(), "{command:?}");
+    };
+    compile("libc10_cuda.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
+    compile("program", &["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN"]);
+    let mut child = Command::new(folder.path().join("program"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let numbers = lines.next().expect("a line").expect("text");
+    let numbers: Vec<u64> = (numbers.split(' '))
+        .map(|number| number.parse().expect("a number"))
+        .collect();
+    assert_eq!(lines.next().expect("a line").expect("text"), "ready");
+    (child, folder, [numbers[0], numbers[1]])
+}
+
+#[test]
+fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
+    let (mut child, folder, [count, bytes_held]) = unrecorded(&[]);
+    let pid = child.id().to_string();
+    let report = json(&["report", &pid, "--json"]);
+    assert_eq!(sum(&report["rows"]), bytes_held, "{report}");
+    assert_eq!(
+        sum(&report["held_by"]),
+        bytes_held,
+        "holders are all that a reader can go by"
+    );
+    let why = json(&["why", &pid, "--json"]);
+    assert_eq!(
+        (bytes(&why["total"]), why["total"]["count"].as_u64()),
+        (bytes_held, Some(count))
+    );
+    let stored = folder.path().join("first.json");
+    let stored = stored.to_str().expect("a path in UTF-8");
+    let run = |words: &[&str]| Command::new(culeak()).args(words).output().expect("the CLI starts");
+    assert!(run(&["snapshot", &pid, "--why", "-o", stored]).status.success());
+    assert_eq!(
+        json(&["why", stored, "--json"])["origins"],
+        why["origins"],
+        "the snapshot has the answer"
+    );
+    let text = String::from_utf8(run(&["report", &pid]).stdout).expect("text");
+    assert!(text.contains("was not recorded"), "{text}");
+    // What was freed, and what lies outside the allocator, is not known.
+    let check = run(&["check", &pid]);
+    let said = String::from_utf8_lossy(&check.stderr).into_owned() + &String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.code() != Some(0), "{said}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
+fn a_process_without_pytorchs_own_allocator_is_refused_with_a_reason() {
+    let (mut child, ..) = unrecorded(&["-DOTHER_BACKEND"]);
+    for (pid, reason) in [
+        (child.id(), "layout that is not understood"),
+        (std::process::id(), "has not loaded PyTorch's allocator"),
+    ] {
+        let output = Command::new(culeak())
+            .args(["why", &pid.to_string()])
+            .output()
+            .expect("the CLI starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("has no recording") && said.contains(reason), "{said}");
+    }
+    drop(child.stdin.take());
+    child.wait().expect("ended");
 }

@@ -19,6 +19,7 @@ mod process;
 pub mod segments;
 pub mod sidecar;
 pub mod timeline;
+mod unrecorded;
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -491,7 +492,10 @@ fn load_found(found: Found, load: impl Fn(&Place) -> Result<Loaded, Failure>) ->
 }
 
 fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
-    let (path, root) = recording_of(pid)?;
+    let (path, root) = match recording_of(pid) {
+        Err(failure) if process::is_unrecorded(pid) => return unrecorded::load(pid, failure),
+        found => found?,
+    };
     let snapshot = file::read(&path, &path.display().to_string(), read)?;
     Ok(Loaded {
         root: Some(root),

@@ -65,6 +65,7 @@ impl RawSnapshot {
     }
 }
 
+/// The name of this host; `None` if it cannot be read.
 pub fn host_name() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()

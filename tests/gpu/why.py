@@ -144,7 +144,7 @@ def expect_freed(seen, at_least):
     """The collector frees what is classed as cycles, and then each root what it retains, never less. What it holds besides, without it
     being known what frees that, it may free as well."""
     expect(not seen.broken, f"after {seen.dropped}: {seen.broken}\n{seen.answer.where}")
-    cycles = seen.answer.of_class("cycle")
+    cycles = [block for block in seen.answer.of_class("cycle") if "does not free it" not in (block.get("note") or "")]
     wrong = []
     if (bytes_of := sum(block["bytes"] for block in cycles)) != seen.collected:
         wrong.append(f"gc.collect() freed {seen.collected} bytes, classed as cycles are {bytes_of}:")
@@ -182,8 +182,8 @@ _seen, _lock = {}, threading.Lock()
 def searched(t, name, *words, env=None, how="run"):
     """Runs the program, or waits for the claim that runs it."""
     with _lock:
-        mine = (name, words) not in _seen
-        future = _seen.setdefault((name, words), Future())
+        mine = (name, words, how) not in _seen
+        future = _seen.setdefault((name, words, how), Future())
     if mine:
         try:
             future.set_result(search(t, name, words, env, how))
@@ -215,6 +215,11 @@ def search(t, name, words, env, how):
 # ---- claims ----
 
 
+def expect_all_answered(seen):
+    answered = sum(block["bytes"] for block in seen.answer.blocks if block["address"] in seen.answer.tensors)
+    expect_equal(answered, seen.held, f"bytes with an answer (got) and memory_allocated()\n    {seen.answer.searched()}\n{seen.answer.where}")
+
+
 @claim(slow=True)
 def every_holder_of_a_tensor_is_classed_and_named(t):
     seen = searched(t, "fw_why_torch")
@@ -224,14 +229,26 @@ def every_holder_of_a_tensor_is_classed_and_named(t):
 
 @claim(slow=True)
 def every_block_of_pytorchs_allocator_has_an_answer(t):
-    seen = searched(t, "fw_why_torch")
-    answered = sum(block["bytes"] for block in seen.answer.blocks if block["address"] in seen.answer.tensors)
-    expect_equal(answered, seen.held, f"bytes with an answer (got) and memory_allocated()\n    {seen.answer.searched()}\n{seen.answer.where}")
+    expect_all_answered(searched(t, "fw_why_torch"))
 
 
 @claim(slow=True)
 def what_is_said_to_be_freed_with_a_tensors_holder_is_freed(t):
     expect_freed(searched(t, "fw_why_torch"), at_least=25)
+
+
+@claim(slow=True)
+def a_process_that_was_never_recorded_has_the_same_answers(t):
+    seen = searched(t, "fw_why_torch", how="bare")
+    expect_all_answered(seen)
+    expect_named(seen)
+
+
+@claim(over=PROGRAMS, slow=True)
+def a_real_program_that_was_never_recorded_has_the_same_answers(t, name):
+    seen = searched(t, "fw_why_programs", name, how="bare")
+    expect_named(seen)
+    expect_freed(seen, at_least=0)
 
 
 @claim(slow=True)

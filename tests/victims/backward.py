@@ -29,6 +29,15 @@ def second_layer():
     return operator()
 
 
+def views(count):
+    """Operators that allocate nothing, and one that does. The number of the first."""
+    first = engine.forward()
+    for _ in range(count - 1):
+        engine.forward()
+    operator()
+    return first
+
+
 def backward(number, on_caller):
     execute(number, NODE, next(BYTES), on_caller)
 
@@ -46,6 +55,8 @@ def main():
         for number in reversed(numbers):
             backward(number, on_caller)
     backward(1000, 0)
+    for count in (8, 9):
+        backward(views(count), 0)
     print("uses of a node", engine.uses())
 
 

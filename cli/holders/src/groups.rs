@@ -47,6 +47,8 @@ pub(crate) fn find(searched: &mut Searched) -> Groups {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
             && !found.last.0.is_none()
+            // An object that the collector does not track is on the cycle.
+            && found.note.is_none()
             && searched.graph.phase(found.last.0) == Phase::Counted
     };
     let blocks: Vec<usize> = (0..searched.found.len())
@@ -346,7 +348,10 @@ impl Members {
             .collect();
         let mut visits: Vec<Vec<u32>> = vec![Vec::new(); self.nodes.len()];
         let mut visited = vec![0u64; self.nodes.len()];
-        for from in (0..self.nodes.len() as u32).filter(|from| is_object[*from as usize]) {
+        for from in 0..self.nodes.len() as u32 {
+            if !is_object[from as usize] || !is_tracked(searched, self.nodes[from as usize]) {
+                continue;
+            }
             let through = &mut visits[from as usize];
             for to in &self.targets[from as usize] {
                 if is_object[*to as usize] {
@@ -410,6 +415,20 @@ impl Members {
             }
         }
     }
+}
+
+/// Whether the collector knows what a Python object or a frame refers to.
+fn is_tracked(searched: &mut Searched, node: NodeId) -> bool {
+    if searched.graph.kind(node) == NodeKind::Frame {
+        return true;
+    }
+    let address = searched.graph.address(node);
+    let copy = searched.copy;
+    let is_tracked = searched.python.as_mut().and_then(|python| {
+        let of = python.object(copy, address)?;
+        Some(python.is_tracked(copy, address, of))
+    });
+    is_tracked == Some(true)
 }
 
 /// What a native object is, and how many references an object has, if it counts them.

@@ -22,6 +22,7 @@
 //! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
+//! * [`pytorch`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
 //! * `parallel`: work that several threads share
@@ -59,6 +60,7 @@ pub mod native;
 mod parallel;
 pub mod paths;
 pub mod python;
+pub mod pytorch;
 mod records;
 pub mod source;
 mod variables;

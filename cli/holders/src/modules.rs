@@ -191,6 +191,24 @@ impl Contents {
     }
 }
 
+/// The address of an exported symbol of a library that is loaded from this address on, without a copy of the process. The file may have
+/// been deleted.
+pub(crate) fn exported_of_loaded(source: &dyn Source, start: u64, name: &str) -> Option<u64> {
+    let read = |address: u64, buffer: &mut [u8]| {
+        let end = address.checked_add(buffer.len() as u64);
+        end.is_some_and(|end| source.read(&[address..end], buffer) == buffer.len())
+    };
+    let headers = Headers::read(&|offset, buffer| read(start.wrapping_add(offset), buffer))?;
+    let bias = headers.bias(start);
+    let address = exported::address(
+        &headers,
+        &|address, buffer| read(address.wrapping_add(bias), buffer),
+        bias,
+        name,
+    )?;
+    Some(address.wrapping_add(bias))
+}
+
 /// Reads a file by addresses without the bias.
 fn in_file(file: &File, headers: &Headers) -> impl Fn(u64, &mut [u8]) -> bool {
     move |address, buffer| {

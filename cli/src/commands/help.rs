@@ -63,6 +63,7 @@ guides! {
     "systemd" = "launchers/systemd.md";
     "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
+    "attach" = "attach.md";
     "by-category" = "categories.md";
     "sampling" = "sampling.md";
     "points" = "points.md";

@@ -9,6 +9,7 @@ use culeak::analysis::categories::Categories;
 use culeak::analysis::filter::only_objects;
 use culeak::analysis::report::{By, Options, Sort};
 use culeak::analysis::suppressions::Suppressions;
+use culeak::snapshot::BY_READING;
 
 use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded, Place};
@@ -115,7 +116,9 @@ impl ReportArgs {
                 load::at::show(&mut item, selection.point(), &self.names)?;
             }
         }
-        if self.why {
+        // Without a recording there are no lines, so holders are all that a reader can go by.
+        let is_unrecorded = item.snapshot.taken.by == BY_READING && matches!(place, Place::Process(_));
+        if self.why || is_unrecorded {
             load::holders::of_place(&mut item, place)?;
         }
         Ok(item)

@@ -26,7 +26,7 @@ use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
-use culeak::snapshot::{Allocation, Class, Holders, ProcessState, Snapshot, change_retained};
+use culeak::snapshot::{Allocation, BY_READING, Class, Holders, ProcessState, Snapshot, change_retained};
 use culeak_holders::copy::Copy;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
@@ -56,8 +56,7 @@ pub struct Wanted {
 pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
     let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
     attach(&mut item.snapshot, &mut source, wanted)?;
-    let recording = PathBuf::from(&item.snapshot.process.recording);
-    let now = Place::File(recording).load()?;
+    let now = again(&item.snapshot).load()?;
     if let Some(holders) = &mut item.snapshot.holders {
         drop_freed(holders, &now.snapshot);
     }
@@ -157,7 +156,7 @@ pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted)
         Some(pid) => format!("process {pid}"),
         None => "core file".to_owned(),
     };
-    let still_live = source.pid().map(|_| still_live(&snapshot.process.recording));
+    let still_live = source.pid().map(|_| still_live(again(snapshot)));
     attach_by(snapshot, &subject, wanted, |blocks, options| {
         let options = Options {
             still_live,
@@ -201,10 +200,17 @@ fn attach_by(
     Ok(())
 }
 
+/// Where the memory of a running process can be read again: its recording, or the process itself.
+fn again(snapshot: &Snapshot) -> Place {
+    match snapshot.taken.by == BY_READING {
+        true => Place::Process(snapshot.process.number()),
+        false => Place::File(PathBuf::from(&snapshot.process.recording)),
+    }
+}
+
 /// Reads the recording again to find the blocks that were not freed since. If that fails, all count as live.
-fn still_live(recording: &str) -> StillLive {
-    let recording = PathBuf::from(recording);
-    StillLive(Arc::new(move |blocks| match Place::File(recording.clone()).load() {
+fn still_live(again: Place) -> StillLive {
+    StillLive(Arc::new(move |blocks| match again.load() {
         Ok(now) => {
             let live = live_blocks(&now.snapshot);
             let is_live = |block: &Block| live.contains(&(block.address, block.time_ns));

@@ -17,6 +17,12 @@ pub fn as_pid(argument: impl AsRef<OsStr>) -> Option<u32> {
         .then_some(pid)
 }
 
+/// Whether the process lives, its memory map can be read, and it has no recording.
+pub fn is_unrecorded(pid: u32) -> bool {
+    let own_pid = proc::own_pid(pid).unwrap_or(pid);
+    proc::mappings(pid).is_ok_and(|mappings| Files::of(&mappings).recording(own_pid).is_none())
+}
+
 pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! The first stack of a number counts, so what the program allocates between two operators does not replace it. An operator that
-//! allocates nothing has the next stack of its thread, before the next node. Numbers beyond the last [`SLOTS`] are forgotten.
+//! allocates nothing, such as a view, has the next stack of its thread, at most [`VIEWS`] nodes later. Numbers beyond the last [`SLOTS`] are
+//! forgotten.
 //!
 //! PyTorch is asked through its exported functions. The two numbers are read where they are in a node since PyTorch 1.13; a node
 //! that cannot be one ends this.
@@ -23,6 +24,9 @@ use culeak::lockfree::index::mix;
 
 /// More nodes than the graphs of most steps have.
 const SLOTS: usize = 1 << 16;
+
+/// Views that are made one after the other, such as the parts of a projection.
+const VIEWS: u64 = 8;
 
 /// A stack's number + 1, and the key mixed with it: a torn entry has no key. Zeroed memory, so that unused ones take none.
 static NOTED: [(AtomicU64, AtomicU64); SLOTS] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; SLOTS];
@@ -119,8 +123,8 @@ pub fn of_gradient() -> u32 {
         }
         return NONE;
     }
-    let (entry, key) = slot(thread, number);
-    noted(entry, key).unwrap_or(NONE)
+    let mut later = (0..=VIEWS).map(|views| slot(thread, number.wrapping_add(views)));
+    later.find_map(|(entry, key)| noted(entry, key)).unwrap_or(NONE)
 }
 
 /// Something was unloaded, which may be PyTorch.

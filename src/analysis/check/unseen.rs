@@ -23,7 +23,7 @@ use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::{Lack, Sieve};
 use crate::analysis::words::{bytes, plural};
 use crate::point::Point;
-use crate::snapshot::{ProcessState, Snapshot};
+use crate::snapshot::{BY_READING, ProcessState, Snapshot};
 
 /// Something that a rule speaks of and that was not seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -238,6 +238,13 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
             "",
             format!("{lost} could not be recorded"),
             "free disk space for the recording",
+        ));
+    }
+    if snapshot.taken.by == BY_READING {
+        unseen.push(Unseen::part(
+            "",
+            "the process was not recorded, so only the live blocks of PyTorch's allocator are known",
+            "start the program with `culeak run`",
         ));
     }
     unseen.extend(without_rows(snapshot));

@@ -9,7 +9,7 @@ use culeak::analysis::site::Frame;
 use culeak::analysis::why::SiteHolder;
 use culeak::analysis::words::of_kind;
 use culeak::kind::Kind;
-use culeak::snapshot::Class;
+use culeak::snapshot::{BY_READING, Class};
 
 use super::sums::{self, Recorded, Sum};
 use crate::document::cells::balance;
@@ -31,7 +31,8 @@ const DEVICES_SHOWN: usize = 2;
 
 /// What is below a row: the ways that lead to its call site, its ages, and its largest holder.
 pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
-    let ages = (row.largest > 0).then(|| parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns));
+    let has_ages = row.largest > 0 && report.taken.by != BY_READING;
+    let ages = has_ages.then(|| parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns));
     if !row.stacks.is_empty() {
         ways(row, ages, indent, page);
     }

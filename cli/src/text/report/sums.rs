@@ -7,7 +7,7 @@ use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Sampling, Taken};
+use culeak::snapshot::{Allocator, BY_PYTORCH, BY_READING, Losses, Sampling, Taken};
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
 use crate::escape::Escaped;
@@ -376,8 +376,13 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
         taken,
         allocators,
     } = recorded;
-    if taken.by == BY_PYTORCH {
-        return (vec![OUTSIDE_PYTORCH.to_owned()], Vec::new());
+    if taken.covers_pytorch_only() {
+        let missing = if taken.by == BY_READING {
+            NOT_RECORDED
+        } else {
+            OUTSIDE_PYTORCH
+        };
+        return (vec![missing.to_owned()], Vec::new());
     }
     let of = |means| move |&(loss, _): &(Loss, _)| loss == means;
     let texts = |means| losses_of(losses, taken, false).filter(of(means)).map(|(_, text)| text);
@@ -388,6 +393,8 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
     )
 }
 
+const NOT_RECORDED: &str =
+    "lines, ages and peaks, and memory outside PyTorch's allocator: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.

@@ -1,0 +1,248 @@
+//! The live blocks of PyTorch's caching allocator, read from a process that was never recorded.
+//!
+//! ```text
+//! libc10_cuda.so: c10::cuda::CUDACachingAllocator::allocator ─► NativeCachingAllocator
+//!   … 67 hash tables  { entries, slots - 1, shift and longest probe and load factor, count }
+//!        entry { distance from its slot; < 0: empty | address of the memory | Block* }
+//!   Block: device, stream at 8, … size, requested size, pool, address of the memory, is allocated
+//! ```
+//!
+//! No offset is known beforehand. The tables are recognized by the words that `ska::flat_hash_map` has for its number of slots, and
+//! their entries by blocks that have the same address in them; an older allocator has one such table. The sum of each device's blocks is
+//! looked for among the statistics that the allocator keeps itself, which lie beside the pools: if it is there, the layout is
+//! understood. The process goes on meanwhile, so everything is read again if a sum is not found.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use crate::modules::exported_of_loaded;
+use crate::source::{Region, Source};
+
+const LIBRARY: &str = "libc10_cuda.so";
+const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
+/// The tables lie in these bytes of the allocator.
+const ALLOCATOR_BYTES: usize = 64 << 10;
+/// All tables have no more slots: 4 million blocks.
+const MOST_SLOTS: u64 = 1 << 23;
+/// A table is a quarter full at least when it has grown, and half at most.
+const LOAD_FACTOR: u64 = 0x3f00_0000;
+const ENTRY: usize = 24;
+const BLOCK_WORDS: usize = 24;
+/// In a block, the address of the memory lies between these words. Before it are size, requested size and pool.
+const PLACES: Range<usize> = 6..20;
+/// The statistics of a device lie at most this far from each of its pools.
+const NEAR: u64 = 16 << 10;
+/// How often everything is read.
+const LOOKS: usize = 8;
+
+/// A block of the allocator that a program has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LiveBlock {
+    pub address: u64,
+    /// What the allocator counts for it.
+    pub bytes: u64,
+    pub requested: u64,
+    /// CUDA's ordinal in the process.
+    pub device: i8,
+    /// The handle of the stream; 0: the default stream.
+    pub stream: u64,
+}
+
+/// What the allocator of a process has given out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LiveBlocks {
+    /// By address.
+    pub blocks: Vec<LiveBlock>,
+    /// The allocator's own statistics have the sum of each device.
+    pub agrees: bool,
+}
+
+/// Reads them.
+///
+/// # Errors
+/// Why they cannot be read, as a sentence: the process does not use this allocator, or its layout is not understood.
+pub fn live_blocks(source: &dyn Source) -> Result<LiveBlocks, String> {
+    let regions = source
+        .regions()
+        .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+    let allocator = allocator(source, &regions)?;
+    let mut last = None;
+    for _ in 0..LOOKS {
+        last = look(source, allocator).or(last);
+        if last.as_ref().is_some_and(|found| found.agrees) {
+            break;
+        }
+    }
+    last.ok_or_else(|| {
+        format!(
+            "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
+             unknown version)"
+        )
+    })
+}
+
+fn allocator(source: &dyn Source, regions: &[Region]) -> Result<u64, String> {
+    let is_library = |region: &&Region| {
+        let name = region.name.trim_end_matches(" (deleted)");
+        Path::new(name).file_name().is_some_and(|name| name == LIBRARY)
+    };
+    let first = regions.iter().find(is_library).filter(|region| region.offset == 0);
+    let first = first.ok_or_else(|| format!("it has not loaded PyTorch's allocator for CUDA ({LIBRARY})"))?;
+    let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR)
+        .ok_or_else(|| format!("{} has no {ALLOCATOR}, or cannot be read", first.name))?;
+    let pointer = words(source, symbol, 1).map_or(0, |words| words[0]);
+    match pointer {
+        0 => Err("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
+        pointer => Ok(pointer),
+    }
+}
+
+/// Reads everything once. `None`: no table was found.
+fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
+    let own = words_as_far(source, allocator, ALLOCATOR_BYTES / 8);
+    let mut pairs: Vec<(u64, u64)> = Vec::new();
+    let (mut tables, mut left) = (0, MOST_SLOTS);
+    for at in own.windows(4) {
+        let [entries, last, policy, count] = at else { continue };
+        let Some(slots) = slots(*last, *policy).filter(|slots| count <= slots) else {
+            continue;
+        };
+        tables += 1;
+        let longest = policy >> 8 & 0xff;
+        if *count > 0 {
+            left = left.checked_sub(slots)?;
+            // The last one marks the end.
+            let room = (slots + longest - 1) as usize;
+            pairs.extend(pairs_of(&bytes(source, *entries, room * ENTRY)?));
+        }
+    }
+    if tables == 0 {
+        return None;
+    }
+    let blocks = blocks_of(source, &pairs)?;
+    let mut sums: BTreeMap<i8, (u64, Vec<u64>)> = BTreeMap::new();
+    for (block, pool) in &blocks {
+        let (sum, pools) = sums.entry(block.device).or_default();
+        *sum += block.bytes;
+        if !pools.contains(pool) && pools.len() < 64 {
+            pools.push(*pool);
+        }
+    }
+    let agrees = sums.values().all(|(sum, pools)| {
+        let is_near = |pool: &u64| {
+            let start = pool.saturating_sub(NEAR) & !7;
+            // Pages around the object may not exist.
+            (start..pool.saturating_add(NEAR))
+                .step_by(1 << 10)
+                .any(|start| words(source, start, 128).is_some_and(|words| words.contains(sum)))
+        };
+        pools.iter().any(is_near)
+    });
+    let mut blocks: Vec<LiveBlock> = blocks.into_iter().map(|(block, _)| block).collect();
+    blocks.sort_unstable();
+    blocks.dedup_by_key(|block| block.address);
+    Some(LiveBlocks { blocks, agrees })
+}
+
+/// The slots of a table whose second and third words these are: the shift of its hash and its number of slots say the same.
+fn slots(last: u64, policy: u64) -> Option<u64> {
+    let slots = last
+        .checked_add(1)
+        .filter(|slots| slots.is_power_of_two() && *slots <= MOST_SLOTS)?;
+    let (shift, longest) = (policy & 0xff, policy >> 8 & 0xff);
+    let is_right = policy >> 32 == LOAD_FACTOR && policy >> 16 & 0xffff == 0 && (1..64).contains(&longest);
+    // A table without entries has one slot, and the shift of two.
+    let is_shift = shift == 64 - u64::from(slots.max(2).trailing_zeros());
+    (is_right && is_shift).then_some(slots)
+}
+
+/// The addresses and blocks of a table's entries.
+fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let word = |entry: &[u8], at: usize| {
+        entry[at..at + 8]
+            .iter()
+            .rev()
+            .fold(0, |word, byte| word << 8 | u64::from(*byte))
+    };
+    (table.chunks_exact(ENTRY))
+        .filter(|entry| entry[0] < 0x80)
+        .map(move |entry| (word(entry, 8), word(entry, 16)))
+        .filter(|(address, block)| *address != 0 && *block != 0)
+}
+
+/// The blocks with their pools. `None` if the address of the memory is at no place of all of them.
+fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<Vec<(LiveBlock, u64)>> {
+    /// Blocks that are freed while they are read have another address, or none.
+    const MOST_CHANGED: usize = 8;
+    let read: Vec<(u64, Vec<u64>)> = (pairs.iter())
+        .filter_map(|(address, block)| Some((*address, words(source, *block, BLOCK_WORDS)?)))
+        .collect();
+    let is_at = |place: usize| read.iter().filter(|(address, words)| words[place] == *address).count();
+    let place = PLACES.max_by_key(|place| is_at(*place))?;
+    if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {
+        return None;
+    }
+    let is_live = |words: &[u64]| words[place + 1] & 0xff == 1;
+    let blocks = (read.iter())
+        .filter(|(address, words)| words[place] == *address && is_live(words))
+        .map(|(address, words)| {
+            let block = LiveBlock {
+                address: *address,
+                bytes: words[place - 3],
+                requested: words[place - 2],
+                device: words[0] as i8,
+                stream: words[1],
+            };
+            (block, words[place - 1])
+        });
+    Some(blocks.collect())
+}
+
+fn bytes(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u8>> {
+    let mut buffer = vec![0; count];
+    let range = at..at.checked_add(count as u64)?;
+    (source.read(&[range], &mut buffer) == count).then_some(buffer)
+}
+
+fn words(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u64>> {
+    let bytes = bytes(source, at, count * 8)?;
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+    Some(bytes.chunks_exact(8).map(word).collect())
+}
+
+/// As [`words`], up to the first page that cannot be read.
+fn words_as_far(source: &dyn Source, at: u64, count: usize) -> Vec<u64> {
+    const PART: usize = 64;
+    let mut all = Vec::with_capacity(count);
+    while all.len() < count
+        && let Some(part) = words(source, at + all.len() as u64 * 8, PART)
+    {
+        all.extend(part);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_says_its_slots_twice() {
+        // As PyTorch 2.11 had them on a GPU: four, sixteen and no slots.
+        assert_eq!(slots(3, 0x3f00_0000_0000_043e), Some(4));
+        assert_eq!(slots(15, 0x3f00_0000_0000_043c), Some(16));
+        assert_eq!(slots(0, 0x3f00_0000_0000_033f), Some(1));
+        assert_eq!(slots(7, 0x3f00_0000_0000_043c), None);
+        assert_eq!(slots(3, 0x3f80_0000_0000_043e), None);
+        assert_eq!(slots(u64::MAX, 0x3f00_0000_0000_043e), None);
+    }
+
+    #[test]
+    fn empty_slots_are_left_out() {
+        let mut table = vec![0; 3 * ENTRY];
+        (table[0], table[8], table[16]) = (0xff, 1, 2);
+        (table[24], table[32], table[40]) = (2, 3, 4);
+        assert_eq!(pairs_of(&table).collect::<Vec<_>>(), [(3, 4)]);
+    }
+}

@@ -1,0 +1,85 @@
+/* Stands in for PyTorch's caching allocator in a process that was never recorded: the tables of its live blocks, as PyTorch 2.11 has
+ * them, and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, some of which
+ * an array has. Prints their number and bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TABLES = 67, LONGEST = 8 };
+struct block {
+    int8_t device;
+    void *stream;
+    uint64_t stream_uses[5];
+    uint64_t size, requested;
+    void *pool, *at;
+    uint8_t allocated, mapped;
+    struct block *before, *after;
+    uint64_t rest[20];
+};
+struct entry { int8_t distance; uint64_t address; struct block *block; };
+struct table { struct entry *entries; uint64_t last; uint8_t shift, longest; uint16_t none; float load; uint64_t count; };
+/* Statistics and pools of one device. */
+struct device { uint64_t other[50]; uint64_t allocated, peak; uint64_t pools[2][40]; };
+struct allocator {
+    void *virtual_table;
+    uint64_t other[543];
+    struct table tables[TABLES];
+    uint64_t behind[300];
+    struct device *devices[2];
+};
+
+#ifdef ALLOCATOR
+static struct allocator the;
+struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE") = &the;
+#else
+extern struct allocator *allocator __asm__("_ZN3c104cuda20CUDACachingAllocator9allocatorE");
+uint64_t kept[512];
+
+static void grow(struct table *table, uint64_t slots) {
+    struct table old = *table;
+    int bits = 0;
+    while ((uint64_t)1 << bits < slots) bits++;
+    *table = (struct table){calloc(slots + LONGEST, sizeof(struct entry)), slots - 1, (uint8_t)(64 - bits), LONGEST, 0, 0.5f, old.count};
+    for (uint64_t i = 0; i < slots + LONGEST; i++) table->entries[i] = (struct entry){-1, 0x1234, (struct block *)old.entries};
+    table->entries[slots + LONGEST - 1].distance = 0; /* The mark of the end. */
+    for (uint64_t i = 0; old.entries && i < old.last + old.longest; i++)
+        if (old.entries[i].distance >= 0) {
+            uint64_t at = old.entries[i].address * 0x9E3779B97F4A7C15u >> table->shift;
+            while (table->entries[at].distance >= 0) at++;
+            table->entries[at] = old.entries[i];
+        }
+}
+
+static void add(int device, uint64_t address, uint64_t requested) {
+    struct table *table = &allocator->tables[address / 512 % TABLES];
+    if (!table->entries || table->count * 2 > table->last) grow(table, table->entries ? 2 * (table->last + 1) : 4);
+    struct block *block = calloc(1, sizeof *block);
+    struct device *own = allocator->devices[device];
+    *block = (struct block){.device = (int8_t)device, .size = (requested + 511) / 512 * 512, .requested = requested,
+                            .pool = own->pools[requested > 1 << 20], .at = (void *)address, .allocated = 1, .mapped = 1};
+    uint64_t at = address * 0x9E3779B97F4A7C15u >> table->shift;
+    while (table->entries[at].distance >= 0) at++;
+    table->entries[at] = (struct entry){0, address, block};
+    table->count++;
+    own->allocated += block->size;
+}
+
+int main(void) {
+    uint64_t count = 0, bytes = 0;
+    for (int device = 0; device < 2; device++) allocator->devices[device] = calloc(1, sizeof(struct device));
+#ifndef OTHER_BACKEND
+    for (int device = 0; device < 2; device++)
+        for (int i = 0; i < 200; i++, count++) {
+            uint64_t address = 0x7e0000000000u + device * 0x1000000000u + i * 0x800000u;
+            add(device, address, 100 * i + 1 + (i % 10 == 0) * (4 << 20));
+            kept[count] = address;
+        }
+#endif
+    for (int device = 0; device < 2; device++) bytes += allocator->devices[device]->allocated;
+    printf("%llu %llu\nready\n", (unsigned long long)count, (unsigned long long)bytes);
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+#endif
