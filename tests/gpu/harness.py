@@ -218,6 +218,8 @@ class Snapshot:
     def expect_lines(self, label, address, frames, inside=False):
         """These Python frames allocated the memory at this address; `inside`: through other frames."""
         rows = [row for row in self.rows if row["address"] == address and row["bytes"]]
+        # The first block of a segment has its address.
+        rows = [row for row in rows if row["kind"] == "tensor"] or rows
         expect(len(rows) == 1, f"expected one row at {address:#x} ({label}), found {len(rows)}\n{self.where()}")
         got = self.python_frames(rows[0])
         if inside:

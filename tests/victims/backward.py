@@ -55,7 +55,7 @@ def main():
         for number in reversed(numbers):
             backward(number, on_caller)
     backward(1000, 0)
-    for count in (8, 9):
+    for count in (16, 17):
         backward(views(count), 0)
     print("uses of a node", engine.uses())
 

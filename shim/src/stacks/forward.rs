@@ -25,8 +25,8 @@ use culeak::lockfree::index::mix;
 /// More nodes than the graphs of most steps have.
 const SLOTS: usize = 1 << 16;
 
-/// Views that are made one after the other, such as the parts of a projection.
-const VIEWS: u64 = 8;
+/// Views that are made one after the other: of the parts of a projection, for each of them and for each head of attention.
+const VIEWS: u64 = 16;
 
 /// A stack's number + 1, and the key mixed with it: a torn entry has no key. Zeroed memory, so that unused ones take none.
 static NOTED: [(AtomicU64, AtomicU64); SLOTS] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; SLOTS];
