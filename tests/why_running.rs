@@ -209,9 +209,12 @@ fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
     let text = String::from_utf8(run(&["report", &pid]).stdout).expect("text");
     assert!(text.contains("was not recorded"), "{text}");
     // What was freed, and what lies outside the allocator, is not known.
-    let check = run(&["check", &pid]);
-    let said = String::from_utf8_lossy(&check.stderr).into_owned() + &String::from_utf8_lossy(&check.stdout);
-    assert!(check.status.code() != Some(0), "{said}");
+    for input in [&*pid, stored] {
+        let check = run(&["check", input, "--allow", "1TiB", "--allow-losses"]);
+        let said = String::from_utf8_lossy(&check.stderr).into_owned() + &String::from_utf8_lossy(&check.stdout);
+        assert_eq!(check.status.code(), Some(2), "{said}");
+        assert!(said.contains("was not recorded"), "{said}");
+    }
     drop(child.stdin.take());
     child.wait().expect("ended");
 }

@@ -169,7 +169,7 @@ pub fn search(
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         if better.iter().any(|block| searched.found[*block].class != Class::Lost) {
-            searched.complete();
+            searched.complete(is_consistent);
         }
         let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();
         let explained_before = explained(&best);
@@ -407,7 +407,7 @@ fn examine<'c, 's>(
 
 impl Searched<'_, '_> {
     /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
-    fn complete(&mut self) {
+    fn complete(&mut self, is_consistent: bool) {
         variables::split(self);
         let (mut stale, circles) = Stale::find(self);
         for (from, to) in std::mem::take(&mut self.unusual) {
@@ -416,7 +416,7 @@ impl Searched<'_, '_> {
         stale.mend(self);
         self.stale = stale;
         self.circles = circles;
-        self.groups = groups::find(self);
+        self.groups = groups::find(self, is_consistent);
         if self.circles.is_empty() {
             return;
         }

@@ -16,6 +16,7 @@ use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
 use crate::classes::Searched;
+use crate::copy::{Copy, PAGE};
 use crate::counted;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
@@ -36,13 +37,18 @@ pub(crate) struct Ring {
     pub nodes: Vec<(NodeId, Edge)>,
     /// Python's collector frees it.
     pub is_collected: bool,
+    /// It was not the same when it was read again.
+    may_differ: bool,
 }
 
 /// References that are looked at.
 const BUDGET: u64 = 20_000_000;
+/// Objects that are compared.
+const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
-pub(crate) fn find(searched: &mut Searched) -> Groups {
+/// `is_consistent`: the process was stopped while it was copied.
+pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
     let is_open = |searched: &Searched, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
@@ -57,22 +63,29 @@ pub(crate) fn find(searched: &mut Searched) -> Groups {
     if blocks.is_empty() {
         return Groups::default();
     }
-    let mut members = Members::new(searched);
+    let Some(mut members) = Members::new(searched) else {
+        return Groups::default();
+    };
     members.find_outside(searched);
     let collected = members.collected(searched);
     let mut groups = Groups::default();
     let mut root = None;
     let mut placed: HashSet<u32, FixedState> = HashSet::default();
+    let mut below_counted: HashSet<u32, FixedState> = HashSet::default();
     let mut rings: HashMap<u32, Option<Vec<u32>>, FixedState> = HashMap::default();
     for block in blocks {
         let Some(&last) = members.places.get(&searched.found[block].last.0) else {
             continue;
         };
         if members.is_outside[last as usize] {
-            members.place_below_counted(searched, last);
+            members.place_below_counted(searched, last, &mut below_counted);
             continue;
         }
         let Some(path) = members.path_from_ring(last, &placed, &mut rings) else {
+            continue;
+        };
+        // Without all of them, nothing is changed: a part of the path could lead back to itself.
+        let Some(edges) = members.edges_along(searched, &path) else {
             continue;
         };
         let start = path[0];
@@ -89,25 +102,45 @@ pub(crate) fn find(searched: &mut Searched) -> Groups {
             let is_object = |node: &&NodeId| searched.graph.kind(**node) == NodeKind::Python;
             let is_collected = ring.iter().any(|node| is_object(&node))
                 && ring.iter().filter(is_object).all(|node| collected.contains(node));
+            let may_differ = !is_consistent && has_changed(searched, &ring);
             let nodes: Vec<(NodeId, Edge)> = ring.into_iter().zip(edges).collect();
             let root = *root.get_or_insert_with(|| searched.graph.add_root(Root::Garbage, Phase::Counted));
             let node = members.nodes[start as usize];
             searched.graph.set_parent(node, root, Edge::default());
-            groups.rings.insert(node, Ring { nodes, is_collected });
+            let ring = Ring {
+                nodes,
+                is_collected,
+                may_differ,
+            };
+            groups.rings.insert(node, ring);
             placed.insert(start);
         }
-        for (from, to) in path.windows(2).map(|pair| (pair[0], pair[1])) {
+        for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (members.nodes[from as usize], members.nodes[to as usize]);
-                if let Some(edge) = counted::edge(searched, from, to, &mut members.budget) {
-                    searched.graph.set_parent(to, from, edge);
-                }
+                searched.graph.set_parent(to, from, edge);
             }
         }
+        let ring = groups.rings.get(&members.nodes[start as usize]);
         let found = &mut searched.found[block];
         (found.class, found.pointer, found.note) = (Class::Cycle, None, None);
+        found.possibly |= ring.is_some_and(|ring| ring.may_differ);
     }
     groups
+}
+
+/// Whether an object has another type, class or count than in the copy.
+fn has_changed(searched: &Searched, objects: &[NodeId]) -> bool {
+    let copy = searched.copy;
+    let addresses: Vec<u64> = objects.iter().map(|object| searched.graph.address(*object)).collect();
+    let mut pages: Vec<u64> = (addresses.iter())
+        .flat_map(|address| [*address, address + 15].map(|byte| byte & !(PAGE - 1)))
+        .collect();
+    pages.sort_unstable();
+    pages.dedup();
+    let newer = Copy::newer(copy, &pages);
+    let same = |at: u64| newer.word(at) == copy.word(at);
+    !addresses.iter().all(|address| same(*address) && same(address + 8))
 }
 
 /// What the counted objects lead to, and garbage, by place.
@@ -120,8 +153,8 @@ struct Members {
     partners: HashMap<u32, u32, FixedState>,
     kinds: Vec<Option<Kind>>,
     counts: Vec<Option<u64>>,
-    /// The collector does not see what it holds.
-    is_hidden: Vec<bool>,
+    /// A hook of a tensor.
+    is_hook: Vec<bool>,
     /// Its count exceeds the references among the members.
     is_counted: Vec<bool>,
     /// Something that is not among the members holds it.
@@ -130,12 +163,16 @@ struct Members {
 }
 
 impl Members {
-    fn new(searched: &mut Searched) -> Members {
+    /// `None`: there are too many.
+    fn new(searched: &mut Searched) -> Option<Members> {
         let graph = &searched.graph;
         let is_member = |node: &NodeId| {
             graph.kind(*node) != NodeKind::Root && matches!(graph.phase(*node), Phase::Counted | Phase::Garbage)
         };
         let nodes: Vec<NodeId> = graph.nodes().filter(is_member).collect();
+        if nodes.len() > MOST {
+            return None;
+        }
         let places: HashMap<NodeId, u32, FixedState> = (nodes.iter().enumerate())
             .map(|(place, node)| (*node, place as u32))
             .collect();
@@ -145,7 +182,7 @@ impl Members {
             partners: HashMap::default(),
             kinds: Vec::with_capacity(nodes.len()),
             counts: Vec::with_capacity(nodes.len()),
-            is_hidden: Vec::with_capacity(nodes.len()),
+            is_hook: Vec::with_capacity(nodes.len()),
             is_counted: Vec::new(),
             is_outside: Vec::new(),
             budget: BUDGET,
@@ -167,8 +204,10 @@ impl Members {
                     .native
                     .class(searched.copy, searched.graph.address(members.nodes[place]))
             });
-            let is_hidden = class.flatten().is_some_and(|class| class.ends_with("PostAccGradHooks"));
-            members.is_hidden.push(is_hidden);
+            let is_hook = class
+                .flatten()
+                .is_some_and(|class| class.ends_with("PyFunctionTensorPreHook"));
+            members.is_hook.push(is_hook);
             members.kinds.push(kind);
             members.counts.push(count);
         }
@@ -184,13 +223,21 @@ impl Members {
                     && members.kinds[to as usize] == Some(Kind::WrappingNode)
                     && members.targets[to as usize].contains(&from)
             };
-            targets.retain(|to| !is_weak(*to));
+            let is_tensor = |to: u32| matches!(members.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor));
+            let address = |place: u32| searched.graph.address(members.nodes[place as usize]);
+            // A Python object that the tensor keeps only borrows it.
+            let is_borrowed = |to: u32| {
+                members.kinds[from as usize].is_none()
+                    && is_tensor(to)
+                    && counts::borrows(searched.copy, address(from), address(to))
+            };
+            targets.retain(|to| !is_weak(*to) && !is_borrowed(*to));
             for to in &targets {
                 members.sources[*to as usize].push(from);
             }
             members.targets[from as usize] = targets;
         }
-        members
+        Some(members)
     }
 
     /// An object of C++ and the Python object whose first field is a pointer to it.
@@ -235,24 +282,39 @@ impl Members {
         }
     }
 
-    /// Gives what a counted object leads to a path from the nearest one.
-    fn place_below_counted(&mut self, searched: &mut Searched, last: u32) {
+    /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
+    fn place_below_counted(&mut self, searched: &mut Searched, last: u32, placed: &mut HashSet<u32, FixedState>) {
         let is_root = |place: u32| {
             let parent = searched.graph.parent(self.nodes[place as usize]);
-            self.is_counted[place as usize] && parent.is_some_and(|(parent, _)| searched.graph.root(parent).is_some())
+            placed.contains(&place)
+                || self.is_counted[place as usize]
+                    && parent.is_some_and(|(parent, _)| searched.graph.root(parent).is_some())
         };
-        let Some(path) = self.path_to(last, &mut BUDGET.clone(), is_root) else {
+        let mut budget = self.budget;
+        let path = self.path_to(last, &mut budget, is_root);
+        self.budget = budget;
+        let Some(path) = path else { return };
+        let Some(edges) = self.edges_along(searched, &path) else {
             return;
         };
-        for (from, to) in path.windows(2).map(|pair| (pair[0], pair[1])) {
-            let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
-            if searched.graph.parent(to).is_some_and(|(parent, _)| parent == from) {
-                continue;
-            }
-            if let Some(edge) = counted::edge(searched, from, to, &mut self.budget) {
+        placed.insert(path[0]);
+        for (from, to, edge) in edges {
+            if placed.insert(to) {
+                let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
                 searched.graph.set_parent(to, from, edge);
             }
         }
+    }
+
+    /// The references of a path. `None`: one was not found, or too much was looked at.
+    fn edges_along(&mut self, searched: &mut Searched, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
+        let edge = |pair: &[u32]| {
+            // Native memory is looked through word by word.
+            self.budget = self.budget.checked_sub(64)?;
+            let (from, to) = (self.nodes[pair[0] as usize], self.nodes[pair[1] as usize]);
+            Some((pair[0], pair[1], counted::edge(searched, from, to, &mut self.budget)?))
+        };
+        path.windows(2).map(edge).collect()
     }
 
     /// The shortest path that leads here from one of the wanted.
@@ -395,21 +457,23 @@ impl Members {
         let mut seen: HashSet<u32, FixedState> = HashSet::from_iter([tensor]);
         let mut open = vec![tensor];
         while let Some(place) = open.pop() {
-            let is_node = self.kinds[place as usize] == Some(Kind::WrappingNode);
+            let kind = self.kinds[place as usize];
+            let is_hook = self.is_hook[place as usize];
             for to in &self.targets[place as usize] {
                 if is_object[*to as usize] {
-                    if self.partners.get(&tensor) != Some(to) {
+                    if is_hook || kind == Some(Kind::WrappingNode) {
                         through.push(*to);
                     }
                     continue;
                 }
-                let may_go_on = match self.kinds[*to as usize] {
-                    _ if is_node => false,
-                    Some(Kind::WrappingNode) => self.counts[*to as usize] == Some(1),
-                    Some(Kind::TensorMeta | Kind::Named | Kind::Unnamed) => !self.is_hidden[*to as usize],
-                    _ => false,
+                let is_seen = match self.kinds[*to as usize] {
+                    Some(Kind::TensorMeta) => place == tensor,
+                    Some(Kind::WrappingNode) => kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(1),
+                    // The memory of a vector of hooks.
+                    Some(Kind::Unnamed) => kind == Some(Kind::TensorMeta),
+                    _ => self.is_hook[*to as usize] && matches!(kind, Some(Kind::TensorMeta | Kind::Unnamed)),
                 };
-                if may_go_on && seen.insert(*to) {
+                if is_seen && seen.insert(*to) {
                     open.push(*to);
                 }
             }

@@ -33,6 +33,8 @@ const BLOCK_WORDS: usize = 24;
 const PLACES: Range<usize> = 6..20;
 /// The statistics of a device lie at most this far from each of its pools.
 const NEAR: u64 = 16 << 10;
+/// The allocator has 67 tables.
+const LEAST_TABLES: usize = 32;
 /// How often everything is read.
 const LOOKS: usize = 8;
 
@@ -114,17 +116,20 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
             left = left.checked_sub(slots)?;
             // The last one marks the end.
             let room = (slots + longest - 1) as usize;
-            pairs.extend(pairs_of(&bytes(source, *entries, room * ENTRY)?));
+            if let Some(table) = bytes(source, *entries, room * ENTRY) {
+                pairs.extend(pairs_of(&table));
+            }
         }
     }
-    if tables == 0 {
+    // Other memory may begin like an empty table.
+    if pairs.is_empty() && tables < LEAST_TABLES {
         return None;
     }
     let blocks = blocks_of(source, &pairs)?;
     let mut sums: BTreeMap<i8, (u64, Vec<u64>)> = BTreeMap::new();
     for (block, pool) in &blocks {
         let (sum, pools) = sums.entry(block.device).or_default();
-        *sum += block.bytes;
+        *sum = sum.saturating_add(block.bytes);
         if !pools.contains(pool) && pools.len() < 64 {
             pools.push(*pool);
         }
@@ -179,7 +184,7 @@ fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<Vec<(LiveBlock
         .filter_map(|(address, block)| Some((*address, words(source, *block, BLOCK_WORDS)?)))
         .collect();
     let is_at = |place: usize| read.iter().filter(|(address, words)| words[place] == *address).count();
-    let place = PLACES.max_by_key(|place| is_at(*place))?;
+    let place = PLACES.rev().max_by_key(|place| is_at(*place))?;
     if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {
         return None;
     }
@@ -196,7 +201,10 @@ fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<Vec<(LiveBlock
             };
             (block, words[place - 1])
         });
-    Some(blocks.collect())
+    let is_sane =
+        |(block, _): &(LiveBlock, u64)| block.device >= 0 && block.bytes > 0 && block.requested <= block.bytes;
+    let blocks: Vec<(LiveBlock, u64)> = blocks.filter(is_sane).collect();
+    (blocks.len() * 2 >= pairs.len()).then_some(blocks)
 }
 
 fn bytes(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u8>> {

@@ -57,7 +57,6 @@ fn snapshot(pid: u32, live: &LiveBlocks) -> Snapshot {
         taken: Taken {
             by: BY_READING.to_owned(),
             at_unix_ns: now,
-            at_ns: now.saturating_sub(process.started_unix_ns),
             ..Taken::default()
         },
         process,
@@ -91,7 +90,10 @@ fn snapshot(pid: u32, live: &LiveBlocks) -> Snapshot {
     snapshot.allocations = gathering.finish();
     for (device, ordinal) in ordinals.iter().enumerate() {
         let of_device = || live.blocks.iter().filter(|block| i32::from(block.device) == *ordinal);
-        let (bytes, count) = (of_device().map(|block| block.bytes).sum(), of_device().count() as u64);
+        let (bytes, count) = (
+            of_device().fold(0u64, |sum, block| sum.saturating_add(block.bytes)),
+            of_device().count() as u64,
+        );
         snapshot.devices.push(Device {
             ordinal: *ordinal,
             uuid: String::new(),

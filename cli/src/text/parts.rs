@@ -207,6 +207,8 @@ pub fn process(process: &ProcessLine) -> String {
     }
     let lasted = units::duration(process.lasted_ns);
     text.push_str(&match process.state {
+        // How long a process runs that was never recorded is not known.
+        ProcessState::Running if process.lasted_ns == 0 => ", running".to_owned(),
         ProcessState::Running => format!(", running for {lasted}"),
         ProcessState::Exited => format!(", exited after {lasted}"),
         ProcessState::Ended => format!(", ended without exit handlers after {lasted}"),

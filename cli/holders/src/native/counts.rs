@@ -72,6 +72,12 @@ pub fn refers_back(copy: &Copy, python: u64, object: u64) -> bool {
     (2..6).any(|place| copy.word(python.wrapping_add(place * 8)) == object)
 }
 
+/// Whether a Python object refers to an object that it borrows: a flag is in front of the pointer.
+pub fn borrows(copy: &Copy, python: u64, object: u64) -> bool {
+    let word = |place: u64| copy.word(python.wrapping_add(place * 8));
+    (3..6).any(|place| word(place) == object && word(place - 1) == 1)
+}
+
 /// Whether the object keeps its Python object, to which this word of it leads: it does as long as something else than that
 /// refers to it. Older versions of PyTorch mark the word.
 pub fn is_kept(copy: &Copy, object: u64, word: u64) -> bool {

@@ -187,13 +187,17 @@ fn failed_requests(report: &Report) -> Vec<Sum> {
     titled("failed", shown.chain(more).collect())
 }
 
-/// The file that PyTorch itself wrote, and what it lacks.
+/// What PyTorch itself wrote, or what was read of its allocator, and what that lacks.
 fn source(report: &Report) -> Option<Sum> {
-    is_from_pytorch(report).then(|| {
-        let file = Escaped(report.process.recording);
-        let text = format!("PyTorch's allocator, in {file}; it records no peak, no process and no frees");
-        ("source", text)
-    })
+    let text = match report.taken.by {
+        ref by if by == BY_PYTORCH => format!(
+            "PyTorch's allocator, in {}; it records no peak, no process and no frees",
+            Escaped(report.process.recording)
+        ),
+        ref by if by == BY_READING => "the live blocks of PyTorch's allocator, read in the process".to_owned(),
+        _ => return None,
+    };
+    Some(("source", text))
 }
 
 /// `train has no debug information; build it with -g, or point --debug-dir at its debug files`.
@@ -340,8 +344,8 @@ const FAILED_SHOWN: usize = 5;
 /// compared and the time that recording took.
 pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     let mut texts = Vec::new();
-    if is_from_pytorch(report) {
-        texts.push(OUTSIDE_PYTORCH.to_owned());
+    if let Some(missing) = outside_pytorch(report.taken) {
+        texts.push(missing.to_owned());
     } else {
         texts.extend(losses_in_words(report.losses, report.taken, all));
         let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
@@ -351,7 +355,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         }
     }
     let mut rows = titled("not recorded", texts);
-    if all && !is_from_pytorch(report) {
+    if all && !report.taken.covers_pytorch_only() {
         let complete = report.allocators.iter().filter(|allocator| !lacks_events(allocator));
         rows.extend(titled("compared", complete.map(of_allocator).collect()));
         let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
@@ -391,6 +395,15 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
         texts(Loss::Missing).chain(lossy.map(of_allocator)).collect(),
         texts(Loss::Counted).collect(),
     )
+}
+
+/// What is missing if only PyTorch's allocator is known.
+fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
+    (taken.covers_pytorch_only()).then_some(if taken.by == BY_READING {
+        NOT_RECORDED
+    } else {
+        OUTSIDE_PYTORCH
+    })
 }
 
 const NOT_RECORDED: &str =
