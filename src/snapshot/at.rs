@@ -292,6 +292,7 @@ mod tests {
             bytes,
             path: 0,
             retainer: Some(0),
+            module: None,
         });
         snapshot.holders = Some(Holders {
             search: Search {

@@ -22,6 +22,9 @@ pub struct Holders {
     /// Holders by the memory that they alone keep alive; parents precede children. Holders of little memory are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub retainers: Vec<Retainer>,
+    /// Modules of PyTorch that own blocks, and those around them; parents precede children.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<OwnerModule>,
     /// In order of addresses.
     pub blocks: Vec<HeldBlock>,
 }
@@ -304,6 +307,26 @@ pub struct HeldBlock {
     /// Index into `retainers`: the innermost one that dominates the block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retainer: Option<usize>,
+    /// Index into `modules`: the innermost one that owns the block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<usize>,
+}
+
+/// A `torch.nn.Module`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OwnerModule {
+    /// `3` for the module `layers.3`, as `named_modules()` spells it. A module that is in no other has the name of its variable:
+    /// `__main__.model`.
+    pub name: String,
+    /// `Linear`.
+    pub class: String,
+    /// Index of the module around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<usize>,
+    /// The number of other modules that have it too, or a tensor of it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub also: u64,
 }
 
 impl Holders {
@@ -322,7 +345,15 @@ impl Holders {
                 return wrong("the parent of a retainer", row, parent, row);
             }
         }
+        for (row, module) in self.modules.iter().enumerate() {
+            if let Some(parent) = module.parent.filter(|&parent| parent >= row) {
+                return wrong("the parent of a module", row, parent, row);
+            }
+        }
         for (row, block) in self.blocks.iter().enumerate() {
+            if let Some(module) = block.module.filter(|&module| module >= self.modules.len()) {
+                return wrong("the module of a block", row, module, self.modules.len());
+            }
             if block.path >= self.paths.len() {
                 return wrong("the path of a block", row, block.path, self.paths.len());
             }

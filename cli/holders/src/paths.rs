@@ -14,6 +14,7 @@
 //! * `retained`: what each holder alone keeps alive
 //! * `ways`: the names of what several refer to
 //! * `trees`: the holders of several copies as one tree
+//! * `owners`: the modules of PyTorch that own blocks
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,6 +29,7 @@ use crate::{Block, Options};
 mod cycle;
 mod holding;
 mod names;
+mod owners;
 mod retained;
 mod runs;
 mod shapes;
@@ -41,6 +43,7 @@ mod ways;
 
 use cycle::{Cycle, Cycles};
 use names::Names;
+use owners::{Modules, Owners};
 use shapes::{Shapes, Shortened};
 use text::Style;
 use trees::Trees;
@@ -66,6 +69,7 @@ pub struct Paths<'b> {
     /// The process was stopped while it was copied.
     was_stopped: bool,
     trees: Trees,
+    modules: Modules,
 }
 
 /// What decides whether two paths are called alike.
@@ -101,6 +105,7 @@ impl<'b> Paths<'b> {
             paths: Vec::new(),
             known: HashMap::default(),
             trees: Trees::new(blocks.len()),
+            modules: Modules::new(blocks.len()),
         }
     }
 
@@ -115,6 +120,8 @@ impl<'b> Paths<'b> {
         }
         let mut shapes = Shapes::new(names.searched.graph.len());
         let mut cycles = Cycles::new(&names.searched.garbage);
+        let mut owners = Owners::find(names);
+        self.modules.add(names, &mut owners, &mut cycles, these);
         let mut texts: HashMap<String, u32, FixedState> = HashMap::default();
         let mut budget = BUDGET;
         let mut groups: HashMap<Sort, Group, FixedState> = HashMap::default();
@@ -268,12 +275,14 @@ impl<'b> Paths<'b> {
                     false if paths[path].note.as_deref() == Some(CIRCLE) => None,
                     false => self.trees.retainer(index, paths[path].class),
                 },
+                module: self.modules.of_block(index).filter(|_| !paths[path].changed),
             });
         }
         Holders {
             search,
             paths,
             retainers: self.trees.retainers(&blocks),
+            modules: self.modules.all,
             blocks,
         }
     }

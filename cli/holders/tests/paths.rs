@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use culeak::snapshot::{HolderPath, Holders, Retainer};
+use culeak::snapshot::{HeldBlock, HolderPath, Holders, Retainer};
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
 
@@ -284,5 +284,38 @@ fn what_two_variables_hold_is_retained_by_neither_alone() {
         let outermost = holders.retainers.iter().filter(|retainer| retainer.parent.is_none());
         let sum: u64 = outermost.map(|retainer| retainer.bytes).sum();
         assert_eq!(sum, holders.blocks.iter().map(|block| block.bytes).sum::<u64>());
+    }
+}
+
+#[test]
+fn each_block_has_the_module_that_owns_it() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/torch_modules.py");
+    for python in interpreters() {
+        let program = Program::start(python, &script);
+        let holders = program.search(&Options::default());
+        holders.validate().unwrap();
+        let mut mistakes = Vec::new();
+        for block in &holders.blocks {
+            let found = module(&holders, block);
+            let expected = &program.expected[&block.address];
+            if found != *expected {
+                mistakes.push(format!("{expected} is {found}: {:?}", holders.paths[block.path]));
+            }
+        }
+        assert!(mistakes.is_empty(), "{python:?}: {mistakes:#?}");
+        let shared = holders.modules.iter().filter(|module| module.also > 0);
+        let shared: Vec<(&str, u64)> = shared.map(|module| (&*module.name, module.also)).collect();
+        assert_eq!(shared, [("linear1", 1)], "{python:?}: the head has its weight");
+    }
+}
+
+/// `__main__.model.layers.3`; `-`: no module owns the block.
+fn module(holders: &Holders, block: &HeldBlock) -> String {
+    let around = std::iter::successors(block.module, |module| holders.modules[*module].parent);
+    let mut names: Vec<&str> = around.map(|module| &*holders.modules[module].name).collect();
+    names.reverse();
+    match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.join("."),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use culeak::snapshot::{Class, HolderPath, Holders};
+use culeak::snapshot::{Class, HolderPath, Holders, OwnerModule};
 use culeak_holders::source::Source;
 use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options, search};
@@ -341,4 +341,59 @@ fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
     drop(input);
     child.wait().expect("ended");
     assert!(mistakes.is_empty(), "{mistakes:#?}");
+}
+
+/// Modules own parameters, buffers, gradients, the state of optimizers, and what is in their attributes: the program says which.
+#[test]
+#[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
+fn each_storage_has_the_module_that_owns_it() {
+    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/modules.py");
+    let mut child = (Command::new(python).arg(script))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let lines = (BufReader::new(child.stdout.take().expect("piped")).lines()).map(|line| line.expect("text"));
+    let (mut blocks, mut expected) = (Vec::new(), HashMap::new());
+    for line in lines.take_while(|line| line != "ready") {
+        let (block, module) = line.split_once('\t').expect("two parts");
+        let (address, bytes) = block.split_once(' ').expect("two words");
+        let address = u64::from_str_radix(address, 16).expect("hexadecimal");
+        expected.insert(address, module.to_owned());
+        blocks.push(Block {
+            address,
+            bytes: bytes.parse().expect("a number"),
+            time_ns: 0,
+            of_torch: true,
+        });
+    }
+    blocks.sort_by_key(|block| block.address);
+    let process = Process::new(child.id()).expect("our child");
+    let holders = search(&process, &blocks, &Options::default()).expect("searched");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+    assert_eq!(holders.blocks.len(), blocks.len());
+    let name = |module: usize| holders.modules[module].name.as_str();
+    let mut mistakes = Vec::new();
+    for block in &holders.blocks {
+        let around = std::iter::successors(block.module, |module| holders.modules[*module].parent);
+        let mut names: Vec<&str> = around.map(name).collect();
+        names.reverse();
+        let found = if names.is_empty() {
+            "-".to_owned()
+        } else {
+            names.join(".")
+        };
+        if found != expected[&block.address] {
+            mistakes.push(format!(
+                "{} is {found}: {:?}",
+                expected[&block.address], holders.paths[block.path]
+            ));
+        }
+    }
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+    let is_embedding = |module: &&OwnerModule| module.name == "embed" && module.class == "Embedding";
+    let embedding = holders.modules.iter().find(is_embedding).expect("it owns blocks");
+    assert_eq!(embedding.also, 1, "the weights are tied");
 }

@@ -355,7 +355,7 @@ fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
 }
 
 /// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
-fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<Holder> {
+pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Option<Holder> {
     let graph = &names.searched.graph;
     if graph.is_variable(node) {
         let (name, detail, root) = names.variable(node)?;

@@ -1,12 +1,16 @@
 //! What to call objects and references, in the words of a Python program.
 
+use std::collections::HashSet;
+
+use foldhash::fast::FixedState;
+
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
 use crate::python::references::STATE_WORDS;
 use crate::python::text::{MOST_CHARACTERS, plain, quoted};
 use crate::python::types::Kind;
-use crate::python::{Label, OBJECT_SIZE, Python, TypeId};
+use crate::python::{Label, OBJECT_SIZE, Python, Reference, TypeId};
 
 impl Python {
     /// What to call an object: `list of 60`, `Cache`, `function f`, `generator gen, train.py:62`.
@@ -122,6 +126,54 @@ impl Python {
             },
             EdgeKind::Root => Label::default(),
         }
+    }
+
+    /// The attributes of an object, or the values of a dictionary, whose names are texts.
+    pub fn values_by_name(&mut self, copy: &Copy, address: u64) -> Vec<(String, u64)> {
+        let Some(of) = self.object(copy, address) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        self.references(copy, address, of, &mut found);
+        let keys = match self.is_dict(of) {
+            true => copy.word(address + self.offsets.dict_keys),
+            false => copy.word(self.types[of].address + self.offsets.type_cached_keys),
+        };
+        let entries = self.entries(copy, keys);
+        let mut values = Vec::new();
+        for Reference { edge, target, .. } in found {
+            match edge.kind() {
+                EdgeKind::Value | EdgeKind::Attribute => {
+                    let key = entries.map_or(0, |entries| entries.key(copy, edge.index()));
+                    let name = self.text(copy, key, MOST_CHARACTERS);
+                    values.extend(name.map(|name| (plain(&name), target)));
+                }
+                EdgeKind::Dictionary if self.object(copy, target).is_some_and(|of| self.is_dict(of)) => {
+                    values.extend(self.values_by_name(copy, target));
+                }
+                _ => {}
+            }
+        }
+        values
+    }
+
+    /// The key of the entry of a dictionary.
+    pub fn key_of(&self, copy: &Copy, dict: u64, index: u64) -> Option<u64> {
+        let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
+        Some(entries.key(copy, index))
+    }
+
+    /// The addresses of all types that were met and have a base of this name.
+    pub fn types_below(&self, copy: &Copy, base: &str) -> HashSet<u64, FixedState> {
+        let o = &self.offsets;
+        let is_base = |class: u64| copy.text(copy.word(class + o.type_name), 200).rsplit('.').next() == Some(base);
+        let is_below = |class: u64| {
+            let bases = copy.word(class + o.type_mro);
+            let bases = self.elements(copy, bases.wrapping_add(o.tuple_items), bases);
+            bases.unwrap_or_default().step_by(8).any(|at| is_base(copy.word(at)))
+        };
+        let types = self.types.addresses();
+        types.filter(|class| is_below(*class)).collect()
     }
 
     /// A key as it is written in Python; of other objects than texts and small numbers, the type.

@@ -177,6 +177,10 @@ impl Types {
         found
     }
 
+    pub fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.all.iter().map(|info| info.address)
+    }
+
     #[cold]
     fn add(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
         let found = (|| {

@@ -91,6 +91,7 @@ fn answer(blocks: &[Block], class: Class) -> Holders {
         bytes: block.bytes,
         path: 0,
         retainer: Some(1),
+        module: None,
     });
     let retainer = |parent| Retainer {
         parent,
