@@ -150,6 +150,29 @@ fn a_script_is_searched_before_its_interpreter_collects_cycles() {
 }
 
 #[test]
+fn the_layers_of_a_model_are_below_the_line_that_made_it() {
+    for interpreter in interpreters() {
+        let done = done(&[], &python(interpreter, &script(), "model"));
+        let lines: Vec<&str> = done.stderr.lines().map(str::trim).collect();
+        let has = |text: &str| lines.iter().any(|line| line.contains(text));
+        for text in [
+            "11.7 KiB  in 3 blocks  __main__.keep[1] (Module)",
+            "11.7 KiB  in 3 blocks    layers.*.linear (3 × Module)",
+            "1000 B  in 1 block   (no module)",
+        ] {
+            assert!(has(text), "{}: {text} is not in\n{}", interpreter.version, done.stderr);
+        }
+        let recording = &done.files(".culeak")[0];
+        let mut report = Command::new(culeak());
+        let report = report.args(["report", "--by", "module"]).arg(recording);
+        let report = process::run(report.env("CULEAK_CACHE_DIR", ""));
+        let text = String::from_utf8_lossy(&report.stdout);
+        assert!(text.contains("__main__.keep[1] (Module)\n"), "{text}");
+        assert!(text.contains("layers.*.linear (3 × Module)"), "{text}");
+    }
+}
+
+#[test]
 fn what_a_script_frees_in_its_exit_callbacks_is_held_at_its_end() {
     for interpreter in interpreters() {
         let done = done(&["--no-report"], &python(interpreter, &script(), "early"));

@@ -17,19 +17,20 @@ use std::process::{Command, Output, Stdio};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 use object::{Object, ObjectSection, ObjectSymbol};
-use sample::{GIB, MIB, Sample, held, leaky, leaky_without_pool};
+use sample::{GIB, MIB, Sample, held, leaky, leaky_without_pool, modelled};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with `leaky.json`, `held.json`, `clean.json`, and `pool.json`, which leaks the same and has a pool whose use is unknown.
+/// A folder with `leaky.json`, `held.json`, `modelled.json`, `clean.json`, and `pool.json`, which leaks the same and has a pool whose use is unknown.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let clean = Sample::new().finish(0, 9);
     for (name, snapshot) in [
         ("leaky.json", leaky_without_pool()),
         ("held.json", held()),
+        ("modelled.json", modelled()),
         ("clean.json", clean),
         ("pool.json", leaky()),
     ] {

@@ -104,6 +104,8 @@ pub struct Group<'a> {
     pub estimate: Option<Estimate>,
     /// Sampling has left out the stacks of these records.
     pub is_left_out: bool,
+    /// What separates these records from others that are alike.
+    pub apart: u64,
 }
 
 impl<'a> Group<'a> {
@@ -177,6 +179,18 @@ impl<'a> Groups<'a> {
         })
     }
 
+    /// Groups as those of [`Groups::split_at`], apart for each of the numbers that records have.
+    pub(crate) fn numbered(
+        snapshot: &'a Snapshot,
+        stacks: &CallStacks,
+        time_ns: u64,
+        number: impl Fn(&Row) -> u64 + Sync,
+    ) -> Groups<'a> {
+        Groups::new(snapshot, Some(stacks), |row| {
+            number(row) << 1 | u64::from(row.time_ns < time_ns)
+        })
+    }
+
     /// Groups that contain either only records made before this time, or only later ones.
     pub fn split_at(snapshot: &'a Snapshot, stacks: &CallStacks, time_ns: u64) -> Groups<'a> {
         Groups::new(snapshot, Some(stacks), |row| (row.time_ns < time_ns).into())
@@ -222,6 +236,7 @@ impl<'a> Groups<'a> {
                 oldest_ns: group.oldest_ns,
                 newest_ns: group.newest_ns,
                 is_left_out: left_out.is_some() && stack == left_out,
+                apart: group.key.apart,
                 estimate: sampling.is_some().then_some(group.estimate),
             }
         });

@@ -164,6 +164,7 @@ pub(crate) fn groups<'a>(
                 groups.push(Group {
                     estimate: None,
                     is_left_out: false,
+                    apart: 0,
                     call: object.call,
                     stack: object.stack,
                     level: Level::Held,

@@ -26,10 +26,11 @@ use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
-use crate::analysis::why::{SiteHolders, by_site};
+use crate::analysis::why::{self, Modules, SiteHolders, by_module, by_site};
 pub use crate::analysis::words::shell_word;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
+use crate::snapshot::allocations::Row as Allocated;
 use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
 
 mod advice;
@@ -121,6 +122,9 @@ pub struct Report<'a> {
     /// What holds the memory of each call site, largest first; empty if it was not searched for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub held_by: Vec<SiteHolders>,
+    /// The memory by module of PyTorch, if the rows are by module and holders are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Modules>,
     /// As [`Options::source`].
     #[serde(skip)]
     pub source: String,
@@ -278,11 +282,24 @@ impl<'a> Report<'a> {
         let is_by_stack = is_of_stacks || options.by.is_of_stacks();
         let in_rows = filtering.split(with(is_by_stack), &stacks).0;
         let mut other_sizes = None;
-        let mut by_size = None;
+        let mut apart = None;
+        let modules = match options.by {
+            By::Module => by_module(snapshot, &stacks, &groups, &options.filter),
+            _ => None,
+        };
+        if let (By::Module, Some(holders)) = (options.by, &snapshot.holders) {
+            let roots = why::modules::roots(holders);
+            let root = |row: &Allocated| {
+                roots
+                    .get(&(row.address, row.time_ns))
+                    .map_or(0, |root| *root as u64 + 1)
+            };
+            apart = Some(Groups::numbered(snapshot, &stacks, since_ns, root));
+        }
         if options.by == By::Size {
             let (chosen, others) = sizes::chosen(snapshot, &stacks, &groups, options, &mut filtering);
-            let apart = |size| chosen.contains(&size);
-            by_size = Some(Groups::with_these_sizes_apart(snapshot, &stacks, since_ns, apart));
+            let is_apart = |size| chosen.contains(&size);
+            apart = Some(Groups::with_these_sizes_apart(snapshot, &stacks, since_ns, is_apart));
             other_sizes = Some((chosen, others));
         }
         let of_objects = match options.by {
@@ -291,7 +308,7 @@ impl<'a> Report<'a> {
             }),
             _ => Vec::new(),
         };
-        let ranked = match &by_size {
+        let ranked = match &apart {
             Some(groups) => filtering.split(&groups.all, &stacks).0,
             None if options.by == By::ObjectKind => of_objects.iter().collect(),
             None => in_rows.clone(),
@@ -370,6 +387,7 @@ impl<'a> Report<'a> {
             failed,
             objects,
             source: options.source.clone(),
+            modules,
             held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             bare_modules: bare_modules(snapshot, &shown),
             allocators: &snapshot.allocators,

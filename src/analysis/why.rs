@@ -27,13 +27,15 @@ use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Losses, Retainer, R
 
 mod chains;
 mod gathered;
+pub mod modules;
 mod retained;
 mod selector;
 mod sites;
 pub mod words;
 
+pub use modules::{ModuleRow, Modules};
 pub use selector::Selector;
-pub use sites::{SiteHolder, SiteHolders, by_site};
+pub use sites::{SiteHolder, SiteHolders, by_module, by_site};
 
 use gathered::Gathered;
 use retained::{add_unused, retained};
@@ -113,6 +115,9 @@ pub struct Why<'a> {
     /// Origins that `--top` or `--min-bytes` cut off.
     pub hidden: Tally,
     pub hidden_origins: usize,
+    /// The memory by module of PyTorch; absent: none owns any of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Modules>,
     /// What would be freed with each holder: a tree in the order in which it is printed. Empty if only a part of the memory
     /// is selected.
     pub retainers: Vec<Retained>,
@@ -355,6 +360,7 @@ impl<'a> Why<'a> {
             hidden: Tally::total(cut.iter().copied()),
             hidden_origins: cut.len(),
             origins,
+            modules: gathered.modules(holders, None),
             retainers,
             hidden_retainers,
             unretained: gathered.unretained,

@@ -305,6 +305,7 @@ mod tests {
                 count: rows.len() as u64,
                 ..Retainer::default()
             }],
+            modules: Vec::new(),
             blocks: blocks.collect(),
         });
         snapshot

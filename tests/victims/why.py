@@ -210,6 +210,22 @@ def run_pending_calls():
         pass
 
 
+class Module:
+    """As torch.nn.Module has it."""
+
+    def __init__(self, **modules):
+        self._parameters, self._buffers, self._modules = {}, {}, modules
+
+
+def hold_model():
+    """Three layers of 4000 bytes each; another block is outside of it."""
+    hold()
+    layers = [Module(linear=Module()) for _ in range(3)]
+    for layer in layers:
+        layer._modules["linear"]._parameters["weight"] = Block(4000)
+    keep.append(Module(layers=Module(**{str(nth): layer for nth, layer in enumerate(layers)})))
+
+
 CASES = {
     "replaces_register": replace_register,
     "keeps_register_replaced": lambda: replace_register(at_the_end=True),
@@ -217,6 +233,7 @@ CASES = {
     "out_of_memory_beside_threads": run_out_of_memory_beside_threads,
     "retries": retries,
     "only_held": hold,
+    "model": hold_model,
     "daemon_local": hold_in_daemon,
     "calls_callbacks": call_callbacks,
     "clears_callbacks": clear_callbacks,

@@ -36,6 +36,7 @@ Examples:
   culeak report app.host.4711.culeak --between mark:warm exit    allocated since then and still live
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
   culeak report 4711 --kind segment             what the kernel driver gave, by the lines that caused it
+  culeak report 4711 --by module                the layers of a PyTorch model, if their holders are known
   culeak report 4711 --by category              parameters, gradients, activations, caches …
   culeak report 4711 --why                      what holds the memory of each call site
   culeak report 4711 --view tree                call stacks as a tree
@@ -118,7 +119,7 @@ impl ReportArgs {
         }
         // Without a recording there are no lines, so holders are all that a reader can go by.
         let is_unrecorded = item.snapshot.taken.by == BY_READING && matches!(place, Place::Process(_));
-        if self.why || is_unrecorded {
+        if self.why || is_unrecorded || self.view.by == Some(By::Module) {
             load::holders::of_place(&mut item, place)?;
         }
         Ok(item)

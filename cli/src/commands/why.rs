@@ -32,6 +32,7 @@ Examples:
   culeak why 4711 train.py:212               memory that this line allocated
   culeak why 4711 0x7f5a20000000             the whole path to one block
   culeak why 4711 --class cycle              memory that gc.collect() would free
+  culeak why 4711 --by module                the layers of a PyTorch model
   culeak run --why -- python train.py        search at the end and when memory runs out; afterwards:
   culeak why python.host.4711.culeak
   culeak why runs/                           all ranks of a job, by the shape of the path
@@ -49,6 +50,9 @@ pub struct WhyArgs {
     /// Show only memory of this class
     #[arg(long, value_parser = class_parser())]
     pub class: Option<Class>,
+    /// Show the memory by module of PyTorch, with sums up the tree, instead of by holder
+    #[arg(long, value_name = "WHAT", value_parser = ["holder", "module"])]
+    pub by: Option<String>,
     /// Search this core file instead of a running process
     #[arg(long, value_name = "FILE")]
     pub core: Option<PathBuf>,
@@ -83,6 +87,12 @@ fn class_parser() -> impl TypedValueParser<Value = Class> {
     PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
 }
 
+impl WhyArgs {
+    pub fn by_module(&self) -> bool {
+        self.by.as_deref() == Some("module")
+    }
+}
+
 /// Rows of one holder that a page lists at most.
 const ROWS_OF_A_HOLDER: usize = 200;
 
@@ -91,6 +101,9 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     if let (None, Some(input)) = (&args.core, &args.input) {
         let found = load::places(input);
         if found.places.len() > 1 {
+            if args.by_module() {
+                return Err(Failure::new("--by module shows one process; name one input"));
+            }
             return super::job_why::execute(args, &found.places, found.failures, form);
         }
         let place = found.single(input)?;
@@ -112,6 +125,7 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
         ),
         _ => (rows_shown(top_named, true), Some(text::why::ROWS_SHOWN)),
     };
+    let modules = args.by_module().then(|| top.unwrap_or(usize::MAX));
     let options = Options {
         source: item.source.clone(),
         core: args.core.as_ref().map(|path| path.display().to_string()),
@@ -124,7 +138,8 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
     };
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
     let title = format!("culeak why: {}", text::parts::process(&why.process));
-    args.output.page(form, &title, &why, || text::why::page(&why))?;
+    args.output
+        .page(form, &title, &why, || text::why::page(&why, modules))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -89,7 +89,10 @@ fn document(report: &Report, full: bool) -> Document {
         .expendable(1)
         .column("oldest", |(row, _)| Cell::Time(row.oldest_age_ns))
         .expendable(1)
-        .below(|(row, _), page| details(row, &holders, full, page))
+        .below(|(row, _), page| {
+            text::why::write_modules_below(row, report, HOLDERS, 2, page);
+            details(row, &holders, full, page);
+        })
     };
     match report.by {
         By::ObjectKind => text::objects::write_kinds(report, &mut page),
@@ -112,6 +115,10 @@ fn details(row: &Row, holders: &HashMap<Fingerprint, &SiteHolders>, full: bool, 
     if let Some(site) = first.and_then(|site| holders.get(&site)) {
         page.line(bold("held by"));
         text::why::write_holders(site, HOLDERS, 2, page);
+        if let Some(modules) = &site.modules {
+            page.line(bold("by module"));
+            text::why::write_modules(modules, HOLDERS, 2, page);
+        }
     }
     for stack in &row.stacks {
         let (bytes, count) = (stack.bytes, stack.count);

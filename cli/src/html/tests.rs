@@ -81,7 +81,7 @@ fn page_of(documents: impl Iterator<Item = Document>) -> String {
 
 fn why_page(snapshot: &Snapshot) -> String {
     let why = Why::of(snapshot, &why::Options::default()).expect("an answer");
-    page_of([text::why::page(&why)].into_iter())
+    page_of([text::why::page(&why, None)].into_iter())
 }
 
 /// A job of eight processes, of which one holds everything twice.

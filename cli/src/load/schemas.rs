@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::many::{self, How};
 use super::{Place, sidecar};
 use crate::options::NameArgs;
-use crate::text::sample::{held, leaky};
+use crate::text::sample::{held, leaky, modelled};
 
 const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
 const WHY: &str = include_str!("../../../docs/why.schema.json");
@@ -60,7 +60,7 @@ fn why(snapshot: &Snapshot, options: &Options) -> Value {
 
 /// Holders with every field.
 fn full() -> Snapshot {
-    let mut snapshot = held();
+    let mut snapshot = modelled();
     let holders = snapshot.holders.as_mut().expect("searched");
     let search = &mut holders.search;
     (search.paused_ns, search.torn, search.changed) = (1, 1, 1);

@@ -122,7 +122,7 @@ fn is_of_code(report: &Report) -> bool {
 /// their line.
 fn rows(report: &Report, costs: &[brief::Cost], page: &mut Document) {
     let all = format!("{} shows all", parts::all_rows(report.cut));
-    let explained = match is_of_code(report) {
+    let explained = match is_of_code(report) || report.by == By::Module {
         true => &report.rows[..report.rows.len().min(brief::EXPLAINED)],
         false => &[],
     };

@@ -1,9 +1,12 @@
 //! Why memory is still there: what holds it by the beginning of the path, what would be freed with what, and what was not
 //! searched.
 
-use culeak::analysis::report::{Tally, shell_word};
+use culeak::analysis::report::{Report, Row, Tally, shell_word};
+use culeak::analysis::why::modules::{NO_MODULE, folded};
 use culeak::analysis::why::words::{class_and_origin, meaning};
-use culeak::analysis::why::{Also, HolderRow, Matched, One, Origin, Retained, SiteHolder, SiteHolders, Why};
+use culeak::analysis::why::{
+    Also, HolderRow, Matched, ModuleRow, Modules, One, Origin, Retained, SiteHolder, SiteHolders, Why,
+};
 use culeak::snapshot::{Class, Step};
 
 use super::report::sums::{Sum, losses_in_words, titled};
@@ -16,15 +19,28 @@ pub const ROWS_SHOWN: usize = 5;
 /// Deeper retainers are not indented further.
 const INDENTED: usize = 8;
 
-/// The answer.
-pub fn page(why: &Why) -> Document {
+/// The answer. `modules`: the number of lines by module in place of the holders; `None`: a few lines besides.
+pub fn page(why: &Why, modules: Option<usize>) -> Document {
     let mut page = Document::default();
     match &why.block {
         Some(block) => one(block, &mut page),
         None => {
             page.line(headline(why));
-            origins(why, &mut page);
-            retainers(why, &mut page);
+            match (modules, &why.modules) {
+                (None, _) => origins(why, &mut page),
+                (_, None) => page.line("no module of PyTorch owns any of it"),
+                _ => {}
+            }
+            if let Some(of) = &why.modules {
+                if modules.is_none() {
+                    page.blank();
+                    page.line(bold("by module"));
+                }
+                write_modules(of, modules.unwrap_or(MODULES_SHOWN), 0, &mut page);
+            }
+            if modules.is_none() {
+                retainers(why, &mut page);
+            }
         }
     }
     page.blank();
@@ -68,6 +84,55 @@ fn nothing_is(class: Class) -> &'static str {
         Class::OverCounted => "over-counted",
         Class::Lost => "lost",
     }
+}
+
+/// Lines of modules besides the holders.
+pub const MODULES_SHOWN: usize = 8;
+
+/// The memory of each module, with that of the modules in it, and what no module owns.
+pub fn write_modules(modules: &Modules, most: usize, indent: usize, page: &mut Document) {
+    let (mut lines, hidden) = folded(&modules.tree, most);
+    if modules.without.count > 0 {
+        lines.push(ModuleRow {
+            path: NO_MODULE.to_owned(),
+            tally: modules.without,
+            ..ModuleRow::default()
+        });
+    }
+    module_lines(&lines, hidden, indent, page);
+}
+
+/// The modules in the model that a row of a report is.
+pub fn write_modules_below(row: &Row, report: &Report, most: usize, indent: usize, page: &mut Document) {
+    let rows = report
+        .modules
+        .as_ref()
+        .map_or(&[][..], |modules| modules.of_root(&row.label));
+    let (lines, hidden) = folded(rows, most + 1);
+    module_lines(lines.get(1..).unwrap_or_default(), hidden, indent, page);
+}
+
+fn module_lines(lines: &[ModuleRow], hidden: usize, indent: usize, page: &mut Document) {
+    let name = |row: &&ModuleRow| {
+        let also = match row.also {
+            0 => String::new(),
+            also => format!(
+                "; {} it or a part of it",
+                units::plural(also, "other module has", "other modules have")
+            ),
+        };
+        format!("{}{}{also}", "  ".repeat(row.depth.min(INDENTED)), Escaped(&row.text()))
+    };
+    let rows = Rows::of(lines)
+        .bare()
+        .indent(indent)
+        .tally(
+            |row| Cell::Size(row.tally.bytes),
+            |row| things(row.tally.count, "block"),
+        )
+        .column("module", name);
+    page.table(rows);
+    page.more_at(indent, hidden, "line", "; culeak why --by module --top 0 shows all");
 }
 
 /// The path, and whether it is certain, unless the origin says so for all of its paths.

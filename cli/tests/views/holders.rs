@@ -91,3 +91,59 @@ fn a_report_of_a_snapshot_with_holders_shows_them_by_call_site() {
     );
     assert!(section.contains("… and 5 more call sites"), "{section}");
 }
+
+#[test]
+fn memory_by_module_is_in_each_form_and_has_the_same_sums() {
+    let why = json(&["why", "modelled.json", "--json"]);
+    let tree = why["modules"]["tree"].as_array().expect("modules");
+    let of = |path: &str| {
+        let row = tree.iter().find(|row| row["path"] == path).expect("a module");
+        (row["class"].as_str(), row["bytes"].as_u64(), row["count"].as_u64())
+    };
+    assert_eq!(of("__main__.model"), (Some("Model"), Some(17 * MIB), Some(17)));
+    assert_eq!(of("body.layers.3"), (Some("Layer"), Some(6 * MIB), Some(6)));
+    let report = json(&["report", "modelled.json", "--by", "module", "--json"]);
+    assert_eq!(report["modules"], why["modules"]);
+    let row = |label: &str| {
+        let mut rows = report["rows"].as_array().expect("rows").iter();
+        rows.find(|row| row["label"] == label).expect("a row")["bytes"].as_u64()
+    };
+    assert_eq!(row("__main__.model (Model)"), Some(17 * MIB));
+    assert_eq!(row("(no module)"), why["modules"]["without"]["bytes"].as_u64());
+    let layers = "body.layers.* (5 × Layer)";
+    for words in [
+        &["report", "modelled.json"][..],
+        &["report", "modelled.json", "--by", "module"],
+        &["export", "modelled.json", "-o", "-", "--format", "html"],
+        &["why", "modelled.json"],
+        &["why", "modelled.json", "--by", "module"],
+        &["why", "modelled.json", "train.py:8", "--by", "module"],
+    ] {
+        let text = stdout(words);
+        assert!(text.contains(layers), "{words:?}: {text}");
+    }
+    let others = stdout(&["why", "modelled.json", "train.py:29", "--by", "module"]);
+    assert!(others.contains("no module of PyTorch owns any of it"), "{others}");
+    let filtered = json(&[
+        "report",
+        "modelled.json",
+        "--by",
+        "module",
+        "--focus",
+        "cycle",
+        "--json",
+    ]);
+    assert!(filtered.get("modules").is_none());
+    assert_eq!(filtered["rows"][0]["label"], "(no module)");
+}
+
+#[test]
+fn a_report_by_module_needs_holders() {
+    let output = output(&["report", "leaky.json", "--by", "module"]);
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert!(error.contains("culeak run --why"), "{error}");
+    assert_eq!(output.status.code(), Some(2));
+    // Libraries and files need none.
+    let files = json(&["report", "leaky.json", "--by", "file", "--json"]);
+    assert!(!files["rows"].as_array().expect("rows").is_empty());
+}

@@ -47,8 +47,10 @@ named! {
         Stream = "stream",
         Thread = "thread",
         Api = "api",
-        /// The module of the site, or its file if it is a Python line.
+        /// The module of PyTorch that is in no other and owns the memory: a model.
         Module = "module",
+        /// The library of the site, or its file if it is a Python line.
+        File = "file",
         /// The innermost Python line that the user wrote.
         PythonLine = "python-line",
         /// The line of the forward pass that the memory is a gradient of.
@@ -77,8 +79,8 @@ impl By {
     /// Whether stacks decide which row a record is in.
     pub const fn is_of_stacks(self) -> bool {
         match self {
-            By::Site | By::Stack | By::Module | By::PythonLine | By::Forward | By::Library | By::Category => true,
-            By::Kind | By::Device | By::Stream | By::Thread | By::Api | By::Size | By::ObjectKind => false,
+            By::Site | By::Stack | By::File | By::PythonLine | By::Forward | By::Library | By::Category => true,
+            By::Kind | By::Device | By::Stream | By::Thread | By::Api | By::Size | By::Module | By::ObjectKind => false,
         }
     }
 }
@@ -190,7 +192,8 @@ fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By, sorter: &Sorter) 
         },
         By::Thread => Key::Number(call.thread as u64),
         By::Api => Key::Text(&call.api),
-        By::Module => Key::Text(stack.site().map_or("", module_of)),
+        By::File => Key::Text(stack.site().map_or("", module_of)),
+        By::Module => Key::Number(group.apart >> 1),
         By::PythonLine => Key::of_line(stack.python_line()),
         By::Forward => Key::of_line(stack.gradient()),
         By::Library => Key::Text(origin(stack)),
@@ -317,7 +320,8 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter
         },
         By::Thread => thread_name(snapshot, call.thread),
         By::Api => call.api.clone(),
-        By::Module => match site.map_or("", module_of) {
+        By::Module => why::modules::label(snapshot, group.apart >> 1),
+        By::File => match site.map_or("", module_of) {
             "" => "(no module)".to_owned(),
             module => file_name(module).to_owned(),
         },

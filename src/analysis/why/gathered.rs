@@ -97,6 +97,8 @@ pub(super) struct Gathered<'a> {
     /// Memory of variables of which it is not known what frees it.
     pub unretained: Tally,
     pub pools: BTreeMap<&'a str, Pool>,
+    /// By call site and module of PyTorch; empty if there are no modules.
+    pub modules: HashMap<Fingerprint, HashMap<Option<usize>, Tally>>,
     /// The allocation that was asked for by its address, and its answer.
     pub block: Option<(usize, Option<&'a HeldBlock>)>,
 }
@@ -130,6 +132,7 @@ impl<'a> Gathered<'a> {
             changed: Tally::default(),
             unretained: Tally::default(),
             pools: BTreeMap::new(),
+            modules: HashMap::new(),
             block: None,
         };
         for (index, block) in snapshot.allocations.iter().enumerate() {
@@ -163,6 +166,11 @@ impl<'a> Gathered<'a> {
             }
             gathered.total.add(block.bytes);
             gathered.sites.insert(stack.site_fingerprint);
+            if !holders.modules.is_empty() {
+                let module = answer.and_then(|answer| answer.module);
+                let of_site = gathered.modules.entry(stack.site_fingerprint).or_default();
+                of_site.entry(module).or_default().add(block.bytes);
+            }
             let row = gathered.rows.entry((
                 answer.filter(|_| !is_changed).map(|answer| answer.path),
                 stack.site_fingerprint,
@@ -210,6 +218,18 @@ impl<'a> Gathered<'a> {
             }
         }
         gathered
+    }
+
+    /// The memory of a call site, or all, by module.
+    pub(super) fn modules(&self, holders: &Holders, site: Option<Fingerprint>) -> Option<Modules> {
+        let sites = site.map_or_else(
+            || self.modules.values().collect(),
+            |site| self.modules.get(&site).into_iter().collect::<Vec<_>>(),
+        );
+        Modules::of(
+            &holders.modules,
+            sites.into_iter().flatten().map(|(module, tally)| (*module, *tally)),
+        )
     }
 
     /// The origins to show, and the tallies of those that are cut off.

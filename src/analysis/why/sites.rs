@@ -17,6 +17,9 @@ pub struct SiteHolders {
     pub holders: Vec<SiteHolder>,
     /// Memory of the call site without an answer: it was not searched for, or its holders changed.
     pub not_searched: Tally,
+    /// The memory by module of PyTorch; absent: none owns any of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub modules: Option<Modules>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -36,18 +39,15 @@ pub struct SiteHolder {
 
 /// The holders of each call site's memory that passes the filter, largest call site first; empty if they were not searched
 /// for.
-pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter: &Filter) -> Vec<SiteHolders> {
-    let Some(holders) = &snapshot.holders else {
+pub fn by_site<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: &Groups<'a>,
+    filter: &Filter,
+) -> Vec<SiteHolders> {
+    let Some((holders, gathered)) = gathered(snapshot, stacks, groups, filter) else {
         return Vec::new();
     };
-    if snapshot.allocations.is_summed() {
-        return Vec::new();
-    }
-    let options = Options {
-        filter: filter.clone(),
-        ..Options::default()
-    };
-    let gathered = Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site);
     let mut rows: HashMap<Fingerprint, Vec<(Option<usize>, &Row)>> = HashMap::new();
     for (&(path, fingerprint), row) in &gathered.rows {
         rows.entry(fingerprint).or_default().push((path, row));
@@ -78,6 +78,7 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
             place,
             site_fingerprint,
             tally: Tally::total(rows.iter().map(|(_, row)| row.tally)),
+            modules: gathered.modules(holders, Some(site_fingerprint)),
             not_searched: Tally::total(without.map(|(_, row)| row.tally)),
             holders: groups.into_iter().flat_map(|group| group.rows).map(holder).collect(),
         }
@@ -89,4 +90,35 @@ pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter
             .then_with(|| a.site_fingerprint.cmp(&b.site_fingerprint))
     });
     sites
+}
+
+/// The memory that passes the filter by module of PyTorch.
+pub fn by_module<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: &Groups<'a>,
+    filter: &Filter,
+) -> Option<Modules> {
+    let (holders, gathered) = gathered(snapshot, stacks, groups, filter)?;
+    gathered.modules(holders, None)
+}
+
+fn gathered<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: &Groups<'a>,
+    filter: &Filter,
+) -> Option<(&'a Holders, Gathered<'a>)> {
+    let holders = snapshot.holders.as_ref()?;
+    let options = Options {
+        filter: filter.clone(),
+        ..Options::default()
+    };
+    let is_listed = !snapshot.allocations.is_summed();
+    is_listed.then(|| {
+        (
+            holders,
+            Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site),
+        )
+    })
 }

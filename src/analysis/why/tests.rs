@@ -1,7 +1,7 @@
 use super::words::path_text;
 use super::*;
 use crate::analysis::report::{self, Report};
-use crate::sample::{MIB, held, leaky};
+use crate::sample::{MIB, held, leaky, modelled};
 use crate::snapshot::{Retainer, Step};
 
 fn why<'a>(snapshot: &'a Snapshot, options: &Options) -> Why<'a> {
@@ -469,4 +469,98 @@ fn holders_that_contradict_themselves_are_refused() {
     assert!(damaged(|holders| holders.blocks[3].path = 8).contains("the path of a block"));
     assert!(damaged(|holders| holders.blocks[3].retainer = Some(9)).contains("the retainer of a block"));
     assert!(damaged(|holders| holders.retainers[1].parent = Some(1)).contains("the parent of a retainer"));
+}
+
+#[test]
+fn modules_have_the_sums_of_those_in_them_and_every_byte_is_in_one() {
+    let snapshot = modelled();
+    let all = why(&snapshot, &Options::default());
+    let modules = all.modules.as_ref().expect("modules own memory");
+    let roots = modules.tree.iter().filter(|row| row.depth == 0);
+    let roots: Vec<Tally> = roots.map(|row| row.tally).collect();
+    assert_eq!(roots.len(), 2);
+    assert_eq!(Tally::total(roots.into_iter().chain([modules.without])), all.total);
+    let of = |path: &str| modules.tree.iter().find(|row| row.path == path).expect("a module");
+    let (layers, own) = (of("body.layers"), of("body.layers.3"));
+    let inner = |parent: &ModuleRow| {
+        let rows = modules.tree.iter();
+        let rows = rows.filter(|row| row.parent.is_some_and(|nth| modules.tree[nth] == *parent));
+        Tally::total(rows.map(|row| row.tally))
+    };
+    assert_eq!(inner(layers), layers.tally);
+    assert_eq!(own.tally.count, inner(own).count + 4, "its cache is its own");
+    let report = Report::of(
+        &snapshot,
+        &report::Options {
+            by: report::By::Module,
+            ..report::Options::default()
+        },
+    );
+    let rows: Vec<(&str, Tally)> = report
+        .rows
+        .iter()
+        .map(|row| (row.label.as_str(), row.tally()))
+        .collect();
+    for (label, tally) in rows {
+        match report.modules.as_ref().expect("modules").of_root(label).first() {
+            Some(root) => assert_eq!(root.tally, tally, "{label}"),
+            None => assert_eq!((label, modules.without), ("(no module)", tally)),
+        }
+    }
+    let of_sites = by_site_of(&snapshot);
+    let of_sites = of_sites.iter().filter_map(|site| site.modules.as_ref());
+    let of_sites = of_sites.flat_map(|modules| &modules.tree).filter(|row| row.depth == 0);
+    assert_eq!(
+        Tally::total(of_sites.map(|row| row.tally)).bytes,
+        all.total.bytes - modules.without.bytes
+    );
+}
+
+#[test]
+fn modules_that_are_alike_are_one_line_and_others_are_not() {
+    let snapshot = modelled();
+    let all = why(&snapshot, &Options::default());
+    let tree = &all.modules.as_ref().expect("modules own memory").tree;
+    let texts = |most| {
+        let (lines, hidden) = modules::folded(tree, most);
+        let text = |row: &ModuleRow| format!("{}{}", "  ".repeat(row.depth), row.text());
+        (lines.iter().map(text).collect::<Vec<_>>(), hidden)
+    };
+    let (lines, hidden) = texts(100);
+    assert_eq!(
+        lines,
+        [
+            "__main__.model (Model)",
+            "  body.layers (ModuleList)",
+            "    body.layers.* (5 × Layer)",
+            "      body.layers.*.linear1 (5 × Linear)",
+            "      body.layers.*.linear2 (5 × Linear)",
+            "    body.layers.3 (Layer)",
+            "      body.layers.3.linear1 (Linear)",
+            "      body.layers.3.linear2 (Linear)",
+            "  embed (Embedding)",
+            "__main__.critic (Sequential)",
+        ]
+    );
+    assert_eq!(hidden, 0);
+    assert_eq!(texts(3), (lines[..3].to_vec(), 7), "the largest");
+}
+
+#[test]
+fn a_tree_of_a_million_modules_in_each_other_costs_no_more_than_its_size() {
+    let mut snapshot = modelled();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    holders.modules = (0..1_000_000)
+        .map(|nth: usize| crate::snapshot::OwnerModule {
+            parent: nth.checked_sub(1),
+            ..Default::default()
+        })
+        .collect();
+    for block in &mut holders.blocks {
+        block.module = Some(999_999);
+    }
+    let all = why(&snapshot, &Options::default());
+    let tree = &all.modules.as_ref().expect("modules own memory").tree;
+    assert!(tree.len() < 100);
+    assert_eq!(modules::folded(tree, 10).0.len(), 2, "the root, and the innermost");
 }

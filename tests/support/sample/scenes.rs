@@ -444,6 +444,7 @@ pub fn held() -> Snapshot {
                 .get(path)
                 .copied()
                 .flatten(),
+            module: None,
         }
     };
     let blocks = sample.0.allocations.iter().skip(1).take(67).enumerate();
@@ -464,7 +465,44 @@ pub fn held() -> Snapshot {
         },
         paths,
         retainers,
+        modules: Vec::new(),
         blocks,
     });
     sample.finish(64 * MIB, 12)
+}
+
+/// As [`held`], and modules of PyTorch own blocks: a model of six layers, one of which has a cache, and a smaller one.
+pub fn modelled() -> Snapshot {
+    let mut snapshot = held();
+    let holders = snapshot.holders.as_mut().expect("searched");
+    let mut add = |name: &str, class: &str, parent: Option<usize>| {
+        holders.modules.push(OwnerModule {
+            name: name.to_owned(),
+            class: class.to_owned(),
+            parent,
+            also: (name == "embed").into(),
+        });
+        holders.modules.len() - 1
+    };
+    let model = add("__main__.model", "Model", None);
+    let mut owners = vec![add("embed", "Embedding", Some(model))];
+    let body = add("body", "Body", Some(model));
+    let layers = add("layers", "ModuleList", Some(body));
+    for nth in 0..6 {
+        let layer = add(&nth.to_string(), "Layer", Some(layers));
+        owners.extend([
+            add("linear1", "Linear", Some(layer)),
+            add("linear2", "Linear", Some(layer)),
+        ]);
+        if nth == 3 {
+            owners.extend([layer; 4]);
+        }
+    }
+    owners.push(add("__main__.critic", "Sequential", None));
+    // The first 60 blocks of the line are as large as each other.
+    let of_line = holders.blocks.iter_mut().filter(|block| block.path < 2);
+    for (block, owner) in of_line.zip(owners) {
+        block.module = Some(owner);
+    }
+    snapshot
 }

@@ -25,12 +25,17 @@ const WAYS_SHOWN: usize = 3;
 /// Holders of a call site's memory, and paths from each.
 const HOLDERS_SHOWN: usize = 2;
 const PATHS_SHOWN: usize = 3;
+/// Lines of the modules that own it.
+const MODULES_SHOWN: usize = 5;
 /// Parts of the memory besides the rows.
 const BESIDES_SHOWN: usize = 5;
 const DEVICES_SHOWN: usize = 2;
 
 /// What is below a row: the ways that lead to its call site, its ages, and its largest holder.
 pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
+    if report.by == By::Module {
+        return why::write_modules_below(row, report, why::MODULES_SHOWN, indent, page);
+    }
     let has_ages = row.largest > 0 && report.taken.by != BY_READING;
     let ages = has_ages.then(|| parts::ages(row.count, row.oldest_age_ns, row.newest_age_ns));
     if !row.stacks.is_empty() {
@@ -67,6 +72,9 @@ pub fn explain(row: &Row, report: &Report, indent: usize, page: &mut Document) {
         page.more_at(indent + 2, rest.len(), "path", "");
     }
     page.more_at(indent, rest.len(), "holder", "");
+    if let Some(modules) = site.and_then(|site| site.modules.as_ref()) {
+        why::write_modules(modules, MODULES_SHOWN, indent, page);
+    }
 }
 
 /// The callers that all stacks of a row share, and the nearest callers at which they part, with the memory of each.

@@ -5,7 +5,7 @@ use culeak::snapshot::{Class, Snapshot};
 
 use super::*;
 use crate::document::columns::with_available;
-use crate::text::sample::held;
+use crate::text::sample::{held, modelled};
 use crate::text::why::ROWS_SHOWN;
 
 fn options() -> Options {
@@ -18,7 +18,7 @@ fn options() -> Options {
 
 fn text(snapshot: &Snapshot, options: &Options) -> String {
     let why = Why::of(snapshot, options).expect("an answer");
-    plain(|out| crate::text::why::page(&why).text(out))
+    plain(|out| crate::text::why::page(&why, None).text(out))
 }
 
 #[test]
@@ -27,12 +27,46 @@ fn golden_why() {
 }
 
 #[test]
+fn golden_why_by_module() {
+    let snapshot = modelled();
+    let why = Why::of(&snapshot, &options()).expect("an answer");
+    let by_module = plain(|out| crate::text::why::page(&why, Some(20)).text(out));
+    expect_golden("why-by-module.txt", &by_module);
+    let both = text(&snapshot, &options());
+    assert!(
+        both.contains("by module\n") && both.contains("__main__.keep (list of 60)"),
+        "{both}"
+    );
+    let none = held();
+    let why = Why::of(&none, &options()).expect("an answer");
+    let none = plain(|out| crate::text::why::page(&why, Some(20)).text(out));
+    assert!(none.contains("no module of PyTorch owns any of it"), "{none}");
+}
+
+#[test]
+fn golden_report_by_module_and_below_a_call_site() {
+    let options = |by| culeak::analysis::report::Options {
+        by,
+        ..from_file("4711")
+    };
+    let snapshot = modelled();
+    expect_golden(
+        "report-by-module.txt",
+        &report_text(&snapshot, &options(By::Module), false),
+    );
+    expect_golden(
+        "report-with-modules.txt",
+        &report_text(&snapshot, &options(By::Site), false),
+    );
+}
+
+#[test]
 fn golden_why_on_a_terminal() {
     let why = || text(&held(), &options());
     let shown = with_available(80, || {
         let snapshot = held();
         let why = Why::of(&snapshot, &options()).expect("an answer");
-        plain(|out| crate::document::wrap::lines(out, |out| crate::text::why::page(&why).text(out)))
+        plain(|out| crate::document::wrap::lines(out, |out| crate::text::why::page(&why, None).text(out)))
     });
     assert_ne!(shown, why());
     expect_golden("why-80.txt", &shown);

@@ -1,0 +1,241 @@
+//! The modules of PyTorch that own memory, with sums up the tree.
+//!
+//! ```text
+//! __main__.model (TransformerEncoder)             a module that is in no other has the name of its variable
+//!   layers.* (6 × TransformerEncoderLayer)        modules that are alike and hold as much are one line
+//!     layers.*.linear1 (6 × Linear)
+//! ```
+
+use super::*;
+use crate::snapshot::OwnerModule;
+
+/// Modules deeper than this are a part of the one around them.
+const DEEPEST: usize = 64;
+/// Fewer modules that are alike are listed one by one.
+const ALIKE: usize = 3;
+
+/// In place of a module.
+pub const NO_MODULE: &str = "(no module)";
+
+/// The memory of each module.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Modules {
+    /// A tree in the order in which it is printed: siblings by size.
+    pub tree: Vec<ModuleRow>,
+    /// Memory that no module owns.
+    pub without: Tally,
+}
+
+/// A module, and those in it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ModuleRow {
+    /// `layers.3.linear1`, as `named_modules()` spells it; the variable of a module that is in no other: `__main__.model`.
+    pub path: String,
+    pub class: String,
+    /// Index of the module around it in this list.
+    pub parent: Option<usize>,
+    pub depth: usize,
+    /// How many modules of this class are added up in the row.
+    pub modules: u64,
+    /// The number of other modules that have it too, or a tensor of it.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub also: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+impl Modules {
+    /// From the memory of each module of the holders alone.
+    pub(super) fn of(all: &[OwnerModule], own: impl Iterator<Item = (Option<usize>, Tally)>) -> Option<Modules> {
+        let own: Vec<(Option<usize>, Tally)> = own.collect();
+        if own.iter().all(|(module, _)| module.is_none()) {
+            return None;
+        }
+        let mut modules = Modules::default();
+        let mut sums = vec![Tally::default(); all.len()];
+        for (module, tally) in own {
+            match module.and_then(|module| sums.get_mut(module)) {
+                Some(sum) => sum.join(tally),
+                None => modules.without.join(tally),
+            }
+        }
+        // Parents precede children.
+        for nth in (0..all.len()).rev() {
+            if let Some(parent) = all[nth].parent {
+                let sum = sums[nth];
+                sums[parent].join(sum);
+            }
+        }
+        let mut below: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
+        for nth in (0..all.len()).filter(|&nth| sums[nth].count > 0) {
+            below.entry(all[nth].parent).or_default().push(nth);
+        }
+        let mut open: Vec<(usize, Option<usize>)> = Vec::new();
+        let mut push = |open: &mut Vec<_>, of: Option<usize>, parent| {
+            let mut inner = below.remove(&of).unwrap_or_default();
+            inner.sort_by(|&a, &b| largest_first(sums[a], sums[b]).then(a.cmp(&b)));
+            open.extend(inner.into_iter().rev().map(|nth| (nth, parent)));
+        };
+        push(&mut open, None, None);
+        while let Some((nth, parent)) = open.pop() {
+            let around = parent.map(|parent: usize| &modules.tree[parent]);
+            let depth = around.map_or(0, |around| around.depth + 1);
+            let path = match around.filter(|around| around.depth > 0) {
+                Some(around) => format!("{}.{}", around.path, all[nth].name),
+                None => all[nth].name.clone(),
+            };
+            modules.tree.push(ModuleRow {
+                path,
+                class: all[nth].class.clone(),
+                parent,
+                depth,
+                modules: 1,
+                also: all[nth].also,
+                tally: sums[nth],
+            });
+            if depth < DEEPEST {
+                push(&mut open, Some(nth), Some(modules.tree.len() - 1));
+            }
+        }
+        Some(modules)
+    }
+
+    /// The rows of one module that is in no other, which is the first.
+    pub fn of_root(&self, root: &str) -> &[ModuleRow] {
+        let mut roots = self.tree.chunk_by(|_, next| next.depth > 0);
+        roots.find(|rows| rows[0].text() == root).unwrap_or_default()
+    }
+}
+
+impl ModuleRow {
+    /// `layers.* (6 × Linear)`.
+    pub fn text(&self) -> String {
+        match self.modules {
+            0 => self.path.clone(),
+            1 => text(&self.path, &self.class),
+            many => format!("{} ({many} × {})", self.path, self.class),
+        }
+    }
+}
+
+/// The largest lines of rows with one line for modules that are alike, and none for a module that holds nothing but the one in it;
+/// and how many lines are left out.
+pub fn folded(tree: &[ModuleRow], most: usize) -> (Vec<ModuleRow>, usize) {
+    let mut below: Vec<Vec<usize>> = vec![Vec::new(); tree.len()];
+    let mut outermost = Vec::new();
+    let mut around: Vec<usize> = Vec::new();
+    for (nth, row) in tree.iter().enumerate() {
+        around.truncate(row.depth);
+        match around.last() {
+            Some(&parent) => below[parent].push(nth),
+            None => outermost.push(nth),
+        }
+        around.push(nth);
+    }
+    let mut lines: Vec<ModuleRow> = Vec::new();
+    let mut open: Vec<(ModuleRow, Vec<usize>)> = alike(tree, "", &outermost);
+    while let Some((line, members)) = open.pop() {
+        let inner: Vec<usize> = members.iter().flat_map(|&nth| below[nth].iter().copied()).collect();
+        let mut inner = alike(tree, if line.depth == 0 { "" } else { &line.path }, &inner);
+        let is_whole = line.depth > 0 && matches!(&*inner, [(only, _)] if only.tally == line.tally);
+        let depth = line.depth + usize::from(!is_whole);
+        inner.iter_mut().for_each(|(inner, _)| inner.depth = depth);
+        if !is_whole {
+            lines.push(line);
+        }
+        open.extend(inner);
+    }
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    // A line is as large as those below it, and precedes them.
+    order.sort_by_key(|&nth| (std::cmp::Reverse(lines[nth].tally.bytes), nth));
+    let hidden = order.split_off(order.len().min(most)).len();
+    order.sort_unstable();
+    (order.into_iter().map(|nth| lines[nth].clone()).collect(), hidden)
+}
+
+/// One line for the modules of each kind among these, the smallest first: of one class and of as much memory, whose names differ in
+/// a number only.
+fn alike(tree: &[ModuleRow], around: &str, these: &[usize]) -> Vec<(ModuleRow, Vec<usize>)> {
+    let names: Vec<&str> = these.iter().map(|&nth| name_in(&tree[nth], around)).collect();
+    let shapes: Vec<String> = names.iter().map(|name| without_numbers(name)).collect();
+    let mut numbers: HashMap<(&str, &str, Tally), HashSet<&str>> = HashMap::new();
+    let key = |at: usize| {
+        let row = &tree[these[at]];
+        (shapes[at].as_str(), row.class.as_str(), row.tally)
+    };
+    for at in 0..these.len() {
+        numbers.entry(key(at)).or_default().insert(names[at]);
+    }
+    let mut lines: Vec<(ModuleRow, Vec<usize>)> = Vec::new();
+    let mut known: HashMap<(&str, &str, Tally), usize> = HashMap::new();
+    for at in 0..these.len() {
+        let row = &tree[these[at]];
+        let name = if numbers[&key(at)].len() < ALIKE {
+            names[at]
+        } else {
+            &shapes[at]
+        };
+        let (_, class, tally) = key(at);
+        let nth = *known.entry((name, class, tally)).or_insert(lines.len());
+        if nth == lines.len() {
+            let joint = if around.is_empty() { "" } else { "." };
+            let (path, modules) = (format!("{around}{joint}{name}"), 0);
+            let tally = Tally::default();
+            lines.push((
+                ModuleRow {
+                    path,
+                    modules,
+                    tally,
+                    ..row.clone()
+                },
+                Vec::new(),
+            ));
+        }
+        let (line, members) = &mut lines[nth];
+        line.tally.join(row.tally);
+        line.modules += 1;
+        line.also = line.also.max(row.also);
+        members.push(these[at]);
+    }
+    lines.sort_by(|(a, _), (b, _)| largest_first(b.tally, a.tally).then_with(|| b.path.cmp(&a.path)));
+    lines
+}
+
+/// The name of a module in that around it.
+fn name_in<'r>(row: &'r ModuleRow, around: &str) -> &'r str {
+    match around.is_empty() || row.depth == 0 {
+        true => &row.path,
+        false => row.path.rsplit_once('.').map_or(&row.path, |(_, name)| name),
+    }
+}
+
+/// `*` for `3`, and `__main__.models[*]` for `__main__.models[3]`.
+fn without_numbers(name: &str) -> String {
+    match !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => "*".to_owned(),
+        false => retained::without_indices(name, false),
+    }
+}
+
+/// The outermost module around that of each block, by its address and the time of its allocation.
+pub fn roots(holders: &Holders) -> HashMap<(u64, u64), usize> {
+    let mut outermost: Vec<usize> = Vec::with_capacity(holders.modules.len());
+    for (nth, module) in holders.modules.iter().enumerate() {
+        outermost.push(module.parent.map_or(nth, |parent| outermost[parent]));
+    }
+    let of_block = |block: &HeldBlock| Some(((block.address, block.time_ns), outermost[block.module?]));
+    holders.blocks.iter().filter_map(of_block).collect()
+}
+
+/// The row of a report with the memory of this root, counted from 1.
+pub(crate) fn label(snapshot: &Snapshot, root: u64) -> String {
+    let modules = snapshot.holders.as_ref().map_or(&[][..], |holders| &holders.modules);
+    let module = (root as usize).checked_sub(1).and_then(|root| modules.get(root));
+    module.map_or_else(|| NO_MODULE.to_owned(), |module| text(&module.name, &module.class))
+}
+
+fn text(path: &str, class: &str) -> String {
+    format!("{path} ({class})")
+}
