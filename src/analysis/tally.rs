@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Bytes, and the number of records that they belong to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tally {
     pub bytes: u64,

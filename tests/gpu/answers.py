@@ -1,4 +1,6 @@
-"""Claims about the first lines of a report: the line to blame is in the first five."""
+"""Claims about the first lines of a report: the line to blame is in the first five, and the layers of a model are below its row."""
+
+import json
 
 from harness import HERE, claim, expect, expect_equal, site, tail
 
@@ -24,3 +26,41 @@ def the_line_to_blame_is_in_the_first_five(t, name):
     file, line = site(f"answer_{name}")
     first = out.splitlines()[:5]
     expect(any(f"{file}:{line}" in text for text in first), f"{file}:{line} is not in the first five lines:\n{tail(out, 40)}")
+
+
+# Tensors and bytes of the modules of a TransformerEncoderLayer(512, 8, 2048), with those in them.
+LAYER = {
+    "self_attn": (4, 4 * (3 * 512 * 512 + 3 * 512 + 512 * 512 + 512)),
+    "self_attn.out_proj": (2, 4 * (512 * 512 + 512)),
+    "linear1": (2, 4 * (2048 * 512 + 2048)),
+    "linear2": (2, 4 * (512 * 2048 + 512)),
+    "norm1": (2, 4 * 2 * 512),
+    "norm2": (2, 4 * 2 * 512),
+}
+WHOLE = tuple(map(sum, zip(*(LAYER[name] for name in LAYER if "." not in name))))
+# The allocator leaves a rest of at most this at the end of a block.
+REST = 1 << 20
+
+
+@claim()
+def the_layers_of_a_model_are_below_its_row(t):
+    done = t.run(t.python, HERE / "victims" / "fw_answers.py", "kept_model", options=["--why"]).must(0)
+    recording = done.recording()
+    code, out, err = t.cli("why", recording, "--json")
+    expect_equal(code, 0, f"exit code of culeak why\n{tail(err)}")
+    modules = json.loads(out).get("modules")
+    expect(modules, f"no module owns any memory\n{tail(t.cli('why', recording)[1], 60)}")
+    roots = [row for row in modules["tree"] if row["depth"] == 0]
+    expect_equal([(row["path"], row["class"]) for row in roots], [("__main__.kept[0]", "TransformerEncoder")], "the models")
+    rows = {row["path"]: row for row in modules["tree"]}
+    wanted = {f"layers.{nth}.{name}": of for nth in range(6) for name, of in LAYER.items()}
+    wanted |= {f"layers.{nth}": WHOLE for nth in range(6)} | {"__main__.kept[0]": (6 * WHOLE[0], 6 * WHOLE[1])}
+    expect_equal(sorted(set(wanted) - set(rows)), [], f"modules without a row, among {sorted(rows)}")
+    for path, (count, size) in wanted.items():
+        row = rows[path]
+        is_right = row["count"] == count and size <= row["bytes"] <= size + count * REST
+        expect(is_right, f"{path} has {count} tensors of {size} bytes, but its row is {row}")
+    for words in (["report", recording], ["report", recording, "--by", "module"], ["why", recording, "--by", "module"]):
+        code, out, err = t.cli(*words)
+        expect_equal(code, 0, f"exit code of culeak {words[0]}\n{tail(err)}")
+        expect("layers.* (6 × TransformerEncoderLayer)" in out, f"the layers are not in culeak {words}\n{tail(out, 60)}")

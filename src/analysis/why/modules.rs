@@ -155,49 +155,46 @@ pub fn folded(tree: &[ModuleRow], most: usize) -> (Vec<ModuleRow>, usize) {
     (order.into_iter().map(|nth| lines[nth].clone()).collect(), hidden)
 }
 
-/// One line for the modules of each kind among these, the smallest first: of one class and of as much memory, whose names differ in
-/// a number only.
+/// The lines of these modules, the smallest first: one for those of one name, and one for those of one class whose names differ in a
+/// number only, if they hold about as much.
 fn alike(tree: &[ModuleRow], around: &str, these: &[usize]) -> Vec<(ModuleRow, Vec<usize>)> {
-    let names: Vec<&str> = these.iter().map(|&nth| name_in(&tree[nth], around)).collect();
-    let shapes: Vec<String> = names.iter().map(|name| without_numbers(name)).collect();
-    let mut numbers: HashMap<(&str, &str, Tally), HashSet<&str>> = HashMap::new();
-    let key = |at: usize| {
-        let row = &tree[these[at]];
-        (shapes[at].as_str(), row.class.as_str(), row.tally)
-    };
-    for at in 0..these.len() {
-        numbers.entry(key(at)).or_default().insert(names[at]);
+    let mut of_names: BTreeMap<(&str, &str), Vec<usize>> = BTreeMap::new();
+    for &nth in these {
+        let row = &tree[nth];
+        of_names
+            .entry((name_in(row, around), &row.class))
+            .or_default()
+            .push(nth);
     }
-    let mut lines: Vec<(ModuleRow, Vec<usize>)> = Vec::new();
-    let mut known: HashMap<(&str, &str, Tally), usize> = HashMap::new();
-    for at in 0..these.len() {
-        let row = &tree[these[at]];
-        let name = if numbers[&key(at)].len() < ALIKE {
-            names[at]
-        } else {
-            &shapes[at]
+    let line = |name: &str, members: Vec<usize>| {
+        let joint = if around.is_empty() { "" } else { "." };
+        let row = ModuleRow {
+            path: format!("{around}{joint}{name}"),
+            modules: members.len() as u64,
+            also: members.iter().map(|&nth| tree[nth].also).max().unwrap_or(0),
+            tally: Tally::total(members.iter().map(|&nth| tree[nth].tally)),
+            ..tree[members[0]].clone()
         };
-        let (_, class, tally) = key(at);
-        let nth = *known.entry((name, class, tally)).or_insert(lines.len());
-        if nth == lines.len() {
-            let joint = if around.is_empty() { "" } else { "." };
-            let (path, modules) = (format!("{around}{joint}{name}"), 0);
-            let tally = Tally::default();
-            lines.push((
-                ModuleRow {
-                    path,
-                    modules,
-                    tally,
-                    ..row.clone()
-                },
-                Vec::new(),
-            ));
+        (row, members)
+    };
+    let mut sorted: Vec<(String, &str, Tally, &str, Vec<usize>)> = (of_names.into_iter())
+        .map(|((name, class), members)| {
+            let tally = Tally::total(members.iter().map(|&nth| tree[nth].tally));
+            (without_numbers(name), class, tally, name, members)
+        })
+        .collect();
+    sorted.sort_by(|a, b| (&a.0, a.1, a.2.count, a.2.bytes).cmp(&(&b.0, b.1, b.2.count, b.2.bytes)));
+    // A block of a caching allocator may be a little larger than its tensor.
+    let is_alike = |a: Tally, b: Tally| a.count == b.count && b.bytes - a.bytes <= a.bytes / 8;
+    let mut lines = Vec::new();
+    for group in sorted.chunk_by_mut(|a, b| (&a.0, a.1) == (&b.0, b.1) && is_alike(a.2, b.2)) {
+        match group.len() < ALIKE {
+            true => lines.extend(group.iter_mut().map(|one| line(one.3, std::mem::take(&mut one.4)))),
+            false => {
+                let members = group.iter().flat_map(|one| one.4.iter().copied()).collect();
+                lines.push(line(&group[0].0, members));
+            }
         }
-        let (line, members) = &mut lines[nth];
-        line.tally.join(row.tally);
-        line.modules += 1;
-        line.also = line.also.max(row.also);
-        members.push(these[at]);
     }
     lines.sort_by(|(a, _), (b, _)| largest_first(b.tally, a.tally).then_with(|| b.path.cmp(&a.path)));
     lines

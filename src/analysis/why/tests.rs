@@ -544,6 +544,28 @@ fn modules_that_are_alike_are_one_line_and_others_are_not() {
     );
     assert_eq!(hidden, 0);
     assert_eq!(texts(3), (lines[..3].to_vec(), 7), "the largest");
+    // An allocator gave one of the layers a little more, and another one has twice as much.
+    let mut tree = tree.clone();
+    let mut grow = |path: &str, bytes: u64| {
+        let row = tree.iter_mut().find(|row| row.path == path).expect("a module");
+        row.tally.bytes += bytes;
+    };
+    grow("body.layers.1", MIB / 8);
+    grow("body.layers.2", 2 * MIB);
+    let lines = modules::folded(&tree, 100).0;
+    let layers: Vec<String> = lines
+        .iter()
+        .map(ModuleRow::text)
+        .filter(|text| text.ends_with("Layer)"))
+        .collect();
+    assert_eq!(
+        layers,
+        [
+            "body.layers.* (4 × Layer)",
+            "body.layers.3 (Layer)",
+            "body.layers.2 (Layer)"
+        ]
+    );
 }
 
 #[test]

@@ -154,11 +154,16 @@ impl Owners {
                 let is_module = self.all[owner as usize].node == at;
                 break (is_module || is_tensor).then_some(owner);
             }
-            is_tensor &= match names.kind(at) {
-                Kind::Tensor | Kind::Storage | Kind::AutogradMeta | Kind::Unnamed => true,
-                Kind::Dict | Kind::Container | Kind::Object => true,
-                _ => false,
-            };
+            is_tensor &= matches!(
+                names.kind(at),
+                Kind::Tensor
+                    | Kind::Storage
+                    | Kind::AutogradMeta
+                    | Kind::Unnamed
+                    | Kind::Dict
+                    | Kind::Container
+                    | Kind::Object
+            );
             let Some((parent, edge)) = names.searched.graph.parent(at) else {
                 break None;
             };
