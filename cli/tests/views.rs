@@ -371,7 +371,7 @@ fn a_snapshot_replaces_its_file_completely_or_not_at_all() {
         .flatten()
         .map(|entry| entry.file_name())
         .collect();
-    assert_eq!(left.len(), 4, "{left:?}");
+    assert_eq!(left.len(), 5, "{left:?}");
 }
 
 #[test]
