@@ -179,24 +179,17 @@ impl<'a> Groups<'a> {
         })
     }
 
-    /// Groups as those of [`Groups::split_at`], apart for each of the numbers that records have.
-    pub(crate) fn numbered(
-        snapshot: &'a Snapshot,
-        stacks: &CallStacks,
-        time_ns: u64,
-        number: impl Fn(&Row) -> u64 + Sync,
-    ) -> Groups<'a> {
-        Groups::new(snapshot, Some(stacks), |row| {
-            number(row) << 1 | u64::from(row.time_ns < time_ns)
-        })
-    }
-
     /// Groups that contain either only records made before this time, or only later ones.
     pub fn split_at(snapshot: &'a Snapshot, stacks: &CallStacks, time_ns: u64) -> Groups<'a> {
         Groups::new(snapshot, Some(stacks), |row| (row.time_ns < time_ns).into())
     }
 
-    fn new(snapshot: &'a Snapshot, stacks: Option<&CallStacks>, apart: impl Fn(&Row) -> u64 + Sync) -> Groups<'a> {
+    /// `apart`: separates records that are otherwise alike.
+    pub(crate) fn new(
+        snapshot: &'a Snapshot,
+        stacks: Option<&CallStacks>,
+        apart: impl Fn(&Row) -> u64 + Sync,
+    ) -> Groups<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
         let counted = count(snapshot, &carriers, &apart);

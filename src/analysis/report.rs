@@ -26,11 +26,10 @@ use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
-use crate::analysis::why::{self, Modules, SiteHolders, by_module, by_site};
+use crate::analysis::why::{self, Modules, SiteHolders, Why, by_site};
 pub use crate::analysis::words::shell_word;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::allocations::Row as Allocated;
 use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Sampling, Snapshot, Stream, Taken};
 
 mod advice;
@@ -283,18 +282,18 @@ impl<'a> Report<'a> {
         let in_rows = filtering.split(with(is_by_stack), &stacks).0;
         let mut other_sizes = None;
         let mut apart = None;
-        let modules = match options.by {
-            By::Module => by_module(snapshot, &stacks, &groups, &options.filter),
-            _ => None,
-        };
+        let mut modules = None;
         if let (By::Module, Some(holders)) = (options.by, &snapshot.holders) {
-            let roots = why::modules::roots(holders);
-            let root = |row: &Allocated| {
-                roots
-                    .get(&(row.address, row.time_ns))
-                    .map_or(0, |root| *root as u64 + 1)
+            let of_filter = why::Options {
+                filter: options.filter.clone(),
+                ..why::Options::default()
             };
-            apart = Some(Groups::numbered(snapshot, &stacks, since_ns, root));
+            modules = Why::of(snapshot, &of_filter).ok().and_then(|why| why.modules);
+            let roots = why::modules::roots(holders);
+            apart = Some(Groups::new(snapshot, Some(&stacks), |row| {
+                let root = roots.get(&(row.address, row.time_ns)).copied().unwrap_or_default();
+                root << 1 | u64::from(row.time_ns < since_ns)
+            }));
         }
         if options.by == By::Size {
             let (chosen, others) = sizes::chosen(snapshot, &stacks, &groups, options, &mut filtering);

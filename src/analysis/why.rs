@@ -35,7 +35,7 @@ pub mod words;
 
 pub use modules::{ModuleRow, Modules};
 pub use selector::Selector;
-pub use sites::{SiteHolder, SiteHolders, by_module, by_site};
+pub use sites::{SiteHolder, SiteHolders, by_site};
 
 use gathered::Gathered;
 use retained::{add_unused, retained};

@@ -87,12 +87,6 @@ fn class_parser() -> impl TypedValueParser<Value = Class> {
     PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
 }
 
-impl WhyArgs {
-    pub fn by_module(&self) -> bool {
-        self.by.as_deref() == Some("module")
-    }
-}
-
 /// Rows of one holder that a page lists at most.
 const ROWS_OF_A_HOLDER: usize = 200;
 
@@ -101,7 +95,7 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     if let (None, Some(input)) = (&args.core, &args.input) {
         let found = load::places(input);
         if found.places.len() > 1 {
-            if args.by_module() {
+            if args.by.as_deref() == Some("module") {
                 return Err(Failure::new("--by module shows one process; name one input"));
             }
             return super::job_why::execute(args, &found.places, found.failures, form);
@@ -125,7 +119,7 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
         ),
         _ => (rows_shown(top_named, true), Some(text::why::ROWS_SHOWN)),
     };
-    let modules = args.by_module().then(|| top.unwrap_or(usize::MAX));
+    let modules = (args.by.as_deref() == Some("module")).then(|| top.unwrap_or(usize::MAX));
     let options = Options {
         source: item.source.clone(),
         core: args.core.as_ref().map(|path| path.display().to_string()),

@@ -222,14 +222,10 @@ impl<'a> Gathered<'a> {
 
     /// The memory of a call site, or all, by module.
     pub(super) fn modules(&self, holders: &Holders, site: Option<Fingerprint>) -> Option<Modules> {
-        let sites = site.map_or_else(
-            || self.modules.values().collect(),
-            |site| self.modules.get(&site).into_iter().collect::<Vec<_>>(),
-        );
-        Modules::of(
-            &holders.modules,
-            sites.into_iter().flatten().map(|(module, tally)| (*module, *tally)),
-        )
+        let of_site = site.and_then(|site| self.modules.get(&site));
+        let all = self.modules.values().filter(|_| site.is_none());
+        let tallies = of_site.into_iter().chain(all).flatten();
+        Modules::of(&holders.modules, tallies.map(|(module, tally)| (*module, *tally)))
     }
 
     /// The origins to show, and the tallies of those that are cut off.

@@ -216,17 +216,21 @@ fn without_numbers(name: &str) -> String {
     }
 }
 
-/// The outermost module around that of each block, by its address and the time of its allocation.
-pub fn roots(holders: &Holders) -> HashMap<(u64, u64), usize> {
-    let mut outermost: Vec<usize> = Vec::with_capacity(holders.modules.len());
-    for (nth, module) in holders.modules.iter().enumerate() {
-        outermost.push(module.parent.map_or(nth, |parent| outermost[parent]));
+/// The outermost module around that of each block, counted from 1, by its address and the time of its allocation.
+pub(crate) fn roots(holders: &Holders) -> HashMap<(u64, u64), u64> {
+    let mut outermost: Vec<u64> = Vec::with_capacity(holders.modules.len());
+    for module in &holders.modules {
+        outermost.push(
+            module
+                .parent
+                .map_or(outermost.len() as u64 + 1, |parent| outermost[parent]),
+        );
     }
     let of_block = |block: &HeldBlock| Some(((block.address, block.time_ns), outermost[block.module?]));
     holders.blocks.iter().filter_map(of_block).collect()
 }
 
-/// The row of a report with the memory of this root, counted from 1.
+/// The name of the row of a report with the memory of one of these.
 pub(crate) fn label(snapshot: &Snapshot, root: u64) -> String {
     let modules = snapshot.holders.as_ref().map_or(&[][..], |holders| &holders.modules);
     let module = (root as usize).checked_sub(1).and_then(|root| modules.get(root));

@@ -39,15 +39,18 @@ pub struct SiteHolder {
 
 /// The holders of each call site's memory that passes the filter, largest call site first; empty if they were not searched
 /// for.
-pub fn by_site<'a>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    groups: &Groups<'a>,
-    filter: &Filter,
-) -> Vec<SiteHolders> {
-    let Some((holders, gathered)) = gathered(snapshot, stacks, groups, filter) else {
+pub fn by_site(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups, filter: &Filter) -> Vec<SiteHolders> {
+    let Some(holders) = &snapshot.holders else {
         return Vec::new();
     };
+    if snapshot.allocations.is_summed() {
+        return Vec::new();
+    }
+    let options = Options {
+        filter: filter.clone(),
+        ..Options::default()
+    };
+    let gathered = Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site);
     let mut rows: HashMap<Fingerprint, Vec<(Option<usize>, &Row)>> = HashMap::new();
     for (&(path, fingerprint), row) in &gathered.rows {
         rows.entry(fingerprint).or_default().push((path, row));
@@ -90,35 +93,4 @@ pub fn by_site<'a>(
             .then_with(|| a.site_fingerprint.cmp(&b.site_fingerprint))
     });
     sites
-}
-
-/// The memory that passes the filter by module of PyTorch.
-pub fn by_module<'a>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    groups: &Groups<'a>,
-    filter: &Filter,
-) -> Option<Modules> {
-    let (holders, gathered) = gathered(snapshot, stacks, groups, filter)?;
-    gathered.modules(holders, None)
-}
-
-fn gathered<'a>(
-    snapshot: &'a Snapshot,
-    stacks: &CallStacks<'a>,
-    groups: &Groups<'a>,
-    filter: &Filter,
-) -> Option<(&'a Holders, Gathered<'a>)> {
-    let holders = snapshot.holders.as_ref()?;
-    let options = Options {
-        filter: filter.clone(),
-        ..Options::default()
-    };
-    let is_listed = !snapshot.allocations.is_summed();
-    is_listed.then(|| {
-        (
-            holders,
-            Gathered::of(snapshot, holders, stacks, groups, &options, Matched::Site),
-        )
-    })
 }
