@@ -330,8 +330,27 @@ impl<'a> Source<'a> {
         Ok(Bytes { bytes, element: 1 })
     }
 
+    /// Refuses two recordings in one file. A file has whole pages; behind those that its directory names, at most one extent is about
+    /// to be added.
+    fn refuse_second(&self, header: &Bytes) -> Result<(), ReadError> {
+        const PAGE: usize = 4096;
+        const EXTENT_MOST: u64 = 4 << 30;
+        let (began, size) = (recorded_bytes(&header.bytes), self.size()?);
+        let damaged = |what: String| Err(ReadError::Damaged(self.path.to_path_buf(), what));
+        if size.saturating_sub(began) > EXTENT_MOST {
+            return damaged(format!("{} bytes follow the last of its rows", size - began));
+        }
+        for at in (began..size.saturating_sub(HEADER_BYTES as u64)).step_by(PAGE) {
+            if is_recording(&self.read(at, MAGIC.len())?) {
+                return damaged(format!("another recording begins at byte {at}; split the file there"));
+            }
+        }
+        Ok(())
+    }
+
     fn raw(&self, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {
         let header = self.header()?;
+        self.refuse_second(&header)?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
         let events_before = counters::events(&self.section(&header, Section::Counters)?);
         let lost = |header: &Bytes| decode::loss(header, Loss::Allocations);

@@ -132,7 +132,9 @@ pub fn record<'a>(
     let unrecorded = gap.as_ref().filter(prevents_verdict);
     let unrecorded = unrecorded.map(|gap| gap.sentence(&prepared.folder));
     let left_running = still_run(&left_running);
-    let lacks: Vec<String> = unrecorded.iter().chain(&left_running).cloned().collect();
+    let code = supervise::shell_code(ended.status);
+    let failed = (code != 0).then(|| failed(code));
+    let lacks: Vec<String> = unrecorded.iter().chain(&left_running).chain(&failed).cloned().collect();
     note(&prepared, &lacks);
     // Without any recording, the gap is the reason for that; and to judge what is held now, no process need end.
     let unrecorded = unrecorded.filter(|_| !names.is_empty());
@@ -141,7 +143,7 @@ pub fn record<'a>(
     Ok(Ended {
         args,
         rules,
-        code: supervise::shell_code(ended.status),
+        code,
         recordings: names.iter().map(|name| given.join(name).into_os_string()).collect(),
         missing: unrecorded.into_iter().chain(left_running).collect(),
         folder: prepared.folder,
@@ -198,10 +200,7 @@ impl Ended<'_> {
                 false => Unseen::part("", what, next),
             }
         };
-        let failed = (self.code != 0).then(|| {
-            let what = format!("the program failed with exit code {}", self.code);
-            Unseen::part("", what, "let it succeed")
-        });
+        let failed = (self.code != 0).then(|| Unseen::part("", failed(self.code), "let it succeed"));
         self.missing.iter().map(unseen).chain(failed).collect()
     }
 
@@ -261,6 +260,11 @@ fn note(prepared: &launch::Prepared, lacks: &[String]) {
             Escaped(&shown)
         );
     }
+}
+
+/// What a failed program leaves is not what it leaves when it succeeds.
+fn failed(code: u8) -> String {
+    format!("the program failed with exit code {code}")
 }
 
 /// Descendants of the program that may still use CUDA.

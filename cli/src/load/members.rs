@@ -95,26 +95,31 @@ pub fn recording_beside(snapshot: &Path) -> Option<PathBuf> {
     Some(snapshot.with_file_name(OsStr::from_bytes(&[&name[..end], b".culeak"].concat())))
 }
 
-/// What the runs of these recordings did not record, in sentences.
+/// What the runs of these recordings did not record, in sentences. Of a link, also what lies beside its target.
 pub fn unrecorded_of(recordings: &[PathBuf]) -> Vec<String> {
-    let names = || recordings.iter().filter_map(|path| path.file_name()?.to_str());
+    let targets: Vec<PathBuf> = recordings
+        .iter()
+        .filter_map(|path| fs::canonicalize(path).ok())
+        .collect();
+    let both = || recordings.iter().chain(&targets);
+    let names: Vec<&[u8]> = both().filter_map(|path| Some(path.file_name()?.as_bytes())).collect();
     let is_of_them = |note: &PathBuf| {
         let tag = note.file_stem().and_then(OsStr::to_str).map(tag_part);
-        tag.is_some_and(|tag| names().any(|name| name.contains(&tag)))
+        tag.is_some_and(|tag| names.iter().any(|name| contains(name, tag.as_bytes())))
     };
-    let folders: BTreeSet<&Path> = recordings.iter().filter_map(|path| path.parent()).collect();
-    let here = |folder: &Path| match folder.as_os_str().is_empty() {
-        true => Path::new(".").to_path_buf(),
-        false => folder.to_path_buf(),
-    };
-    let entries = folders
-        .iter()
-        .filter_map(|folder| Entries::of(&here(folder), usize::MAX).ok());
+    let folders: BTreeSet<PathBuf> = both()
+        .filter_map(|path| fs::canonicalize(path.parent()?.join(".")).ok())
+        .collect();
+    let entries = folders.iter().filter_map(|folder| Entries::of(folder, usize::MAX).ok());
     let notes = entries.flat_map(|entries| entries.ending_with(incomplete::ENDING).cloned().collect::<Vec<_>>());
     notes
         .filter(is_of_them)
         .flat_map(|note| incomplete::read(&note))
         .collect()
+}
+
+fn contains(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|window| window == part)
 }
 
 /// A folder to search.

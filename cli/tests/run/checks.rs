@@ -140,9 +140,19 @@ fn a_check_of_a_folder_knows_what_its_run_did_not_record() {
             "mkfifo \"$FIFO\"; cat \"$FIFO\" >/dev/null 2>&1 & $0 demo-program; exit 0",
             "cat (",
         ),
+        ("$0 demo-program; exit 3", "the program failed with exit code 3"),
     ] {
         run(script);
-        for input in ["out", "out/*.culeak"] {
+        let links = folder.path().join("links");
+        fs::create_dir_all(&links).expect("a folder");
+        for entry in fs::read_dir(folder.path().join("out")).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let link = links.join(path.file_name().expect("a name"));
+            if path.extension().is_some_and(|ending| ending == "culeak") && !link.exists() {
+                std::os::unix::fs::symlink(&path, &link).expect("a link");
+            }
+        }
+        for input in ["out", "out/*.culeak", "links/*.culeak"] {
             let (code, text) = check(input);
             assert_eq!(code, Some(2), "{script}: {text}");
             assert!(text.contains("no verdict") && text.contains(reason), "{script}: {text}");

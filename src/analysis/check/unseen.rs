@@ -199,33 +199,72 @@ fn missing<'p>(
     const RANKS_MOST: u32 = 1_000_000;
     const RANGES: usize = 8;
     let mut jobs: BTreeMap<_, (usize, BTreeSet<u32>)> = BTreeMap::new();
+    let mut programs: BTreeMap<_, Vec<(u32, &Member)>> = BTreeMap::new();
     for (number, process) in processes.iter().enumerate() {
         if let Some((noun, rank, world)) = rank(process) {
             let world = world.filter(|world| *world <= RANKS_MOST);
             let node = process.node.filter(|_| noun != "rank");
             let job = (process.job.as_deref(), process.restart, node, noun, world);
             jobs.entry(job).or_insert((number, BTreeSet::new())).1.insert(rank);
+            programs
+                .entry((job, &process.program))
+                .or_default()
+                .push((rank, process));
         }
     }
-    let lacking = jobs
-        .into_iter()
-        .filter_map(|((_, _, _, noun, world), (number, present))| {
-            // Without a number of ranks, those after the last one are not noticed.
-            let ranks = world
-                .or(present.last().copied().filter(|last| *last < RANKS_MOST))
-                .unwrap_or(0);
-            let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
-            let (s, have) = match missing.len() {
-                0 => return None,
-                1 => ("", "has no recording"),
-                _ => ("s", "have no recordings"),
-            };
-            let of: String = world.iter().map(|world| format!(" of {world}")).collect();
-            let what = format!("{noun}{s} {}{of} {have} here", ranges(&missing, 0, RANGES));
-            let next = "name all recordings of the job; culeak doctor --job says why some are missing";
-            Some((number, Unseen::part("", what, next)))
-        });
-    lacking.collect()
+    let next = "name all recordings of the job; culeak doctor --job says why some are missing";
+    let subject = |noun: &str, missing: &[u32], world: Option<u32>| {
+        let (s, have) = match missing.len() {
+            1 => ("", "has no recording"),
+            _ => ("s", "have no recordings"),
+        };
+        let of: String = world.iter().map(|world| format!(" of {world}")).collect();
+        format!("{noun}{s} {}{of} {have}", ranges(missing, 0, RANGES))
+    };
+    let mut lacking = Vec::new();
+    for ((_, _, _, noun, world), (number, present)) in &jobs {
+        // Without a number of ranks, those after the last one are not noticed.
+        let ranks = world
+            .or(present.last().copied().filter(|last| *last < RANKS_MOST))
+            .unwrap_or(0);
+        let missing: Vec<u32> = (0..ranks).filter(|rank| !present.contains(rank)).collect();
+        if !missing.is_empty() {
+            let what = format!("{} here", subject(noun, &missing, *world));
+            lacking.push((*number, Unseen::part("", what, next)));
+        }
+    }
+    for ((job @ (_, _, _, noun, world), program), members) in programs {
+        let launches = launches(members);
+        let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
+        let are_several = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
+        let partial = launches
+            .iter()
+            .map(|launch| all.difference(launch).copied().collect::<Vec<u32>>());
+        if let Some(missing) = partial.filter(|missing| are_several && !missing.is_empty()).next() {
+            let count = launches.len();
+            let what = subject(noun, &missing, world);
+            let what = format!("{what} of one of the {count} launches of {program} here");
+            lacking.push((jobs[&job].0, Unseen::part("", what, next)));
+        }
+    }
+    lacking
+}
+
+/// The ranks of each launch of a program: ranks of one launch run at the same time. The clocks of several hosts may differ.
+fn launches(mut members: Vec<(u32, &Member)>) -> Vec<BTreeSet<u32>> {
+    const CLOCKS_DIFFER_NS: u64 = 60_000_000_000;
+    let are_of_several_hosts = members.iter().any(|(_, member)| member.host != members[0].1.host);
+    let between = if are_of_several_hosts { CLOCKS_DIFFER_NS } else { 0 };
+    members.sort_by_key(|(_, member)| member.started_unix_ns);
+    let (mut launches, mut ended): (Vec<BTreeSet<u32>>, u64) = (Vec::new(), 0);
+    for (rank, member) in members {
+        if launches.is_empty() || member.started_unix_ns > ended.saturating_add(between) {
+            launches.push(BTreeSet::new());
+        }
+        launches.last_mut().expect("one at least").insert(rank);
+        ended = ended.max(member.started_unix_ns.saturating_add(member.lasted_ns));
+    }
+    launches
 }
 
 /// What the recording lacks for these rules.

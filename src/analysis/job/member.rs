@@ -19,6 +19,9 @@ pub struct Member {
     pub host: String,
     pub pid: u32,
     pub started_unix_ns: u64,
+    /// How long it ran, or had run when its snapshot was taken.
+    #[serde(skip)]
+    pub lasted_ns: u64,
     pub program: Program,
 }
 
@@ -38,6 +41,7 @@ impl Member {
             host: process.host.clone(),
             pid: process.pid,
             started_unix_ns: process.started_unix_ns,
+            lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
             program: Program::of(snapshot),
         }
     }

@@ -23,6 +23,7 @@ pub fn member(rank: u32) -> Member {
         host: format!("node{:04}", rank / 8),
         pid: 1000 + rank,
         started_unix_ns: 7,
+        lasted_ns: 0,
         program: Program {
             executable: "python".to_owned(),
             script: Some("train.py".to_owned()),

@@ -120,6 +120,20 @@ fn files_that_are_no_recordings_are_refused_with_a_reason() {
 
 /// Each frame of a damaged or hostile trie is decoded once, and the number of frames is limited.
 #[test]
+fn two_recordings_in_one_file_are_refused() {
+    let folder = Folder::new("joined");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    assert!(recording.allocated(key(1), &entry(recording, 1, NONE, 1)));
+    assert_eq!(read(&path).unwrap().allocations.len(), 1);
+    let once = std::fs::read(&path).unwrap();
+    std::fs::write(folder.0.join("joined"), [&once[..], &once[..]].concat()).unwrap();
+    let error = read(&folder.0.join("joined")).unwrap_err().to_string();
+    let begins = format!("another recording begins at byte {}", once.len());
+    assert!(error.contains(&begins), "{error}");
+}
+
+#[test]
 fn parts_that_contradict_each_other_are_damage() {
     let folder = Folder::new("contradictions");
     let (path, copy) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));

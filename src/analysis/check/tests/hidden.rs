@@ -339,3 +339,33 @@ fn whole_jobs_of_several_runs_lack_nothing() {
     assert_eq!(missing_ranks(&both[..3])[0].0, 2);
     assert_eq!(missing_ranks(&[Member::of(&holding(1, 2, false))]), []);
 }
+
+#[test]
+fn a_launch_lacks_the_ranks_that_only_another_launch_has() {
+    let lacking = |stated: &[(u32, u64, &str)]| {
+        let member = |&(rank, started, host): &(u32, u64, &str)| {
+            let mut member = Member::of(&Sample::new().finish(0, 0));
+            (member.identity.rank, member.identity.world) = (Some(rank), Some(2));
+            (member.started_unix_ns, member.lasted_ns) = (started * 1_000_000_000, 10_000_000_000);
+            member.host = host.to_owned();
+            member
+        };
+        let members: Vec<Member> = stated.iter().map(member).collect();
+        let lacking = missing_ranks(&members).into_iter();
+        lacking.map(|(_, unseen)| unseen.what).collect::<String>()
+    };
+    let text = lacking(&[(0, 100, "a"), (0, 200, "a"), (1, 201, "a")]);
+    assert!(
+        text.starts_with("rank 1 of 2 has no recording of one of the 2 launches of "),
+        "{text}"
+    );
+    assert_eq!(
+        lacking(&[(0, 100, "a"), (1, 101, "a"), (0, 200, "a"), (1, 201, "a")]),
+        ""
+    );
+    // Another process of the same rank and launch, and shards that run one after the other.
+    assert_eq!(lacking(&[(0, 100, "a"), (1, 101, "a"), (0, 105, "a")]), "");
+    assert_eq!(lacking(&[(0, 100, "a"), (1, 200, "a")]), "");
+    // A clock that is 30 seconds ahead.
+    assert_eq!(lacking(&[(0, 100, "a"), (1, 130, "b"), (0, 105, "a")]), "");
+}
