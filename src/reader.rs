@@ -66,7 +66,7 @@ mod totals;
 
 pub use error::ReadError;
 pub use follow::Follower;
-pub use identity::{Identity, identity, is_early_copy};
+pub use identity::{Identity, identity, is_early_copy, note_end};
 pub use process::host_name;
 pub use pulse::{Pulse, pulse};
 pub use python_line::{BEFORE_FIRST, python_line};

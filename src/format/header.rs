@@ -15,7 +15,8 @@ pub struct Header {
     pub pid: u32,
     pub parent_pid: u32,
     pub depth: u32,
-    pub reserved: u32,
+    /// 1: `culeak run` saw that the process had ended, which ran no exit handlers.
+    pub seen_ended: u32,
     /// Field 22 of /proc/PID/stat: distinguishes this process from a later one with the same pid.
     pub process_start_ticks: u64,
     pub started_unix_ns: u64,

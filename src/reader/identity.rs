@@ -1,10 +1,13 @@
 //! The process that a recording belongs to, from the header alone: a fast filter over many files.
 
+use std::fs::File;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use super::liveness::{Liveness, liveness};
+use super::process::host_name;
 use super::{ReadError, Source};
 use crate::file::spool;
 use crate::format::{Header, Section, Text};
@@ -37,6 +40,23 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     })
 }
 
+/// Stores in the recording at `path` that its process has ended, if it ran here, is gone, and did not store that itself. Not in a copy: its process may have recorded more. So copies, and
+/// readers on other hosts, know it.
+///
+/// # Errors
+/// As [`identity`]; the file cannot be written.
+pub fn note_end(path: &Path) -> Result<(), ReadError> {
+    let is_of_here = host_name().is_some_and(|name| identity(path).is_ok_and(|of| of.host == name));
+    let header = Source::open(path)?.header()?;
+    let has_ended = header.field::<u64>(offset_of!(Header, ended_ns)) != 0;
+    if has_ended || !is_of_here || is_early_copy(path)? || liveness(&header, path) != Liveness::Gone {
+        return Ok(());
+    }
+    let file = File::options().write(true).open(path);
+    let written = file.and_then(|file| file.write_all_at(&1u32.to_ne_bytes(), offset_of!(Header, seen_ended) as u64));
+    written.map_err(|error| ReadError::Io(path.to_path_buf(), error))
+}
+
 /// Whether the recording at `path`, which was created here, is a copy that was made before the process ended: what the process recorded
 /// afterwards is in another file. On file systems where every recording is a copy ([`spool`]) it is not known.
 ///
@@ -51,6 +71,7 @@ pub fn is_early_copy(path: &Path) -> Result<bool, ReadError> {
         .file
         .metadata()
         .map_err(|error| ReadError::Io(path.to_path_buf(), error))?;
-    let is_another = ended == 0 && written != 0 && written != file.ino();
+    let seen_ended: u32 = header.field(offset_of!(Header, seen_ended));
+    let is_another = ended == 0 && seen_ended == 0 && written != 0 && written != file.ino();
     Ok(is_another && spool::is_suitable(&Descriptor::borrowed(source.file.as_raw_fd())))
 }

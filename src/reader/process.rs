@@ -19,11 +19,13 @@ impl RawSnapshot {
         let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
         let same_host = host_name().is_some_and(|name| name == host);
         let ended = header.field::<u64>(offset_of!(Header, ended_ns)) != 0;
+        let seen_ended = header.field::<u32>(offset_of!(Header, seen_ended)) != 0;
         let is_dump = header.field::<u64>(offset_of!(Header, dumped_plus_one)) != 0;
         let (state, pid_here) = match (ended, same_host) {
             // An automatic snapshot: it was taken while the process ran.
             _ if is_dump => (ProcessState::Running, None),
             (true, _) => (ProcessState::Exited, None),
+            (false, _) if seen_ended => (ProcessState::Ended, None),
             (false, false) => (ProcessState::Unknown, None),
             (false, true) => match liveness(header, path) {
                 Liveness::Running(here) => (ProcessState::Running, Some(here)),

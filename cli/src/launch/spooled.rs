@@ -1,4 +1,5 @@
-//! Recordings that killed processes left in a local folder (`culeak::file::spool`), copied to where the user wants them.
+//! What is done with recordings of processes that ran no exit handlers: those in a local folder (`culeak::file::spool`) are copied to where
+//! the user wants them, and each states that its process has ended.
 //!
 //! A process that ends by `exit` copies its recording itself. Processes that still run do so later.
 
@@ -15,6 +16,8 @@ pub fn deliver(folder: &Path, tag: &str) {
     for name in environment::recordings(folder, tag) {
         let path = folder.join(name);
         let Some(spooled) = reader::spooled(&path) else {
+            // Without it, copies of the file have no verdict.
+            let _ = reader::note_end(&path);
             continue;
         };
         if let Err(error) = spooled.deliver(&path) {

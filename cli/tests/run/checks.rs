@@ -365,6 +365,40 @@ fn a_check_does_not_pass_if_a_recording_was_replaced_by_an_earlier_copy() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
+/// As multiprocessing's workers end.
+#[test]
+fn copies_of_a_process_without_exit_handlers_are_judged_if_its_run_saw_the_end() {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let script =
+        "import ctypes, os\nctypes.CDLL(\"libcuda.so.1\").cuInit(0)\nos.system(\"cp -r out early\")\nos._exit(0)";
+    let mut command = culeak(folder.path());
+    command.args(["run", "--no-report", "-o", "out", "--", "python3", "-c", script]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    let ran = command.output().expect("culeak starts");
+    assert_eq!(
+        (ran.status.code(), recordings(&folder.path().join("out"))),
+        (Some(0), 1)
+    );
+    let copied = std::process::Command::new("cp")
+        .args(["-r", "out", "copy"])
+        .current_dir(folder.path())
+        .status();
+    assert!(copied.expect("cp starts").success());
+    for (copy, code, says) in [("copy", 0, "passed"), ("early", 2, "its run has not ended")] {
+        let output = culeak(folder.path())
+            .args(["check", copy])
+            .output()
+            .expect("culeak starts");
+        let text = stdout(&output) + &stderr(&output);
+        assert_eq!(output.status.code(), Some(code), "{copy}: {text}");
+        assert!(text.contains(says), "{copy}: {text}");
+    }
+}
+
 /// It maps the recording of the process that forked it, which is not its own.
 #[test]
 fn a_forked_process_outlives_the_program_although_that_was_recorded() {

@@ -237,10 +237,10 @@ fn missing<'p>(
         let launches = launches(members);
         let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
         let are_several = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
-        let partial = launches
+        let mut partial = launches
             .iter()
             .map(|launch| all.difference(launch).copied().collect::<Vec<u32>>());
-        if let Some(missing) = partial.filter(|missing| are_several && !missing.is_empty()).next() {
+        if let Some(missing) = partial.find(|missing| are_several && !missing.is_empty()) {
             let count = launches.len();
             let what = subject(noun, &missing, world);
             let what = format!("{what} of one of the {count} launches of {program} here");
