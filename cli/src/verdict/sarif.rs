@@ -2,7 +2,7 @@
 //!
 //! Written as plain JSON, because it uses a small part of the format; a test validates it against the published schema.
 
-use culeak::analysis::check::Verdict;
+use culeak::analysis::check::{self, Verdict};
 use culeak::analysis::job::identity;
 use culeak::analysis::site::{CallStack, Frame};
 use serde::{Serialize, Serializer};
@@ -50,6 +50,9 @@ pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> 
         let text = format!("{source}: {}", summary(verdict));
         json!({"message": {"text": Escaped(&text).to_string()}, "level": "note"})
     });
+    let is_judged = verdicts
+        .iter()
+        .all(|(_, verdict)| verdict.outcome != check::Outcome::NoVerdict);
     Log {
         schema: SCHEMA,
         version: "2.1.0",
@@ -65,7 +68,7 @@ pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> 
             }}),
             column_kind: "unicodeCodePoints",
             invocations: json!([{
-                "executionSuccessful": true,
+                "executionSuccessful": is_judged,
                 "toolExecutionNotifications": notes.collect::<Vec<_>>(),
             }]),
             results: Results { verdicts, root },

@@ -182,6 +182,15 @@ fn sarif_is_valid_by_the_published_schema() {
     ] {
         assert_eq!(problems(snapshot, rules), Vec::<String>::new());
     }
+    // Without a verdict, the absence of results proves nothing.
+    let successful = |lost: u64| {
+        let mut clean = Sample::new().finish(0, 0);
+        clean.losses.lost_allocations = lost;
+        log(&[("app.culeak", verdict(&clean, &Rules::default()))], &root)["runs"][0]["invocations"][0]
+            ["executionSuccessful"]
+            .clone()
+    };
+    assert_eq!((successful(0), successful(1)), (Value::Bool(true), Value::Bool(false)));
     // The schema rejects invalid logs.
     let mut log = log(&[], &root);
     log["runs"][0]["tool"] = Value::Null;
