@@ -143,7 +143,7 @@ impl<'r> Sieve<'r> {
     }
 
     /// The first rule of a file that matches every stack of the program, and the number of call sites that it hides: several, or one by
-    /// its outermost caller. Such a rule names no leak: it names `main`, or the program.
+    /// its outermost caller, or by what called `main`. Such a rule names no leak: it names `main`, or the program.
     pub fn too_broad(&self, stacks: &CallStacks) -> Option<(&'r Rule, usize)> {
         let rules = self.rules.rules.iter().enumerate();
         let mut given = rules.filter(|(_, rule)| !rule.keeps && !rule.is_built_in());
@@ -155,7 +155,8 @@ impl<'r> Sieve<'r> {
         })?;
         let by_outermost = |stack: &CallStack| {
             let outermost = [stack.callers().last(), stack.frames.last()];
-            let mut frames = outermost.into_iter().flatten();
+            let below_main = stack.frames.iter().filter(|frame| frame.role == Role::BelowMain);
+            let mut frames = outermost.into_iter().flatten().chain(below_main);
             frames.any(|frame| pattern.matches_frame(frame) && stack.site() != Some(frame))
         };
         let hidden = self

@@ -100,6 +100,25 @@ fn a_rule_that_matches_every_stack_is_said_to_hide_all_leaks() {
         warnings.iter().any(|warning| warning.contains("matches every stack"))
     };
     assert!(warned("leak:main") && !warned("leak:Cache::fill"));
+    // The C library called main.
+    let start = ("__libc_start_main", "", "/usr/lib/libc.so.6");
+    let only = with_stack(
+        &[
+            RUNTIME,
+            ("Cache::fill", "/src/cache.cu:9", "/opt/app"),
+            MAIN,
+            start,
+            ("_start", "", "/opt/app"),
+        ],
+        false,
+    );
+    let mut rules = Rules::default();
+    rules.suppressions.add("leak:libc", "x.supp").expect("rules");
+    let warnings = verdict(&only, &rules).warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.contains("matches every stack")),
+        "{warnings:?}"
+    );
 }
 
 #[test]
