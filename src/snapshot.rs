@@ -36,9 +36,9 @@ pub const FORMAT: &str = "culeak-snapshot";
 /// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
-/// The value of [`Taken::by`] for a process that was never recorded: PyTorch's allocator in it was read. It covers only the live blocks of
-/// that allocator, without stacks and times.
-pub const BY_READING: &str = "PyTorch's allocator, read while it ran";
+/// The value of [`Taken::by`] for a process that was never recorded: the allocators of PyTorch and CuPy in it were read. It covers only the live blocks of
+/// these, without stacks and times.
+pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 2;
 
@@ -197,8 +197,8 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// What lies outside PyTorch's allocator is not known.
-    pub fn covers_pytorch_only(&self) -> bool {
+    /// What lies outside the allocators of frameworks is not known.
+    pub fn covers_allocators_only(&self) -> bool {
         self.by == BY_PYTORCH || self.by == BY_READING
     }
 }

@@ -167,7 +167,13 @@ fn unrecorded(options: &[&str]) -> (std::process::Child, tempfile::TempDir, [u64
     };
     compile("libc10_cuda.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
     compile("program", &["-L.", "-l:libc10_cuda.so", "-Wl,-rpath,$ORIGIN"]);
-    let mut child = Command::new(folder.path().join("program"))
+    let (child, numbers) = ready(&mut Command::new(folder.path().join("program")));
+    (child, folder, numbers)
+}
+
+/// Starts a program that was never recorded, and reads the count and the bytes of its blocks.
+fn ready(command: &mut Command) -> (std::process::Child, [u64; 2]) {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -178,7 +184,27 @@ fn unrecorded(options: &[&str]) -> (std::process::Child, tempfile::TempDir, [u64
         .map(|number| number.parse().expect("a number"))
         .collect();
     assert_eq!(lines.next().expect("a line").expect("text"), "ready");
-    (child, folder, [numbers[0], numbers[1]])
+    (child, [numbers[0], numbers[1]])
+}
+
+#[test]
+fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut program = Command::new("python3");
+    let (mut child, [count, bytes_held]) = ready(
+        program
+            .arg(sources().join("victims/unrecorded_cupy.py"))
+            .arg(folder.path()),
+    );
+    let why = json(&["why", &child.id().to_string(), "--json"]);
+    assert_eq!(
+        (bytes(&why["total"]), why["total"]["count"].as_u64()),
+        (bytes_held, Some(count))
+    );
+    let text = why["origins"].to_string();
+    assert!(text.contains("kept") && text.contains("plans"), "{text}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
 }
 
 #[test]
@@ -224,7 +250,7 @@ fn a_process_without_pytorchs_own_allocator_is_refused_with_a_reason() {
     let (mut child, ..) = unrecorded(&["-DOTHER_BACKEND"]);
     for (pid, reason) in [
         (child.id(), "layout that is not understood"),
-        (std::process::id(), "has not loaded PyTorch's allocator"),
+        (std::process::id(), "it has loaded neither"),
     ] {
         let output = Command::new(culeak())
             .args(["why", &pid.to_string()])

@@ -304,7 +304,7 @@ fn missing(snapshot: &Snapshot) -> String {
             "the recorder took this snapshot by itself, and it does not query the driver"
         }
         ProcessState::Running => "the driver was not asked when this snapshot was taken",
-        _ if snapshot.taken.covers_pytorch_only() => "only PyTorch's allocator is known",
+        _ if snapshot.taken.covers_allocators_only() => "only the framework's allocator is known",
         ProcessState::Unknown => {
             "recorded on another host or in another container, whose driver cannot be asked from here"
         }
@@ -321,7 +321,7 @@ fn segments_missing(snapshot: &Snapshot) -> Option<String> {
         return Some(format!("what the kernel driver gave is not known, since {why}"));
     }
     let why = match snapshot.taken.point {
-        _ if snapshot.taken.covers_pytorch_only() => "only PyTorch's allocator is known",
+        _ if snapshot.taken.covers_allocators_only() => "only the framework's allocator is known",
         Some(Point::Mark(_) | Point::Time(_)) => "the event log lacks what the kernel driver gave",
         _ => {
             "the recording lacks what the kernel driver gave; it is older, or its recorder could not observe that driver"

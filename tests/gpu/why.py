@@ -283,6 +283,14 @@ def what_is_said_to_be_freed_with_an_arrays_holder_is_freed(t, name):
 
 
 @claim(slow=True)
+def a_cupy_program_that_was_never_recorded_has_the_same_answers(t):
+    seen = searched(t, "fw_why_arrays", "cupy", how="bare")
+    expect_equal(sum(block["bytes"] for block in seen.answer.blocks), seen.held, f"bytes found (got) and used bytes of the pool\n{seen.answer.where}")
+    expect_named(seen)
+    expect_freed(seen, at_least=5)
+
+
+@claim(slow=True)
 def a_search_leaves_a_training_program_as_it_was(t):
     with Watched(t, command=[t.python, HERE / "victims" / "fw_growth.py", "watched", "and-grow"]) as watched:
         for _ in range(3):

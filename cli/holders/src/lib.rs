@@ -22,7 +22,7 @@
 //! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
-//! * [`pytorch`]: the blocks of a process that was never recorded
+//! * [`pytorch`], [`cupy`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
 //! * `parallel`: work that several threads share
@@ -50,6 +50,7 @@ mod budget;
 pub mod classes;
 pub mod copy;
 mod counted;
+pub mod cupy;
 pub mod demangle;
 mod evidence;
 pub mod garbage;

@@ -163,7 +163,7 @@ impl Python {
 
     /// Whether the first word of an object can be its count.
     #[inline]
-    fn is_counted(&self, word: u64) -> bool {
+    pub fn is_counted(&self, word: u64) -> bool {
         // From 3.14 on the topmost 16 bits hold flags.
         let rest = if self.minor() >= 14 {
             word << 16 >> 48

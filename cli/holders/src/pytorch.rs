@@ -60,15 +60,17 @@ pub struct LiveBlocks {
     pub agrees: bool,
 }
 
-/// Reads them.
+/// Reads them. `None`: the process has not loaded this allocator.
 ///
 /// # Errors
-/// Why they cannot be read, as a sentence: the process does not use this allocator, or its layout is not understood.
-pub fn live_blocks(source: &dyn Source) -> Result<LiveBlocks, String> {
+/// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood.
+pub fn live_blocks(source: &dyn Source) -> Result<Option<LiveBlocks>, String> {
     let regions = source
         .regions()
         .map_err(|error| format!("its memory map cannot be read ({error})"))?;
-    let allocator = allocator(source, &regions)?;
+    let Some(allocator) = allocator(source, &regions)? else {
+        return Ok(None);
+    };
     let mut last = None;
     for _ in 0..LOOKS {
         last = look(source, allocator).or(last);
@@ -76,7 +78,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<LiveBlocks, String> {
             break;
         }
     }
-    last.ok_or_else(|| {
+    last.map(Some).ok_or_else(|| {
         format!(
             "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
              unknown version)"
@@ -84,19 +86,19 @@ pub fn live_blocks(source: &dyn Source) -> Result<LiveBlocks, String> {
     })
 }
 
-fn allocator(source: &dyn Source, regions: &[Region]) -> Result<u64, String> {
+fn allocator(source: &dyn Source, regions: &[Region]) -> Result<Option<u64>, String> {
     let is_library = |region: &&Region| {
         let name = region.name.trim_end_matches(" (deleted)");
         Path::new(name).file_name().is_some_and(|name| name == LIBRARY)
     };
     let first = regions.iter().find(is_library).filter(|region| region.offset == 0);
-    let first = first.ok_or_else(|| format!("it has not loaded PyTorch's allocator for CUDA ({LIBRARY})"))?;
+    let Some(first) = first else { return Ok(None) };
     let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR)
         .ok_or_else(|| format!("{} has no {ALLOCATOR}, or cannot be read", first.name))?;
     let pointer = words(source, symbol, 1).map_or(0, |words| words[0]);
     match pointer {
         0 => Err("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
-        pointer => Ok(pointer),
+        pointer => Ok(Some(pointer)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of PyTorch's allocator in it.
+//! A process that was never recorded: the live blocks of PyTorch's allocator and of CuPy's pools in it.
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -12,44 +12,82 @@ use culeak::proc;
 use culeak::snapshot::{
     Allocation, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stream, Taken, Thread,
 };
-use culeak_holders::pytorch::{LiveBlocks, live_blocks};
+use culeak_holders::pytorch::LiveBlock;
 use culeak_holders::source::live;
+use culeak_holders::{cupy, pytorch};
 
 use super::Loaded;
 use crate::errors::Failure;
 use crate::progress;
 
-/// Reads the blocks. `unrecorded`: what to say if the process does not use PyTorch's allocator.
+/// The blocks that an allocator gave out.
+struct Given {
+    call: Call,
+    blocks: Vec<LiveBlock>,
+}
+
+impl Given {
+    fn by(kind: Kind, function: &'static str, domain: &str, blocks: Vec<LiveBlock>) -> Given {
+        let call = Call {
+            domain: Some(domain.to_owned()),
+            ..Call::new(kind, function, None, 0)
+        };
+        Given { call, blocks }
+    }
+}
+
+/// Reads the blocks. `unrecorded`: what to say if the process uses neither allocator.
 ///
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
-    let read = live::Process::new(pid)
-        .map_err(|error| error.to_string())
-        .and_then(|process| live_blocks(&process));
-    let live = read.map_err(|why| {
+    let failure = |why: String| {
         Failure::new(format!(
-            "{}; without a recording, culeak can only read PyTorch's allocator in a process, and {why}",
+            "{}; without a recording, culeak can only read PyTorch's allocator and CuPy's pools in a process, and {why}",
             unrecorded.message
         ))
-    })?;
-    if !live.agrees {
-        // It is read again after a search.
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
-            progress::note(format_args!(
-                "note: process {pid}: the sum of its blocks was not found among the statistics of PyTorch's allocator: the program \
-                 allocates all the time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)"
-            ));
-        });
+    };
+    let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
+    let of_pytorch = pytorch::live_blocks(&process).map(|live| {
+        let live = live?;
+        if !live.agrees {
+            mention_disagreement(pid);
+        }
+        Some(Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks))
+    });
+    let of_cupy = cupy::live_blocks(&process).map(|live| Some(Given::by(Kind::Block, "MemoryPool", "CuPy", live?)));
+    let (mut given, mut unread) = (Vec::new(), Vec::new());
+    for read in [of_pytorch, of_cupy] {
+        match read {
+            Ok(read) => given.extend(read),
+            Err(why) => unread.push(why),
+        }
+    }
+    match (given.as_slice(), unread.as_slice()) {
+        ([], []) => return Err(failure("it has loaded neither".to_owned())),
+        ([], _) => return Err(failure(unread.join("; "))),
+        _ => unread
+            .iter()
+            .for_each(|why| progress::note(format_args!("note: process {pid}: not read: {why}"))),
     }
     Ok(Loaded {
         root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
-        ..Loaded::of(snapshot(pid, &live), pid.to_string())
+        ..Loaded::of(snapshot(pid, &given), pid.to_string())
     })
 }
 
-fn snapshot(pid: u32, live: &LiveBlocks) -> Snapshot {
+fn mention_disagreement(pid: u32) {
+    // It is read again after a search.
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        progress::note(format_args!(
+            "note: process {pid}: the sum of its blocks was not found among the statistics of PyTorch's allocator: the program \
+             allocates all the time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)"
+        ));
+    });
+}
+
+fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
     let process = process(pid, now);
@@ -63,54 +101,57 @@ fn snapshot(pid: u32, live: &LiveBlocks) -> Snapshot {
         threads: vec![Thread::default()],
         ..Snapshot::empty()
     };
-    let mut ordinals: Vec<i32> = live.blocks.iter().map(|block| i32::from(block.device)).collect();
+    let device_of = |block: &LiveBlock| i32::from(block.device);
+    let mut ordinals: Vec<i32> = given.iter().flat_map(|given| &given.blocks).map(device_of).collect();
     ordinals.sort_unstable();
     ordinals.dedup();
     let mut gathering = Gathering::default();
-    for block in &live.blocks {
-        let device = ordinals.binary_search(&i32::from(block.device)).ok();
-        let stream = match block.stream {
-            0 => Stream::LegacyDefault,
-            handle => Stream::Handle(handle),
-        };
-        let call = Call {
-            stream: Some(stream),
-            domain: Some("pytorch".to_owned()),
-            ..Call::new(Kind::Tensor, "CUDACachingAllocator", device, 0)
-        };
-        gathering.add(Allocation {
-            address: block.address,
-            bytes: block.bytes,
-            requested: block.requested,
-            time_ns: 0,
-            stack: None,
-            call: &call,
-        });
+    for Given { call, blocks } in given {
+        for block in blocks {
+            let stream = match block.stream {
+                0 => Stream::LegacyDefault,
+                handle => Stream::Handle(handle),
+            };
+            let call = Call {
+                device: ordinals.binary_search(&device_of(block)).ok(),
+                // CuPy's objects do not have it.
+                stream: (call.kind == Kind::Tensor).then_some(stream),
+                ..call.clone()
+            };
+            gathering.add(Allocation {
+                address: block.address,
+                bytes: block.bytes,
+                requested: block.requested,
+                time_ns: 0,
+                stack: None,
+                call: &call,
+            });
+        }
     }
     snapshot.allocations = gathering.finish();
     for (device, ordinal) in ordinals.iter().enumerate() {
-        let of_device = || live.blocks.iter().filter(|block| i32::from(block.device) == *ordinal);
-        let (bytes, count) = (
-            of_device().fold(0u64, |sum, block| sum.saturating_add(block.bytes)),
-            of_device().count() as u64,
-        );
         snapshot.devices.push(Device {
             ordinal: *ordinal,
             uuid: String::new(),
             name: String::new(),
         });
-        snapshot.counters.push(Counter {
-            device: Some(device),
-            kind: Kind::Tensor,
-            live_bytes: bytes,
-            live_count: count,
-            peak_bytes: bytes,
-            peak_ns: 0,
-            total_bytes: bytes,
-            total_count: count,
-            freed_count: 0,
-            failed_count: 0,
-        });
+        for Given { call, blocks } in given {
+            let of_device = || blocks.iter().filter(|block| device_of(block) == *ordinal);
+            let bytes = of_device().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
+            let count = of_device().count() as u64;
+            snapshot.counters.push(Counter {
+                device: Some(device),
+                kind: call.kind,
+                live_bytes: bytes,
+                live_count: count,
+                peak_bytes: bytes,
+                peak_ns: 0,
+                total_bytes: bytes,
+                total_count: count,
+                freed_count: 0,
+                failed_count: 0,
+            });
+        }
     }
     snapshot
 }

@@ -251,6 +251,18 @@ impl Python {
         }
     }
 
+    /// The address of what a module has under this name.
+    pub fn attribute_of_module(&mut self, copy: &Copy, module: &str, name: &str) -> Option<u64> {
+        let all = self.interpreters(copy).into_iter();
+        let mut all = all
+            .map(|state| copy.word(state + self.offsets.interpreter_modules))
+            .collect::<Vec<_>>()
+            .into_iter();
+        let module = all.find_map(|all| self.value_of(copy, all, module))?;
+        let dict = copy.word(module + self.offsets.module_dict);
+        self.value_of(copy, dict, name)
+    }
+
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;

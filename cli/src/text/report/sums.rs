@@ -194,7 +194,9 @@ fn source(report: &Report) -> Option<Sum> {
             "PyTorch's allocator, in {}; it records no peak, no process and no frees",
             Escaped(report.process.recording)
         ),
-        ref by if by == BY_READING => "the live blocks of PyTorch's allocator, read in the process".to_owned(),
+        ref by if by == BY_READING => {
+            "the live blocks of PyTorch's and CuPy's allocators, read in the process".to_owned()
+        }
         _ => return None,
     };
     Some(("source", text))
@@ -355,7 +357,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         }
     }
     let mut rows = titled("not recorded", texts);
-    if all && !report.taken.covers_pytorch_only() {
+    if all && !report.taken.covers_allocators_only() {
         let complete = report.allocators.iter().filter(|allocator| !lacks_events(allocator));
         rows.extend(titled("compared", complete.map(of_allocator).collect()));
         let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
@@ -380,7 +382,7 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
         taken,
         allocators,
     } = recorded;
-    if taken.covers_pytorch_only() {
+    if taken.covers_allocators_only() {
         let missing = if taken.by == BY_READING {
             NOT_RECORDED
         } else {
@@ -399,7 +401,7 @@ pub fn losses_and_notes(recorded: Recorded) -> (Vec<String>, Vec<String>) {
 
 /// What is missing if only PyTorch's allocator is known.
 fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
-    (taken.covers_pytorch_only()).then_some(if taken.by == BY_READING {
+    (taken.covers_allocators_only()).then_some(if taken.by == BY_READING {
         NOT_RECORDED
     } else {
         OUTSIDE_PYTORCH
@@ -407,7 +409,7 @@ fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
 }
 
 const NOT_RECORDED: &str =
-    "lines, ages and peaks, and memory outside PyTorch's allocator: the process was not recorded";
+    "lines, ages and peaks, and memory outside PyTorch's and CuPy's allocators: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.

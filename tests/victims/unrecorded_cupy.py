@@ -1,0 +1,44 @@
+"""Objects like those of CuPy's pools, in a program that is never recorded.
+
+The state of a generator of random numbers is 625 numbers of 32 bits in the object itself: a position of at most 624, then any values.
+"""
+
+import _random
+import mmap
+import pathlib
+import sys
+import types
+
+file = pathlib.Path(sys.argv[1]) / "cupy/cuda/memory.so"
+file.parent.mkdir(parents=True)
+file.write_bytes(bytes(4096))
+with file.open("rb") as opened:
+    mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class PooledMemory(_random.Random):
+    """Its address, its bytes, and its device."""
+
+    __slots__ = ()
+
+
+memory = types.ModuleType("cupy.cuda.memory")
+memory.PooledMemory = PooledMemory
+sys.modules["cupy.cuda.memory"] = memory
+
+
+def block(number, size):
+    """Memory of a pool, at an address 512 bytes behind a multiple of 4 GiB."""
+    made = PooledMemory()
+    made.setstate((number, size) + (0,) * 622 + (512 if number else 0,))
+    return made
+
+
+kept = [block(0x7000 + number, 1024) for number in range(20)]
+plans = {"fft": block(0x7100, 1 << 20)}
+given_back = [block(0, 512)]
+# Not memory, but the class behind a count.
+classes = (PooledMemory, 7, 8)
+print(21, 20 * 1024 + (1 << 20), flush=True)
+print("ready", flush=True)
+sys.stdin.read()
