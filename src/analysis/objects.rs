@@ -19,6 +19,7 @@ use crate::analysis::groups::{Group, Level};
 use crate::analysis::report::{By, Row, rows_by};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint};
 use crate::analysis::suppressions::Sieve;
+use crate::analysis::why::words::{class_and_origin, path_text};
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Counter, Snapshot};
 
@@ -76,6 +77,9 @@ pub struct ObjectRow<'a> {
     /// Age of the first one when the snapshot was taken.
     pub oldest_age_ns: u64,
     pub newest_age_ns: u64,
+    /// What holds the handles of most of those that were searched for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<String>,
     /// The stack with the most of them.
     pub stack: CallStack<'a>,
     pub stacks_in_all: usize,
@@ -111,6 +115,7 @@ impl<'a> Objects<'a> {
         let plain = groups.iter().filter(|group| is_plain(group.call.kind));
         let sites: BTreeSet<Fingerprint> = plain.map(|group| stacks.get(group.stack).site_fingerprint).collect();
         let mut rows = by_site(snapshot, stacks, &groups);
+        add_holders(&mut rows, snapshot, stacks);
         let beyond = top.map_or_else(Vec::new, |top| rows.split_off(top.min(rows.len())));
         Objects {
             known: snapshot.objects_known,
@@ -259,6 +264,7 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
                     .map_or_else(Vec::new, |names| names.into_iter().collect()),
                 oldest_age_ns: row.oldest_age_ns,
                 newest_age_ns: row.newest_age_ns,
+                held_by: None,
                 stack,
                 stacks_in_all: row.stacks_in_all,
             }
@@ -267,6 +273,52 @@ pub(super) fn by_site<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, group
     // Rows of a kind are in a fixed order already.
     rows.sort_by_key(|row| (std::cmp::Reverse(row.count), row.kind));
     rows
+}
+
+/// The rows of objects whose holders are known, most objects first.
+pub(crate) fn held<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<ObjectRow<'a>> {
+    let groups = groups(snapshot, |call, _, _| is_plain(call.kind));
+    let mut rows = by_site(snapshot, stacks, &groups);
+    add_holders(&mut rows, snapshot, stacks);
+    rows.retain(|row| row.held_by.is_some());
+    rows
+}
+
+/// Adds what holds most of the objects of each row that were searched for.
+fn add_holders(rows: &mut [ObjectRow], snapshot: &Snapshot, stacks: &CallStacks) {
+    let Some(holders) = snapshot.holders.as_ref().filter(|holders| !holders.objects.is_empty()) else {
+        return;
+    };
+    let objects = holders.objects.iter();
+    let path_of: HashMap<(u64, u64), usize> = objects.map(|held| ((held.address, held.time_ns), held.path)).collect();
+    let mut counts: HashMap<(&str, Fingerprint), BTreeMap<usize, u64>> = HashMap::new();
+    for object in snapshot.objects.iter() {
+        if let Some(path) = path_of.get(&(object.address, object.time_ns)) {
+            let site = stacks.get(object.stack).site_fingerprint;
+            let of_row = counts.entry((object.kind.name(), site)).or_default();
+            *of_row.entry(*path).or_default() += 1;
+        }
+    }
+    for row in rows {
+        let paths = counts.get(&(row.kind, row.stack.site_fingerprint));
+        let most = paths.and_then(|paths| paths.iter().max_by_key(|(_, count)| **count));
+        row.held_by = most.and_then(|(path, _)| holders.paths.get(*path)).map(|path| {
+            let origin = class_and_origin(
+                path.class,
+                path.root,
+                &path.origin,
+                &path.origin_type,
+                path.note.as_deref(),
+            );
+            let words = [origin, path_text(path)];
+            words
+                .iter()
+                .filter(|words| !words.is_empty())
+                .map(String::as_str)
+                .collect::<Vec<_>>()
+                .join(": ")
+        });
+    }
 }
 
 /// Every kind of which an object exists or was ever created.

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Groups, Level};
 use crate::analysis::ledger::Ledger;
+use crate::analysis::objects::{self, ObjectRow};
 use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
@@ -125,6 +126,8 @@ pub struct Why<'a> {
     pub hidden_retainers: usize,
     /// Memory of variables that is not in the tree: what would free it is not known.
     pub unretained: Tally,
+    /// Objects without an address whose holders are known, most first. Empty if only a part of the memory is selected.
+    pub objects: Vec<ObjectRow<'a>>,
     /// Memory that was freed, or whose holders changed, during the search. Not part of the total if a class was asked for.
     pub changed: Tally,
     /// Memory without an answer: allocated after the search, or without an address. Not part of the total if a class was asked
@@ -324,6 +327,10 @@ impl<'a> Why<'a> {
             true => chains::shown(retained(holders, &Options::default()), options),
             false => (Vec::new(), 0),
         };
+        let objects = match options.selects_all() {
+            true => objects::held(snapshot, &stacks),
+            false => Vec::new(),
+        };
         let (origins, cut) = gathered.origins(holders, &stacks, options);
         let mut pools = std::mem::take(&mut gathered.pools);
         if options.selects_all() {
@@ -364,6 +371,7 @@ impl<'a> Why<'a> {
             retainers,
             hidden_retainers,
             unretained: gathered.unretained,
+            objects,
             changed: gathered.changed,
             not_searched: gathered.not_searched,
             pools,

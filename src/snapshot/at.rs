@@ -307,6 +307,7 @@ mod tests {
             }],
             modules: Vec::new(),
             blocks: blocks.collect(),
+            ..Holders::default()
         });
         snapshot
     }

@@ -27,6 +27,9 @@ pub struct Holders {
     pub modules: Vec<OwnerModule>,
     /// In order of addresses.
     pub blocks: Vec<HeldBlock>,
+    /// Objects without an address of which some were searched for by their handles, and are held; 0 bytes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<HeldBlock>,
 }
 
 impl Holders {
@@ -350,7 +353,7 @@ impl Holders {
                 return wrong("the parent of a module", row, parent, row);
             }
         }
-        for (row, block) in self.blocks.iter().enumerate() {
+        for (row, block) in self.blocks.iter().chain(&self.objects).enumerate() {
             if let Some(module) = block.module.filter(|&module| module >= self.modules.len()) {
                 return wrong("the module of a block", row, module, self.modules.len());
             }

@@ -46,7 +46,7 @@ impl BlockIndex {
 
     /// Addresses of the blocks that the driver allocated on request of the program, not those inside PyTorch's segments.
     pub fn of_driver(&self) -> Vec<u64> {
-        let own = self.blocks.iter().filter(|block| !block.of_torch);
+        let own = self.blocks.iter().filter(|block| !block.of_torch && !block.is_handle);
         own.map(|block| block.address).collect()
     }
 
@@ -106,6 +106,7 @@ mod tests {
             bytes,
             time_ns: 0,
             of_torch: false,
+            is_handle: false,
         }
     }
 

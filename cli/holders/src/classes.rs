@@ -189,7 +189,11 @@ pub fn search(
         left_out_by_stop = searched.left_out_by_stop;
         left_out = left_out.max(searched.left_out);
         running = running.min(threads_running(&copy));
-        let all_final = best.iter().all(is_final);
+        (is_freed.iter_mut().zip(blocks)).for_each(|(is_freed, block)| *is_freed |= block.is_handle);
+        let all_final = best
+            .iter()
+            .zip(&is_freed)
+            .all(|(answer, is_freed)| *is_freed || is_final(answer));
         let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
@@ -199,7 +203,8 @@ pub fn search(
             break;
         }
         if let Some(still_live) = &options.still_live {
-            is_freed = still_live.0(blocks).iter().map(|is_live| !is_live).collect();
+            let are_live = still_live.0(blocks).into_iter().zip(blocks);
+            is_freed = are_live.map(|(is_live, block)| !is_live || block.is_handle).collect();
             let may_change =
                 |block: usize| is_open(&best[block], changed.binary_search(&block).is_ok(), is_freed[block]);
             if !(0..blocks.len()).any(may_change) {
@@ -207,7 +212,11 @@ pub fn search(
             }
         }
     }
-    if best.iter().flatten().any(|(class, _)| *class == Class::Lost) {
+    let of_memory = best.iter().zip(blocks).filter(|(_, block)| !block.is_handle);
+    if of_memory
+        .flat_map(|(answer, _)| answer)
+        .any(|(class, _)| *class == Class::Lost)
+    {
         limits.extend(what_may_hold(left_out, running));
     }
     limits.extend((search.stopped).map(|why| stopped_early(why, left_out_by_stop, options.limit)));
@@ -612,6 +621,7 @@ mod tests {
         bytes: 4096,
         time_ns: 1,
         of_torch: false,
+        is_handle: false,
     };
 
     #[test]

@@ -92,6 +92,8 @@ pub struct Block {
     /// A block of PyTorch's caching allocator. The allocator's own records point to all of them, so other pointers to it than
     /// those of a `StorageImpl` or a Python object are examined.
     pub of_torch: bool,
+    /// No memory, but the handle of an object. It is searched for in one copy.
+    pub is_handle: bool,
 }
 
 /// What to search, and how much to spend.

@@ -284,6 +284,7 @@ impl<'b> Paths<'b> {
             retainers: self.trees.retainers(&blocks),
             modules: self.modules.all,
             blocks,
+            objects: Vec::new(),
         }
     }
 }

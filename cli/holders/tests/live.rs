@@ -54,6 +54,7 @@ impl Program {
                 bytes: bytes.parse().unwrap(),
                 time_ns: 0,
                 of_torch: false,
+                is_handle: false,
             });
         }
         let program = Program {
@@ -193,6 +194,7 @@ fn blocks_that_were_freed_cost_no_further_copy() {
         bytes: 4096,
         time_ns: 0,
         of_torch: false,
+        is_handle: false,
     };
     let copies = |options: &Options| search(&source, &[freed], options).unwrap().search.copies;
     let default = Options::default();

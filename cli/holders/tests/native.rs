@@ -357,6 +357,7 @@ fn what_programs_with_musl_hold_is_not_lost() {
             bytes: 4096,
             time_ns: 0,
             of_torch: false,
+            is_handle: false,
         };
         let blocks: Vec<Block> = program.lines.iter().map(address).map(block).collect();
         assert_eq!(blocks.len(), 11);

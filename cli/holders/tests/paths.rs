@@ -49,6 +49,7 @@ impl Program {
                 bytes: 4096,
                 time_ns: 0,
                 of_torch: false,
+                is_handle: false,
             });
         }
         Program {

@@ -60,6 +60,7 @@ impl Program {
             bytes: 4096,
             time_ns: 0,
             of_torch: false,
+            is_handle: false,
         };
         let blocks: Vec<Block> = self.expected.iter().map(block).collect();
         search(&process, &blocks, &Options::default()).expect("an answer")

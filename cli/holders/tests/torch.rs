@@ -64,6 +64,7 @@ impl Program {
                 bytes: bytes.parse().expect("a number"),
                 time_ns: 0,
                 of_torch: true,
+                is_handle: false,
             });
         }
         blocks.sort_by_key(|block| block.address);
@@ -231,6 +232,7 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
             bytes: bytes.parse().expect("a number"),
             time_ns: 0,
             of_torch: true,
+            is_handle: false,
         });
     }
     blocks.sort_by_key(|block| block.address);
@@ -294,6 +296,7 @@ fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
             bytes: bytes.parse().expect("a number"),
             time_ns: 0,
             of_torch: true,
+            is_handle: false,
         });
     }
     blocks.sort_by_key(|block| block.address);

@@ -26,7 +26,7 @@ use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
-use culeak::snapshot::{Allocation, BY_READING, Class, Holders, ProcessState, Snapshot, change_retained};
+use culeak::snapshot::{Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, Snapshot, change_retained};
 use culeak_holders::copy::Copy;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
@@ -263,6 +263,9 @@ struct Record {
     cached: bool,
 }
 
+/// Objects of one call and stack that are searched for.
+const OBJECTS_OF_STACK: u32 = 32;
+
 /// Lowest and one past the highest address of user space.
 const POINTERS: Range<u64> = 0x1_0000..0x8000_0000_0000;
 
@@ -295,6 +298,7 @@ impl Listed {
                 bytes: range.end - range.start,
                 time_ns: allocation.time_ns,
                 of_torch: is_of_torch(&allocation, stacks.get(allocation.stack).allocator),
+                is_handle: false,
             };
             let record = Record {
                 address: allocation.address,
@@ -303,6 +307,7 @@ impl Listed {
             };
             found.push((block, record));
         }
+        found.extend(handles(snapshot));
         // Of two blocks that overlap, the outer one is searched for; of two at one address, the newer one.
         found.sort_by_key(|(block, _)| (block.address, u64::MAX - block.bytes, u64::MAX - block.time_ns));
         let (mut end, before) = (0, found.len());
@@ -350,7 +355,12 @@ impl Listed {
 
     /// Names the blocks of an answer as the snapshot does, and adds what was not searched.
     fn give_back(&self, holders: &mut Holders) {
-        let Holders { blocks, retainers, .. } = holders;
+        let Holders {
+            blocks,
+            objects,
+            retainers,
+            ..
+        } = holders;
         let records: HashMap<(u64, u64), (&Block, &Record)> = (self.blocks.iter().zip(&self.records))
             .map(|(block, record)| ((block.address, block.time_ns), (block, record)))
             .collect();
@@ -364,13 +374,50 @@ impl Listed {
                 return false;
             }
             let counted = i128::from(record.bytes) - i128::from(block.bytes);
-            change_retained(retainers, held.retainer, counted, 0);
+            change_retained(retainers, held.retainer, counted, -i64::from(block.is_handle));
             (held.address, held.bytes) = (record.address, record.bytes);
-            true
+            // The driver's own lists contain all handles.
+            let of_program =
+                |path: &&HolderPath| path.class == Class::Held && !path.possibly && !path.origin.contains("libcuda.so");
+            if block.is_handle && holders.paths.get(held.path).filter(of_program).is_some() {
+                objects.push(held.clone());
+            }
+            !block.is_handle
         });
+        objects.sort_unstable_by_key(|held| (held.address, held.time_ns));
         blocks.sort_unstable_by_key(|held| (held.address, held.time_ns));
         holders.search.limits.extend(self.limits.iter().cloned());
     }
+}
+
+/// Some objects of each call and stack, as blocks of one byte.
+fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
+    let mut counts: HashMap<(usize, Option<usize>), u32> = HashMap::new();
+    let objects = snapshot.objects.iter().enumerate();
+    let some = objects.filter(|(index, object)| {
+        let count = counts
+            .entry((snapshot.objects.call_of(*index), object.stack))
+            .or_default();
+        *count += 1;
+        *count <= OBJECTS_OF_STACK
+    });
+    let handles = some.filter_map(|(_, object)| {
+        let range = handle(object.address)?;
+        let block = Block {
+            address: range.start,
+            bytes: 1,
+            time_ns: object.time_ns,
+            of_torch: false,
+            is_handle: true,
+        };
+        let record = Record {
+            address: range.start,
+            bytes: 0,
+            cached: false,
+        };
+        Some((block, record))
+    });
+    handles.collect()
 }
 
 /// A handle that is a pointer, as a block of one byte.

@@ -97,6 +97,7 @@ pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
     write_kinds(report, page);
     page.blank();
     let below = |row: &&ObjectRow, page: &mut Document| {
+        held_by(row, 5, page);
         page.stack(&row.stack, full_stacks, 5);
         if row.stacks_in_all > 1 {
             page.indented(5, dim(format!("and {}", counted(row.stacks_in_all - 1, "more stack"))));
@@ -113,6 +114,13 @@ pub fn write(report: &Report, full_stacks: bool, page: &mut Document) {
             format!(" with {objects}; --top 0 shows all"),
         );
         page.blank();
+    }
+}
+
+/// What holds the objects, if it was searched for.
+pub fn held_by(row: &ObjectRow, indent: usize, page: &mut Document) {
+    if let Some(holder) = &row.held_by {
+        page.indented(indent, format!("held by {}", Escaped(holder)));
     }
 }
 

@@ -10,7 +10,7 @@ use culeak::analysis::why::{
 use culeak::snapshot::{Class, Step};
 
 use super::report::sums::{Sum, losses_in_words, titled};
-use super::{parts, units};
+use super::{objects, parts, units};
 use crate::document::{BOLD, Cell, Document, Rows, Site, Text, WARN, bold, counted, dim, short_name, styled, things};
 use crate::escape::Escaped;
 
@@ -40,6 +40,7 @@ pub fn page(why: &Why, modules: Option<usize>) -> Document {
             }
             if modules.is_none() {
                 retainers(why, &mut page);
+                objects_held(why, &mut page);
             }
         }
     }
@@ -157,6 +158,26 @@ fn origins(why: &Why, page: &mut Document) {
         why.hidden_origins,
         "holder",
         format!(" with {hidden}; --top 0 --min-bytes 0 shows all"),
+    );
+}
+
+/// What holds objects without an address.
+fn objects_held(why: &Why, page: &mut Document) {
+    let (shown, rest) = why.objects.split_at(why.objects.len().min(ROWS_SHOWN));
+    if shown.is_empty() {
+        return;
+    }
+    page.blank();
+    page.line(bold("objects without an address"));
+    let rows = Rows::of(shown).bare();
+    page.table(
+        rows.column("objects", |row| objects::title(row))
+            .below(|row, page| objects::held_by(row, 4, page)),
+    );
+    page.more(
+        rest.len(),
+        "call site",
+        "; culeak report --view objects lists them".to_owned(),
     );
 }
 

@@ -399,6 +399,46 @@ fn copies_of_a_process_without_exit_handlers_are_judged_if_its_run_saw_the_end()
     }
 }
 
+#[test]
+fn the_holders_of_objects_are_named_beside_their_call_site() {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let program = "import ctypes\nfrom ctypes import byref\n\ncuda = ctypes.CDLL(\"libcuda.so.1\")\n\
+                   context, block = ctypes.c_void_p(), ctypes.c_uint64()\n\
+                   assert cuda.cuInit(0) == 0 and cuda.cuCtxCreate_v2(byref(context), 0, 0) == 0\n\
+                   assert cuda.cuMemAlloc_v2(byref(block), ctypes.c_size_t(1 << 20)) == 0\n\
+                   streams = {number: ctypes.c_void_p() for number in range(40)}\n\
+                   for stream in streams.values():\n    assert cuda.cuStreamCreate(byref(stream), 0) == 0\n";
+    fs::write(folder.path().join("serve.py"), program).expect("written");
+    let mut command = culeak(folder.path());
+    command.args(["run", "--why", "--no-report", "-o", "out", "--", "python3", "serve.py"]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    let ran = command.output().expect("culeak starts");
+    assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+    let report = |options: &[&str]| {
+        let output = culeak(folder.path()).args(["report", "out"]).args(options).output();
+        stdout(&output.expect("culeak starts"))
+    };
+    let text = report(&["--view", "objects"]);
+    assert!(
+        text.contains("40 stream ") && text.contains("held by __main__.streams"),
+        "{text}"
+    );
+    // They are no memory.
+    let why = culeak(folder.path())
+        .args(["why", "out"])
+        .output()
+        .expect("culeak starts");
+    let text = stdout(&why);
+    assert!(
+        text.contains("1 MiB at 1 call site") && text.contains("held by __main__.streams"),
+        "{text}"
+    );
+}
+
 /// It maps the recording of the process that forked it, which is not its own.
 #[test]
 fn a_forked_process_outlives_the_program_although_that_was_recorded() {

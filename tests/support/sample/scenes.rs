@@ -467,6 +467,7 @@ pub fn held() -> Snapshot {
         retainers,
         modules: Vec::new(),
         blocks,
+        ..Holders::default()
     });
     sample.finish(64 * MIB, 12)
 }

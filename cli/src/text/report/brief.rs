@@ -16,7 +16,7 @@ use crate::document::cells::balance;
 use crate::document::{self, Cell, Document, GOOD, Rows, Site, Text, dim, styled};
 use crate::escape::Escaped;
 use crate::text::parts::Caller;
-use crate::text::{ledger, parts, units, why};
+use crate::text::{ledger, objects, parts, units, why};
 
 /// Rows with their callers, ages and holders.
 pub const EXPLAINED: usize = 5;
@@ -180,7 +180,8 @@ pub fn costly_objects(costs: &[Cost], page: &mut Document) {
         .column("objects", |cost| of_kind(cost.row.count, cost.row.kind))
         .column("call site", |cost| {
             Site::of(&cost.row.label, cost.row.stack.site(), String::new())
-        });
+        })
+        .below(|cost, page| objects::held_by(cost.row, 4, page));
     page.table(rows);
 }
 
