@@ -29,6 +29,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             bytes: bytes.parse()?,
             time_ns: 0,
             of_torch: label.contains(&"torch"),
+            is_handle: false,
         });
     }
     blocks.sort_by_key(|block| block.address);
