@@ -380,7 +380,7 @@ impl Listed {
             let of_program =
                 |path: &&HolderPath| path.class == Class::Held && !path.possibly && !path.origin.contains("libcuda.so");
             if block.is_handle && holders.paths.get(held.path).filter(of_program).is_some() {
-                objects.push(held.clone());
+                objects.push(*held);
             }
             !block.is_handle
         });
