@@ -94,6 +94,7 @@ impl Waiting {
                 bytes: allocation.bytes,
                 time_ns: allocation.time_ns,
                 of_torch: false,
+                is_handle: false,
             })
             .collect();
         blocks.sort_by_key(|block| block.address);
