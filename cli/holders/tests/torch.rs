@@ -369,6 +369,7 @@ fn each_storage_has_the_module_that_owns_it() {
             bytes: bytes.parse().expect("a number"),
             time_ns: 0,
             of_torch: true,
+            is_handle: false,
         });
     }
     blocks.sort_by_key(|block| block.address);
