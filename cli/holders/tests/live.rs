@@ -56,6 +56,7 @@ impl Program {
                 of_torch: false,
             });
         }
+        blocks.sort_by_key(|block| block.address);
         let program = Program {
             child,
             blocks,
