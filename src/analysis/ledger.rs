@@ -130,6 +130,9 @@ pub struct Line<'a> {
     /// The pools of [`LineKind::CudaPools`], largest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<MemoryPool>,
+    /// Of [`LineKind::Code`]: the call sites that loaded modules, largest first, without what launches took.
+    #[serde(skip)]
+    pub loads: Vec<Part<'a>>,
 }
 
 impl<'a> Line<'a> {
@@ -143,6 +146,7 @@ impl<'a> Line<'a> {
             destroyed: None,
             parts: Vec::new(),
             pools: Vec::new(),
+            loads: Vec::new(),
         }
     }
 }

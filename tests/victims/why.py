@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import types
+import weakref
 
 driver = ctypes.CDLL("libcuda.so.1")
 allocate, free = driver.cuMemAlloc_v2, driver.cuMemFree_v2
@@ -226,6 +227,38 @@ def hold_model():
     keep.append(Module(layers=Module(**{str(nth): layer for nth, layer in enumerate(layers)})))
 
 
+class Session:
+    pass
+
+
+sessions = []
+
+
+def free_in_callbacks(how):
+    """Registered last, so that the interpreter calls them first."""
+    all_of_them()
+    atexit.register(keep.clear)
+    sessions.append(Session())
+    weakref.finalize(sessions[0], list.clear, [Block(4000)])
+    if how == "thread":
+        context = ctypes.c_void_p()
+        assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+
+        def outlive():
+            """The interpreter waits for this thread, whose memory the script holds at its end too."""
+            threading.main_thread().join()
+            driver.cuCtxSetCurrent(context)
+            keep.append(Block(5000))
+
+        threading.Thread(target=outlive).start()
+    if how == "daemon":
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    if how == "exit":
+        sys.exit(3)
+    if how == "raise":
+        raise ValueError("the traceback is kept")
+
+
 CASES = {
     "replaces_register": replace_register,
     "keeps_register_replaced": lambda: replace_register(at_the_end=True),
@@ -258,6 +291,8 @@ def main(case):
         # Registered before anything of culeak.
         atexit.register(keep.clear)
     begin()
+    if case == "callbacks":
+        return free_in_callbacks(sys.argv[2])
     CASES.get(case, all_of_them)()
     if case == "early":
         # The script's own clean-up.

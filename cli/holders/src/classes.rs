@@ -272,7 +272,10 @@ fn examine<'c, 's>(
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
-    let no_roots = merged([&states[..], &native.locals_of_recorder(&modules)].concat());
+    // Pointers to static memory are constants too, and lead on.
+    let is_made = |value| copy.granule(value).is_some() && modules.with_global(value).is_none();
+    let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
+    let no_roots = merged([&states[..], &native.locals_of_recorder(&modules), &constants].concat());
     // PyTorch and JAX.
     let has_classes = (modules.all().iter()).any(|module| {
         ["libc10", "_jax.", "xla_extension"]

@@ -2,7 +2,8 @@
 //!
 //! A word that equals the object's address counts as such a pointer if it lies in static memory, in a thread-local variable
 //! or in an allocated chunk, unless
-//! * it is a field of a Python object that the collector tracks: these are counted already, or borrowed (weak references);
+//! * it is a field of a Python object that the collector tracks: these are counted already, or borrowed (weak references). A field of another one
+//!   counts, if that object was not found;
 //! * it lies in an array of an object that refers to it;
 //! * it lies in memory that the object itself points to: that points back to its owner. PyTorch sets the lowest bit of such a
 //!   word if it is the other way round, and the tensor owns its Python object;
@@ -21,10 +22,10 @@ use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
-use crate::walk::Walk;
+use crate::walk::{Walk, object_in};
 use crate::words::Words;
 
-const NOT_TRACKED: &str = "an object that Python's collector does not track refers back to it";
+const NOT_TRACKED: &str = "an object that Python's collector does not track refers to it";
 
 /// Words of the copy that point to blocks or objects which the walk does not explain.
 #[derive(Default)]
@@ -65,12 +66,14 @@ impl Evidence {
                 pointers.insert(object, (address, Some(NOT_TRACKED)));
                 continue;
             }
-            let native = words.to_objects[&object].iter().copied().find(|address| {
-                !explained.iter().any(|range| range.contains(address))
-                    && is_native_pointer(walk, statics, *address, object)
-            });
-            if let Some(address) = native {
-                pointers.insert(object, (address, None));
+            let is_explained = |address: &u64| explained.iter().any(|range| range.contains(address));
+            let mut others = words.to_objects[&object].clone();
+            others.retain(|address| !is_explained(address));
+            let native = |address: &&u64| is_native_pointer(walk, statics, **address, object);
+            if let Some(address) = others.iter().find(native) {
+                pointers.insert(object, (*address, None));
+            } else if let Some(address) = others.iter().find(|address| is_in_untracked(walk, **address)) {
+                pointers.insert(object, (*address, Some(NOT_TRACKED)));
             }
         }
         Evidence { words, pointers }
@@ -115,6 +118,22 @@ fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, obje
         _ => false,
     };
     is_own == is_tagged && !walk.contains_object(chunk)
+}
+
+/// Whether the word is a field of a Python object that the collector does not track.
+fn is_in_untracked(walk: &mut Walk, address: u64) -> bool {
+    let Some(chunk) = walk.native.around(walk.copy, address) else {
+        return false;
+    };
+    let Some(python) = walk.python.as_deref_mut() else {
+        return false;
+    };
+    let copy = walk.copy;
+    let object = object_in(copy, python, chunk).and_then(|object| Some((object, python.object(copy, object)?)));
+    object.is_some_and(|(object, of)| {
+        let is_field = python.extent(copy, object, of).contains(&address) && address > object + 8;
+        is_field && !python.is_leaf(of) && !python.is_tracked(copy, object, of)
+    })
 }
 
 fn explained_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {

@@ -84,6 +84,8 @@ pub(crate) struct Unreached {
     is_counted: Vec<bool>,
     /// By how much; the largest number if that is not known.
     excess: Vec<u64>,
+    /// The reference count is the number of references found.
+    is_explained: Vec<bool>,
     /// The count is explained, but only by references that the collector does not know.
     is_pinned: Vec<bool>,
     /// The collector would free it.
@@ -182,6 +184,9 @@ impl Unreached {
                 Count::Immortal => u64::MAX,
             })
             .collect();
+        self.is_explained = (counts.iter().zip(&found))
+            .map(|(count, found)| matches!(count, Count::Exactly(count) if count == found))
+            .collect();
         // What remains is held by references that the collector does not know.
         let is_held = flood(&self.references, self.is_counted.clone());
         let known = self.references.counts_of_tracked(self.objects.len());
@@ -198,6 +203,17 @@ impl Unreached {
         self.places
             .get(&address)
             .is_none_or(|place| self.is_counted[*place as usize] || self.is_pinned[*place as usize])
+    }
+
+    /// Whether the count of an object is that of the words which lead to it from objects that no root of Python reaches, and the other object is
+    /// one of these.
+    pub fn explains(&self, from: u64, object: u64) -> bool {
+        let is_explained = |object| {
+            self.places
+                .get(&object)
+                .is_some_and(|place| self.is_explained[*place as usize])
+        };
+        is_explained(object) && self.places.contains_key(&from)
     }
 
     /// Whether only references that the collector does not know keep the object from being garbage.

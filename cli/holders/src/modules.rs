@@ -89,6 +89,31 @@ impl Modules {
         &self.all
     }
 
+    /// The words of static memory that are `wanted` by their value, although they are as in the file: constants, which nothing wrote
+    /// while the program ran. In order.
+    pub fn constants(&self, copy: &Copy, wanted: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
+        let mut found = Vec::new();
+        for (range, index) in &self.globals {
+            let (bias, contents) = (self.all[*index].bias, &self.contents[*index]);
+            let file = OnceCell::new();
+            for page in (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize) {
+                let Some(words) = copy.page(page) else { continue };
+                for (address, value) in (page..).step_by(8).zip(words).filter(|(_, value)| wanted(**value)) {
+                    let file = file.get_or_init(|| File::open(contents.file.as_ref()?).ok());
+                    let mut bytes = [0; 8];
+                    if range.contains(&address)
+                        && let Some(file) = file
+                        && in_file(file, &contents.headers)(address.wrapping_sub(bias), &mut bytes)
+                        && u64::from_le_bytes(bytes) == *value
+                    {
+                        found.push(address..address + 8);
+                    }
+                }
+            }
+        }
+        found
+    }
+
     /// Address of an exported symbol of this module, at run time.
     pub fn address_of(&self, module: &Module, name: &str) -> Option<u64> {
         let same = |other: &Module| other.bias == module.bias && other.path == module.path;

@@ -44,8 +44,8 @@ use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::{Kind, kind_of_class};
-use rules::{is_place_of_object, object_in, points_into, two_digits};
+pub(crate) use rules::{Kind, kind_of_class, object_in};
+use rules::{is_place_of_object, points_into, two_digits};
 pub(crate) use usual::Usual;
 
 const COSTS: u8 = 16;
@@ -447,7 +447,7 @@ impl<'w, 's> Walk<'w, 's> {
             if self.has_no_objects {
                 return;
             }
-            if self.has_counted_words(from, value) || self.may_enter(value) {
+            if self.has_counted_words(from, value) || self.may_enter(value) || self.is_explained_by(from, value) {
                 self.add_object(from, edge, value, WORD, false, true);
             } else if self.phase <= Phase::Globals {
                 self.entries.push((value, from, edge, Sort::Word));
@@ -570,6 +570,16 @@ impl<'w, 's> Walk<'w, 's> {
         match &self.entry {
             Entry::None => false,
             Entry::Counted(unreached) => unreached.may_enter(object),
+        }
+    }
+
+    /// Whether the words of this object explain the count of the other one: then they are references, and nothing else leads there.
+    fn is_explained_by(&self, from: NodeId, object: u64) -> bool {
+        match &self.entry {
+            Entry::Counted(unreached) if self.graph.kind(from) == NodeKind::Python => {
+                unreached.explains(self.graph.address(from), object)
+            }
+            _ => false,
         }
     }
 

@@ -57,6 +57,7 @@ impl Program {
                 is_handle: false,
             });
         }
+        blocks.sort_by_key(|block| block.address);
         let program = Program {
             child,
             blocks,

@@ -65,7 +65,7 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
 pub extern "C" fn announce_end() {
     extern "C" fn nothing() {}
     prepare();
-    culeak_cpython::call_at_end(nothing);
+    culeak_cpython::call_at_end(Some(nothing));
 }
 
 /// Walks `times` times; returns the number of frames.

@@ -1,19 +1,20 @@
-//! Calls a function when a script has ended: after the last `atexit` callback, and before the interpreter deletes the states of
-//! threads, collects cycles or clears modules.
+//! Calls a function when a script has ended: before the first `atexit` callback.
 //!
 //! ```text
 //! any thread            call_at_end   Py_AddPendingCall(register): needs no GIL, and does not wait for it
 //! main thread, later    register      atexit.register(exits), between two instructions of the program
-//! the interpreter       exits         atexit.register(bool, capsule): it is not called any more, and is last in the list
-//! finalizes             ended         the list is cleared, and with it the capsule, whose destructor calls the function
+//! the interpreter ends  shutting_down called by threading._shutdown: atexit.register(exits) again, so that it is last in the list
+//!                       exits         calls the function
 //! ```
 //!
-//! The interpreter calls callbacks in the reverse order of their registration, so those that the program registered earlier run
-//! after `exits`. All versions clear the list when all have run, and the entry that was registered last is destroyed last.
-//! So nothing that only the list held is left either. A program that calls or clears the callbacks itself does so in a Python
+//! The interpreter calls callbacks in the reverse order of their registration. The second registration makes `exits` the first one,
+//! unless a thread that the interpreter waits for registers another. It needs `threading._threading_atexits` (3.9 and newer, if the
+//! program has imported `threading`), to which `register` appends `shutting_down`. Otherwise `exits` is called after the callbacks that
+//! the program registered later. If one of the last callbacks registers `exits`, the interpreter does not call it, but destroys it with
+//! the list when all callbacks have run; that counts too. A program that calls or clears the callbacks itself does so in a Python
 //! function, which the interpreter's own call is not in; then `exits` is registered again at the next request.
 //!
-//! This is the only part of this crate that changes the interpreter: three small objects, which refer to nothing of the program.
+//! This is the only part of this crate that changes the interpreter: five small objects, which refer to nothing of the program.
 //! Only the interpreter's own `atexit.register` is called: a program may have put another object in its place, a test that counts
 //! calls for example. Then a later request tries again. If a step fails, the function is not called and the program does not notice it. Not seen are the end of other interpreters than the
 //! main one, and of a process that runs no `atexit` callbacks.
@@ -32,7 +33,7 @@ use crate::{Seen, walk};
 
 type Object = *mut c_void;
 
-/// Functions of the interpreter, and `bool`.
+/// Functions of the interpreter, and two types.
 #[derive(Clone, Copy)]
 struct Functions {
     is_initialized: unsafe extern "C" fn() -> c_int,
@@ -49,10 +50,10 @@ struct Functions {
     new_function: unsafe extern "C" fn(*const Method, Object, Object) -> Object,
     new_capsule: unsafe extern "C" fn(*mut c_void, *const c_char, unsafe extern "C" fn(Object)) -> Object,
     new_value: unsafe extern "C" fn(*const c_char, ...) -> Object,
+    append: unsafe extern "C" fn(Object, Object) -> c_int,
     release: unsafe extern "C" fn(Object),
     take_error: unsafe extern "C" fn(*mut Object, *mut Object, *mut Object),
     set_error: unsafe extern "C" fn(Object, Object, Object),
-    bool_type: Object,
     module_type: Object,
     function_type: Object,
     /// 3.8: the address of an `int` that is not 0 after the last pending calls; a later one prints an error.
@@ -71,13 +72,20 @@ struct Method {
 // SAFETY: constants.
 unsafe impl Sync for Method {}
 
-const NO_ARGUMENTS: c_int = 4;
-static EXITS: Method = Method {
-    name: c"culeak_exits".as_ptr(),
-    function: exits,
-    flags: NO_ARGUMENTS,
-    doc: std::ptr::null(),
-};
+static EXITS: Method = Method::new(c"culeak_exits", exits);
+static SHUTTING_DOWN: Method = Method::new(c"culeak_shutting_down", shutting_down);
+
+impl Method {
+    const fn new(name: &'static CStr, function: unsafe extern "C" fn(Object, Object) -> Object) -> Method {
+        const NO_ARGUMENTS: c_int = 4;
+        Method {
+            name: name.as_ptr(),
+            function,
+            flags: NO_ARGUMENTS,
+            doc: std::ptr::null(),
+        }
+    }
+}
 
 /// Of `_PyRuntime.ceval.pending.finishing` in 3.8.
 const FINISHING: u64 = 600;
@@ -103,6 +111,8 @@ const GIVEN_UP: u8 = 4;
 
 /// `exits` is registered, and the interpreter has not called it. Used by the main thread of the interpreter only.
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
+/// `threading._shutdown` will call `shutting_down`. Used by the same thread.
+static IS_APPENDED: AtomicBool = AtomicBool::new(false);
 static TRIES: AtomicU32 = AtomicU32::new(0);
 static FUNCTION: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
@@ -112,11 +122,12 @@ pub fn is_wanted() -> bool {
     STATE.load(Relaxed) < BUSY
 }
 
-/// Makes the interpreter call the function in its main thread, with the GIL, when the script has ended. Without an interpreter
+/// Makes the interpreter call the function, if there is one, in its main thread, with the GIL, when the script has ended; and permits
+/// direct reads ([`crate::direct`]) until then. Without an interpreter
 /// whose frames can be read, nothing happens, and a later call tries again. May wait for the loader's short list lock, and for
 /// the interpreter's lock of pending calls.
 #[cold]
-pub fn call_at_end(function: extern "C" fn()) {
+pub fn call_at_end(function: Option<extern "C" fn()>) {
     let Some(interpreter) = interpreter::ready() else {
         return;
     };
@@ -132,7 +143,7 @@ pub fn call_at_end(function: extern "C" fn()) {
         // SAFETY: no other thread writes while the state is busy, or reads before it is another one.
         unsafe { (*SLOT.0.get()).write(found) };
     }
-    FUNCTION.store(function as *mut c_void, Relaxed);
+    FUNCTION.store(function.map_or(null_mut(), |function| function as *mut c_void), Relaxed);
     let functions = functions();
     if !functions.accepts_calls() {
         return STATE.store(IDLE, Release);
@@ -186,10 +197,10 @@ impl Functions {
                 new_function: transmute(address(c"PyCFunction_NewEx")?),
                 new_capsule: transmute(address(c"PyCapsule_New")?),
                 new_value: transmute(address(c"Py_BuildValue")?),
+                append: transmute(address(c"PyList_Append")?),
                 release: transmute(address(c"Py_DecRef")?),
                 take_error: transmute(address(c"PyErr_Fetch")?),
                 set_error: transmute(address(c"PyErr_Restore")?),
-                bool_type: address(c"PyBool_Type")? as Object,
                 module_type: address(c"PyModule_Type")? as Object,
                 function_type: address(c"PyCFunction_Type")? as Object,
                 finishing,
@@ -219,55 +230,81 @@ impl Functions {
         }
     }
 
-    /// An object that calls the function when it is destroyed.
-    fn capsule(&self, destructor: unsafe extern "C" fn(Object)) -> Owned {
-        let pointer = (&raw const EXITS).cast_mut().cast();
-        // SAFETY: this thread has the GIL; the pointer is not null and never used.
-        Owned(
-            unsafe { (self.new_capsule)(pointer, std::ptr::null(), destructor) },
-            self.release,
-        )
-    }
-
-    /// `atexit.register(function)`, or with an argument. Whether it succeeded.
-    fn register(&self, function: Object, argument: Option<Object>) -> bool {
+    /// `atexit.register(exits)`. Whether it succeeded. The function has a capsule, whose destructor is [`dropped`].
+    fn register_exits(&self) -> bool {
         let Some(register) = self.built_in_register() else {
             return false;
         };
-        if function.is_null() || argument.is_some_and(|argument| argument.is_null()) {
-            return false;
-        }
-        // SAFETY: this thread has the GIL; the format has a letter for each object.
-        let result = unsafe {
-            match argument {
-                None => (self.call)(register, c"(O)".as_ptr(), function),
-                Some(argument) => (self.call)(register, c"(OO)".as_ptr(), function, argument),
-            }
+        let own = |object| Owned(object, self.release);
+        let pointer = (&raw const EXITS).cast_mut().cast();
+        // SAFETY: this thread has the GIL; the pointer is not null and never used. The method is never changed, and the format has a
+        // letter for the object. A function may be made of the null that stands for an error, but not called with it.
+        let is_registered = unsafe {
+            let token = own((self.new_capsule)(pointer, std::ptr::null(), dropped));
+            let function = own((self.new_function)(&EXITS, token.0, null_mut()));
+            let is_made = !token.0.is_null() && !function.0.is_null();
+            is_made && !own((self.call)(register, c"(O)".as_ptr(), function.0)).0.is_null()
         };
-        !Owned(result, self.release).0.is_null()
+        if is_registered {
+            IS_WAITING.store(true, Relaxed);
+            GATE.permit();
+        }
+        is_registered
+    }
+
+    /// A new reference to `None`.
+    fn none(&self) -> Object {
+        // SAFETY: this thread has the GIL; an empty format gives `None`.
+        unsafe { (self.new_value)(c"".as_ptr()) }
+    }
+
+    /// Makes `threading._shutdown` call `shutting_down`. Appends to a list instead of a call of `threading._register_atexit`, which
+    /// is Python code that a tracer would notice.
+    fn register_shutting_down(&self) {
+        let Some(threading) = self.module(c"threading").filter(|_| !IS_APPENDED.load(Relaxed)) else {
+            return;
+        };
+        // SAFETY: this thread has the GIL. The module keeps its dictionary alive, and that the list; `append` checks its type.
+        unsafe {
+            let list = (self.item)((self.dictionary)(threading), c"_threading_atexits".as_ptr());
+            let function = Owned(
+                (self.new_function)(&SHUTTING_DOWN, null_mut(), null_mut()),
+                self.release,
+            );
+            if !list.is_null() && !function.0.is_null() && (self.append)(list, function.0) == 0 {
+                IS_APPENDED.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// An imported module, a borrowed reference. `None` if there is none, or another object is in its place.
+    fn module(&self, name: &CStr) -> Option<Object> {
+        // SAFETY: this thread has the GIL, and the list of modules keeps the module alive.
+        let module = unsafe { (self.item)((self.modules)(), name.as_ptr()) };
+        (!module.is_null() && self.is_a(module, self.module_type)).then_some(module)
+    }
+
+    /// Whether a living object has this very type.
+    fn is_a(&self, object: Object, of: Object) -> bool {
+        // SAFETY: this thread has the GIL, and the object is alive.
+        Owned(unsafe { (self.type_of)(object) }, self.release).0 == of
     }
 
     /// The function that the `atexit` module of the interpreter has from its start, a borrowed reference. `None` if the module or the
     /// function is another object. Runs no code of the program, unless the module must be imported first.
     fn built_in_register(&self) -> Option<Object> {
-        let some = |object: Object| (!object.is_null()).then_some(object);
-        let is_a = |object: Object, of: Object| {
-            // SAFETY: this thread has the GIL, and the object is alive.
-            let own = Owned(unsafe { (self.type_of)(object) }, self.release);
-            own.0 == of
-        };
+        let (name, none) = (c"atexit", null_mut());
         // SAFETY: this thread has the GIL. The list of modules keeps the module alive, the module its dictionary, and that the function.
         // Each object is of the type that the next function wants.
         unsafe {
-            let of_modules = || some((self.item)((self.modules)(), c"atexit".as_ptr()));
-            let module = of_modules().or_else(|| {
-                let (name, none) = (c"atexit".as_ptr(), null_mut());
-                drop(Owned((self.import)(name, none, none, none, 0), self.release));
-                of_modules()
-            });
-            let module = module.filter(|module| is_a(*module, self.module_type))?;
-            let function = some((self.item)((self.dictionary)(module), c"register".as_ptr()))?;
-            (is_a(function, self.function_type) && (self.self_of_function)(function) == module).then_some(function)
+            if (self.item)((self.modules)(), name.as_ptr()).is_null() {
+                drop(Owned((self.import)(name.as_ptr(), none, none, none, 0), self.release));
+            }
+            let module = self.module(name)?;
+            let function = (self.item)((self.dictionary)(module), c"register".as_ptr());
+            let is_own =
+                |function| self.is_a(function, self.function_type) && (self.self_of_function)(function) == module;
+            (!function.is_null() && is_own(function)).then_some(function)
         }
     }
 }
@@ -287,61 +324,46 @@ unsafe extern "C" fn register(_: *mut c_void) -> c_int {
     let functions = functions();
     // SAFETY: this thread has the GIL; both functions read a variable.
     let is_main = unsafe { (functions.current_interpreter)() == (functions.main_interpreter)() };
-    let is_registered = is_main
-        && functions.quietly(|| {
-            let token = functions.capsule(dropped);
-            if token.0.is_null() {
-                return false;
-            }
-            // SAFETY: as above. The method is never changed.
-            let function = unsafe { (functions.new_function)(&EXITS, token.0, null_mut()) };
-            functions.register(Owned(function, functions.release).0, None)
-        });
-    match (is_main, is_registered) {
-        (true, true) => {
-            IS_WAITING.store(true, Relaxed);
-            GATE.permit();
-        }
+    let is_registered = is_main && functions.quietly(|| functions.register_exits());
+    if is_registered && !FUNCTION.load(Relaxed).is_null() {
+        functions.quietly(|| functions.register_shutting_down());
+    }
+    if !is_registered {
         // Release: pairs with the Acquire in `call_at_end`.
-        (false, _) => STATE.store(IDLE, Release),
-        // `dropped` has changed the state, and another thread may have asked again.
-        (true, false) => {}
+        STATE.store(IDLE, Release);
     }
     0
 }
 
+/// The script has ended, and the interpreter is about to wait for other threads.
+unsafe extern "C" fn shutting_down(_: Object, _: Object) -> Object {
+    let functions = functions();
+    functions.quietly(|| functions.register_exits());
+    functions.none()
+}
+
 /// The registered function: the interpreter finalizes, or the program calls the callbacks itself.
 unsafe extern "C" fn exits(_: Object, _: Object) -> Object {
-    let functions = functions();
     if !is_in_function() {
-        IS_WAITING.store(false, Relaxed);
-        GATE.forbid();
-        functions.quietly(|| {
-            let capsule = functions.capsule(ended);
-            functions.register(functions.bool_type, Some(capsule.0))
-        });
+        end();
     }
-    // SAFETY: this thread has the GIL; an empty format gives `None`.
-    unsafe { (functions.new_value)(c"".as_ptr()) }
+    functions().none()
 }
 
 /// The registered function is destroyed. If it was registered by one of the last callbacks, it was not called, and the list is
 /// cleared because all have run.
-unsafe extern "C" fn dropped(object: Object) {
-    let is_end = IS_WAITING.swap(false, Relaxed);
-    GATE.forbid();
+unsafe extern "C" fn dropped(_: Object) {
     // Release: pairs with the Acquire in `call_at_end`.
     let _ = STATE.compare_exchange(ASKED, IDLE, Release, Relaxed);
-    if is_end {
-        // SAFETY: as for the object whose destructor this is, which `exits` would have registered.
-        unsafe { ended(object) };
-    }
+    end();
 }
 
-/// All callbacks have run.
-unsafe extern "C" fn ended(_: Object) {
+/// `exits` is called or destroyed: the interpreter announces its end by it no more.
+fn end() {
+    let was_waiting = IS_WAITING.swap(false, Relaxed);
+    GATE.forbid();
     let function = FUNCTION.load(Relaxed);
-    if !is_in_function() && !function.is_null() {
+    if was_waiting && !function.is_null() && !is_in_function() {
         // SAFETY: stored by `call_at_end`.
         let function: extern "C" fn() = unsafe { transmute(function) };
         function();
@@ -364,7 +386,7 @@ mod tests {
         extern "C" fn never() {
             panic!("nothing has ended");
         }
-        call_at_end(never);
+        call_at_end(Some(never));
         assert!(is_wanted(), "an interpreter may come later");
     }
 }

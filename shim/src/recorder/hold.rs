@@ -5,8 +5,8 @@
 //! wait ends after the limit, or when `culeak run` is gone. Other threads and signal handlers run on meanwhile, except that
 //! `culeak run` stops them for the copy, and no lock of this library is held.
 //!
-//! The end of a script is the destruction of an object that is registered with the interpreter's `atexit` callbacks
-//! (`culeak_cpython::call_at_end`), at the first allocation that is recorded: after the last callback, and before the interpreter deletes anything.
+//! The end of a script is the call of a function that is registered with the interpreter's `atexit` callbacks, so that it is called before the others
+//! (`culeak_cpython::call_at_end`). It is registered at the first allocation that is recorded.
 //! If it could not be registered, the next sign counts: the main thread calls `sigaction` while the interpreter finalizes, to
 //! restore its handlers before it collects cycles and clears modules. That function is replaced by a second library (`shim/hold`),
 //! which only `run --why` preloads and which calls [`culeak_hold`]. Without handlers, the first event after that counts.
@@ -114,18 +114,16 @@ pub fn watch() {
 pub fn watch_script() {
     if WATCHES.load(Relaxed) {
         cold_path();
-        stacks::call_at_end(script_ended);
+        stacks::call_at_end(is_served().then_some(script_ended));
     }
 }
 
-/// The main thread of the interpreter has called the last exit callback.
+/// The script has ended, and the interpreter calls its exit callbacks.
 extern "C" fn script_ended() {
     quietly(|| {
         let Some(recording) = session::running() else { return };
-        if is_served() {
-            recording.end_script();
-            at_end(Moment::End);
-        }
+        recording.end_script();
+        at_end(Moment::End);
     });
 }
 

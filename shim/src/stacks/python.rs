@@ -149,7 +149,7 @@ pub fn has_script_ended() -> bool {
 
 /// Makes the interpreter call the function when its script has ended.
 #[inline]
-pub fn call_at_end(function: extern "C" fn()) {
+pub fn call_at_end(function: Option<extern "C" fn()>) {
     if python::is_end_wanted() && !loader::list_is_unsafe() && !closing::is_running_here() {
         python::call_at_end(function);
     }

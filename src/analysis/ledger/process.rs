@@ -314,6 +314,12 @@ fn driver_lines<'a>(
         is_exact,
         by_binary(&code),
     );
+    if let Some(line) = lines.last_mut().filter(|line| line.what == LineKind::Code) {
+        let loads: Vec<_> = (code.into_iter())
+            .filter(|taken| taken.call.purpose == Purpose::Load)
+            .collect();
+        line.loads = by_site(&loads);
+    }
     for (purpose, what, kind) in [
         (Purpose::Stream, LineKind::Streams, Kind::Stream),
         (Purpose::GraphExec, LineKind::GraphExecs, Kind::GraphExec),

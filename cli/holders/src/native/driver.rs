@@ -43,6 +43,8 @@ pub enum Role {
     System,
     /// The CUDA driver, its runtime, and the recorder.
     Driver,
+    /// Compilers of CUDA: they allocate no memory of a GPU.
+    Compiler,
 }
 
 impl Role {
@@ -70,6 +72,7 @@ impl Role {
             "libmimalloc",
             "libasan",
         ];
+        const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
@@ -80,6 +83,8 @@ impl Role {
             || path.starts_with("[v")
         {
             Role::System
+        } else if COMPILER.into_iter().any(is) {
+            Role::Compiler
         } else {
             Role::Program
         }

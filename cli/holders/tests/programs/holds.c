@@ -6,7 +6,8 @@ struct entry {
     volatile uint64_t tag, block;
 };
 
-static void *volatile held_object;
+static void *volatile held_objects[2];
+static volatile unsigned held_count;
 static volatile uint64_t held_block;
 static struct entry *volatile held_chunk;
 static __thread volatile uint64_t held_by_thread;
@@ -14,7 +15,7 @@ void Py_IncRef(void *);
 
 void hold_object(void *object) {
     Py_IncRef(object);
-    held_object = object;
+    held_objects[held_count++ % 2] = object;
 }
 void hold_block(uint64_t block) { held_block = block; }
 static struct entry *entry(uint64_t block) {

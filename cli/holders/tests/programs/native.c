@@ -16,15 +16,22 @@ static struct list *volatile list;
 static uint64_t *volatile table;
 static __thread volatile uint64_t thread_block;
 
-/* The address is made up and kept nowhere. */
-static uint64_t block(const char *label, const char *expected) {
-    static uint64_t number;
-    uint64_t address = (number += 1) * 0x100000 + ((uint64_t)0x7f << 40);
+/* Data that the program never writes, beside data that it does: all equal addresses of blocks. */
+#define CONSTANT 0x7f0010000000ul
+volatile uint64_t initialized[] = {CONSTANT, CONSTANT + 0x100100, 1};
+
+static uint64_t announce(uint64_t address, const char *label, const char *expected) {
     char line[128];
     int length = snprintf(line, sizeof line, "%llx 4096 %s %s\n", (unsigned long long)address, label, expected);
     if (write(1, line, length) != length) exit(1);
     memset(line, 0, sizeof line);
     return address;
+}
+
+/* The address is made up and kept nowhere. */
+static uint64_t block(const char *label, const char *expected) {
+    static uint64_t number;
+    return announce((number += 1) * 0x100000 + ((uint64_t)0x7f << 40), label, expected);
 }
 
 static void *sleeper(void *none) {
@@ -52,6 +59,9 @@ __attribute__((noinline)) static void fill(void) {
     freed->next = (struct list *)block("freed-chunk", "Lost");
     free(freed);
     block("forgotten", "Lost");
+    announce(CONSTANT, "constant", "Lost");
+    announce(CONSTANT + 0x100000, "constant-interior", "Lost");
+    initialized[2] = announce(CONSTANT + 0x200000, "written", "Held");
 }
 
 __attribute__((noinline)) static void overwrite_stack(void) {

@@ -1,6 +1,7 @@
 # Stand-ins of tensors: ctypes object -> malloc'd struct -> malloc'd struct -> device address.
 # Prints a line for each block: address in hexadecimal, bytes, label, expected class. Then "ready", and waits.
 import ctypes
+import datetime
 import gc
 import sys
 import threading
@@ -95,6 +96,24 @@ def native(library):
     library.leak_in_chunk(address("leaked-chunk", "Lost"))
 
 
+class Zone(datetime.tzinfo):
+    pass
+
+
+def untracked(library):
+    """Behind a `datetime`, which the collector does not track: what native code has a pointer to, and what nothing leads to."""
+    holder = Holder()
+    zone = Zone()
+    zone.tensor = block("behind-untracked", "NativeHolder")
+    holder.when = datetime.datetime(2000, 1, 1, tzinfo=zone)
+    library.hold_object(holder)
+    zone = Zone()
+    zone.tensor = block("owned-by-untracked", "NativeHolder")
+    when = datetime.datetime(2000, 1, 1, tzinfo=zone)
+    increment(when)
+    library.leak_in_chunk(id(when))
+
+
 def lost():
     t = block("lost", "Lost")
     storage = ctypes.c_uint64.from_address(t.impl + 24).value
@@ -114,7 +133,9 @@ cycles()
 over_counted()
 lost()
 if len(sys.argv) > 1:
-    native(ctypes.CDLL(sys.argv[1]))
+    library = ctypes.CDLL(sys.argv[1])
+    native(library)
+    untracked(library)
 threading.Thread(target=frame, daemon=True).start()
 time.sleep(0.1)
 # Overwrites what the calls above left on the stack.

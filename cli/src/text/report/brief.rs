@@ -143,20 +143,22 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
     if !super::is_of_code(report) {
         return Vec::new();
     }
-    let kind_of = |line: &Line| match line.what {
-        LineKind::GraphExecs => Some(Kind::GraphExec),
-        LineKind::Streams => Some(Kind::Stream),
-        LineKind::GreenContexts => Some(Kind::GreenContext),
+    let parts_of = |line: &'r Line<'a>| match line.what {
+        LineKind::GraphExecs => Some((Kind::GraphExec, &line.parts)),
+        LineKind::Streams => Some((Kind::Stream, &line.parts)),
+        LineKind::GreenContexts => Some((Kind::GreenContext, &line.parts)),
+        LineKind::Code => Some((Kind::Module, &line.loads)),
         _ => None,
     };
     let mut costs = Vec::new();
     for device in &report.ledger.devices {
-        for (line, kind) in device.lines.iter().filter_map(|line| Some((line, kind_of(line)?))) {
+        for (line, (kind, parts)) in device.lines.iter().filter_map(|line| Some((line, parts_of(line)?))) {
             let own = |row: &&ObjectRow| row.kind == kind.name() && row.library.is_none();
             for row in report.objects.rows.iter().filter(own) {
                 let place = row.stack.site().and_then(Frame::short_place);
-                let parts = line.parts.iter();
-                let parts = parts.filter(|part| part.name == row.label && part.place == place);
+                let parts = parts
+                    .iter()
+                    .filter(|part| part.name == row.label && part.place == place);
                 costs.push(Cost {
                     device: device.ordinal,
                     line: line.what,

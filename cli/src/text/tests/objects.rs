@@ -206,3 +206,17 @@ fn golden_trend_of_objects() {
     let text = plain(|out| crate::text::trend::page(&trend, false).text(out));
     expect_golden("trend-objects.txt", &text);
 }
+
+#[test]
+fn modules_rank_by_the_memory_that_their_call_site_took() {
+    let reload = ("reload", "/src/main.cu:30", "/opt/app");
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.takes("cuModuleLoadData", &[RUNTIME, reload, MAIN], &[8 * MIB; 10]);
+    sample.takes("cuLaunchKernel", &[RUNTIME, reload, MAIN], &[2 * MIB]);
+    let stack = sample.stack(&[RUNTIME, reload, MAIN]);
+    sample.has_objects(Kind::Module, 10, 0, stack);
+    let text = report_text(&sample.0, &from_file("a.culeak"), false);
+    assert!(text.contains("80 MiB  10 modules  reload  main.cu:30"), "{text}");
+    assert!(text.contains("2 MiB code"), "the rest is beside it: {text}");
+}
