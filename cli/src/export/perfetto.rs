@@ -21,7 +21,7 @@ use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};
 use prost::{Message, Oneof};
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::curve::Curve;
 use super::{Format, Input};
 use crate::escape::Escaped;
@@ -134,29 +134,17 @@ const REAL_TIME: u32 = 1;
 /// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
-pub struct Perfetto;
+pub const FORMAT: Format = Format {
+    name: "perfetto",
+    about: "Trace with counters over time, for ui.perfetto.dev",
+    endings: &[".pftrace"],
+    can: &[Times, Processes, Snapshots],
+    write: export,
+};
 
-impl Format for Perfetto {
-    fn name(&self) -> &'static str {
-        "perfetto"
-    }
-
-    fn about(&self) -> &'static str {
-        "Trace with counters over time, for ui.perfetto.dev"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".pftrace"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Times, Processes, Snapshots]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
-        write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
+    write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
 }
 
 /// A snapshot, and the events of its process if they were logged.

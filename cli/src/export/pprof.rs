@@ -24,7 +24,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 use crate::text::names::Distinct;
@@ -144,29 +144,17 @@ pub struct Function {
     pub filename: i64,
 }
 
-pub struct Pprof;
+pub const FORMAT: Format = Format {
+    name: "pprof",
+    about: "Gzipped protobuf for pprof",
+    endings: &[".pb.gz", ".pprof"],
+    can: &[Stacks, Objects, Segments, Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Pprof {
-    fn name(&self) -> &'static str {
-        "pprof"
-    }
-
-    fn about(&self) -> &'static str {
-        "Gzipped protobuf for pprof"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".pb.gz", ".pprof"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Stacks, Objects, Segments, Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
-        write(&snapshots, &input.options, out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
+    write(&snapshots, &input.options, out)
 }
 
 /// Writes one profile of several processes; labels tell their samples apart.
