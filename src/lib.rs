@@ -110,6 +110,7 @@ pub mod cuda_functions;
 pub mod hold;
 pub mod job_variables;
 pub mod kind;
+mod named;
 mod numbered;
 pub mod quantities;
 pub mod rm;

@@ -38,7 +38,6 @@ mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early};
-pub(crate) use grouping::named;
 pub use grouping::{By, RowsOfKinds, Sort};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};

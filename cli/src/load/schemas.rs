@@ -118,7 +118,7 @@ fn answers_from_the_least_to_the_most_are_in_the_schema() {
 #[test]
 fn every_class_is_in_the_schema_and_other_fields_are_not() {
     let schema = strict(WHY);
-    for class in Class::ALL {
+    for &class in Class::ALL {
         let mut snapshot = held();
         snapshot.holders.as_mut().expect("searched").paths[0].class = class;
         let json = why(&snapshot, &Options::default());

@@ -457,7 +457,7 @@ const FAILING: [&str; 8] = [
 ];
 
 pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
-    let class = Class::from_name(text).filter(|&class| class != Class::Held);
+    let class = Class::from_name(&text.replace('_', "-")).filter(|&class| class != Class::Held);
     match text {
         "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
         "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
