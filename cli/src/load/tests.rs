@@ -16,6 +16,7 @@ use super::*;
 use crate::text::sample::{Sample, leaky, shut_down};
 
 mod inputs;
+mod schemas;
 
 /// Loads a file of these bytes.
 fn load(bytes: &[u8]) -> Result<Snapshot, String> {

@@ -6,16 +6,16 @@ use culeak::analysis::why::{Options, Why};
 use culeak::snapshot::{Class, Snapshot};
 use serde_json::{Value, json};
 
-use super::many::{self, How};
-use super::{Place, sidecar};
+use crate::load::many::{self, How};
+use crate::load::{Place, sidecar};
 use crate::options::NameArgs;
 use crate::text::sample::{held, leaky};
 
-const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
-const WHY: &str = include_str!("../../../docs/why.schema.json");
-const JOB: &str = include_str!("../../../docs/job.schema.json");
-const JOB_DIFF: &str = include_str!("../../../docs/job-diff.schema.json");
-const HOLDERS: &str = include_str!("../../../docs/holders.schema.json");
+const SNAPSHOT: &str = include_str!("../../../../docs/snapshot.schema.json");
+const WHY: &str = include_str!("../../../../docs/why.schema.json");
+const JOB: &str = include_str!("../../../../docs/job.schema.json");
+const JOB_DIFF: &str = include_str!("../../../../docs/job-diff.schema.json");
+const HOLDERS: &str = include_str!("../../../../docs/holders.schema.json");
 
 /// A validator that refuses fields that the schema does not describe.
 fn strict(schema: &str) -> jsonschema::Validator {
