@@ -11,6 +11,7 @@ use culeak::analysis::categories::Categories;
 use culeak::analysis::filter::{Filter, only_objects};
 use culeak::analysis::profile::{Options, Profile};
 use culeak::point::Point;
+use culeak::table;
 
 use super::dataset::{self, DatasetArgs};
 use super::send;
@@ -172,38 +173,15 @@ impl ExportArgs {
             || selection.since.is_some()
             || !selection.device.is_empty();
         let lacks = |ability| !format.has(ability);
-        let refusals = [
-            (
-                "--at peak",
-                selection.point() == Some(&Point::Peak),
-                Ability::Stacks,
-                "it lists single blocks, and the memory at a peak is recorded by stack",
-            ),
-            (
-                "--objects",
-                self.objects,
-                Ability::Objects,
-                "it shows bytes, which objects do not have",
-            ),
-            (
-                "--kind of the kernel driver",
-                of_segments,
-                Ability::Segments,
-                "it does not show memory from the kernel driver",
-            ),
-            (
-                "--suppressions",
-                !self.suppressions.is_empty(),
-                Ability::Suppressions,
-                "it holds counters per device without stacks",
-            ),
-            (
-                "--device, --focus, --ignore, --category and --since",
-                of_part,
-                Ability::Suppressions,
-                "it holds counters per device without stacks",
-            ),
-        ];
+        let of_device = "it holds counters per device without stacks";
+        let refusals = table! {
+            "--at peak", selection.point() == Some(&Point::Peak), Ability::Stacks,
+                "it lists single blocks, and the memory at a peak is recorded by stack";
+            "--objects", self.objects, Ability::Objects, "it shows bytes, which objects do not have";
+            "--kind of the kernel driver", of_segments, Ability::Segments, "it does not show memory from the kernel driver";
+            "--suppressions", !self.suppressions.is_empty(), Ability::Suppressions, of_device;
+            "--device, --focus, --ignore, --category and --since", of_part, Ability::Suppressions, of_device;
+        };
         if let Some((option, _, ability, why)) = refusals
             .into_iter()
             .find(|(_, given, ability, _)| *given && lacks(*ability))
