@@ -394,9 +394,7 @@ impl<'a> Report<'a> {
 /// running process.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
     let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit));
-    is_last
-        && snapshot.taken.automatic.is_none()
-        && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+    is_last && snapshot.taken.automatic.is_none() && snapshot.process.state.has_ended()
 }
 
 /// Rows made of these groups, largest first, for checks and comparisons.

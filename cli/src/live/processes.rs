@@ -7,7 +7,7 @@ use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::program::Program;
 use culeak::analysis::report::Tally;
 use culeak::named;
-use culeak::snapshot::{Process, ProcessState};
+use culeak::snapshot::Process;
 use ratatui::crossterm::event::KeyCode;
 
 use super::state::{Action, Page, State, Watched, next};
@@ -88,12 +88,7 @@ impl ProcessRow {
                 .iter()
                 .fold(0, |sum, device| sum.saturating_add(device.peak_bytes)),
             per_second: per_second.filter(|_| !reading.finished),
-            state: match reading.process.state {
-                ProcessState::Running => "running",
-                ProcessState::Exited => "exited",
-                ProcessState::Ended => "ended",
-                ProcessState::Unknown => "unknown",
-            },
+            state: reading.process.state.name(),
             problem: watched.problem.clone(),
         }
     }
