@@ -272,8 +272,8 @@ pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
 /// Exported symbols of all runtime rows, in order; numbered after the driver rows.
 pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 
-/// The functions and APIs through which frameworks report their blocks, and the kernel driver's requests; numbered after the
-/// runtime rows. They are not CUDA functions, and no hook replaces them.
+/// The functions and APIs through which frameworks report their blocks; numbered after the runtime rows. They are not CUDA functions,
+/// and no hook replaces them.
 pub const FRAMEWORK_NAMES: &[&str] = &[
     "CUDACachingAllocator",
     "culeak_alloc",
@@ -285,10 +285,13 @@ pub const FRAMEWORK_NAMES: &[&str] = &[
     "PJRT_Buffer_CopyToMemory",
     "PJRT_Buffer_DonateWithControlDependency",
     "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer",
-    // Requests of the CUDA driver to the kernel driver.
-    "NV_ESC_RM_ALLOC",
-    "NV_ESC_RM_DUP_OBJECT",
 ];
+
+/// Requests of the CUDA driver to the kernel driver; numbered after the frameworks' functions.
+pub const KERNEL_NAMES: &[&str] = &["NV_ESC_RM_ALLOC", "NV_ESC_RM_DUP_OBJECT"];
+
+/// All lists, in the order of the numbers.
+const LISTS: [&[&str]; 4] = [DRIVER_NAMES, RUNTIME_NAMES, FRAMEWORK_NAMES, KERNEL_NAMES];
 
 const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
 
@@ -297,7 +300,7 @@ const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
 pub struct Api(pub u16);
 
 impl Api {
-    pub const COUNT: usize = CUDA_COUNT + FRAMEWORK_NAMES.len();
+    pub const COUNT: usize = CUDA_COUNT + FRAMEWORK_NAMES.len() + KERNEL_NAMES.len();
 
     /// The function with this exported name. In a constant, a misspelt name does not compile.
     pub const fn of(name: &str) -> Api {
@@ -319,14 +322,12 @@ impl Api {
     }
 
     pub const fn name(self) -> &'static str {
-        let index = self.0 as usize;
-        if index < DRIVER_NAMES.len() {
-            DRIVER_NAMES[index]
-        } else if index < CUDA_COUNT {
-            RUNTIME_NAMES[index - DRIVER_NAMES.len()]
-        } else {
-            FRAMEWORK_NAMES[index - CUDA_COUNT]
+        let (mut list, mut index) = (0, self.0 as usize);
+        while index >= LISTS[list].len() {
+            index -= LISTS[list].len();
+            list += 1;
         }
+        LISTS[list][index]
     }
 
     /// Whether this is a function of the CUDA driver or runtime.
@@ -360,12 +361,7 @@ mod tests {
 
     #[test]
     fn every_name_is_unique_and_identifies_its_number() {
-        let names: Vec<&str> = DRIVER_NAMES
-            .iter()
-            .chain(RUNTIME_NAMES)
-            .chain(FRAMEWORK_NAMES)
-            .copied()
-            .collect();
+        let names: Vec<&str> = LISTS.concat();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         for (index, name) in names.iter().enumerate() {
             assert_eq!(Api::find(name.as_bytes()), Some(Api(index as u16)));

@@ -5,6 +5,8 @@
 //! `torchrun` below `srun` sets RANK per process, while SLURM_PROCID is that of the node.
 //! Deliberately absent: variables that state sizes of parallel groups only, since coordinates do not follow from them.
 
+use crate::named;
+
 /// What a variable states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum States {
@@ -30,37 +32,18 @@ pub enum States {
     Group(Dimension),
 }
 
-/// A dimension of parallelism.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "read", derive(serde::Serialize))]
-#[cfg_attr(all(test, feature = "read"), derive(schemars::JsonSchema))]
-#[cfg_attr(feature = "read", serde(rename_all = "snake_case"))]
-pub enum Dimension {
-    Pipeline,
-    Tensor,
-    Expert,
-    Context,
-    Data,
-}
-
-impl Dimension {
-    pub const ALL: [Dimension; 5] = [
-        Dimension::Pipeline,
-        Dimension::Tensor,
-        Dimension::Expert,
-        Dimension::Context,
-        Dimension::Data,
-    ];
-
-    /// The letters before `_RANK`, and in titles of processes.
-    pub const fn letters(self) -> &'static str {
-        match self {
-            Dimension::Pipeline => "PP",
-            Dimension::Tensor => "TP",
-            Dimension::Expert => "EP",
-            Dimension::Context => "CP",
-            Dimension::Data => "DP",
-        }
+named! {
+    /// A dimension of parallelism. The name is what comes before `_RANK`, and in titles of processes.
+    #[derive(PartialOrd, Ord, Hash)]
+    #[cfg_attr(feature = "read", derive(serde::Serialize))]
+    #[cfg_attr(all(test, feature = "read"), derive(schemars::JsonSchema))]
+    #[cfg_attr(feature = "read", serde(rename_all = "snake_case"))]
+    pub enum Dimension {
+        Pipeline = "PP",
+        Tensor = "TP",
+        Expert = "EP",
+        Context = "CP",
+        Data = "DP",
     }
 }
 

@@ -49,6 +49,7 @@
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
 //! | | [`file`](mod@file) | that file as its writer extends it |
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
+//! | | `named`, `table` | macros: enums whose values have names, and tables |
 //! | | `numbered` | enums whose numbers are part of the format (private) |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`hold`] | where a process waits until `culeak run --why` has copied its memory |
@@ -110,10 +111,12 @@ pub mod cuda_functions;
 pub mod hold;
 pub mod job_variables;
 pub mod kind;
+mod named;
 mod numbered;
 pub mod quantities;
 pub mod rm;
 pub mod system;
+mod table;
 pub mod variables;
 pub mod wildcard;
 

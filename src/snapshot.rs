@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 pub use crate::format::Reason;
 use crate::kind::Kind;
+use crate::named;
 use crate::point::Point;
 
 pub(crate) mod allocations;
@@ -315,19 +316,27 @@ pub struct Python {
     pub no_frames: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum ProcessState {
-    /// Still alive on this host.
-    Running,
-    /// Ran its exit handlers.
-    Exited,
-    /// Ended without exit handlers: `_exit`, a signal, exec, the OOM killer.
-    Ended,
-    /// Recorded on another host or in another container, whose processes are not visible here.
-    #[default]
-    Unknown,
+named! {
+    #[derive(Default, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum ProcessState {
+        /// Still alive on this host.
+        Running = "running",
+        /// Ran its exit handlers.
+        Exited = "exited",
+        /// Ended without exit handlers: `_exit`, a signal, exec, the OOM killer.
+        Ended = "ended",
+        /// Recorded on another host or in another container, whose processes are not visible here.
+        #[default]
+        Unknown = "unknown",
+    }
+}
+
+impl ProcessState {
+    pub fn has_ended(self) -> bool {
+        matches!(self, ProcessState::Exited | ProcessState::Ended)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

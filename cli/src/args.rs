@@ -9,6 +9,7 @@ use std::path::Path;
 use clap::builder::{PossibleValuesParser, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
+use culeak::table;
 
 use crate::commands::check::CheckArgs;
 use crate::commands::demo::DemoArgs;
@@ -137,23 +138,17 @@ impl Command {
 }
 
 /// Commands of other tools, and the hint that each gets.
-const HINTS: [(&str, &str); 9] = [
-    (
-        "attach",
-        "culeak cannot attach to a running program; start it with 'culeak run -- PROGRAM'",
-    ),
-    ("top", "did you mean 'culeak live'?"),
-    ("record", "did you mean 'culeak run'?"),
-    ("ps", "did you mean 'culeak snapshot --list'?"),
-    ("list", "did you mean 'culeak snapshot --list'?"),
-    ("compare", "did you mean 'culeak diff'?"),
-    ("stats", "did you mean 'culeak report --view churn'?"),
-    (
-        "metrics",
-        "did you mean 'culeak watch', or 'culeak export --format openmetrics'?",
-    ),
-    ("flamegraph", "did you mean 'culeak report -o FILE.svg'?"),
-];
+const HINTS: [(&str, &str); 9] = table! {
+    "attach", "culeak cannot attach to a running program; start it with 'culeak run -- PROGRAM'";
+    "top", "did you mean 'culeak live'?";
+    "record", "did you mean 'culeak run'?";
+    "ps", "did you mean 'culeak snapshot --list'?";
+    "list", "did you mean 'culeak snapshot --list'?";
+    "compare", "did you mean 'culeak diff'?";
+    "stats", "did you mean 'culeak report --view churn'?";
+    "metrics", "did you mean 'culeak watch', or 'culeak export --format openmetrics'?";
+    "flamegraph", "did you mean 'culeak report -o FILE.svg'?";
+};
 
 /// Parses the command line of this process.
 ///

@@ -292,18 +292,15 @@ impl Branch {
     }
 
     pub fn note(mut self, style: Style, text: impl fmt::Display) -> Branch {
-        let (name, place) = (Escaped(&text.to_string()).to_string(), String::new());
-        self.frames.push(StackLine::Frame {
-            style,
-            name,
-            place,
-            inlined: false,
-        });
+        self.add(style, Escaped(&text.to_string()).to_string(), String::new());
         self
     }
 
     pub fn frame(&mut self, role: Role, name: String, place: Option<String>) {
-        let (style, place) = (style_of(role), Escaped(&place.unwrap_or_default()).to_string());
+        self.add(style_of(role), name, Escaped(&place.unwrap_or_default()).to_string());
+    }
+
+    fn add(&mut self, style: Style, name: String, place: String) {
         self.frames.push(StackLine::Frame {
             style,
             name,

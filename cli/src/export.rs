@@ -1,4 +1,4 @@
-//! Snapshots in the formats of other tools: one file each, behind [`Format`]. A new format is a file, and a line of [`FORMATS`].
+//! Snapshots in the formats of other tools: one file each, each a [`Format`]. A new format is a file, and a line of [`FORMATS`].
 //!
 //! Formats of stacks (folded stacks, flame graphs, pprof, speedscope, Firefox) are made from
 //! [`culeak::analysis::profile::Profile`], so that they add up to what the report lists. Formats of records (tables,
@@ -16,6 +16,7 @@ pub mod memory_viz;
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;
+mod protobuf;
 pub mod records;
 pub mod speedscope;
 pub mod window;
@@ -33,20 +34,16 @@ use folded::Cost;
 use records::Rows;
 
 /// A format of another tool.
-pub trait Format: Sync {
+pub struct Format {
     /// As in `--format`.
-    fn name(&self) -> &'static str;
-
+    pub name: &'static str,
     /// A line of `--help`.
-    fn about(&self) -> &'static str;
-
+    pub about: &'static str,
     /// Endings of file names that belong to it.
-    fn endings(&self) -> &'static [&'static str];
-
-    fn can(&self) -> &'static [Ability];
-
+    pub endings: &'static [&'static str],
+    pub can: &'static [Ability],
     /// Writes a file; there is at least one process.
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()>;
+    pub write: fn(&Input, &mut dyn Write) -> io::Result<()>,
 }
 
 /// What a format can hold, and another one cannot.
@@ -70,66 +67,48 @@ pub enum Ability {
 }
 
 /// All formats.
-pub const FORMATS: &[&dyn Format] = &[
-    &pprof::Pprof,
-    &speedscope::Speedscope,
-    &folded::Folded,
-    &perfetto::Perfetto,
-    &firefox::Firefox,
-    &csv::Csv,
-    #[cfg(feature = "parquet")]
-    &parquet::Parquet,
-    #[cfg(not(feature = "parquet"))]
-    &NoParquet,
-    &memory_viz::MemoryViz,
-    &html::Html,
+pub static FORMATS: &[Format] = &[
+    pprof::FORMAT,
+    speedscope::FORMAT,
+    folded::FORMAT,
+    perfetto::FORMAT,
+    firefox::FORMAT,
+    csv::FORMAT,
+    parquet::FORMAT,
+    memory_viz::FORMAT,
+    html::FORMAT,
 ];
 
 /// In the place of Parquet in a build without it.
 #[cfg(not(feature = "parquet"))]
-struct NoParquet;
-
-#[cfg(not(feature = "parquet"))]
-impl Format for NoParquet {
-    fn name(&self) -> &'static str {
-        "parquet"
-    }
-
-    fn about(&self) -> &'static str {
-        "One row per live allocation, typed and compressed (not in this build)"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".parquet"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[]
-    }
-
-    fn write(&self, _: &Input, _: &mut dyn Write) -> io::Result<()> {
-        Err(io::ErrorKind::Unsupported.into())
-    }
+mod parquet {
+    pub const FORMAT: super::Format = super::Format {
+        name: "parquet",
+        about: "One row per live allocation, typed and compressed (not in this build)",
+        endings: &[".parquet"],
+        can: &[],
+        write: |_, _| Err(std::io::ErrorKind::Unsupported.into()),
+    };
 }
 
-impl dyn Format + '_ {
+impl Format {
     pub fn has(&self, ability: Ability) -> bool {
-        self.can().contains(&ability)
+        self.can.contains(&ability)
     }
 }
 
-impl fmt::Debug for dyn Format + '_ {
+impl fmt::Debug for Format {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(self.name())
+        out.write_str(self.name)
     }
 }
 
-/// The names of the formats with an ability: `pprof, folded or html`.
-pub fn names_with(ability: Ability) -> String {
-    let names = FORMATS.iter().filter(|format| format.has(ability));
-    let names: Vec<&str> = names.map(|format| format.name()).collect();
+/// The names of some formats: `pprof, folded or html`.
+pub fn names(some: impl Fn(&Format) -> bool, before_last: &str) -> String {
+    let names = FORMATS.iter().filter(|format| some(format));
+    let names: Vec<&str> = names.map(|format| format.name).collect();
     match names.split_last() {
-        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        Some((last, others)) if !others.is_empty() => format!("{} {before_last} {last}", others.join(", ")),
         _ => names.concat(),
     }
 }

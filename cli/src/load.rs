@@ -504,6 +504,4 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
 }
 
 #[cfg(test)]
-mod schemas;
-#[cfg(test)]
 mod tests;

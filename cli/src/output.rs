@@ -238,7 +238,12 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<File> {
         .mode(mode)
         .custom_flags(nix::libc::O_TMPFILE);
     // Some file systems have no O_TMPFILE; then the file is created and unlinked.
-    options.open(folder).or_else(|_| tempfile::tempfile_in(folder))
+    let file = options.open(folder).or_else(|_| tempfile::tempfile_in(folder))?;
+    // An input that was removed meanwhile may have left its number to this file.
+    let new = file.metadata()?;
+    let mut inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    inputs.remove(&(new.dev(), new.ino()));
+    Ok(file)
 }
 
 /// Gives a complete file its name in one step.

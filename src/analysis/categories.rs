@@ -18,13 +18,14 @@
 use std::cell::RefCell;
 
 use foldhash::HashMap;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::analysis::groups::Group;
 use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Names, ParseError, each_rule};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
+use crate::named;
 use crate::snapshot::{Call, Snapshot};
 
 mod rule;
@@ -36,53 +37,29 @@ pub const BUILT_IN: &str = include_str!("categories/rules.txt");
 /// How rules of [`BUILT_IN`] name their source.
 pub const BUILT_IN_NAME: &str = "built-in";
 
-macro_rules! categories {
-    ($( $(#[$meta:meta])* $variant:ident = $name:literal, )*) => {
-        /// What a tensor is for.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Category { $( $(#[$meta])* $variant, )* }
-
-        impl Category {
-            pub const ALL: &'static [Category] = &[$(Category::$variant),*];
-
-            /// The word used in rules, reports, `--category` and JSON.
-            pub const fn name(self) -> &'static str {
-                match self { $( Category::$variant => $name, )* }
-            }
-        }
-    };
-}
-
-categories! {
-    /// Parameters and buffers of modules.
-    Parameters = "parameters",
-    /// Values that a backward pass computed: gradients of parameters and, within the pass, of activations.
-    Gradients = "gradients",
-    /// Moments, master copies and other state of optimizers.
-    OptimizerState = "optimizer-state",
-    /// Values that modules and operators computed.
-    Activations = "activations",
-    /// Tensors that the program brought to the device: batches, labels, prompts.
-    Inputs = "inputs",
-    /// Scratch memory of cuBLAS, cuDNN and the like.
-    Workspace = "workspace",
-    /// Keys and values of earlier tokens.
-    KvCache = "kv-cache",
-    /// Buffers of collective operations.
-    Communication = "communication",
-    /// No rule matches. By the built-in rules also memory that the program itself requests from the driver.
-    Other = "other",
-}
-
-impl Category {
-    pub fn from_name(name: &str) -> Option<Category> {
-        Category::ALL.iter().copied().find(|category| category.name() == name)
-    }
-}
-
-impl Serialize for Category {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        out.serialize_str(self.name())
+named! {
+    /// What a tensor is for. The name is the word used in rules, reports, `--category` and JSON.
+    #[derive(Hash, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Category {
+        /// Parameters and buffers of modules.
+        Parameters = "parameters",
+        /// Values that a backward pass computed: gradients of parameters and, within the pass, of activations.
+        Gradients = "gradients",
+        /// Moments, master copies and other state of optimizers.
+        OptimizerState = "optimizer-state",
+        /// Values that modules and operators computed.
+        Activations = "activations",
+        /// Tensors that the program brought to the device: batches, labels, prompts.
+        Inputs = "inputs",
+        /// Scratch memory of cuBLAS, cuDNN and the like.
+        Workspace = "workspace",
+        /// Keys and values of earlier tokens.
+        KvCache = "kv-cache",
+        /// Buffers of collective operations.
+        Communication = "communication",
+        /// No rule matches. By the built-in rules also memory that the program itself requests from the driver.
+        Other = "other",
     }
 }
 

@@ -52,7 +52,7 @@ pub use breach::{BeyondBaseline, Breach, OfClass, OverLimit, UnlikeOthers};
 use compare::Comparison;
 pub use growth::BySite;
 use limits::Besides;
-pub use limits::{FailOn, Limit, Limits, Measure, Rules, Scope, Tolerance};
+pub use limits::{FailOn, Limit, Limits, Measure, Rules, Scope, Spelling, Tolerance};
 pub use objects::JudgedObjects;
 pub use outliers::{fail_outliers, once_each};
 pub use selection::{Ignored, judged, judged_by_site};

@@ -28,36 +28,27 @@ use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
+use crate::named;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Sampling, Snapshot};
 
-/// How a record counts in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
-    /// Memory in use. It is leaked if the process has ended.
-    Held,
-    /// Memory of a caching allocator whose blocks were not recorded. Which part of it is in use is not known.
-    Cached,
-    /// Memory of a caching allocator whose blocks were recorded. The blocks are listed instead of it.
-    Behind,
-    /// No memory: a mapping, an address range or a pool object.
-    Claim,
+named! {
+    /// How a record counts in a report. The names are for data for other tools.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Level {
+        /// Memory in use. It is leaked if the process has ended.
+        Held = "held",
+        /// Memory of a caching allocator whose blocks were not recorded. Which part of it is in use is not known.
+        Cached = "cached",
+        /// Memory of a caching allocator whose blocks were recorded. The blocks are listed instead of it.
+        Behind = "behind",
+        /// No memory: a mapping, an address range or a pool object.
+        Claim = "claim",
+    }
 }
 
 impl Level {
-    pub const ALL: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
-
-    /// In data for other tools.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Level::Held => "held",
-            Level::Cached => "cached",
-            Level::Behind => "behind",
-            Level::Claim => "claim",
-        }
-    }
-
     /// The level of a record of this kind. `in_pool`: a caching allocator requested it. `blocks_are_known`: the blocks
     /// in it were recorded.
     pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {

@@ -193,9 +193,9 @@ fn compare(a: &(SiteRow, Vec<u32>), b: &(SiteRow, Vec<u32>)) -> std::cmp::Orderi
 /// What to show.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The most call sites.
+    /// The most rows.
     pub top: Option<usize>,
-    /// Call sites that hold less in all processes together are cut off.
+    /// Rows with less are cut off: in all processes together; in trends, in each process at all times.
     pub min_bytes: u64,
     /// The filter that the processes were read with.
     pub filter: Filter,

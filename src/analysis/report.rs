@@ -38,7 +38,6 @@ mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early};
-pub(crate) use grouping::named;
 pub use grouping::{By, RowsOfKinds, Sort};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};
@@ -412,9 +411,7 @@ impl<'a> Report<'a> {
 /// running process.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
     let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit));
-    is_last
-        && snapshot.taken.automatic.is_none()
-        && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+    is_last && snapshot.taken.automatic.is_none() && snapshot.process.state.has_ended()
 }
 
 /// Rows made of these groups, largest first, for checks and comparisons.

@@ -15,11 +15,12 @@ use foldhash::HashMap;
 use serde::Serialize;
 
 use crate::analysis::filter::{Filter, Filtering, mark_time};
-use crate::analysis::report::{ProcessLine, named, place_name, process_line, shell_word};
+use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, NO_STACK};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
+use crate::named;
 use crate::point::Point;
 use crate::snapshot::Snapshot;
 use crate::timeline::{Timeline, Unknown};
@@ -36,6 +37,9 @@ const SECOND: u64 = 1_000_000_000;
 
 named! {
     /// The order of rows.
+    #[derive(Default, Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
     pub enum Sort {
         /// Most allocations first.
         #[default]

@@ -158,7 +158,7 @@ impl Classes {
 
     /// Most suspicious first.
     pub fn each(&self) -> impl Iterator<Item = (Class, usize)> {
-        Class::ALL.into_iter().zip(self.0)
+        Class::ALL.iter().copied().zip(self.0)
     }
 
     pub fn of(&self, class: Class) -> usize {

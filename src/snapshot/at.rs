@@ -40,33 +40,26 @@ pub enum PointError {
 
 impl fmt::Display for PointError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PointError::Running => write!(
-                out,
+        out.write_str(match self {
+            PointError::Running => {
                 "the process is still running, so it has no end yet; leave out the point to see what it holds now"
-            ),
-            PointError::Automatic => write!(
-                out,
+            }
+            PointError::Automatic => {
                 "an automatic snapshot shows the process while it ran; name its recording to see the end"
-            ),
-            PointError::Unknown => write!(
-                out,
-                "it is unknown whether the process has ended; --at exit shows its last known state"
-            ),
-            PointError::NoPeak => write!(
-                out,
+            }
+            PointError::Unknown => "it is unknown whether the process has ended; --at exit shows its last known state",
+            PointError::NoPeak => {
                 "contains no stacks of its peaks; name the recording of a process, or a snapshot of it by this version"
-            ),
-            PointError::NoneChosen => write!(
-                out,
+            }
+            PointError::NoneChosen => {
                 "contains no stacks of its peaks, since sampling chose none of these blocks; record with a smaller --sample"
-            ),
-            PointError::Shows(point) => write!(out, "shows the point {point} only; name the recording"),
-            PointError::Elsewhere(point) => write!(
-                out,
-                "does not contain the point {point}; record with `culeak run --timeline`, or take a snapshot at that point"
-            ),
-        }
+            }
+            PointError::Shows(point) => return write!(out, "shows the point {point} only; name the recording"),
+            PointError::Elsewhere(point) => {
+                let next = "record with `culeak run --timeline`, or take a snapshot at that point";
+                return write!(out, "does not contain the point {point}; {next}");
+            }
+        })
     }
 }
 

@@ -10,6 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::named;
 use crate::point::Point;
 
 /// The result of a search for holders.
@@ -129,50 +130,25 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
-/// Why a block is alive; each block has exactly one class.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// A path of references leads to it from a root.
-    #[default]
-    Held,
-    /// Only objects that refer to each other hold it, of Python or C++. `gc.collect()` frees it, unless [`HolderPath::note`] says that
-    /// it does not.
-    Cycle,
-    /// A Python object holds it whose reference count is higher than the references found in Python; native code has a
-    /// pointer to the object.
-    NativeHolder,
-    /// As [`Class::NativeHolder`], but nothing points to the object: a reference was never released.
-    OverCounted,
-    /// No pointer to it or into it is left, or only memory points to it that nothing points to.
-    Lost,
-}
-
-impl Class {
-    pub const ALL: [Class; 5] = [
-        Class::Held,
-        Class::Cycle,
-        Class::NativeHolder,
-        Class::OverCounted,
-        Class::Lost,
-    ];
-
-    /// The word on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Class::Held => "held",
-            Class::Cycle => "cycle",
-            Class::NativeHolder => "native-holder",
-            Class::OverCounted => "over-counted",
-            Class::Lost => "lost",
-        }
-    }
-
-    /// Of [`Class::name`], or as in JSON, with an underscore.
-    pub fn from_name(name: &str) -> Option<Class> {
-        let name = name.replace('_', "-");
-        Class::ALL.into_iter().find(|class| class.name() == name)
+named! {
+    /// Why a block is alive; each block has exactly one class.
+    #[derive(Default, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum Class {
+        /// A path of references leads to it from a root.
+        #[default]
+        Held = "held",
+        /// Only objects that refer to each other hold it, of Python or C++. `gc.collect()` frees it, unless [`HolderPath::note`] says that
+        /// it does not.
+        Cycle = "cycle",
+        /// A Python object holds it whose reference count is higher than the references found in Python; native code has a
+        /// pointer to the object.
+        NativeHolder = "native-holder",
+        /// As [`Class::NativeHolder`], but nothing points to the object: a reference was never released.
+        OverCounted = "over-counted",
+        /// No pointer to it or into it is left, or only memory points to it that nothing points to.
+        Lost = "lost",
     }
 }
 

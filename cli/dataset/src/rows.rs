@@ -125,12 +125,7 @@ impl Subject {
             job_name: member.job_name.as_deref().map(about.escape),
             program: (about.escape)(&member.program.to_string()),
             command_line: (about.escape)(&process.command_line.join(" ")),
-            state: match process.state {
-                ProcessState::Running => "running",
-                ProcessState::Exited => "exited",
-                ProcessState::Ended => "ended",
-                ProcessState::Unknown => "unknown",
-            },
+            state: process.state.name(),
             finished: is_finished(snapshot) || ended,
             devices: devices.collect::<Vec<_>>().join(","),
             started_unix_ns: number(process.started_unix_ns),

@@ -252,7 +252,7 @@ impl Agent {
         target.know(&snapshot);
         let runs = snapshot.process.state == ProcessState::Running && recording;
         // A finished recording does not change any more; that of another host may.
-        let is_final = matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended);
+        let is_final = snapshot.process.state.has_ended();
         target.state = if is_final {
             file_state(path).or(Some(seen))
         } else {

@@ -49,7 +49,10 @@ pub fn samples(
     let mut all = Samples::default();
     all.push(
         Name::ProcessInfo,
-        [label::value(&member.program.to_string()), state(snapshot).to_owned()],
+        [
+            label::value(&member.program.to_string()),
+            snapshot.process.state.name().to_owned(),
+        ],
         1.0,
     );
     all.push(Name::ProcessUp, [], f64::from(u8::from(running)));
@@ -214,15 +217,6 @@ fn per_second(per_hour: f64) -> f64 {
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
-}
-
-fn state(snapshot: &Snapshot) -> &'static str {
-    match snapshot.process.state {
-        ProcessState::Running => "running",
-        ProcessState::Exited => "exited",
-        ProcessState::Ended => "ended",
-        ProcessState::Unknown => "unknown",
-    }
 }
 
 /// The name of a ledger line in the report's JSON.

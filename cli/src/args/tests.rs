@@ -2,9 +2,11 @@
 
 use clap::ValueEnum;
 use clap_complete::Shell;
+use culeak::analysis::report::By;
 
 use super::*;
 use crate::commands::man::{self, Page};
+use crate::export::FORMATS;
 
 /// The commands in a page's examples, without prompt, comment and redirection.
 fn commands(page: &str) -> Vec<Vec<&str>> {
@@ -75,6 +77,28 @@ fn every_command_in_the_readme_and_the_pages_parses() {
         let (name, matches) = matches.subcommand().expect("a command");
         let asked = Asked::of(whole.find_subcommand(name).expect("a command"), matches);
         assert_eq!(asked.refusal(None), None, "{words:?}");
+    }
+}
+
+#[test]
+fn the_pages_name_each_format_and_each_property_of_by() {
+    let (formats, reports) = (
+        include_str!("../../../docs/formats.md"),
+        include_str!("../../../docs/reports.md"),
+    );
+    for format in FORMATS {
+        assert!(
+            formats.contains(&format!("`{}`", format.name)),
+            "docs/formats.md lacks {}",
+            format.name
+        );
+    }
+    for by in By::ALL {
+        assert!(
+            reports.contains(&format!("`{}`", by.name())),
+            "docs/reports.md lacks --by {}",
+            by.name()
+        );
     }
 }
 

@@ -59,7 +59,6 @@ mod with_parquet {
     use std::time::Instant;
     use std::{num::NonZero, thread};
 
-    use culeak::snapshot::ProcessState;
     use culeak_dataset::About;
     use culeak_dataset::store::{Problem, Store};
 
@@ -67,7 +66,7 @@ mod with_parquet {
     use crate::errors::USAGE;
     use crate::escape::Escaped;
     use crate::load::many::Symbols;
-    use crate::load::{self, Place};
+    use crate::load::{self, Found, Place};
     use crate::progress::{self, Progress, Unit};
     use crate::signals;
     use crate::text::units::plural;
@@ -99,7 +98,9 @@ mod with_parquet {
         };
         match work.wanted.every {
             None => {
-                let (places, mut failures) = places(&work.wanted);
+                let Found {
+                    places, mut failures, ..
+                } = Found::all(work.wanted.inputs.iter().map(load::places));
                 let outcomes = work.add(&places)?;
                 failures.extend(outcomes.into_values().filter_map(Result::err));
                 failures.iter().for_each(progress::fail);
@@ -128,13 +129,6 @@ mod with_parquet {
                 Ok(ExitCode::from(if rounds.failed.is_empty() { 0 } else { USAGE }))
             }
         }
-    }
-
-    fn places(wanted: &Wanted) -> (Vec<Place>, Vec<Failure>) {
-        let found: Vec<_> = wanted.inputs.iter().map(load::places).collect();
-        let (places, failures): (Vec<_>, Vec<_>) =
-            found.into_iter().map(|found| (found.places, found.failures)).unzip();
-        (places.concat(), failures.into_iter().flatten().collect())
     }
 
     fn unusable(problem: &Problem) -> Failure {
@@ -166,7 +160,9 @@ mod with_parquet {
 
         /// Adds a point of every process; whether all have ended.
         fn one(&mut self, work: &Work) -> Result<bool, Failure> {
-            let (mut places, failures) = places(&work.wanted);
+            let Found {
+                mut places, failures, ..
+            } = Found::all(work.wanted.inputs.iter().map(load::places));
             // A folder has no recordings before the job begins.
             if let (false, Some(failure)) = (self.is_waiting, failures.first()) {
                 progress::note(format_args!("note: {failure}; looking again every interval"));
@@ -241,8 +237,7 @@ mod with_parquet {
                 Err(failure) => return Ok(Err(failure)),
             };
             let process = &item.snapshot.process;
-            let ended = matches!(process.state, ProcessState::Exited | ProcessState::Ended)
-                && item.snapshot.taken.automatic.is_none();
+            let ended = process.state.has_ended() && item.snapshot.taken.automatic.is_none();
             let source = item.source.clone();
             let about = About {
                 job: wanted.job,

@@ -11,6 +11,7 @@ use culeak::analysis::categories::Categories;
 use culeak::analysis::filter::{Filter, only_objects};
 use culeak::analysis::profile::{Options, Profile};
 use culeak::point::Point;
+use culeak::table;
 
 use super::dataset::{self, DatasetArgs};
 use super::send;
@@ -44,19 +45,14 @@ Examples:
   culeak export runs/ --format dataset -o dataset        then: cd dataset && duckdb -init duckdb.sql
   culeak export runs/ --to https://pyroscope.example --header-file headers")]
 pub struct ExportArgs {
-    /// Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list. Several inputs become one file,
-    /// except in memory_viz
-    #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
+    #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT", help = inputs_help())]
     pub inputs: Vec<OsString>,
-    /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html, .prom]
-    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), conflicts_with = "to")]
+    #[arg(short, long, value_name = "FORMAT", value_parser = format_parser(), conflicts_with = "to", help = format_help())]
     pub format: Option<Target>,
     /// Output file; -: standard output, as without it for openmetrics; for a dataset its folder, created if it is missing
     #[arg(short, long, value_name = "FILE", required_unless_present_any = ["format", "to"], conflicts_with = "to")]
     pub output: Option<PathBuf>,
-    /// Write objects without an address (streams, events, modules, graphs …) instead of memory; they have counts and no bytes.
-    /// For pprof, folded, csv and parquet
-    #[arg(long)]
+    #[arg(long, help = objects_help())]
     pub objects: bool,
     /// Exclude stacks that match a rule in this file or a built-in rule (as in check), and print their total; repeatable
     #[arg(long, value_name = "FILE")]
@@ -94,7 +90,7 @@ pub struct ExportArgs {
 /// What is written.
 #[derive(Debug, Clone, Copy)]
 pub enum Target {
-    File(&'static dyn Format),
+    File(&'static Format),
     /// Figures, as `culeak watch` serves them.
     Figures,
     Dataset,
@@ -103,10 +99,33 @@ pub enum Target {
 const FIGURES: &str = "openmetrics";
 const DATASET: &str = "dataset";
 
+fn inputs_help() -> String {
+    let of_one = export::names(|format| !format.has(Ability::Processes), "or");
+    format!(
+        "Process ids, recordings, snapshots, folders of them, patterns, or - for a snapshot or a list. Several inputs become one file, \
+         except in {of_one}"
+    )
+}
+
+fn format_help() -> String {
+    let endings = FORMATS.iter().filter_map(|format| format.endings.first().copied());
+    let endings: Vec<&str> = endings.chain([".prom"]).collect();
+    let endings = endings.join(", ");
+    format!("Output format [default: by the name of the output file: {endings}]")
+}
+
+fn objects_help() -> String {
+    let formats = export::names(|format| format.has(Ability::Objects), "and");
+    format!(
+        "Write objects without an address (streams, events, modules, graphs …) instead of memory; they have counts and no bytes. \
+         For {formats}"
+    )
+}
+
 fn format_parser() -> impl TypedValueParser<Value = Target> {
     let values = FORMATS
         .iter()
-        .map(|format| PossibleValue::new(format.name()).help(format.about()));
+        .map(|format| PossibleValue::new(format.name).help(format.about));
     let others = [
         PossibleValue::new(FIGURES).help("Figures of each process, for Prometheus"),
         PossibleValue::new(DATASET)
@@ -116,7 +135,7 @@ fn format_parser() -> impl TypedValueParser<Value = Target> {
         FIGURES => Ok(Target::Figures),
         DATASET => Ok(Target::Dataset),
         name => {
-            let named = FORMATS.iter().copied().find(|format| format.name() == name);
+            let named = FORMATS.iter().find(|format| format.name == name);
             named.map(Target::File).ok_or("no such format")
         }
     })
@@ -130,13 +149,13 @@ impl ExportArgs {
             .as_deref()
             .unwrap_or_else(|| Path::new("-"))
             .to_string_lossy();
-        let is_named = |format: &&&dyn Format| format.endings().iter().any(|ending| name.ends_with(ending));
+        let is_named = |format: &&Format| format.endings.iter().any(|ending| name.ends_with(ending));
         let by_name = || match name.ends_with(".prom") {
             true => Some(Target::Figures),
-            false => FORMATS.iter().find(is_named).map(|format| Target::File(*format)),
+            false => FORMATS.iter().find(is_named).map(Target::File),
         };
         self.format.or_else(by_name).ok_or_else(|| {
-            let names = FORMATS.iter().map(|format| format.name());
+            let names = FORMATS.iter().map(|format| format.name);
             let names: Vec<&str> = names.chain([FIGURES, DATASET]).collect();
             Failure::new(format!(
                 "{name}: no format is chosen, and the name does not end as one format's files do; add --format with one of {}",
@@ -146,7 +165,7 @@ impl ExportArgs {
     }
 
     /// Refuses what the format cannot hold.
-    fn check(&self, format: &dyn Format) -> Result<(), Failure> {
+    fn check(&self, format: &Format) -> Result<(), Failure> {
         let selection = &self.selection;
         let is_window = selection.window().is_some();
         let of_segments = load::segments::are_wanted(&selection.kind)?;
@@ -154,52 +173,29 @@ impl ExportArgs {
             || selection.since.is_some()
             || !selection.device.is_empty();
         let lacks = |ability| !format.has(ability);
-        let refusals = [
-            (
-                "--at peak",
-                selection.point() == Some(&Point::Peak),
-                Ability::Stacks,
-                "it lists single blocks, and the memory at a peak is recorded by stack",
-            ),
-            (
-                "--objects",
-                self.objects,
-                Ability::Objects,
-                "it shows bytes, which objects do not have",
-            ),
-            (
-                "--kind of the kernel driver",
-                of_segments,
-                Ability::Segments,
-                "it does not show memory from the kernel driver",
-            ),
-            (
-                "--suppressions",
-                !self.suppressions.is_empty(),
-                Ability::Suppressions,
-                "it holds counters per device without stacks",
-            ),
-            (
-                "--device, --focus, --ignore, --category and --since",
-                of_part,
-                Ability::Suppressions,
-                "it holds counters per device without stacks",
-            ),
-        ];
+        let of_device = "it holds counters per device without stacks";
+        let refusals = table! {
+            "--at peak", selection.point() == Some(&Point::Peak), Ability::Stacks,
+                "it lists single blocks, and the memory at a peak is recorded by stack";
+            "--objects", self.objects, Ability::Objects, "it shows bytes, which objects do not have";
+            "--kind of the kernel driver", of_segments, Ability::Segments, "it does not show memory from the kernel driver";
+            "--suppressions", !self.suppressions.is_empty(), Ability::Suppressions, of_device;
+            "--device, --focus, --ignore, --category and --since", of_part, Ability::Suppressions, of_device;
+        };
         if let Some((option, _, ability, why)) = refusals
             .into_iter()
             .find(|(_, given, ability, _)| *given && lacks(*ability))
         {
             return Err(Failure::new(format!(
                 "{option} does not apply to {}: {why}; use {}",
-                format.name(),
-                export::names_with(ability)
+                format.name,
+                export::names(|format| format.has(ability), "or")
             )));
         }
         if is_window && format.has(Ability::Times) {
             return Err(Failure::new(format!(
                 "--between does not apply to {}: it shows all times; leave it out",
-                format.name()
+                format.name
             )));
         }
         if !self.objects && only_objects(&selection.kind) {
@@ -253,9 +249,9 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
 }
 
 /// Writes a file of one format.
-fn write(args: &ExportArgs, format: &dyn Format, path: &Path) -> Result<ExitCode, Failure> {
+fn write(args: &ExportArgs, format: &Format, path: &Path) -> Result<ExitCode, Failure> {
     #[cfg(not(feature = "parquet"))]
-    if format.name() == "parquet" {
+    if format.name == "parquet" {
         return Err(Failure::new(crate::errors::not_in_this_build("cannot write Parquet")));
     }
     output::check(path, args.overwrite)?;
@@ -313,7 +309,7 @@ fn write(args: &ExportArgs, format: &dyn Format, path: &Path) -> Result<ExitCode
         cost: args.cost,
         lines: args.lines,
     };
-    output::create(path, args.overwrite, |out| format.write(&input, out))?;
+    output::create(path, args.overwrite, |out| (format.write)(&input, out))?;
     if !input.options.suppressions.is_empty() && !format.has(Ability::Suppressed) {
         print_suppressed(&input);
     }

@@ -48,16 +48,7 @@ pub fn execute(args: &ReportArgs, rules: &Rules, inputs: Inputs, form: Form) -> 
         Form::Html => with_values(&places, &how, &options),
         _ => (many::job(&places, &how, &options), Vec::new()),
     };
-    const SHOWN: usize = 10;
-    for input in job.unreadable.iter().take(SHOWN) {
-        progress::fail(&Failure::new(format!("{}: {}", input.source, input.reason)));
-    }
-    let more = job.unreadable.len().saturating_sub(SHOWN);
-    if more > 0 {
-        progress::fail(&Failure::new(format!(
-            "{more} more inputs cannot be read; --json lists them"
-        )));
-    }
+    many::fail_unreadable(&job.unreadable);
     if job.processes.is_empty() {
         if job.elsewhere > 0 {
             progress::fail(&Failure::new(

@@ -39,16 +39,7 @@ pub fn execute(args: &DiffArgs, sides: [Found; 2], form: Form) -> Result<ExitCod
         unreadable += found.failures.len();
         let (side, known) = many::side(&found.places, &how, sites);
         sites = known;
-        const SHOWN: usize = 10;
-        for input in side.unreadable.iter().take(SHOWN) {
-            progress::fail(&Failure::new(format!("{}: {}", input.source, input.reason)));
-        }
-        let more = side.unreadable.len().saturating_sub(SHOWN);
-        if more > 0 {
-            progress::fail(&Failure::new(format!(
-                "{more} more inputs cannot be read; --json lists them"
-            )));
-        }
+        many::fail_unreadable(&side.unreadable);
         unreadable += side.unreadable.len();
         if side.processes.is_empty() {
             return Err(Failure::new(format!(

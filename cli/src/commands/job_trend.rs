@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use culeak::analysis::job::trend::{Job, Options};
+use culeak::analysis::job::Options;
+use culeak::analysis::job::trend::Job;
 use culeak::analysis::trend::{self, Summary, Trend};
 
 use super::trend::{Judgement, TrendArgs};
@@ -50,6 +51,7 @@ pub fn execute(
     let trend = job.finish(&Options {
         top: options.top,
         min_bytes: options.min_bytes,
+        ..Options::default()
     });
     args.output
         .page(form, "culeak trend: job", &trend, || text::job::trend::page(&trend))?;

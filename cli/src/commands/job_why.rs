@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use culeak::analysis::job::Options;
 use culeak::analysis::job::Unreadable;
 use culeak::analysis::job::member::Member;
-use culeak::analysis::job::why::{Job, Options};
+use culeak::analysis::job::why::Job;
 use culeak::analysis::why::{self, Unanswered, Why};
 
 use super::why::{WhyArgs, failure, load_place};
@@ -79,6 +80,7 @@ pub fn execute(args: &WhyArgs, places: &[Place], failures: Vec<Failure>, form: F
         &Options {
             top: rows_shown(args.selection.top, form != Form::Json),
             min_bytes: args.selection.min_bytes,
+            ..Options::default()
         },
     );
     args.output

@@ -84,7 +84,7 @@ fn class_parser() -> impl TypedValueParser<Value = Class> {
     let names = Class::ALL
         .iter()
         .map(|class| PossibleValue::new(class.name()).alias(class.name().replace('-', "_")));
-    PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
+    PossibleValuesParser::new(names).map(|name| Class::from_name(&name.replace('_', "-")).unwrap_or_default())
 }
 
 /// Rows of one holder that a page lists at most.

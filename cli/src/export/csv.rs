@@ -10,34 +10,22 @@ use std::io::{self, Write};
 use csv::Writer;
 use itoa::Buffer;
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::records::{COLUMNS, Column, Field, Rows};
 use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 
-pub struct Csv;
+pub const FORMAT: Format = Format {
+    name: "csv",
+    about: "One row per live allocation",
+    endings: &[".csv"],
+    can: &[Objects, Segments, Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Csv {
-    fn name(&self) -> &'static str {
-        "csv"
-    }
-
-    fn about(&self) -> &'static str {
-        "One row per live allocation"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".csv"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Objects, Segments, Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        write_header(out)?;
-        input.tables().try_for_each(|rows| write_rows(&rows, out))
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    write_header(out)?;
+    input.tables().try_for_each(|rows| write_rows(&rows, out))
 }
 
 #[cfg(test)]

@@ -18,36 +18,24 @@ use fxprof_processed_profile::{
     StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
 };
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::curve::{Curve, Point};
 use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::names::{self, Detail};
 
-pub struct Firefox;
+pub const FORMAT: Format = Format {
+    name: "firefox",
+    about: "Processed profile, for profiler.firefox.com",
+    endings: &[],
+    can: &[Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Firefox {
-    fn name(&self) -> &'static str {
-        "firefox"
-    }
-
-    fn about(&self) -> &'static str {
-        "Processed profile, for profiler.firefox.com"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let processes: Vec<_> = input.snapshots().collect();
-        write(&processes, &input.options, input.detail_of_graph(), out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let processes: Vec<_> = input.snapshots().collect();
+    write(&processes, &input.options, input.detail_of_graph(), out)
 }
 
 /// Writes several processes into one file, on one clock. Each has a name if there are several.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::{Format, Input};
 use crate::text::names::{self, Detail};
 
@@ -62,33 +62,21 @@ pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String,
     lines
 }
 
-pub struct Folded;
+pub const FORMAT: Format = Format {
+    name: "folded",
+    about: "One line per stack, for flamegraph.pl, inferno and speedscope",
+    endings: &[".folded"],
+    can: &[Stacks, Objects, Segments, Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Folded {
-    fn name(&self) -> &'static str {
-        "folded"
-    }
-
-    fn about(&self) -> &'static str {
-        "One line per stack, for flamegraph.pl, inferno and speedscope"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".folded"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Stacks, Objects, Segments, Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let cost = if input.objects { Cost::Count } else { input.cost };
-        input.profiles().try_for_each(|(name, profile)| {
-            // A frame for the process below all others; semicolons separate frames.
-            let below = name.map_or_else(String::new, |name| format!("{};", name.replace(';', ":")));
-            write(&below, &profile, input.detail_of_graph(), cost, out)
-        })
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let cost = if input.objects { Cost::Count } else { input.cost };
+    input.profiles().try_for_each(|(name, profile)| {
+        // A frame for the process below all others; semicolons separate frames.
+        let below = name.map_or_else(String::new, |name| format!("{};", name.replace(';', ":")));
+        write(&below, &profile, input.detail_of_graph(), cost, out)
+    })
 }
 
 /// `below`: what each stack begins with.

@@ -4,43 +4,31 @@ use std::io::{self, Write};
 
 use culeak::analysis::report;
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::{Format, Input};
 use crate::html::{Item, write_report};
 
-pub struct Html;
+pub const FORMAT: Format = Format {
+    name: "html",
+    about: "Self-contained HTML page, as from `report -o FILE.html`",
+    endings: &[".html", ".htm"],
+    can: &[Stacks, Segments, Times, Processes, Snapshots, Suppressions, Suppressed],
+    write: export,
+};
 
-impl Format for Html {
-    fn name(&self) -> &'static str {
-        "html"
-    }
-
-    fn about(&self) -> &'static str {
-        "Self-contained HTML page, as from `report -o FILE.html`"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".html", ".htm"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Stacks, Segments, Times, Processes, Snapshots, Suppressions, Suppressed]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let options = &input.options;
-        let pages = input.items.iter().map(|item| Item {
-            snapshot: &item.snapshot,
-            timeline: item.timeline.as_ref(),
-            options: report::Options {
-                source: item.source.clone(),
-                filter: options.filter.clone(),
-                suppressions: options.suppressions.clone(),
-                points: item.points.clone(),
-                ..report::Options::default()
-            },
-            full_stacks: options.full_stacks,
-        });
-        write_report(&pages.collect::<Vec<_>>(), out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let options = &input.options;
+    let pages = input.items.iter().map(|item| Item {
+        snapshot: &item.snapshot,
+        timeline: item.timeline.as_ref(),
+        options: report::Options {
+            source: item.source.clone(),
+            filter: options.filter.clone(),
+            suppressions: options.suppressions.clone(),
+            points: item.points.clone(),
+            ..report::Options::default()
+        },
+        full_stacks: options.full_stacks,
+    });
+    write_report(&pages.collect::<Vec<_>>(), out)
 }

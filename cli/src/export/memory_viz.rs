@@ -27,7 +27,7 @@ use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::load::Loaded;
@@ -47,43 +47,31 @@ const SMALL: u64 = 2 << 20;
 /// The viewer has a list indexed by ordinal.
 const DEVICES: i32 = 1024;
 
-pub struct MemoryViz;
+pub const FORMAT: Format = Format {
+    name: "memory_viz",
+    about: "PyTorch memory snapshot, for pytorch.org/memory_viz",
+    endings: &[".pickle", ".pkl"],
+    can: &[Times, Suppressions],
+    write: export,
+};
 
-impl Format for MemoryViz {
-    fn name(&self) -> &'static str {
-        "memory_viz"
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let item = &input.items[0];
+    let timeline = events_until(item);
+    let (left_out, not_traced) = write(&item.snapshot, timeline.as_ref(), &input.options, input.detail(), out)?;
+    if not_traced > 0 {
+        progress::note(format_args!(
+            "note: {} in no known memory are left out of the trace",
+            words::plural(not_traced, "block", "blocks")
+        ));
     }
-
-    fn about(&self) -> &'static str {
-        "PyTorch memory snapshot, for pytorch.org/memory_viz"
+    if left_out.count > 0 {
+        progress::note(format_args!(
+            "note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
+            tally(left_out)
+        ));
     }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".pickle", ".pkl"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Times, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let item = &input.items[0];
-        let timeline = events_until(item);
-        let (left_out, not_traced) = write(&item.snapshot, timeline.as_ref(), &input.options, input.detail(), out)?;
-        if not_traced > 0 {
-            progress::note(format_args!(
-                "note: {} in no known memory are left out of the trace",
-                words::plural(not_traced, "block", "blocks")
-            ));
-        }
-        if left_out.count > 0 {
-            progress::note(format_args!(
-                "note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
-                tally(left_out)
-            ));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The events of an input up to the state that its snapshot describes. `None`: they are not known, or lead to another state.

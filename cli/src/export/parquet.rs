@@ -13,7 +13,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::{ColumnPath, Type};
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::records::{COLUMNS, Column, Field, Rows};
 use super::{Format, Input};
 use crate::progress::{Progress, Unit};
@@ -23,29 +23,17 @@ const GROUP: usize = 1 << 20;
 /// Size limit of a dictionary in bytes; beyond it, each row repeats its text.
 const DICTIONARY: usize = 256 << 20;
 
-pub struct Parquet;
+pub const FORMAT: Format = Format {
+    name: "parquet",
+    about: "One row per live allocation, typed and compressed",
+    endings: &[".parquet"],
+    can: &[Objects, Segments, Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Parquet {
-    fn name(&self) -> &'static str {
-        "parquet"
-    }
-
-    fn about(&self) -> &'static str {
-        "One row per live allocation, typed and compressed"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".parquet"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Objects, Segments, Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        // Each snapshot begins a row group.
-        write_all(input.tables(), out).map_err(io::Error::other)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    // Each snapshot begins a row group.
+    write_all(input.tables(), out).map_err(io::Error::other)
 }
 
 fn write_all<'a>(tables: impl Iterator<Item = Rows<'a>>, out: &mut dyn Write) -> Result<(), ParquetError> {

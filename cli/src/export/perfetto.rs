@@ -21,8 +21,9 @@ use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};
 use prost::{Message, Oneof};
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::curve::Curve;
+use super::protobuf::messages;
 use super::{Format, Input};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
@@ -30,11 +31,9 @@ use crate::text::units;
 
 mod over_time;
 
-/// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
-#[derive(Clone, PartialEq, Message)]
-pub struct Trace {
-    #[prost(message, repeated, tag = "1")]
-    pub packet: Vec<Packet>,
+// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
+messages! {
+    Trace { packet: Vec<Packet> = 1 message repeated; }
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -57,70 +56,32 @@ pub enum Data {
     TrackDescriptor(TrackDescriptor),
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub struct ClockSnapshot {
-    #[prost(message, repeated, tag = "1")]
-    pub clocks: Vec<Clock>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Clock {
-    #[prost(uint32, optional, tag = "1")]
-    pub clock_id: Option<u32>,
-    #[prost(uint64, optional, tag = "2")]
-    pub timestamp: Option<u64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    pub process: Option<ProcessDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    pub parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    pub counter: Option<CounterDescriptor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub pid: Option<i32>,
-    #[prost(string, repeated, tag = "2")]
-    pub cmdline: Vec<String>,
-    #[prost(string, optional, tag = "6")]
-    pub process_name: Option<String>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct CounterDescriptor {
-    #[prost(int32, optional, tag = "3")]
-    pub unit: Option<i32>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    pub debug_annotations: Vec<DebugAnnotation>,
-    #[prost(int32, optional, tag = "9")]
-    pub r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "11")]
-    pub track_uuid: Option<u64>,
-    #[prost(string, optional, tag = "23")]
-    pub name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    pub counter_value: Option<i64>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct DebugAnnotation {
-    #[prost(string, optional, tag = "6")]
-    pub string_value: Option<String>,
-    #[prost(string, optional, tag = "10")]
-    pub name: Option<String>,
+messages! {
+    ClockSnapshot { clocks: Vec<Clock> = 1 message repeated; }
+    #[derive(Copy)]
+    Clock { clock_id: Option<u32> = 1 uint32 optional; timestamp: Option<u64> = 2 uint64 optional; }
+    TrackDescriptor {
+        uuid: Option<u64> = 1 uint64 optional;
+        name: Option<String> = 2 string optional;
+        process: Option<ProcessDescriptor> = 3 message optional;
+        parent_uuid: Option<u64> = 5 uint64 optional;
+        counter: Option<CounterDescriptor> = 8 message optional;
+    }
+    ProcessDescriptor {
+        pid: Option<i32> = 1 int32 optional;
+        cmdline: Vec<String> = 2 string repeated;
+        process_name: Option<String> = 6 string optional;
+    }
+    #[derive(Copy)]
+    CounterDescriptor { unit: Option<i32> = 3 int32 optional; }
+    TrackEvent {
+        debug_annotations: Vec<DebugAnnotation> = 4 message repeated;
+        r#type: Option<i32> = 9 int32 optional;
+        track_uuid: Option<u64> = 11 uint64 optional;
+        name: Option<String> = 23 string optional;
+        counter_value: Option<i64> = 30 int64 optional;
+    }
+    DebugAnnotation { string_value: Option<String> = 6 string optional; name: Option<String> = 10 string optional; }
 }
 
 const SLICE_BEGIN: i32 = 1;
@@ -134,29 +95,17 @@ const REAL_TIME: u32 = 1;
 /// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
-pub struct Perfetto;
+pub const FORMAT: Format = Format {
+    name: "perfetto",
+    about: "Trace with counters over time, for ui.perfetto.dev",
+    endings: &[".pftrace"],
+    can: &[Times, Processes, Snapshots],
+    write: export,
+};
 
-impl Format for Perfetto {
-    fn name(&self) -> &'static str {
-        "perfetto"
-    }
-
-    fn about(&self) -> &'static str {
-        "Trace with counters over time, for ui.perfetto.dev"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".pftrace"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Times, Processes, Snapshots]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
-        write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let items = input.items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
+    write(&items.collect::<Vec<_>>(), &input.options.filter.kinds, out)
 }
 
 /// A snapshot, and the events of its process if they were logged.

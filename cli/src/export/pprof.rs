@@ -24,149 +24,73 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use super::Ability::{self, *};
+use super::Ability::*;
+use super::protobuf::messages;
 use super::{Format, Input};
 use crate::progress::{Progress, Unit};
 use crate::text::names::Distinct;
 
-/// The parts of pprof's `profile.proto` that are written here, with its field numbers.
-#[derive(Clone, PartialEq, Message)]
-pub struct ProfileMessage {
-    #[prost(message, repeated, tag = "1")]
-    pub sample_type: Vec<ValueType>,
-    #[prost(message, repeated, tag = "2")]
-    pub sample: Vec<SampleMessage>,
-    #[prost(message, repeated, tag = "3")]
-    pub mapping: Vec<Mapping>,
-    #[prost(message, repeated, tag = "4")]
-    pub location: Vec<Location>,
-    #[prost(message, repeated, tag = "5")]
-    pub function: Vec<Function>,
-    #[prost(string, repeated, tag = "6")]
-    pub string_table: Vec<String>,
-    #[prost(int64, tag = "9")]
-    pub time_nanos: i64,
-    #[prost(int64, tag = "10")]
-    pub duration_nanos: i64,
-    #[prost(message, optional, tag = "11")]
-    pub period_type: Option<ValueType>,
-    #[prost(int64, tag = "12")]
-    pub period: i64,
-    #[prost(int64, repeated, tag = "13")]
-    pub comment: Vec<i64>,
-    #[prost(int64, tag = "14")]
-    pub default_sample_type: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct ValueType {
-    #[prost(int64, tag = "1")]
-    pub r#type: i64,
-    #[prost(int64, tag = "2")]
-    pub unit: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct SampleMessage {
-    #[prost(uint64, repeated, tag = "1")]
-    pub location_id: Vec<u64>,
-    #[prost(int64, repeated, tag = "2")]
-    pub value: Vec<i64>,
-    #[prost(message, repeated, tag = "3")]
-    pub label: Vec<Label>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Label {
-    #[prost(int64, tag = "1")]
-    pub key: i64,
-    #[prost(int64, tag = "2")]
-    pub str: i64,
-    #[prost(int64, tag = "3")]
-    pub num: i64,
-    #[prost(int64, tag = "4")]
-    pub num_unit: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Mapping {
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    #[prost(uint64, tag = "2")]
-    pub memory_start: u64,
-    #[prost(uint64, tag = "3")]
-    pub memory_limit: u64,
-    #[prost(uint64, tag = "4")]
-    pub file_offset: u64,
-    #[prost(int64, tag = "5")]
-    pub filename: i64,
-    #[prost(int64, tag = "6")]
-    pub build_id: i64,
-    #[prost(bool, tag = "7")]
-    pub has_functions: bool,
-    #[prost(bool, tag = "8")]
-    pub has_filenames: bool,
-    #[prost(bool, tag = "9")]
-    pub has_line_numbers: bool,
-    #[prost(bool, tag = "10")]
-    pub has_inline_frames: bool,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub struct Location {
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    #[prost(uint64, tag = "2")]
-    pub mapping_id: u64,
-    #[prost(uint64, tag = "3")]
-    pub address: u64,
-    #[prost(message, repeated, tag = "4")]
-    pub line: Vec<Line>,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Line {
-    #[prost(uint64, tag = "1")]
-    pub function_id: u64,
-    #[prost(int64, tag = "2")]
-    pub line: i64,
-}
-
-#[derive(Clone, Copy, PartialEq, Message)]
-pub struct Function {
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    #[prost(int64, tag = "2")]
-    pub name: i64,
-    #[prost(int64, tag = "3")]
-    pub system_name: i64,
-    #[prost(int64, tag = "4")]
-    pub filename: i64,
-}
-
-pub struct Pprof;
-
-impl Format for Pprof {
-    fn name(&self) -> &'static str {
-        "pprof"
+// The parts of pprof's `profile.proto` that are written here, with its field numbers.
+messages! {
+    ProfileMessage {
+        sample_type: Vec<ValueType> = 1 message repeated;
+        sample: Vec<SampleMessage> = 2 message repeated;
+        mapping: Vec<Mapping> = 3 message repeated;
+        location: Vec<Location> = 4 message repeated;
+        function: Vec<Function> = 5 message repeated;
+        string_table: Vec<String> = 6 string repeated;
+        time_nanos: i64 = 9 int64;
+        duration_nanos: i64 = 10 int64;
+        period_type: Option<ValueType> = 11 message optional;
+        period: i64 = 12 int64;
+        comment: Vec<i64> = 13 int64 repeated;
+        default_sample_type: i64 = 14 int64;
     }
-
-    fn about(&self) -> &'static str {
-        "Gzipped protobuf for pprof"
+    #[derive(Copy)]
+    ValueType { r#type: i64 = 1 int64; unit: i64 = 2 int64; }
+    SampleMessage {
+        location_id: Vec<u64> = 1 uint64 repeated;
+        value: Vec<i64> = 2 int64 repeated;
+        label: Vec<Label> = 3 message repeated;
     }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".pb.gz", ".pprof"]
+    #[derive(Copy)]
+    Label { key: i64 = 1 int64; str: i64 = 2 int64; num: i64 = 3 int64; num_unit: i64 = 4 int64; }
+    #[derive(Copy)]
+    Mapping {
+        id: u64 = 1 uint64;
+        memory_start: u64 = 2 uint64;
+        memory_limit: u64 = 3 uint64;
+        file_offset: u64 = 4 uint64;
+        filename: i64 = 5 int64;
+        build_id: i64 = 6 int64;
+        has_functions: bool = 7 bool;
+        has_filenames: bool = 8 bool;
+        has_line_numbers: bool = 9 bool;
+        has_inline_frames: bool = 10 bool;
     }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Stacks, Objects, Segments, Processes, Suppressions]
+    Location {
+        id: u64 = 1 uint64;
+        mapping_id: u64 = 2 uint64;
+        address: u64 = 3 uint64;
+        line: Vec<Line> = 4 message repeated;
     }
+    #[derive(Copy)]
+    Line { function_id: u64 = 1 uint64; line: i64 = 2 int64; }
+    #[derive(Copy)]
+    Function { id: u64 = 1 uint64; name: i64 = 2 int64; system_name: i64 = 3 int64; filename: i64 = 4 int64; }
+}
 
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
-        write(&snapshots, &input.options, out)
-    }
+pub const FORMAT: Format = Format {
+    name: "pprof",
+    about: "Gzipped protobuf for pprof",
+    endings: &[".pb.gz", ".pprof"],
+    can: &[Stacks, Objects, Segments, Processes, Suppressions],
+    write: export,
+};
+
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    let snapshots: Vec<&Snapshot> = input.snapshots().map(|(_, snapshot)| snapshot).collect();
+    write(&snapshots, &input.options, out)
 }
 
 /// Writes one profile of several processes; labels tell their samples apart.

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use culeak::analysis::profile::{Profile, Sample};
 use serde::Serialize;
 
-use super::Ability::{self, *};
+use super::Ability::*;
 use super::folded::Cost;
 use super::{Format, Input};
 use crate::escape::Escaped;
@@ -56,28 +56,16 @@ struct Sampled {
     weights: Vec<u64>,
 }
 
-pub struct Speedscope;
+pub const FORMAT: Format = Format {
+    name: "speedscope",
+    about: "JSON for speedscope",
+    endings: &[".speedscope.json"],
+    can: &[Stacks, Segments, Processes, Suppressions],
+    write: export,
+};
 
-impl Format for Speedscope {
-    fn name(&self) -> &'static str {
-        "speedscope"
-    }
-
-    fn about(&self) -> &'static str {
-        "JSON for speedscope"
-    }
-
-    fn endings(&self) -> &'static [&'static str] {
-        &[".speedscope.json"]
-    }
-
-    fn can(&self) -> &'static [Ability] {
-        &[Stacks, Segments, Processes, Suppressions]
-    }
-
-    fn write(&self, input: &Input, out: &mut dyn Write) -> io::Result<()> {
-        write(input.profiles(), input.detail_of_graph(), out)
-    }
+fn export(input: &Input, out: &mut dyn Write) -> io::Result<()> {
+    write(input.profiles(), input.detail_of_graph(), out)
 }
 
 pub fn write<'a>(

@@ -8,59 +8,31 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-struct Switch {
-    framework: &'static str,
-    name: &'static str,
-    value: &'static str,
-    cost: &'static str,
-}
+use culeak::table;
 
-const SWITCHES: [Switch; 6] = [
-    Switch {
-        framework: "PyTorch",
-        name: "PYTORCH_NO_CUDA_MEMORY_CACHING",
-        value: "1",
-        cost: "each free waits for the GPU, which changes timing and may hide races; CUDA graphs cannot be captured; torch's memory statistics are 0",
-    },
-    Switch {
-        framework: "JAX, XLA",
-        name: "XLA_PYTHON_CLIENT_ALLOCATOR",
-        value: "platform",
-        cost: "very slow; the temporaries of a computation remain one block",
-    },
-    Switch {
-        framework: "JAX, XLA",
-        name: "XLA_PYTHON_CLIENT_PREALLOCATE",
-        value: "false",
-        cost: "memory is allocated on demand, so the program may run out of it later than usual",
-    },
-    Switch {
-        framework: "TensorFlow",
-        name: "TF_GPU_ALLOCATOR",
-        value: "cuda_malloc_async",
-        cost: "blocks come from a CUDA memory pool, which keeps freed memory",
-    },
-    Switch {
-        framework: "numba",
-        name: "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT",
-        value: "0",
-        cost: "each free waits for the GPU",
-    },
-    Switch {
-        framework: "cudf.pandas",
-        name: "CUDF_PANDAS_RMM_MODE",
-        value: "cuda",
-        cost: "no managed memory: allocations that do not fit on the GPU fail",
-    },
-];
+/// Framework, variable, value, and what that costs.
+const SWITCHES: [(&str, &str, &str, &str); 6] = table! {
+    "PyTorch", "PYTORCH_NO_CUDA_MEMORY_CACHING", "1",
+        "each free waits for the GPU, which changes timing and may hide races; CUDA graphs cannot be captured; \
+         torch's memory statistics are 0";
+    "JAX, XLA", "XLA_PYTHON_CLIENT_ALLOCATOR", "platform",
+        "very slow; the temporaries of a computation remain one block";
+    "JAX, XLA", "XLA_PYTHON_CLIENT_PREALLOCATE", "false",
+        "memory is allocated on demand, so the program may run out of it later than usual";
+    "TensorFlow", "TF_GPU_ALLOCATOR", "cuda_malloc_async",
+        "blocks come from a CUDA memory pool, which keeps freed memory";
+    "numba", "NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT", "0", "each free waits for the GPU";
+    "cudf.pandas", "CUDF_PANDAS_RMM_MODE", "cuda",
+        "no managed memory: allocations that do not fit on the GPU fail";
+};
 
 /// Frameworks without such a variable, and what to do instead.
 const OTHERS: &str = "not affected: CuPy (call cupy.cuda.set_allocator(None) in the program), ONNX Runtime, llama.cpp";
 
 /// The variables to set: all that the user has not set.
 pub fn changes(present: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
-    let free = SWITCHES.iter().filter(|switch| present(switch.name).is_none());
-    free.map(|switch| (switch.name, switch.value)).collect()
+    let free = SWITCHES.iter().filter(|(_, name, ..)| present(name).is_none());
+    free.map(|(_, name, value, _)| (*name, *value)).collect()
 }
 
 /// Prints the variables and their costs.
@@ -69,14 +41,10 @@ pub fn report(present: impl Fn(&str) -> Option<OsString>, out: &mut dyn Write) -
         out,
         "culeak: --no-pool sets these variables for the program and its children:"
     )?;
-    for switch in &SWITCHES {
-        match present(switch.name) {
-            None => writeln!(
-                out,
-                "  {}={}  ({}: {})",
-                switch.name, switch.value, switch.framework, switch.cost
-            )?,
-            Some(value) => writeln!(out, "  {} keeps your value: {}", switch.name, value.to_string_lossy())?,
+    for (framework, name, value, cost) in SWITCHES {
+        match present(name) {
+            None => writeln!(out, "  {name}={value}  ({framework}: {cost})")?,
+            Some(own) => writeln!(out, "  {name} keeps your value: {}", own.to_string_lossy())?,
         }
     }
     writeln!(out, "  {OTHERS}")
@@ -96,8 +64,8 @@ mod tests {
         let mut report_bytes = Vec::new();
         report(present, &mut report_bytes).expect("written");
         let text = String::from_utf8(report_bytes).expect("text");
-        for switch in &SWITCHES {
-            assert!(text.contains(switch.name), "{} is missing:\n{text}", switch.name);
+        for (_, name, ..) in SWITCHES {
+            assert!(text.contains(name), "{name} is missing:\n{text}");
         }
         assert!(text.contains("keeps your value: mine"), "{text}");
     }

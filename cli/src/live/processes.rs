@@ -6,34 +6,19 @@
 use culeak::analysis::job::identity::rank_of;
 use culeak::analysis::program::Program;
 use culeak::analysis::report::Tally;
-use culeak::snapshot::{Process, ProcessState};
+use culeak::named;
+use culeak::snapshot::Process;
 use ratatui::crossterm::event::KeyCode;
 
-use super::state::{Action, Page, State, Watched};
+use super::state::{Action, Page, State, Watched, next};
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Order {
-    #[default]
-    Rank,
-    Bytes,
-    Growth,
-}
-
-impl Order {
-    pub fn name(self) -> &'static str {
-        match self {
-            Order::Rank => "rank",
-            Order::Bytes => "bytes",
-            Order::Growth => "growth",
-        }
-    }
-
-    fn next(self) -> Order {
-        match self {
-            Order::Rank => Order::Bytes,
-            Order::Bytes => Order::Growth,
-            Order::Growth => Order::Rank,
-        }
+named! {
+    #[derive(Default)]
+    pub enum Order {
+        #[default]
+        Rank = "rank",
+        Bytes = "bytes",
+        Growth = "growth",
     }
 }
 
@@ -103,12 +88,7 @@ impl ProcessRow {
                 .iter()
                 .fold(0, |sum, device| sum.saturating_add(device.peak_bytes)),
             per_second: per_second.filter(|_| !reading.finished),
-            state: match reading.process.state {
-                ProcessState::Running => "running",
-                ProcessState::Exited => "exited",
-                ProcessState::Ended => "ended",
-                ProcessState::Unknown => "unknown",
-            },
+            state: reading.process.state.name(),
             problem: watched.problem.clone(),
         }
     }
@@ -190,7 +170,7 @@ impl State {
                 return (true, self.choose(step));
             }
             KeyCode::Char('s') => {
-                self.list.order = self.list.order.next();
+                self.list.order = next(Order::ALL, self.list.order);
                 0
             }
             KeyCode::Esc | KeyCode::Char('w' | 'l' | 'd' | '/') => return (true, None),

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::diff::State as Change;
+use culeak::named;
 use culeak::snapshot::ProcessState;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -30,34 +31,23 @@ pub enum Action {
     Ask(Question),
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Sort {
-    #[default]
-    Bytes,
-    Count,
-    Growth,
-    /// Oldest first.
-    Age,
-    Name,
+named! {
+    #[derive(Default)]
+    pub enum Sort {
+        #[default]
+        Bytes = "bytes",
+        Count = "count",
+        Growth = "growth",
+        /// Oldest first.
+        Age = "age",
+        Name = "name",
+    }
 }
 
-impl Sort {
-    const ALL: [Sort; 5] = [Sort::Bytes, Sort::Count, Sort::Growth, Sort::Age, Sort::Name];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Sort::Bytes => "bytes",
-            Sort::Count => "count",
-            Sort::Growth => "growth",
-            Sort::Age => "age",
-            Sort::Name => "name",
-        }
-    }
-
-    fn next(self) -> Sort {
-        let here = Sort::ALL.iter().position(|&sort| sort == self).unwrap_or(0);
-        Sort::ALL[(here + 1) % Sort::ALL.len()]
-    }
+/// The value behind `this` in a list; the first one is behind the last one.
+pub fn next<T: Copy + PartialEq>(all: &[T], this: T) -> T {
+    let here = all.iter().position(|&each| each == this).unwrap_or(0);
+    all[(here + 1) % all.len()]
 }
 
 /// What fills the screen.
@@ -357,7 +347,7 @@ impl State {
     fn letter(&mut self, letter: char) {
         match letter {
             '/' => self.filtering = true,
-            's' => self.sort = self.sort.next(),
+            's' => self.sort = next(Sort::ALL, self.sort),
             'b' => self.sort = Sort::Bytes,
             'c' => self.sort = Sort::Count,
             'g' => self.sort = Sort::Growth,

@@ -25,7 +25,7 @@ use culeak::snapshot::{Location, ProcessState, Snapshot, Symbol};
 use super::{Loaded, Place, at};
 use crate::errors::Failure;
 use crate::options::NameArgs;
-use crate::progress::{Progress, Unit};
+use crate::progress::{self, Progress, Unit};
 use crate::usage;
 
 /// The most stacks of a call site that are distinguished in one process.
@@ -336,5 +336,19 @@ impl Symbols {
             }
             snapshot.locations[nth].symbols = location.symbols;
         }
+    }
+}
+
+/// Reports inputs that cannot be read; JSON lists all.
+pub fn fail_unreadable(inputs: &[Unreadable]) {
+    const SHOWN: usize = 10;
+    for input in inputs.iter().take(SHOWN) {
+        progress::fail(&Failure::new(format!("{}: {}", input.source, input.reason)));
+    }
+    let more = inputs.len().saturating_sub(SHOWN);
+    if more > 0 {
+        progress::fail(&Failure::new(format!(
+            "{more} more inputs cannot be read; --json lists them"
+        )));
     }
 }

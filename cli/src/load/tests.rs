@@ -16,6 +16,7 @@ use super::*;
 use crate::text::sample::{Sample, leaky, shut_down};
 
 mod inputs;
+mod schemas;
 
 /// Loads a file of these bytes.
 fn load(bytes: &[u8]) -> Result<Snapshot, String> {
@@ -419,7 +420,7 @@ mod schema {
     #[test]
     fn holders_are_in_the_schema() {
         use culeak::snapshot::{Class, RootKind};
-        for class in Class::ALL {
+        for &class in Class::ALL {
             for root in RootKind::ALL {
                 let mut snapshot = crate::text::sample::held();
                 let path = &mut snapshot.holders.as_mut().expect("searched").paths[0];

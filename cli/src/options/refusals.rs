@@ -45,232 +45,65 @@ const SELECTING: [&str; 10] = [
 /// What is asked for, what it excludes, and why.
 type Row = (&'static str, &'static [&'static str], &'static str);
 
-const TABLE: &[Row] = &[
-    (
-        "--at peak",
-        &["--since", "--by size", "--by stream", "--by thread", "--sort age"],
-        "the memory at a peak is recorded by stack, without sizes, streams, threads and times of single blocks",
-    ),
-    (
-        "--between",
-        &["--at", "--why"],
-        "a window names its end itself, and holders are known of the end of a process only",
-    ),
-    (
-        "--why",
-        &["--at"],
-        "holders are known of the end of a process, or of a running one",
-    ),
-    (
-        OBJECTS,
-        &["--view tree", "-o FILE.svg"],
-        "trees and flame graphs show bytes, which objects without an address do not have; use --view objects, or culeak export \
-         --objects",
-    ),
-    (
-        KERNEL,
-        &[
-            "--between",
-            "--view objects",
-            "--view phases",
-            "--view churn",
-            "--by object-kind",
-            "--why",
-            "--category",
-            "--objects",
-            "culeak trend",
-            "culeak why",
-            JOB,
-        ],
-        "memory from the kernel driver is known at points in time only; culeak report --kind segment shows it, and culeak diff of two \
-         processes",
-    ),
-    (
-        "--view tree",
-        &["--by", "--sort", "--why", "-o FILE.html", "-o FILE.json", "-o FILE.svg"],
-        "a tree has a branch for each frame, and is text; a page (-o FILE.html) and a flame graph (-o FILE.svg) show the same",
-    ),
-    (
-        "-o FILE.svg",
-        &[
-            "--by",
-            "--sort",
-            "--top",
-            "--min-bytes",
-            "--why",
-            "--view",
-            "--all",
-            JOB,
-            SEVERAL,
-        ],
-        "a flame graph shows all stacks of one process",
-    ),
-    (
-        NO_GRAPH,
-        &["--lines"],
-        "only flame graphs have one frame for each function or each line; add -o FILE.svg",
-    ),
-    (
-        "--view phases",
-        &[
-            "--by",
-            "--sort",
-            "--min-bytes",
-            "--full-stacks",
-            "--suppressions",
-            "--at",
-            "--between",
-            "--since",
-            "--why",
-        ],
-        "phases have times of their own, and rows for each of them",
-    ),
-    (
-        "--view churn",
-        &[
-            "--at",
-            "--suppressions",
-            "--why",
-            "--min-bytes",
-            OTHER_ROWS,
-            "--sort age",
-            SEVERAL,
-        ],
-        "it counts events by call site or stack, of all of a recording or between two moments (--between A B)",
-    ),
-    (
-        "--view losses",
-        &["-o FILE.html", "-o FILE.json"],
-        "these formats have all counts of losses anyway",
-    ),
-    (
-        HELD,
-        &["--sort temporary", "--sort lifetime"],
-        "only events have such an order; add --view churn",
-    ),
-    (
-        LEDGER_DIFF,
-        &[
-            "--by",
-            "--sort",
-            "--top",
-            "--min-bytes",
-            "--kind",
-            "--device",
-            "--focus",
-            "--ignore",
-            "--category",
-            "--since",
-            "--all",
-            "--full-stacks",
-            JOB,
-        ],
-        "a ledger has a line for everything that holds device memory, of one process",
-    ),
-    (
-        JOB,
-        &[
-            "--view tree",
-            "--view stacks",
-            "--full-stacks",
-            "--all",
-            "--sort count",
-            OBJECTS,
-        ],
-        "stacks and counts are compared of two processes; name one process on each side",
-    ),
-    (
-        "--view tree",
-        &[
-            "--view stacks",
-            "--view ledger",
-            "--view objects",
-            "--view losses",
-            "--view phases",
-            "--view churn",
-        ],
-        "each is a view of its own; only stacks, ledger, objects and losses are shown together",
-    ),
-    (
-        "--view phases",
-        &[
-            "--view stacks",
-            "--view ledger",
-            "--view objects",
-            "--view losses",
-            "--view churn",
-        ],
-        "each is a view of its own; only stacks, ledger, objects and losses are shown together",
-    ),
-    (
-        "--view churn",
-        &["--view stacks", "--view ledger", "--view objects", "--view losses"],
-        "each is a view of its own; only stacks, ledger, objects and losses are shown together",
-    ),
-    (
-        "culeak diff",
-        &[
-            "--between",
-            "--view phases",
-            "--view churn",
-            "--view objects",
-            "--view losses",
-            "--sort age",
-            "--sort temporary",
-            "--sort lifetime",
-            OTHER_ROWS,
-            "--category",
-        ],
-        "it compares two points in time (--at A --at B) by call site or stack, objects included",
-    ),
-    (
-        "culeak trend",
-        &[
-            "--at",
-            "--between",
-            "--since",
-            "--category",
-            "--sort",
-            "--view",
-            "--full-stacks",
-            "--lines",
-            "-o FILE.svg",
-            OTHER_ROWS,
-        ],
-        "it judges call sites or stacks over all snapshots, growing ones first",
-    ),
-    (
-        "culeak why",
-        &["--at", "--between", "-o FILE.svg"],
-        "it searches what is held now, or at the end of a process",
-    ),
-    ("culeak export", &["--min-bytes"], "a file contains all stacks"),
-    (
-        AT_AGAIN,
-        &["culeak report", "culeak export"],
-        "these show one point; culeak diff compares two",
-    ),
-    (
-        "--to",
-        &["--at", SELECTION, "--categories", "--cost", "--no-blocks"],
-        "a server gets all of what each process holds",
-    ),
-    (
-        "--format openmetrics",
-        &["--at", SELECTION, "--categories", "--lines", "--cost", "--no-blocks"],
-        "the figures are of all of what each process holds, as reports show it",
-    ),
-    (
-        "--format dataset",
-        &["--at peak", SELECTION, "--lines", "--cost", "--top"],
-        "a dataset has all rows of each process, those at its peak included; select with SQL",
-    ),
-    (
-        "--objects",
-        &["--between", "--cost made-bytes", "--cost made-count"],
-        "objects are known at points in time, and destroyed ones are not recorded by stack",
-    ),
-];
+macro_rules! table {
+    ($( $asked:expr => $($excluded:expr),+; $why:expr; )*) => { &[$( ($asked, &[$($excluded),+], $why) ),*] };
+}
+
+const TABLE: &[Row] = table! {
+    "--at peak" => "--since", "--by size", "--by stream", "--by thread", "--sort age";
+        "the memory at a peak is recorded by stack, without sizes, streams, threads and times of single blocks";
+    "--between" => "--at", "--why"; "a window names its end itself, and holders are known of the end of a process only";
+    "--why" => "--at"; "holders are known of the end of a process, or of a running one";
+    OBJECTS => "--view tree", "-o FILE.svg";
+        "trees and flame graphs show bytes, which objects without an address do not have; use --view objects, or \
+         culeak export --objects";
+    KERNEL => "--between", "--view objects", "--view phases", "--view churn", "--by object-kind", "--why",
+        "--category", "--objects", "culeak trend", "culeak why", JOB;
+        "memory from the kernel driver is known at points in time only; culeak report --kind segment shows it, and \
+         culeak diff of two processes";
+    "--view tree" => "--by", "--sort", "--why", "-o FILE.html", "-o FILE.json", "-o FILE.svg";
+        "a tree has a branch for each frame, and is text; a page (-o FILE.html) and a flame graph (-o FILE.svg) show \
+         the same";
+    "-o FILE.svg" => "--by", "--sort", "--top", "--min-bytes", "--why", "--view", "--all", JOB, SEVERAL;
+        "a flame graph shows all stacks of one process";
+    NO_GRAPH => "--lines"; "only flame graphs have one frame for each function or each line; add -o FILE.svg";
+    "--view phases" => "--by", "--sort", "--min-bytes", "--full-stacks", "--suppressions", "--at", "--between",
+        "--since", "--why";
+        "phases have times of their own, and rows for each of them";
+    "--view churn" => "--at", "--suppressions", "--why", "--min-bytes", OTHER_ROWS, "--sort age", SEVERAL;
+        "it counts events by call site or stack, of all of a recording or between two moments (--between A B)";
+    "--view losses" => "-o FILE.html", "-o FILE.json"; "these formats have all counts of losses anyway";
+    HELD => "--sort temporary", "--sort lifetime"; "only events have such an order; add --view churn";
+    LEDGER_DIFF => "--by", "--sort", "--top", "--min-bytes", "--kind", "--device", "--focus", "--ignore",
+        "--category", "--since", "--all", "--full-stacks", JOB;
+        "a ledger has a line for everything that holds device memory, of one process";
+    JOB => "--view tree", "--view stacks", "--full-stacks", "--all", "--sort count", OBJECTS;
+        "stacks and counts are compared of two processes; name one process on each side";
+    "--view tree" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view phases",
+        "--view churn";
+        "each is a view of its own; only stacks, ledger, objects and losses are shown together";
+    "--view phases" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view churn";
+        "each is a view of its own; only stacks, ledger, objects and losses are shown together";
+    "--view churn" => "--view stacks", "--view ledger", "--view objects", "--view losses";
+        "each is a view of its own; only stacks, ledger, objects and losses are shown together";
+    "culeak diff" => "--between", "--view phases", "--view churn", "--view objects", "--view losses", "--sort age",
+        "--sort temporary", "--sort lifetime", OTHER_ROWS, "--category";
+        "it compares two points in time (--at A --at B) by call site or stack, objects included";
+    "culeak trend" => "--at", "--between", "--since", "--category", "--sort", "--view", "--full-stacks", "--lines",
+        "-o FILE.svg", OTHER_ROWS;
+        "it judges call sites or stacks over all snapshots, growing ones first";
+    "culeak why" => "--at", "--between", "-o FILE.svg"; "it searches what is held now, or at the end of a process";
+    "culeak export" => "--min-bytes"; "a file contains all stacks";
+    AT_AGAIN => "culeak report", "culeak export"; "these show one point; culeak diff compares two";
+    "--to" => "--at", SELECTION, "--categories", "--cost", "--no-blocks";
+        "a server gets all of what each process holds";
+    "--format openmetrics" => "--at", SELECTION, "--categories", "--lines", "--cost", "--no-blocks";
+        "the figures are of all of what each process holds, as reports show it";
+    "--format dataset" => "--at peak", SELECTION, "--lines", "--cost", "--top";
+        "a dataset has all rows of each process, those at its peak included; select with SQL";
+    "--objects" => "--between", "--cost made-bytes", "--cost made-count";
+        "objects are known at points in time, and destroyed ones are not recorded by stack";
+};
 
 /// What this process was asked for.
 static ASKED: OnceLock<Asked> = OnceLock::new();

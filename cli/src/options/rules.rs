@@ -9,7 +9,9 @@ use std::{fs, io};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
-use culeak::analysis::check::{self, FailOn, Limit, Limits, Measure, Rules, Scope, Tolerance, Unseen, baseline_of};
+use culeak::analysis::check::{
+    self, FailOn, Limit, Limits, Measure, Rules, Scope, Spelling, Tolerance, Unseen, baseline_of,
+};
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::{Kind, Place};
 use culeak::point::Point;
@@ -35,13 +37,8 @@ pub enum Failing {
 #[derive(Debug, Clone, Default, Args)]
 pub struct RuleArgs {
     /// What may be left, as a list such as 64MiB,pinned=1GiB,stream=8
-    ///
-    /// SIZE: in total, e.g. 0 or 64MiB. KIND=SIZE: of one kind of memory, e.g. pinned=1GiB. OBJECT=N: so many objects of one kind, e.g.
-    /// graph-exec=64. site=SIZE: per call site. count=N: blocks in total. leak:PATTERN=SIZE: in total for stacks that match a pattern, as
-    /// in suppressions, e.g. leak:cache.py=2GiB; * stands for a comma in it. Repeatable. Objects: stream, event, module, library,
-    /// graph-object, graph-exec, context, green-context, pool, texture, surface, external, external-semaphore, multicast, user-object,
-    /// linker, graphics-resource
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = AllowParser, hide_possible_values = true)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = AllowParser, hide_possible_values = true,
+        long_help = allow_help())]
     pub allow: Vec<Limit>,
     /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit, a
     /// baseline or --since, the end of a Python script; otherwise exit]
@@ -187,14 +184,11 @@ impl RuleArgs {
             }
         }
         let mut limits = self.allow.clone();
-        limits.sort_by_key(|limit| match (&limit.of, limit.measure) {
-            (Scope::All, Measure::Bytes) => (0, None),
-            (Scope::All, _) => (1, None),
-            (Scope::Kind(kind), Measure::Bytes) => (2, Some(*kind)),
-            (Scope::Kind(kind), _) => (3, Some(*kind)),
-            (Scope::Pattern(_), _) => (4, None),
-            (Scope::Site, _) => (5, None),
-        });
+        let kind = |limit: &Limit| match limit.of {
+            Scope::Kind(kind) => Some(kind),
+            _ => None,
+        };
+        limits.sort_by_key(|limit| (limit.spelling(), kind(limit)));
         Ok(limits)
     }
 
@@ -346,14 +340,23 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     })
 }
 
+fn allow_help() -> String {
+    let spelling = |spelling: &Spelling| format!("{}: {}, e.g. {}", spelling.form, spelling.about, spelling.example);
+    let spellings: Vec<String> = Limit::SPELLINGS.iter().map(spelling).collect();
+    format!(
+        "What may be left, as a list such as 64MiB,pinned=1GiB,stream=8\n\n{}. Repeatable. Objects: {}",
+        spellings.join(". "),
+        names(Kind::objects())
+    )
+}
+
 /// What a limit is of, as in a value of `--allow`.
 fn shown(limit: &Limit) -> String {
-    match (&limit.of, limit.measure) {
-        (Scope::All, Measure::Blocks) => "count".to_owned(),
-        (Scope::All, _) => "SIZE".to_owned(),
-        (Scope::Kind(kind), _) => kind.name().to_owned(),
-        (Scope::Pattern(pattern), _) => format!("leak:{}", pattern.text()),
-        (Scope::Site, _) => "site".to_owned(),
+    let form = Limit::SPELLINGS[limit.spelling()].form;
+    match &limit.of {
+        Scope::Kind(kind) => kind.name().to_owned(),
+        Scope::Pattern(pattern) => format!("leak:{}", pattern.text()),
+        Scope::All | Scope::Site => form.split('=').next().unwrap_or(form).to_owned(),
     }
 }
 
@@ -362,7 +365,13 @@ fn shown(limit: &Limit) -> String {
 /// # Errors
 /// It is no limit; the message says what to type.
 pub fn parse_limit(text: &str) -> Result<Limit, String> {
-    const SYNTAX: &str = "SIZE, KIND=SIZE, OBJECT=N, site=SIZE, count=N or leak:PATTERN=SIZE";
+    let forms = || {
+        Limit::SPELLINGS
+            .iter()
+            .map(|spelling| spelling.form)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let number = |text: &str| {
         let number = text.trim().parse();
         number.map_err(|_| format!("{text:?} is not a number, e.g. 64"))
@@ -372,7 +381,7 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
             return Err("a size is missing: leak:PATTERN=SIZE; * stands for a comma in a pattern".to_owned());
         }
         None => {
-            let size = units::parse_size(text).map_err(|reason| format!("{reason}; expected {SYNTAX}"))?;
+            let size = units::parse_size(text).map_err(|reason| format!("{reason}; expected one of {}", forms()))?;
             Limit::bytes(Scope::All, size)
         }
         Some(("count", count)) => Limit::blocks(number(count)?),
@@ -410,9 +419,15 @@ impl TypedValueParser for AllowParser {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = Kind::of_memory().chain(Kind::objects()).map(Kind::name);
+        let kinds = Kind::of_memory().chain(Kind::objects()).map(Kind::name);
+        let forms = Limit::SPELLINGS
+            .iter()
+            .filter_map(|spelling| spelling.form.split_once('='));
+        let words = forms
+            .map(|(name, _)| name)
+            .filter(|name| !name.contains(char::is_uppercase));
         let value = |name: &str| PossibleValue::new(format!("{name}="));
-        Some(Box::new(names.chain(["site", "count"]).map(value)))
+        Some(Box::new(kinds.chain(words).map(value)))
     }
 }
 
@@ -442,7 +457,7 @@ const FAILING: [&str; 8] = [
 ];
 
 pub fn parse_fail_on(text: &str) -> Result<Failing, String> {
-    let class = Class::from_name(text).filter(|&class| class != Class::Held);
+    let class = Class::from_name(&text.replace('_', "-")).filter(|&class| class != Class::Held);
     match text {
         "new" => Ok(Failing::AgainstBaseline(FailOn::New)),
         "grown" => Ok(Failing::AgainstBaseline(FailOn::Grown)),
@@ -512,7 +527,7 @@ mod tests {
         ];
         assert_eq!(shown, expected.map(|(of, most)| (of.to_owned(), most)));
         for (text, part) in [
-            ("much", "expected SIZE, KIND=SIZE, OBJECT=N"),
+            ("much", "expected one of SIZE, count=N, KIND=SIZE, OBJECT=N"),
             ("cache.py=2GiB", "for a pattern type leak:cache.py=2GiB"),
             ("tape=1", "no kind of memory or object has this name"),
             ("stream=1MiB", "\"1MiB\" is not a number"),
@@ -524,6 +539,19 @@ mod tests {
         ] {
             let error = parse_limit(text).expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_example_of_each_spelling_is_a_limit_of_its_form() {
+        for (nth, spelling) in Limit::SPELLINGS.iter().enumerate() {
+            let limit = parse_limit(spelling.example).expect(spelling.example);
+            assert_eq!(limit.spelling(), nth, "{}", spelling.example);
+            let row = format!("| `{}` |", spelling.example);
+            assert!(
+                include_str!("../../../docs/ci.md").contains(&row),
+                "docs/ci.md lacks {row}"
+            );
         }
     }
 

@@ -3,6 +3,7 @@
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::report::By;
+use culeak::table;
 
 /// How rows are grouped, ordered and shown.
 #[derive(Debug, Clone, Default, Args)]
@@ -47,34 +48,17 @@ pub enum Shape {
 }
 
 /// Names of shapes, and what they are.
-const SHAPES: [(&str, &str); 8] = [
-    ("table", "rows, largest first"),
-    (
-        "stacks",
-        "rows with their stacks; report: also their kinds, devices, streams and threads",
-    ),
-    (
-        "tree",
-        "call stacks as a tree with main at its root; --top and --min-bytes limit its branches",
-    ),
-    (
-        "phases",
-        "report: what each phase (NVTX range, culeak_phase_begin) held, allocated and left behind; phases:NAME: each of this name",
-    ),
-    (
-        "churn",
-        "report: which call sites allocate often, for a short time, or the same again; needs run --timeline",
-    ),
-    (
-        "objects",
-        "report: also objects without an address, by call site: streams, events, modules, graphs …",
-    ),
-    ("losses", "report: also all counts of losses, including zeros"),
-    (
-        "ledger",
-        "what holds each byte of the devices: categories, caches, libraries, code, contexts, graphs; report: and all sums",
-    ),
-];
+const SHAPES: [(&str, &str); 8] = table! {
+    "table", "rows, largest first";
+    "stacks", "rows with their stacks; report: also their kinds, devices, streams and threads";
+    "tree", "call stacks as a tree with main at its root; --top and --min-bytes limit its branches";
+    "phases",
+        "report: what each phase (NVTX range, culeak_phase_begin) held, allocated and left behind; phases:NAME: each of this name";
+    "churn", "report: which call sites allocate often, for a short time, or the same again; needs run --timeline";
+    "objects", "report: also objects without an address, by call site: streams, events, modules, graphs …";
+    "losses", "report: also all counts of losses, including zeros";
+    "ledger", "what holds each byte of the devices: categories, caches, libraries, code, contexts, graphs; report: and all sums";
+};
 
 #[derive(Clone)]
 struct ShapeParser;

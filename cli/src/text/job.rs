@@ -6,7 +6,6 @@ use culeak::analysis::job::sites;
 use culeak::analysis::job::{JobProcess, JobReport, ProcessesOut, Quantity, SiteRow};
 use culeak::analysis::report::shell_word;
 use culeak::facts::Instant;
-use culeak::snapshot::ProcessState;
 
 pub mod diff;
 pub mod shared;
@@ -292,7 +291,7 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
     };
     let rows = members(shown, |process| &process.row)
         .column("device", devices)
-        .column("state", |process| state(process.row.state))
+        .column("state", |process| process.row.state.name())
         .column(if job.leaked { "leaked" } else { "held" }, |process| {
             Cell::Size(process.row.held.bytes)
         })
@@ -305,16 +304,6 @@ fn processes(job: &JobReport, top: Option<usize>, page: &mut Document) {
         .style(|process| bad_if(process.stands_out));
     page.table(rows);
     page.more(hidden, "process", "; --top 0 shows all");
-}
-
-/// The word for a state.
-fn state(state: ProcessState) -> &'static str {
-    match state {
-        ProcessState::Running => "running",
-        ProcessState::Exited => "exited",
-        ProcessState::Ended => "ended",
-        ProcessState::Unknown => "unknown",
-    }
 }
 
 /// `7/8`.

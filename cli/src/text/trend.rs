@@ -108,23 +108,18 @@ pub fn classes(classes: &Classes) -> String {
         .each()
         .filter(|(class, count)| *count > 0 || *class == Class::Growing);
     let each: Vec<String> = shown
-        .map(|(class, count)| format!("{count} {}", word(class).0))
+        .map(|(class, count)| format!("{count} {}", class.name()))
         .collect();
     format!("{}: {}", counted(all, "call site"), each.join(", "))
 }
 
-/// The name of a class, and its style.
-pub fn word(class: Class) -> (&'static str, Style) {
+pub fn style(class: Class) -> Style {
     match class {
-        Class::Growing => ("growing", BAD),
-        Class::FreedOnlyAtExit => ("freed only at exit", BAD),
-        Class::Slowing => ("slowing", WARN),
-        Class::GrewThenBounded => ("grew then bounded", GOOD),
-        Class::Periodic => ("periodic", PLAIN),
-        Class::Irregular => ("irregular", PLAIN),
-        Class::Shrinking => ("shrinking", GOOD),
-        Class::Steady => ("steady", GOOD),
-        Class::TooFew => ("too few snapshots", DIM),
+        Class::Growing | Class::FreedOnlyAtExit => BAD,
+        Class::Slowing => WARN,
+        Class::GrewThenBounded | Class::Shrinking | Class::Steady => GOOD,
+        Class::Periodic | Class::Irregular => PLAIN,
+        Class::TooFew => DIM,
     }
 }
 
@@ -166,7 +161,7 @@ fn judged(row: &Row) -> (&Evidence, &[u64], bool) {
 }
 
 fn rows(trend: &Trend, charts: bool) -> Rows<&Row> {
-    let class = |row: &&Row| styled(word(row.class).1, format!("{:18}", word(row.class).0));
+    let class = |row: &&Row| styled(style(row.class), format!("{:18}", row.class.name()));
     let curve = |row: &&Row| {
         let (_, values, counts) = judged(row);
         Cell::Chart(chart("held", values, counts, trend))

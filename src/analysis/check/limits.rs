@@ -86,7 +86,65 @@ pub struct Limit {
     pub most: u64,
 }
 
+/// A way to write a limit in a value of `--allow`.
+pub struct Spelling {
+    /// With capitals in the place of names and numbers.
+    pub form: &'static str,
+    /// What it limits, for `--help`.
+    pub about: &'static str,
+    pub example: &'static str,
+    spells: fn(&Scope, Measure) -> bool,
+}
+
 impl Limit {
+    /// All ways, in the order in which verdicts name limits.
+    pub const SPELLINGS: &[Spelling] = &[
+        Spelling {
+            form: "SIZE",
+            about: "in total",
+            example: "64MiB",
+            spells: |of, measure| *of == Scope::All && measure == Measure::Bytes,
+        },
+        Spelling {
+            form: "count=N",
+            about: "blocks in total",
+            example: "count=100",
+            spells: |of, measure| *of == Scope::All && measure == Measure::Blocks,
+        },
+        Spelling {
+            form: "KIND=SIZE",
+            about: "of one kind of memory",
+            example: "pinned=1GiB",
+            spells: |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Bytes,
+        },
+        Spelling {
+            form: "OBJECT=N",
+            about: "so many objects of one kind",
+            example: "graph-exec=64",
+            spells: |of, measure| matches!(of, Scope::Kind(_)) && measure == Measure::Objects,
+        },
+        Spelling {
+            form: "leak:PATTERN=SIZE",
+            about: "in total for stacks that match a pattern, as in suppressions (* stands for a comma in it)",
+            example: "leak:cache.py=2GiB",
+            spells: |of, _| matches!(of, Scope::Pattern(_)),
+        },
+        Spelling {
+            form: "site=SIZE",
+            about: "per call site",
+            example: "site=16MiB",
+            spells: |of, _| *of == Scope::Site,
+        },
+    ];
+
+    /// The index of its spelling.
+    pub fn spelling(&self) -> usize {
+        let index = Limit::SPELLINGS
+            .iter()
+            .position(|spelling| (spelling.spells)(&self.of, self.measure));
+        index.unwrap_or(0)
+    }
+
     pub const fn bytes(of: Scope, most: u64) -> Limit {
         let measure = Measure::Bytes;
         Limit { of, measure, most }
@@ -243,17 +301,12 @@ impl Rules {
     }
 
     /// The option that gives this limit; empty: none does.
-    pub(super) fn option(&self, limit: &Limit) -> &'static str {
+    pub(super) fn option(&self, limit: &Limit) -> String {
         let at_highest_mark = (self.boundary.as_ref()).is_some_and(|boundary| boundary.previous_ns.is_none());
         match (&limit.of, limit.measure) {
-            (Scope::Kind(_), Measure::Objects) => "--allow OBJECT=N",
-            (Scope::Kind(_), _) => "--allow KIND=SIZE",
-            (Scope::Pattern(_), _) => "--allow leak:PATTERN=SIZE",
-            (Scope::Site, _) => "--allow site=SIZE",
-            (Scope::All, Measure::Blocks) if !self.limits.given.contains(limit) => "",
-            (Scope::All, Measure::Blocks) => "--allow count=N",
-            (Scope::All, _) if at_highest_mark => "--not-above",
-            (Scope::All, _) => "--allow SIZE",
+            (Scope::All, Measure::Blocks) if !self.limits.given.contains(limit) => String::new(),
+            (Scope::All, Measure::Bytes) if at_highest_mark => "--not-above".to_owned(),
+            _ => format!("--allow {}", Limit::SPELLINGS[limit.spelling()].form),
         }
     }
 

@@ -43,7 +43,7 @@ impl Identity {
     /// What the recorded variables and the title of a process state.
     pub fn stated_by(variables: &BTreeMap<String, String>, command_line: &[String]) -> Identity {
         let rank = rank_of(variables);
-        let groups = Dimension::ALL.into_iter().filter_map(|dimension| {
+        let groups = Dimension::ALL.iter().filter_map(|&dimension| {
             let stated = number(variables, States::Group(dimension));
             Some((dimension, stated.or_else(|| in_title(command_line, dimension))?))
         });
@@ -89,7 +89,7 @@ fn in_title(command_line: &[String], dimension: Dimension) -> Option<u32> {
         return None;
     }
     let mut words = title.split(['_', ' ']).skip(1);
-    words.find_map(|word| word.strip_prefix(dimension.letters())?.parse().ok())
+    words.find_map(|word| word.strip_prefix(dimension.name())?.parse().ok())
 }
 
 #[cfg(test)]

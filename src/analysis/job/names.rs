@@ -228,7 +228,7 @@ fn shared_coordinate(count: u64, members: &[ProcessName], all: &[ProcessName]) -
     if count < 2 || count != members.len() as u64 || members.len() == all.len() {
         return None;
     }
-    Dimension::ALL.into_iter().find_map(|dimension| {
+    Dimension::ALL.iter().find_map(|&dimension| {
         let of = |process: &ProcessName| process.identity?.groups.get(&dimension).copied();
         let at = of(&members[0])?;
         let is_shared = members.iter().all(|process| of(process) == Some(at));

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use super::Options;
 use super::identity::Identity;
 use super::member::hosts;
 use super::names::{Names, ProcessName};
@@ -28,14 +29,6 @@ pub const VERSION: u32 = 1;
 const NAMED: usize = 64;
 /// A warning for each of a thousand processes does not help.
 const WARNINGS: usize = 10;
-
-/// What to show.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    pub top: Option<usize>,
-    /// Rows that never held this much in any process are cut off.
-    pub min_bytes: u64,
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -10,12 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::Unreadable;
 use super::identity::Identity;
 use super::member::{Member, hosts};
 use super::names::{Names, ProcessName, Values};
 use super::outliers::{Chance, Example, value};
 use super::parallel::Peers;
+use super::{Options, Unreadable};
 use crate::analysis::program::Program;
 use crate::analysis::tally::Tally;
 use crate::analysis::why::Why;
@@ -25,13 +25,6 @@ use crate::snapshot::Class;
 /// The value of [`JobWhy::format`].
 pub const FORMAT: &str = "culeak-job-why";
 pub const VERSION: u32 = 1;
-
-/// What to show.
-#[derive(Debug, Clone, Default)]
-pub struct Options {
-    pub top: Option<usize>,
-    pub min_bytes: u64,
-}
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -5,38 +5,14 @@ use std::cell::RefCell;
 use super::*;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::site::NO_STACK;
+use crate::named;
 use crate::snapshot::GRADIENT_OF;
-
-/// Enums whose values have names on the command line.
-macro_rules! named {
-    ($( $(#[$meta:meta])* pub enum $name:ident {
-        $( $(#[$variant_meta:meta])* $variant:ident = $text:literal, )*
-    } )*) => { $(
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-        #[cfg_attr(test, derive(schemars::JsonSchema))]
-        #[serde(rename_all = "snake_case")]
-        pub enum $name { $( $(#[$variant_meta])* $variant, )* }
-
-        impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant),*];
-
-            /// The value on the command line.
-            pub const fn name(self) -> &'static str {
-                match self { $( $name::$variant => $text, )* }
-            }
-
-            pub fn from_name(name: &str) -> Option<$name> {
-                $name::ALL.iter().copied().find(|known| known.name() == name)
-            }
-        }
-    )* };
-}
-
-pub(crate) use named;
 
 named! {
     /// What the records of a row have in common.
+    #[derive(Default, serde::Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
     pub enum By {
         /// The call site.
         #[default]
@@ -66,6 +42,9 @@ named! {
     }
 
     /// The order of rows.
+    #[derive(Default, serde::Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
     pub enum Sort {
         #[default]
         Bytes = "bytes",

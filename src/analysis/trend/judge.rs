@@ -14,6 +14,8 @@
 
 use serde::Serialize;
 
+use crate::named;
+
 use super::statistics::{Bend, autocorrelation, bend, kendall, median, quantile, signs, theil_sen};
 
 /// The fewest points that are judged: by chance, seven steps all go up once in 128 times.
@@ -26,42 +28,29 @@ const POINTS_COMPARED: usize = 200;
 const SLOWED: f64 = 0.5;
 const STOPPED: f64 = 0.1;
 
-/// The class of a series, most suspicious first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "snake_case")]
-pub enum Class {
-    /// Grows and has not slowed.
-    Growing,
-    /// Grew while the program ran, and was freed when it ended: a leak that a clean exit hides.
-    FreedOnlyAtExit,
-    /// Grows ever more slowly.
-    Slowing,
-    /// Grew and has stopped: a cache, a pool or a warm-up.
-    GrewThenBounded,
-    /// Rises and falls periodically.
-    Periodic,
-    /// Rises and falls without period or trend.
-    Irregular,
-    Shrinking,
-    Steady,
-    /// Too few points for a judgement.
-    TooFew,
-}
-
-impl Class {
-    /// In the order of their declaration.
-    pub const ALL: [Class; 9] = [
-        Class::Growing,
-        Class::FreedOnlyAtExit,
-        Class::Slowing,
-        Class::GrewThenBounded,
-        Class::Periodic,
-        Class::Irregular,
-        Class::Shrinking,
-        Class::Steady,
-        Class::TooFew,
-    ];
+named! {
+    /// The class of a series, most suspicious first.
+    #[derive(PartialOrd, Ord, Hash, Serialize)]
+    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[serde(rename_all = "snake_case")]
+    pub enum Class {
+        /// Grows and has not slowed.
+        Growing = "growing",
+        /// Grew while the program ran, and was freed when it ended: a leak that a clean exit hides.
+        FreedOnlyAtExit = "freed only at exit",
+        /// Grows ever more slowly.
+        Slowing = "slowing",
+        /// Grew and has stopped: a cache, a pool or a warm-up.
+        GrewThenBounded = "grew then bounded",
+        /// Rises and falls periodically.
+        Periodic = "periodic",
+        /// Rises and falls without period or trend.
+        Irregular = "irregular",
+        Shrinking = "shrinking",
+        Steady = "steady",
+        /// Too few points for a judgement.
+        TooFew = "too few snapshots",
+    }
 }
 
 /// Number of steps between consecutive points, by direction.

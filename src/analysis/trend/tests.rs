@@ -92,7 +92,7 @@ fn of_call_sites_that_grow_those_of_the_program_are_first() {
     assert_eq!(labels, ["step", "gemm"]);
     let mut job = crate::analysis::job::trend::Job::default();
     job.add(&trend);
-    let job = job.finish(&crate::analysis::job::trend::Options::default());
+    let job = job.finish(&crate::analysis::job::Options::default());
     let labels: Vec<&str> = job.sites.iter().map(|row| row.site.label.as_str()).collect();
     assert_eq!(labels, ["step", "gemm"]);
 }

@@ -131,6 +131,15 @@ fn step() {
     }
 }
 
+/// Begins an operation with one ordering, which a planted mistake may weaken.
+#[track_caller]
+fn begin(ordering: Ordering) -> Ordering {
+    step();
+    let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
+    ordered(ordering);
+    ordering
+}
+
 /// Does `work`, but dies before its atomic operation number `at`, like a thread that is killed there: nothing after it
 /// happens. `None` if it died.
 pub fn dying<R>(at: u32, work: impl FnOnce() -> R) -> Option<R> {
@@ -157,17 +166,12 @@ macro_rules! atomics {
 
             #[track_caller]
             pub fn load(&self, ordering: Ordering) -> $value {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
-                self.0.load(ordering)
+                self.0.load(begin(ordering))
             }
 
             #[track_caller]
             pub fn store(&self, value: $value, ordering: Ordering) {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
+                let ordering = begin(ordering);
                 if ordering == Relaxed && STORES_IN_ORDER.get() {
                     self.0.swap(value, ordering);
                 } else {
@@ -177,10 +181,7 @@ macro_rules! atomics {
 
             #[track_caller]
             pub fn swap(&self, value: $value, ordering: Ordering) -> $value {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
-                self.0.swap(value, ordering)
+                self.0.swap(value, begin(ordering))
             }
         }
     )* };
@@ -231,26 +232,17 @@ macro_rules! integers {
 
             #[track_caller]
             pub fn fetch_add(&self, value: $value, ordering: Ordering) -> $value {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
-                self.0.fetch_add(value, ordering)
+                self.0.fetch_add(value, begin(ordering))
             }
 
             #[track_caller]
             pub fn fetch_sub(&self, value: $value, ordering: Ordering) -> $value {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
-                self.0.fetch_sub(value, ordering)
+                self.0.fetch_sub(value, begin(ordering))
             }
 
             #[track_caller]
             pub fn fetch_max(&self, value: $value, ordering: Ordering) -> $value {
-                step();
-                let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-                ordered(ordering);
-                self.0.fetch_max(value, ordering)
+                self.0.fetch_max(value, begin(ordering))
             }
 
             #[track_caller]
@@ -289,10 +281,7 @@ impl<T> Default for AtomicPtr<T> {
 impl<T> AtomicPtr<T> {
     #[track_caller]
     pub fn load(&self, ordering: Ordering) -> *mut T {
-        step();
-        let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
-        ordered(ordering);
-        self.0.load(ordering)
+        self.0.load(begin(ordering))
     }
 
     #[track_caller]

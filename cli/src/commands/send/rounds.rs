@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Instant;
 
 use culeak::analysis::words;
-use culeak::snapshot::ProcessState;
 
 use super::Wanted;
 use crate::errors::{Failure, USAGE};
@@ -179,7 +178,7 @@ fn send(
     at::show(&mut item, None, wanted.names)?;
     let now = Seen {
         at_unix_ns: item.snapshot.taken.at_unix_ns,
-        ended: matches!(item.snapshot.process.state, ProcessState::Exited | ProcessState::Ended),
+        ended: item.snapshot.process.state.has_ended(),
     };
     let is_sent = before.is_some_and(|before| before.at_unix_ns == now.at_unix_ns && before.ended == now.ended);
     match is_sent {

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use culeak::kind::{Kind, Place};
+use culeak::named;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::lives::{Life, Lives};
 use culeak::timeline::{Site, Timeline};
@@ -17,30 +18,16 @@ use foldhash::HashMap;
 
 use super::DEVICES;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
-    Alloc,
-    FreeRequested,
-    FreeCompleted,
-    SegmentAlloc,
-    SegmentFree,
-    SegmentMap,
-    SegmentUnmap,
-    OutOfMemory,
-}
-
-impl Action {
-    pub fn name(self) -> &'static str {
-        match self {
-            Action::Alloc => "alloc",
-            Action::FreeRequested => "free_requested",
-            Action::FreeCompleted => "free_completed",
-            Action::SegmentAlloc => "segment_alloc",
-            Action::SegmentFree => "segment_free",
-            Action::SegmentMap => "segment_map",
-            Action::SegmentUnmap => "segment_unmap",
-            Action::OutOfMemory => "oom",
-        }
+named! {
+    pub enum Action {
+        Alloc = "alloc",
+        FreeRequested = "free_requested",
+        FreeCompleted = "free_completed",
+        SegmentAlloc = "segment_alloc",
+        SegmentFree = "segment_free",
+        SegmentMap = "segment_map",
+        SegmentUnmap = "segment_unmap",
+        OutOfMemory = "oom",
     }
 }
 

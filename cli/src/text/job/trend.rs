@@ -7,7 +7,7 @@ use culeak::analysis::trend::{Against, Class};
 
 use super::{bad_if, cell, part, subject};
 use crate::document::{BAD, Cell, Document, GOOD, Rows, WARN, counted, styled};
-use crate::text::trend::{classes, sizes, word};
+use crate::text::trend::{classes, sizes, style};
 use crate::text::{parts, units};
 
 /// Processes that are listed.
@@ -101,12 +101,12 @@ fn sites(trend: &JobTrend, page: &mut Document) {
         _ => String::new(),
     };
     let rows = Rows::of(&trend.sites)
-        .column("class", |row| word(row.class).0)
+        .column("class", |row| row.class.name())
         .column("processes", |row| part(row.agreeing as u64, row.judged as u64))
         .column("in all", |row| sizes(row.site.object, row.first, row.last, ""))
         .column("call site", |row| cell(&row.site))
         .column("", sentence)
-        .style(|row| bad_if(word(row.class).1 == BAD))
+        .style(|row| bad_if(style(row.class) == BAD))
         .below(|row, page| parts::callers_of(&row.site, page));
     page.table(rows);
 }

@@ -8,6 +8,7 @@ use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::analysis::words::of_kind;
 use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH, BY_READING, Losses, Sampling, Taken};
+use culeak::table;
 
 use crate::document::{self, Cell, Rows, Site, counted, things_about};
 use crate::escape::Escaped;
@@ -449,91 +450,34 @@ enum Loss {
 
 /// Every count of losses, what it means, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
 fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, Loss, &'static str); 20] {
-    let unhooked = losses.unhooked.len() as u64;
     use Loss::{Counted, Missing, Usual};
-    [
-        (
-            losses.lost_allocations,
-            Missing,
-            "allocation{s}: the totals are too low",
-        ),
-        (losses.lost_stacks, Missing, "stack{s}: this memory has no call site"),
-        (
-            losses.lost_python,
-            Missing,
-            "Python stack{s}: lines of Python are missing",
-        ),
-        (
-            losses.lost_details,
-            Missing,
-            "name{s} of modules, threads, devices or contexts: shown without a name",
-        ),
-        (losses.lost_snapshots, Missing, "automatic snapshot{s}: not written"),
-        (
-            losses.lost_events,
-            Missing,
-            "event{s} of the timeline: not written, for lack of space",
-        ),
-        (
-            losses.lost_phases,
-            Missing,
-            "phase{s}: not recorded, because there was no space or there were too many",
-        ),
-        (
-            losses.lost_marks,
-            Missing,
-            "mark{s}: not recorded, because there was no space or there were too many",
-        ),
-        (
-            losses.lost_segments,
-            Missing,
-            "segment{s} of the kernel driver: the ledger lacks this memory",
-        ),
-        (losses.unknown_frees, Missing, UNKNOWN_FREES),
-        (losses.unknown_blocks, Missing, UNKNOWN_FREES_OF_BLOCKS),
-        (
-            losses.failed_frees,
-            Missing,
-            "failed free{s}: this memory still counts as live",
-        ),
-        (losses.teardown_frees, Counted, "free{s} at shutdown: counted as freed"),
-        (losses.implicit_frees, Counted, IMPLICIT_FREES),
-        (losses.vanished, Missing, VANISHED),
-        (
-            losses.captured_not_launched,
-            Counted,
-            "allocation{s} in graphs that were never launched: 0 B live",
-        ),
-        (
-            losses.export_tables,
-            Usual,
-            "private driver table{s}: calls through them are not recorded",
-        ),
-        (
-            unhooked,
-            Missing,
-            "unhooked function{s}: what they may have allocated is missing",
-        ),
-        (
-            taken.in_flight,
-            Missing,
-            "free{s} in flight: whether the memory was freed is unknown",
-        ),
-        (
-            taken.events_during_read,
-            Missing,
-            "event{s} during the read: rows list memory that was live throughout",
-        ),
-    ]
+    table! {
+        losses.lost_allocations, Missing, "allocation{s}: the totals are too low";
+        losses.lost_stacks, Missing, "stack{s}: this memory has no call site";
+        losses.lost_python, Missing, "Python stack{s}: lines of Python are missing";
+        losses.lost_details, Missing, "name{s} of modules, threads, devices or contexts: shown without a name";
+        losses.lost_snapshots, Missing, "automatic snapshot{s}: not written";
+        losses.lost_events, Missing, "event{s} of the timeline: not written, for lack of space";
+        losses.lost_phases, Missing, "phase{s}: not recorded, because there was no space or there were too many";
+        losses.lost_marks, Missing, "mark{s}: not recorded, because there was no space or there were too many";
+        losses.lost_segments, Missing, "segment{s} of the kernel driver: the ledger lacks this memory";
+        losses.unknown_frees, Missing,
+            "unknown free{s}: allocated before the recording began, or with a function that culeak does not hook";
+        losses.unknown_blocks, Missing,
+            "unknown free{s} of framework blocks: allocated before the recording began, or not reported to culeak";
+        losses.failed_frees, Missing, "failed free{s}: this memory still counts as live";
+        losses.teardown_frees, Counted, "free{s} at shutdown: counted as freed";
+        losses.implicit_frees, Counted,
+            "implicit free{s}: a destroyed context, a device reset or a graph launch freed the memory";
+        losses.vanished, Missing,
+            "vanished allocation{s}: the address was allocated again without a recorded free; counted as freed";
+        losses.captured_not_launched, Counted, "allocation{s} in graphs that were never launched: 0 B live";
+        losses.export_tables, Usual, "private driver table{s}: calls through them are not recorded";
+        losses.unhooked.len() as u64, Missing, "unhooked function{s}: what they may have allocated is missing";
+        taken.in_flight, Missing, "free{s} in flight: whether the memory was freed is unknown";
+        taken.events_during_read, Missing, "event{s} during the read: rows list memory that was live throughout";
+    }
 }
-
-const UNKNOWN_FREES: &str =
-    "unknown free{s}: allocated before the recording began, or with a function that culeak does not hook";
-const UNKNOWN_FREES_OF_BLOCKS: &str =
-    "unknown free{s} of framework blocks: allocated before the recording began, or not reported to culeak";
-const IMPLICIT_FREES: &str = "implicit free{s}: a destroyed context, a device reset or a graph launch freed the memory";
-const VANISHED: &str =
-    "vanished allocation{s}: the address was allocated again without a recorded free; counted as freed";
 
 fn lacks_events(allocator: &Allocator) -> bool {
     allocator.mismatches > 0 || allocator.unseen_bytes > 0

@@ -6,16 +6,16 @@ use culeak::analysis::why::{Options, Why};
 use culeak::snapshot::{Class, Snapshot};
 use serde_json::{Value, json};
 
-use super::many::{self, How};
-use super::{Place, sidecar};
+use crate::load::many::{self, How};
+use crate::load::{Place, sidecar};
 use crate::options::NameArgs;
 use crate::text::sample::{held, leaky, modelled};
 
-const SNAPSHOT: &str = include_str!("../../../docs/snapshot.schema.json");
-const WHY: &str = include_str!("../../../docs/why.schema.json");
-const JOB: &str = include_str!("../../../docs/job.schema.json");
-const JOB_DIFF: &str = include_str!("../../../docs/job-diff.schema.json");
-const HOLDERS: &str = include_str!("../../../docs/holders.schema.json");
+const SNAPSHOT: &str = include_str!("../../../../docs/snapshot.schema.json");
+const WHY: &str = include_str!("../../../../docs/why.schema.json");
+const JOB: &str = include_str!("../../../../docs/job.schema.json");
+const JOB_DIFF: &str = include_str!("../../../../docs/job-diff.schema.json");
+const HOLDERS: &str = include_str!("../../../../docs/holders.schema.json");
 
 /// A validator that refuses fields that the schema does not describe.
 fn strict(schema: &str) -> jsonschema::Validator {
@@ -118,7 +118,7 @@ fn answers_from_the_least_to_the_most_are_in_the_schema() {
 #[test]
 fn every_class_is_in_the_schema_and_other_fields_are_not() {
     let schema = strict(WHY);
-    for class in Class::ALL {
+    for &class in Class::ALL {
         let mut snapshot = held();
         snapshot.holders.as_mut().expect("searched").paths[0].class = class;
         let json = why(&snapshot, &Options::default());
