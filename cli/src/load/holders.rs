@@ -26,7 +26,9 @@ use culeak::analysis::groups::{Groups, Level};
 use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
-use culeak::snapshot::{Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, Snapshot, change_retained};
+use culeak::snapshot::{
+    Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, RootKind, Snapshot, change_retained,
+};
 use culeak_holders::copy::Copy;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
@@ -261,6 +263,8 @@ struct Record {
     bytes: u64,
     /// Memory of a caching allocator whose blocks were not recorded.
     cached: bool,
+    /// A module or library of kernels: the runtime's own tables contain those that it loads.
+    is_code: bool,
 }
 
 /// Objects of one call and stack that are searched for.
@@ -304,6 +308,7 @@ impl Listed {
                 address: allocation.address,
                 bytes: allocation.bytes,
                 cached: level == Level::Cached,
+                is_code: false,
             };
             found.push((block, record));
         }
@@ -377,8 +382,10 @@ impl Listed {
             change_retained(retainers, held.retainer, counted, -i64::from(block.is_handle));
             (held.address, held.bytes) = (record.address, record.bytes);
             // The driver's own lists contain all handles.
-            let of_program =
-                |path: &&HolderPath| path.class == Class::Held && !path.possibly && !path.origin.contains("libcuda.so");
+            let of_program = |path: &&HolderPath| {
+                let is_own = path.origin.contains("libcuda.so") || record.is_code && path.root == RootKind::Global;
+                path.class == Class::Held && !path.possibly && !is_own
+            };
             if block.is_handle && holders.paths.get(held.path).filter(of_program).is_some() {
                 objects.push(*held);
             }
@@ -414,6 +421,7 @@ fn handles(snapshot: &Snapshot) -> Vec<(Block, Record)> {
             address: range.start,
             bytes: 0,
             cached: false,
+            is_code: matches!(object.kind, Kind::Module | Kind::Library),
         };
         Some((block, record))
     });
