@@ -37,7 +37,7 @@ pub const FORMAT: &str = "culeak-snapshot";
 /// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
-/// The value of [`Taken::by`] for a process that was never recorded: the allocators of PyTorch and CuPy in it were read. It covers only the live blocks of
+/// The value of [`Taken::by`] for a process that was never recorded: the allocators of frameworks in it were read. It covers only the live blocks of
 /// these, without stacks and times.
 pub const BY_READING: &str = "the allocators of frameworks, read while they ran";
 /// The version that this build writes, and the only one that it reads.

@@ -188,6 +188,32 @@ fn ready(command: &mut Command) -> (std::process::Child, [u64; 2]) {
 }
 
 #[test]
+#[ignore = "needs g++"]
+fn the_buffers_of_xla_are_read_in_a_process_that_was_never_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let compile = |name: &str, arguments: &[&str]| {
+        let mut command = Command::new("g++");
+        command.current_dir(folder.path()).args(["-O1", "-o", name]);
+        command
+            .arg(sources().join("victims/unrecorded_xla.cpp"))
+            .args(arguments);
+        assert!(command.status().expect("g++ starts").success(), "{command:?}");
+    };
+    compile("xla_cuda_plugin.so", &["-DALLOCATOR", "-shared", "-fPIC"]);
+    compile("program", &["-L.", "-l:xla_cuda_plugin.so", "-Wl,-rpath,$ORIGIN"]);
+    let (mut child, [count, bytes_held]) = ready(&mut Command::new(folder.path().join("program")));
+    let pid = child.id().to_string();
+    let why = json(&["why", &pid, "--json"]);
+    assert_eq!(
+        (bytes(&why["total"]), why["total"]["count"].as_u64()),
+        (bytes_held, Some(count))
+    );
+    assert!(why["origins"].to_string().contains("kept"), "{why}");
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+#[test]
 fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut program = Command::new("python3");
@@ -250,7 +276,7 @@ fn a_process_without_pytorchs_own_allocator_is_refused_with_a_reason() {
     let (mut child, ..) = unrecorded(&["-DOTHER_BACKEND"]);
     for (pid, reason) in [
         (child.id(), "layout that is not understood"),
-        (std::process::id(), "it has loaded neither"),
+        (std::process::id(), "it has loaded none of them"),
     ] {
         let output = Command::new(culeak())
             .args(["why", &pid.to_string()])

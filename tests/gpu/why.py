@@ -291,6 +291,15 @@ def a_cupy_program_that_was_never_recorded_has_the_same_answers(t):
 
 
 @claim(slow=True)
+def a_jax_program_that_was_never_recorded_has_the_same_answers(t):
+    seen = searched(t, "fw_why_arrays", "jax", env=SLAB, how="bare")
+    # XLA's allocator also has constants, temporary memory, and the ends of blocks.
+    found = sum(block["bytes"] for block in seen.answer.blocks)
+    expect(seen.held <= found, f"{found} bytes found, {seen.held} of live arrays\n{seen.answer.where}")
+    expect_named(seen)
+
+
+@claim(slow=True)
 def a_search_leaves_a_training_program_as_it_was(t):
     with Watched(t, command=[t.python, HERE / "victims" / "fw_growth.py", "watched", "and-grow"]) as watched:
         for _ in range(3):

@@ -22,7 +22,7 @@
 //! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
-//! * [`pytorch`], [`cupy`]: the blocks of a process that was never recorded
+//! * [`pytorch`], [`xla`], [`cupy`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
 //! * `parallel`: work that several threads share
@@ -67,6 +67,7 @@ pub mod source;
 mod variables;
 mod walk;
 mod words;
+pub mod xla;
 
 #[cfg(test)]
 mod testing;

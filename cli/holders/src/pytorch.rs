@@ -9,7 +9,7 @@
 //!
 //! No offset is known beforehand. The tables are recognized by the words that `ska::flat_hash_map` has for its number of slots, and
 //! their entries by blocks that have the same address in them; an older allocator has one such table. The sum of each device's blocks is
-//! looked for among the statistics that the allocator keeps itself, which lie beside the pools: if it is there, the layout is
+//! looked for among the statistics that the allocator keeps itself, which lie in its objects for the devices, beside the pools: if it is there, the layout is
 //! understood. The process goes on meanwhile, so everything is read again if a sum is not found.
 
 use std::collections::BTreeMap;
@@ -136,6 +136,7 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
             pools.push(*pool);
         }
     }
+    let devices = devices(source, &own);
     let agrees = sums.values().all(|(sum, pools)| {
         let is_near = |pool: &u64| {
             let start = pool.saturating_sub(NEAR) & !7;
@@ -144,12 +145,28 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
                 .step_by(1 << 10)
                 .any(|start| words(source, start, 128).is_some_and(|words| words.contains(sum)))
         };
-        pools.iter().any(is_near)
+        // A private pool is not part of its device's allocator.
+        pools.iter().chain(&devices).any(is_near)
     });
     let mut blocks: Vec<LiveBlock> = blocks.into_iter().map(|(block, _)| block).collect();
     blocks.sort_unstable();
     blocks.dedup_by_key(|block| block.address);
     Some(LiveBlocks { blocks, agrees })
+}
+
+/// The allocators of the devices, and what else vectors of pointers in the allocator lead to.
+fn devices(source: &dyn Source, own: &[u64]) -> Vec<u64> {
+    const MOST: u64 = 64;
+    let vectors = own.windows(3).filter_map(|at| {
+        let [first, end, limit] = at else { return None };
+        let bytes = end
+            .checked_sub(*first)
+            .filter(|bytes| *bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST)?;
+        (end <= limit)
+            .then(|| words(source, *first, bytes as usize / 8))
+            .flatten()
+    });
+    vectors.flatten().filter(|pointer| *pointer != 0).collect()
 }
 
 /// The slots of a table whose second and third words these are: the shift of its hash and its number of slots say the same.

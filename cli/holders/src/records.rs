@@ -96,9 +96,9 @@ impl Records {
                 phase: walk.graph.phase(edge.node),
                 weak: !is_data || walk.graph.is_weak(edge.node),
             };
-            // A stale word seldom equals the start of a block.
+            // What frees a block has its start, and a stale word seldom equals that.
             let is_late = |of: Pointer| !matches!(of.phase, Phase::Python | Phase::Globals);
-            let order = |of: Pointer| (of.weak, is_late(of), of.interior, of.phase);
+            let order = |of: Pointer| (of.weak, of.interior, is_late(of), of.phase);
             if best.is_none_or(|best| order(pointer) < order(best)) {
                 best = Some(pointer);
             }

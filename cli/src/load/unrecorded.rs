@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of PyTorch's allocator and of CuPy's pools in it.
+//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX and CuPy in it.
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -14,7 +14,7 @@ use culeak::snapshot::{
 };
 use culeak_holders::pytorch::LiveBlock;
 use culeak_holders::source::live;
-use culeak_holders::{cupy, pytorch};
+use culeak_holders::{cupy, pytorch, xla};
 
 use super::Loaded;
 use crate::errors::Failure;
@@ -36,14 +36,14 @@ impl Given {
     }
 }
 
-/// Reads the blocks. `unrecorded`: what to say if the process uses neither allocator.
+/// Reads the blocks. `unrecorded`: what to say if the process uses none of these allocators.
 ///
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
-            "{}; without a recording, culeak can only read PyTorch's allocator and CuPy's pools in a process, and {why}",
+            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX and CuPy in a process, and {why}",
             unrecorded.message
         ))
     };
@@ -56,15 +56,16 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
         Some(Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks))
     });
     let of_cupy = cupy::live_blocks(&process).map(|live| Some(Given::by(Kind::Block, "MemoryPool", "CuPy", live?)));
+    let of_xla = xla::live_blocks(&process).map(|live| Some(Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)));
     let (mut given, mut unread) = (Vec::new(), Vec::new());
-    for read in [of_pytorch, of_cupy] {
+    for read in [of_pytorch, of_xla, of_cupy] {
         match read {
             Ok(read) => given.extend(read),
             Err(why) => unread.push(why),
         }
     }
     match (given.as_slice(), unread.as_slice()) {
-        ([], []) => return Err(failure("it has loaded neither".to_owned())),
+        ([], []) => return Err(failure("it has loaded none of them".to_owned())),
         ([], _) => return Err(failure(unread.join("; "))),
         _ => unread
             .iter()

@@ -282,7 +282,7 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     if snapshot.taken.by == BY_READING {
         unseen.push(Unseen::all(
             "",
-            "the process was not recorded, so only the live blocks of PyTorch's and CuPy's allocators are known",
+            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX and CuPy are known",
             "start the program with `culeak run`",
         ));
     }

@@ -194,8 +194,9 @@ def logged_error():
 
 def rebuilt_ddp():
     """DistributedDataParallel around the same model again and again."""
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517", RANK="0", WORLD_SIZE="1")
-    torch.distributed.init_process_group("nccl" if torch.distributed.is_nccl_available() else "gloo")
+    # No port: the program runs twice at once, with a recording and without.
+    backend = "nccl" if torch.distributed.is_nccl_available() else "gloo"
+    torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = torch.nn.Linear(300, 300).to(DEVICE)
     wrappers = []
     for _ in range(3):

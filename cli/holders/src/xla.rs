@@ -1,0 +1,145 @@
+//! The live buffers of XLA's allocator (JAX), read from a process that was never recorded.
+//!
+//! ```text
+//! tsl::BFCAllocator, one for each device ("GPU_0_bfc") ─► vector of chunks, which cover its memory without gaps
+//!   chunk: size, requested size, number of the allocation (-1: free), address, previous, next, …
+//! ```
+//!
+//! Objects of the class are found by its virtual table, in all copied memory. The size of a chunk differs between versions; the right one
+//! is that for which each chunk ends where its next one begins. The allocator counts the bytes in use itself, and must agree.
+
+use std::ops::Range;
+
+use crate::copy::Copy;
+use crate::native::rtti::Classes;
+use crate::pytorch::LiveBlock;
+use crate::source::Source;
+
+/// In the path of a file with the allocator.
+const FILES: [&str; 2] = ["xla_cuda_plugin.so", "xla_extension.so"];
+/// How the mangled name of the class ends.
+const CLASS: &str = "12BFCAllocatorE";
+/// The allocator has no more words.
+const WORDS: u64 = 512;
+/// The bytes of a chunk.
+const CHUNK: Range<u64> = 48..256;
+/// How often everything is read.
+const LOOKS: usize = 3;
+/// Chunks of an allocator.
+const MOST_CHUNKS: u64 = 1 << 22;
+const UNIT: u64 = 256;
+const FREE: u64 = u64::MAX;
+const NONE: u64 = u64::MAX;
+
+/// Reads them, by address. `None`: the process has not loaded XLA for CUDA.
+///
+/// # Errors
+/// Why they cannot be read, as a sentence.
+pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String> {
+    let regions = source
+        .regions()
+        .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+    let of_file = |name: &str| FILES.iter().any(|file| name.contains(file));
+    let files: Vec<Range<u64>> = (regions.iter().filter(|region| of_file(&region.name)))
+        .map(|region| region.range.clone())
+        .collect();
+    let (Some(first), Some(last)) = (files.first(), files.last()) else {
+        return Ok(None);
+    };
+    let tables = first.start..last.end;
+    // The process goes on, so a chunk may have changed while the others were copied.
+    let mut read = look(source, &tables);
+    for _ in 1..LOOKS {
+        if read.is_err() {
+            read = look(source, &tables);
+        }
+    }
+    read.map(Some)
+}
+
+/// Reads everything once.
+fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, String> {
+    let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
+    let mut classes = Classes::new(&copy);
+    let (mut blocks, mut allocators) = (Vec::new(), 0);
+    for run in copy.runs() {
+        let places = run.step_by(8).filter(|place| tables.contains(&copy.word(*place)));
+        for object in places {
+            let class = classes.object(&copy, object);
+            if !class.is_some_and(|class| classes.mangled_name(class).ends_with(CLASS)) {
+                continue;
+            }
+            let own: Vec<u64> = (0..WORDS).map(|nth| copy.word(object + nth * 8)).collect();
+            let Some(device) = device(&own) else { continue };
+            let chunks = chunks(&copy, &own, device);
+            let chunks = chunks.ok_or("the layout of XLA's allocator in it is not understood (an unknown version)")?;
+            blocks.extend(chunks);
+            allocators += 1;
+        }
+    }
+    if allocators == 0 {
+        return Err(
+            "XLA has no allocator for a GPU in it: it has not used one yet, or with another allocator".to_owned(),
+        );
+    }
+    blocks.sort_unstable();
+    Ok(blocks)
+}
+
+/// The number in the allocator's name, which is in the object itself: `GPU_0_bfc`. `None`: it is for the memory of the host.
+fn device(own: &[u64]) -> Option<i8> {
+    let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let start = bytes.windows(4).position(|name| name == b"GPU_")?;
+    let name = bytes[start..].split(|byte| *byte == 0).next()?;
+    let numbers = std::str::from_utf8(name)
+        .ok()?
+        .split('_')
+        .filter_map(|part| part.parse().ok());
+    numbers.last()
+}
+
+/// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
+fn chunks(copy: &Copy, own: &[u64], device: i8) -> Option<Vec<LiveBlock>> {
+    let agrees = |blocks: &Vec<LiveBlock>| {
+        let sum = blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
+        own.contains(&sum)
+    };
+    own.windows(3).find_map(|at| {
+        let (first, end, limit) = (at[0], at[1], at[2]);
+        if first == 0 || first >= end || end > limit {
+            return None;
+        }
+        let mut sizes = CHUNK.step_by(8).filter(|bytes| (end - first) % bytes == 0);
+        sizes.find_map(|bytes| in_use(copy, first..end, bytes, device).filter(agrees))
+    })
+}
+
+/// The chunks in use of a vector whose elements have this size. `None`: they are no chunks.
+fn in_use(copy: &Copy, vector: Range<u64>, bytes: u64, device: i8) -> Option<Vec<LiveBlock>> {
+    let count = (vector.end - vector.start) / bytes;
+    if count > MOST_CHUNKS {
+        return None;
+    }
+    let field = |nth: u64, word: u64| copy.word(vector.start + nth * bytes + word * 8);
+    let mut blocks = Vec::new();
+    for nth in 0..count {
+        let [size, requested, number, address, _, next] = [0, 1, 2, 3, 4, 5].map(|word| field(nth, word));
+        if number == FREE {
+            continue;
+        }
+        let is_whole = size > 0 && size % UNIT == 0 && address % UNIT == 0 && address != 0 && requested <= size;
+        let end = address.checked_add(size)?;
+        let is_linked = next == NONE || next < count && field(next, 3) == end && field(next, 4) == nth;
+        if !is_whole || !is_linked {
+            return None;
+        }
+        blocks.push(LiveBlock {
+            address,
+            bytes: size,
+            requested,
+            device,
+            stream: 0,
+        });
+    }
+    Some(blocks)
+}
