@@ -25,8 +25,8 @@ const WORDS: u64 = 512;
 const CHUNK: Range<u64> = 48..256;
 /// How often everything is read.
 const LOOKS: usize = 3;
-/// Chunks of an allocator.
-const MOST_CHUNKS: u64 = 1 << 22;
+/// Chunks that are looked at, of all sizes and vectors.
+const MOST_CHUNKS: u64 = 1 << 24;
 const UNIT: u64 = 256;
 const FREE: u64 = u64::MAX;
 const NONE: u64 = u64::MAX;
@@ -100,29 +100,31 @@ fn device(own: &[u64]) -> Option<i8> {
 
 /// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
 fn chunks(copy: &Copy, own: &[u64], device: i8) -> Option<Vec<LiveBlock>> {
-    let agrees = |blocks: &Vec<LiveBlock>| {
-        let sum = blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
-        own.contains(&sum)
-    };
-    own.windows(3).find_map(|at| {
+    let mut best: Option<Vec<LiveBlock>> = None;
+    let mut left = MOST_CHUNKS;
+    for at in own.windows(3) {
         let (first, end, limit) = (at[0], at[1], at[2]);
         if first == 0 || first >= end || end > limit {
-            return None;
+            continue;
         }
-        let mut sizes = CHUNK.step_by(8).filter(|bytes| (end - first) % bytes == 0);
-        sizes.find_map(|bytes| in_use(copy, first..end, bytes, device).filter(agrees))
-    })
+        for bytes in CHUNK.step_by(8).filter(|bytes| (end - first) % bytes == 0) {
+            let blocks = in_use(copy, first..end, bytes, device, &mut left);
+            let sum = |blocks: &[LiveBlock]| blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
+            let blocks = blocks.filter(|blocks| own.contains(&sum(blocks)));
+            // Without a chunk in use, other vectors look the same.
+            best = blocks.into_iter().chain(best).max_by_key(Vec::len);
+        }
+    }
+    best
 }
 
-/// The chunks in use of a vector whose elements have this size. `None`: they are no chunks.
-fn in_use(copy: &Copy, vector: Range<u64>, bytes: u64, device: i8) -> Option<Vec<LiveBlock>> {
+/// The chunks in use of a vector whose elements have this size. `None`: they are no chunks. `left`: how many may be looked at.
+fn in_use(copy: &Copy, vector: Range<u64>, bytes: u64, device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
     let count = (vector.end - vector.start) / bytes;
-    if count > MOST_CHUNKS {
-        return None;
-    }
     let field = |nth: u64, word: u64| copy.word(vector.start + nth * bytes + word * 8);
     let mut blocks = Vec::new();
     for nth in 0..count {
+        *left = left.checked_sub(1)?;
         let [size, requested, number, address, _, next] = [0, 1, 2, 3, 4, 5].map(|word| field(nth, word));
         if number == FREE {
             continue;
