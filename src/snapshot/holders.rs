@@ -28,7 +28,7 @@ pub struct Holders {
     pub modules: Vec<OwnerModule>,
     /// In order of addresses.
     pub blocks: Vec<HeldBlock>,
-    /// Objects without an address of which some were searched for by their handles, and are held; 0 bytes.
+    /// Objects without an address whose handles were searched for and are held. Their `bytes` are 0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<HeldBlock>,
 }
