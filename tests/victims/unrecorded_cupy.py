@@ -22,14 +22,26 @@ class PooledMemory(_random.Random):
     __slots__ = ()
 
 
+class Memory(PooledMemory):
+    """Memory of no pool, or what a pool has."""
+
+    __slots__ = ()
+
+
+class _Chunk(_random.Random):
+    """A part of what a pool has."""
+
+    __slots__ = ()
+
+
 memory = types.ModuleType("cupy.cuda.memory")
-memory.PooledMemory = PooledMemory
+memory.PooledMemory, memory.Memory, memory._Chunk = PooledMemory, Memory, _Chunk
 sys.modules["cupy.cuda.memory"] = memory
 
 
-def block(number, size):
-    """Memory of a pool, at an address 512 bytes behind a multiple of 4 GiB."""
-    made = PooledMemory()
+def block(number, size, of=PooledMemory):
+    """Memory at an address 512 bytes behind a multiple of 4 GiB."""
+    made = of()
     made.setstate((number, size) + (0,) * 622 + (512 if number else 0,))
     return made
 
@@ -37,8 +49,11 @@ def block(number, size):
 kept = [block(0x7000 + number, 1024) for number in range(20)]
 plans = {"fft": block(0x7100, 1 << 20)}
 given_back = [block(0, 512)]
+templates = [block(0x7200, 3000, of=Memory)]
+pool = [block(0x7300, 1 << 22, of=Memory), _Chunk()]
+pool[1].setstate((0, id(pool[0]) & 0xFFFFFFFF, id(pool[0]) >> 32) + (0,) * 622)
 # Not memory, but the class behind a count.
 classes = (PooledMemory, 7, 8)
-print(21, 20 * 1024 + (1 << 20), flush=True)
+print(22, 20 * 1024 + (1 << 20) + 3000, flush=True)
 print("ready", flush=True)
 sys.stdin.read()
