@@ -5,7 +5,7 @@ pod=(podman --root "$work/podman/root" --runroot "$work/podman/run" --storage-dr
 make_image() { # a Debian with Python and culeak
     local tar=$target/fleet/image.tar
     [ -s "$tar" ] || {
-        mmdebstrap --quiet --variant=minbase --include=python3-minimal,libpython3-stdlib bookworm "$tar.part"
+        mmdebstrap --quiet --format=tar --variant=minbase --include=python3-minimal,libpython3-stdlib bookworm "$tar.part"
         mv "$tar.part" "$tar"
     }
     cp "$tar" "$work/image.tar"
