@@ -91,11 +91,11 @@ fn device(own: &[u64]) -> Option<i8> {
     let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
     let start = bytes.windows(4).position(|name| name == b"GPU_")?;
     let name = bytes[start..].split(|byte| *byte == 0).next()?;
-    let numbers = std::str::from_utf8(name)
+    let mut numbers = std::str::from_utf8(name)
         .ok()?
         .split('_')
         .filter_map(|part| part.parse().ok());
-    numbers.last()
+    numbers.next_back()
 }
 
 /// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
