@@ -4,12 +4,18 @@ use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::path::Path;
 
-use super::RawSnapshot;
 use super::elapsed::Elapsed;
 use super::liveness::{Liveness, liveness};
+use super::{RawSnapshot, Source};
 use crate::format::*;
 use crate::job_variables::{NAME_MAX, VALUE_MAX};
 use crate::snapshot::{Process, ProcessState};
+
+/// Whether the process has stored its end by now.
+fn ended_since(path: &Path) -> bool {
+    let header = Source::open(path).and_then(|source| source.header());
+    header.is_ok_and(|header| header.field::<u64>(offset_of!(Header, ended_ns)) != 0)
+}
 
 impl RawSnapshot {
     /// The recorded process, and the time since the recording began in nanoseconds.
@@ -29,6 +35,8 @@ impl RawSnapshot {
             (false, false) => (ProcessState::Unknown, None),
             (false, true) => match liveness(header, path) {
                 Liveness::Running(here) => (ProcessState::Running, Some(here)),
+                // It may have ended by exit since the header was read.
+                Liveness::Gone if ended_since(path) => (ProcessState::Exited, None),
                 Liveness::Gone => (ProcessState::Ended, None),
                 Liveness::Unknown => (ProcessState::Unknown, None),
             },

@@ -45,7 +45,7 @@ char *tsl::BFCAllocator::add(size_t size, size_t requested, bool is_used) {
 char *kept[40];
 
 int main() {
-    auto *device = new tsl::BFCAllocator("GPU_1_bfc"), *host = new tsl::BFCAllocator("xla_gpu_host_bfc");
+    auto *host = new tsl::BFCAllocator("xla_gpu_host_bfc"), *device = new tsl::BFCAllocator("GPU_1_bfc");
     host->add(512, 500, true);
     for (int i = 0; i < 40; i++) {
         kept[i] = device->add(4096, 4000, true);

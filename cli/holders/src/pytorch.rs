@@ -166,7 +166,7 @@ fn devices(source: &dyn Source, own: &[u64]) -> Vec<u64> {
             .then(|| words(source, *first, bytes as usize / 8))
             .flatten()
     });
-    vectors.flatten().filter(|pointer| *pointer != 0).collect()
+    vectors.flatten().filter(|pointer| *pointer != 0).take(256).collect()
 }
 
 /// The slots of a table whose second and third words these are: the shift of its hash and its number of slots say the same.

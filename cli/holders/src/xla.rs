@@ -61,7 +61,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
 fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, String> {
     let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
     let mut classes = Classes::new(&copy);
-    let (mut blocks, mut allocators) = (Vec::new(), 0);
+    let (mut blocks, mut allocators, mut left) = (Vec::new(), 0, MOST_CHUNKS);
     for run in copy.runs() {
         let places = run.step_by(8).filter(|place| tables.contains(&copy.word(*place)));
         for object in places {
@@ -69,9 +69,12 @@ fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, Stri
             if !class.is_some_and(|class| classes.mangled_name(class).ends_with(CLASS)) {
                 continue;
             }
-            let own: Vec<u64> = (0..WORDS).map(|nth| copy.word(object + nth * 8)).collect();
+            let mut own: Vec<u64> = (0..WORDS).map(|nth| copy.word(object + nth * 8)).collect();
+            // The next allocator may lie behind it.
+            let next = own[1..].iter().position(|word| *word == own[0]);
+            own.truncate(next.map_or(own.len(), |next| next + 1));
             let Some(device) = device(&own) else { continue };
-            let chunks = chunks(&copy, &own, device);
+            let chunks = chunks(&copy, &own, device, &mut left);
             let chunks = chunks.ok_or("the layout of XLA's allocator in it is not understood (an unknown version)")?;
             blocks.extend(chunks);
             allocators += 1;
@@ -83,6 +86,7 @@ fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, Stri
         );
     }
     blocks.sort_unstable();
+    blocks.dedup_by_key(|block: &mut LiveBlock| block.address);
     Ok(blocks)
 }
 
@@ -99,16 +103,16 @@ fn device(own: &[u64]) -> Option<i8> {
 }
 
 /// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
-fn chunks(copy: &Copy, own: &[u64], device: i8) -> Option<Vec<LiveBlock>> {
+fn chunks(copy: &Copy, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
     let mut best: Option<Vec<LiveBlock>> = None;
-    let mut left = MOST_CHUNKS;
+    *left = left.checked_sub(WORDS)?;
     for at in own.windows(3) {
         let (first, end, limit) = (at[0], at[1], at[2]);
         if first == 0 || first >= end || end > limit {
             continue;
         }
         for bytes in CHUNK.step_by(8).filter(|bytes| (end - first) % bytes == 0) {
-            let blocks = in_use(copy, first..end, bytes, device, &mut left);
+            let blocks = in_use(copy, first..end, bytes, device, left);
             let sum = |blocks: &[LiveBlock]| blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
             let blocks = blocks.filter(|blocks| own.contains(&sum(blocks)));
             // Without a chunk in use, other vectors look the same.

@@ -236,7 +236,8 @@ fn missing<'p>(
     for ((job @ (_, _, _, noun, world), program), members) in programs {
         let launches = launches(members);
         let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
-        let are_several = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
+        // Launches without a number of ranks may have had different ones.
+        let are_several = world.is_some() && launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
         let mut partial = launches
             .iter()
             .map(|launch| all.difference(launch).copied().collect::<Vec<u32>>());

@@ -148,7 +148,10 @@ impl Python {
                     let name = self.text(copy, key, MOST_CHARACTERS);
                     values.extend(name.map(|name| (plain(&name), target)));
                 }
-                EdgeKind::Dictionary if self.object(copy, target).is_some_and(|of| self.is_dict(of)) => {
+                // A dictionary that is its own `__dict__` would lead in a circle.
+                EdgeKind::Dictionary
+                    if !self.is_dict(of) && self.object(copy, target).is_some_and(|of| self.is_dict(of)) =>
+                {
                     values.extend(self.values_by_name(copy, target));
                 }
                 _ => {}
