@@ -68,6 +68,18 @@ class Optimizer:
         self.extra = t("-")
 
 
+class Settings(dict):
+    """A dictionary that is its own attributes; its class is named as that of modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.__dict__ = self
+
+
+Settings.__name__ = "Module"
+settings = [Settings(), type("Own", (Settings,), {})()]
+
+
 class Looser:
     """It has a table of modules, but is none."""
 
