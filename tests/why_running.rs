@@ -276,7 +276,7 @@ fn a_process_without_pytorchs_own_allocator_is_refused_with_a_reason() {
     let (mut child, ..) = unrecorded(&["-DOTHER_BACKEND"]);
     for (pid, reason) in [
         (child.id(), "layout that is not understood"),
-        (std::process::id(), "it has loaded none of them"),
+        (std::process::id(), "it uses none of them"),
     ] {
         let output = Command::new(culeak())
             .args(["why", &pid.to_string()])

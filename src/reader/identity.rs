@@ -40,8 +40,8 @@ pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     })
 }
 
-/// Stores in the recording at `path` that its process has ended, if it ran here, is gone, and did not store that itself. Not in a copy: its process may have recorded more. So copies, and
-/// readers on other hosts, know it.
+/// Stores in the recording at `path` that its process has ended, if it ran here, is gone, and did not store that itself. So copies, and
+/// readers on other hosts, know it. Nothing is stored in what is a copy already: its process may have recorded more.
 ///
 /// # Errors
 /// As [`identity`]; the file cannot be written.

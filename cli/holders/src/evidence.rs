@@ -2,8 +2,8 @@
 //!
 //! A word that equals the object's address counts as such a pointer if it lies in static memory, in a thread-local variable
 //! or in an allocated chunk, unless
-//! * it is a field of a Python object that the collector tracks: these are counted already, or borrowed (weak references). A field of another one
-//!   counts, if that object was not found;
+//! * it is a field of a Python object that the collector tracks: these are counted already, or borrowed (weak references). A field of
+//!   another object counts, if that object was not found;
 //! * it lies in an array of an object that refers to it;
 //! * it lies in memory that the object itself points to: that points back to its owner. PyTorch sets the lowest bit of such a
 //!   word if it is the other way round, and the tensor owns its Python object;

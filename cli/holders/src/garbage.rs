@@ -205,8 +205,7 @@ impl Unreached {
             .is_none_or(|place| self.is_counted[*place as usize] || self.is_pinned[*place as usize])
     }
 
-    /// Whether the count of an object is that of the words which lead to it from objects that no root of Python reaches, and the other object is
-    /// one of these.
+    /// Whether the words of unreached objects explain the whole count of `object`, and `from` is one of these unreached objects.
     pub fn explains(&self, from: u64, object: u64) -> bool {
         let is_explained = |object| {
             self.places

@@ -31,7 +31,7 @@ const UNIT: u64 = 256;
 const FREE: u64 = u64::MAX;
 const NONE: u64 = u64::MAX;
 
-/// Reads them, by address. `None`: the process has not loaded XLA for CUDA.
+/// Reads them, by address. `None`: the process has no such allocator for a GPU.
 ///
 /// # Errors
 /// Why they cannot be read, as a sentence.
@@ -54,11 +54,11 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
             read = look(source, &tables);
         }
     }
-    read.map(Some)
+    read
 }
 
 /// Reads everything once.
-fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, String> {
+fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Option<Vec<LiveBlock>>, String> {
     let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
     let mut classes = Classes::new(&copy);
     let (mut blocks, mut allocators, mut left) = (Vec::new(), 0, MOST_CHUNKS);
@@ -80,14 +80,9 @@ fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Vec<LiveBlock>, Stri
             allocators += 1;
         }
     }
-    if allocators == 0 {
-        return Err(
-            "XLA has no allocator for a GPU in it: it has not used one yet, or with another allocator".to_owned(),
-        );
-    }
     blocks.sort_unstable();
     blocks.dedup_by_key(|block: &mut LiveBlock| block.address);
-    Ok(blocks)
+    Ok((allocators > 0).then_some(blocks))
 }
 
 /// The number in the allocator's name, which is in the object itself: `GPU_0_bfc`. `None`: it is for the memory of the host.

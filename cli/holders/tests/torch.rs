@@ -211,31 +211,58 @@ fn whatever_has_a_pointer_to_a_block_holds_it_but_the_records_of_the_allocator()
     }
 }
 
+/// A program with PyTorch itself, its blocks by address, and what it says of each. It answers questions.
+struct Real {
+    child: Child,
+    lines: Box<dyn Iterator<Item = String>>,
+    blocks: Vec<Block>,
+    said: HashMap<u64, String>,
+}
+
+impl Real {
+    fn start(script: &str) -> Real {
+        let python = std::env::var_os("CULEAK_TORCH_PYTHON");
+        let python = python.expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch").join(script);
+        let mut command = Command::new(python);
+        let command = command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("started");
+        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut lines = lines.map(|line| line.expect("text"));
+        let (mut blocks, mut said) = (Vec::new(), HashMap::new());
+        for line in lines.by_ref().take_while(|line| line != "ready") {
+            let (block, text) = line.split_once('\t').unwrap_or((&line, ""));
+            let (address, bytes) = block.split_once(' ').expect("two words");
+            let address = u64::from_str_radix(address, 16).expect("hexadecimal");
+            said.insert(address, text.to_owned());
+            blocks.push(Block {
+                address,
+                bytes: bytes.parse().expect("a number"),
+                time_ns: 0,
+                of_torch: true,
+                is_handle: false,
+            });
+        }
+        blocks.sort_by_key(|block| block.address);
+        Real {
+            child,
+            lines: Box::new(lines),
+            blocks,
+            said,
+        }
+    }
+}
+
 /// What each global retains is freed when it is deleted: the program says how much that is.
 #[test]
 #[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
 fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
-    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/holders.py");
-    let mut command = Command::new(python);
-    let mut child = (command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()))
-        .spawn()
-        .expect("started");
-    let mut lines = BufReader::new(child.stdout.take().expect("piped"))
-        .lines()
-        .map(|line| line.expect("text"));
-    let mut blocks = Vec::new();
-    for line in lines.by_ref().take_while(|line| line != "ready") {
-        let (address, bytes) = line.split_once(' ').expect("two words");
-        blocks.push(Block {
-            address: u64::from_str_radix(address, 16).expect("hexadecimal"),
-            bytes: bytes.parse().expect("a number"),
-            time_ns: 0,
-            of_torch: true,
-            is_handle: false,
-        });
-    }
-    blocks.sort_by_key(|block| block.address);
+    let Real {
+        mut child,
+        mut lines,
+        blocks,
+        ..
+    } = Real::start("holders.py");
     let process = Process::new(child.id()).expect("our child");
     let holders = search(&process, &blocks, &Options::default()).expect("searched");
     let mut input = child.stdin.take().expect("piped");
@@ -275,31 +302,17 @@ fn deleting_a_global_of_a_program_with_pytorch_frees_what_it_retains() {
 #[test]
 #[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
 fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
-    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/cycles.py");
-    let mut child = (Command::new(python).arg(script))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let mut lines = (BufReader::new(child.stdout.take().expect("piped")).lines()).map(|line| line.expect("text"));
-    let (mut blocks, mut expected) = (Vec::new(), HashMap::new());
-    for line in lines.by_ref().take_while(|line| line != "ready") {
-        let [block, cycle, note] = line.split('\t').collect::<Vec<_>>()[..] else {
-            panic!("{line}");
-        };
-        let (address, bytes) = block.split_once(' ').expect("two words");
-        let address = u64::from_str_radix(address, 16).expect("hexadecimal");
-        expected.insert(address, (cycle.to_owned(), note.to_owned()));
-        blocks.push(Block {
-            address,
-            bytes: bytes.parse().expect("a number"),
-            time_ns: 0,
-            of_torch: true,
-            is_handle: false,
-        });
-    }
-    blocks.sort_by_key(|block| block.address);
+    let Real {
+        mut child,
+        mut lines,
+        blocks,
+        said,
+    } = Real::start("cycles.py");
+    let parts = said.into_iter().map(|(address, said)| {
+        let (cycle, note) = said.split_once('\t').expect("two parts");
+        (address, (cycle.to_owned(), note.to_owned()))
+    });
+    let expected: HashMap<u64, (String, String)> = parts.collect();
     let process = Process::new(child.id()).expect("our child");
     let search = || search(&process, &blocks, &Options::default()).expect("searched");
     let before = search();
@@ -350,29 +363,12 @@ fn cycles_through_python_and_cpp_are_told_and_freed_as_it_is_said() {
 #[test]
 #[ignore = "needs PyTorch: CULEAK_TORCH_PYTHON is an interpreter that has it"]
 fn each_storage_has_the_module_that_owns_it() {
-    let python = std::env::var_os("CULEAK_TORCH_PYTHON").expect("CULEAK_TORCH_PYTHON is an interpreter with PyTorch");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pytorch/modules.py");
-    let mut child = (Command::new(python).arg(script))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("started");
-    let lines = (BufReader::new(child.stdout.take().expect("piped")).lines()).map(|line| line.expect("text"));
-    let (mut blocks, mut expected) = (Vec::new(), HashMap::new());
-    for line in lines.take_while(|line| line != "ready") {
-        let (block, module) = line.split_once('\t').expect("two parts");
-        let (address, bytes) = block.split_once(' ').expect("two words");
-        let address = u64::from_str_radix(address, 16).expect("hexadecimal");
-        expected.insert(address, module.to_owned());
-        blocks.push(Block {
-            address,
-            bytes: bytes.parse().expect("a number"),
-            time_ns: 0,
-            of_torch: true,
-            is_handle: false,
-        });
-    }
-    blocks.sort_by_key(|block| block.address);
+    let Real {
+        mut child,
+        blocks,
+        said: expected,
+        ..
+    } = Real::start("modules.py");
     let process = Process::new(child.id()).expect("our child");
     let holders = search(&process, &blocks, &Options::default()).expect("searched");
     drop(child.stdin.take());

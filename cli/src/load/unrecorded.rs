@@ -65,7 +65,7 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
         }
     }
     match (given.as_slice(), unread.as_slice()) {
-        ([], []) => return Err(failure("it has loaded none of them".to_owned())),
+        ([], []) => return Err(failure("it uses none of them".to_owned())),
         ([], _) => return Err(failure(unread.join("; "))),
         _ => unread
             .iter()
