@@ -217,14 +217,15 @@ impl Members {
         members.find_partners(searched);
         for from in 0..members.nodes.len() as u32 {
             let mut targets = std::mem::take(&mut members.targets[from as usize]);
-            // The context of a Python function has a weak pointer to its node, which owns it.
+            let address = |place: u32| searched.graph.address(members.nodes[place as usize]);
+            // The context of a Python function has a weak pointer to its node, which owns it, unless the node keeps it as tensors do.
             let is_weak = |to: u32| {
                 members.kinds[from as usize].is_none()
                     && members.kinds[to as usize] == Some(Kind::WrappingNode)
                     && members.targets[to as usize].contains(&from)
+                    && !counts::is_kept(searched.copy, address(to), 0)
             };
             let is_tensor = |to: u32| matches!(members.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor));
-            let address = |place: u32| searched.graph.address(members.nodes[place as usize]);
             // A Python object that the tensor keeps only borrows it.
             let is_borrowed = |to: u32| {
                 members.kinds[from as usize].is_none()
@@ -244,14 +245,19 @@ impl Members {
     fn find_partners(&mut self, searched: &Searched) {
         let (copy, graph) = (searched.copy, &searched.graph);
         for from in 0..self.nodes.len() as u32 {
-            let is_wrapped = matches!(
-                self.kinds[from as usize],
-                Some(Kind::Tensor | Kind::PlainTensor | Kind::Storage)
-            );
             let address = |place: u32| graph.address(self.nodes[place as usize]);
+            let is_wrapped = match self.kinds[from as usize] {
+                Some(Kind::Tensor | Kind::PlainTensor | Kind::Storage) => true,
+                Some(Kind::WrappingNode) => counts::is_kept(copy, address(from), 0),
+                _ => false,
+            };
+            let is_node = self.kinds[from as usize] == Some(Kind::WrappingNode);
             let is_of = |to: &&u32| {
                 graph.kind(self.nodes[**to as usize]) == NodeKind::Python
-                    && counts::refers_back(copy, address(**to), address(from))
+                    && match is_node {
+                        true => self.targets[**to as usize].contains(&from),
+                        false => counts::refers_back(copy, address(**to), address(from)),
+                    }
             };
             let objects = || self.targets[from as usize].iter().find(is_of).copied();
             if let Some(object) = is_wrapped.then(objects).flatten() {
@@ -468,7 +474,11 @@ impl Members {
                 }
                 let is_seen = match self.kinds[*to as usize] {
                     Some(Kind::TensorMeta) => place == tensor,
-                    Some(Kind::WrappingNode) => kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(1),
+                    Some(Kind::WrappingNode) => {
+                        // Its own context may own it.
+                        let others = 1 + u64::from(self.partners.contains_key(to));
+                        kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(others)
+                    }
                     // The memory of a vector of hooks.
                     Some(Kind::Unnamed) => kind == Some(Kind::TensorMeta),
                     _ => self.is_hook[*to as usize] && matches!(kind, Some(Kind::TensorMeta | Kind::Unnamed)),
