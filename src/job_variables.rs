@@ -26,6 +26,8 @@ pub enum States {
     Job,
     /// The name that the user gave to the job.
     JobName,
+    /// What the processes of one launch share, and launches at the same time do not.
+    Launch,
     /// How often the launcher has restarted the processes.
     Restart,
     /// The process's coordinate in one dimension of parallelism.
@@ -80,6 +82,7 @@ variables! {
         "LOCAL_RANK" LocalRank;
         "LOCAL_WORLD_SIZE" LocalWorld;
         "NODE_RANK" Node;
+        "MASTER_PORT" Launch;
     }
     "horovod" { "HOROVOD_RANK" Rank; "HOROVOD_SIZE" World; "HOROVOD_LOCAL_RANK" LocalRank; "HOROVOD_LOCAL_SIZE" LocalWorld; }
     "ray" { "RAY_RAYLET_PID" Launcher; }
@@ -123,6 +126,7 @@ variables! {
         "SLURM_NODEID" Node;
         "SLURM_JOB_ID" Job;
         "SLURM_JOB_NAME" JobName;
+        "SLURM_STEP_ID" Launch;
     }
     "kubernetes" { "JOB_COMPLETION_INDEX" Rank; }
     "" {
@@ -185,6 +189,7 @@ mod tests {
             ("node", Node),
             ("job", Job),
             ("job's name", JobName),
+            ("launch", Launch),
             ("restarts", Restart),
             ("pipeline stage", Group(Pipeline)),
             ("tensor rank", Group(Tensor)),

@@ -234,10 +234,10 @@ fn missing<'p>(
         }
     }
     for ((job @ (_, _, _, noun, world), program), members) in programs {
-        let launches = launches(members);
-        let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
+        let (launches, are_several) = launches(members);
         // Launches without a number of ranks may have had different ones.
-        let are_several = world.is_some() && launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
+        let are_several = are_several && world.is_some();
+        let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
         let mut partial = launches
             .iter()
             .map(|launch| all.difference(launch).copied().collect::<Vec<u32>>());
@@ -251,8 +251,24 @@ fn missing<'p>(
     lacking
 }
 
-/// The ranks of each launch of a program: ranks of one launch run at the same time. The clocks of several hosts may differ.
-fn launches(mut members: Vec<(u32, &Member)>) -> Vec<BTreeSet<u32>> {
+/// The ranks of each launch of a program, and whether they are several: by name, and those of one name by time.
+fn launches(members: Vec<(u32, &Member)>) -> (Vec<BTreeSet<u32>>, bool) {
+    let mut named: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
+    // A process may have set the name for itself after its recording began, as Lightning's first rank does.
+    let have_names = members.iter().all(|(_, member)| member.launch.is_some());
+    for (rank, member) in members {
+        let name = member.launch.as_deref().filter(|_| have_names);
+        named.entry(name).or_default().push((rank, member));
+    }
+    let have_different_names = named.len() > 1;
+    let launches: Vec<BTreeSet<u32>> = named.into_values().flat_map(launches_by_time).collect();
+    let all: BTreeSet<&u32> = launches.iter().flatten().collect();
+    let share_ranks = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
+    (launches, have_different_names || share_ranks)
+}
+
+/// Ranks of one launch run at the same time. The clocks of several hosts may differ.
+fn launches_by_time(mut members: Vec<(u32, &Member)>) -> Vec<BTreeSet<u32>> {
     const CLOCKS_DIFFER_NS: u64 = 60_000_000_000;
     let are_of_several_hosts = members.iter().any(|(_, member)| member.host != members[0].1.host);
     let between = if are_of_several_hosts { CLOCKS_DIFFER_NS } else { 0 };
@@ -283,7 +299,7 @@ pub(super) fn of_recording(snapshot: &Snapshot, rules: &Rules) -> Vec<Unseen> {
     if snapshot.taken.by == BY_READING {
         unseen.push(Unseen::all(
             "",
-            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX and CuPy are known",
+            "the process was not recorded, so only the live blocks of the allocators of PyTorch, JAX, CuPy and numba are known",
             "start the program with `culeak run`",
         ));
     }

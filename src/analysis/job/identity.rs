@@ -29,6 +29,9 @@ pub struct Identity {
     /// The number of ranks on the node.
     pub local_world: Option<u32>,
     pub node: Option<u32>,
+    /// What tells launches at the same time apart.
+    #[serde(skip)]
+    pub launch: Option<String>,
     /// How often the launcher has restarted the job's processes; `None` if it does not count.
     pub restart: Option<u32>,
     /// Ranks in parallel groups.
@@ -60,6 +63,7 @@ impl Identity {
             local_rank: number(variables, States::LocalRank),
             local_world: number(variables, States::LocalWorld),
             node: number(variables, States::Node),
+            launch: texts(variables, States::Launch).next().map(str::to_owned),
             restart: number(variables, States::Restart),
             groups: groups.collect(),
         }

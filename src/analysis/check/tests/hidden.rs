@@ -360,6 +360,31 @@ fn whole_jobs_of_several_runs_lack_nothing() {
 }
 
 #[test]
+fn launches_at_the_same_time_are_told_apart_by_their_ports() {
+    let lacking = |stated: &[(u32, Option<&str>)]| {
+        let member = |&(rank, port): &(u32, Option<&str>)| {
+            let mut member = Member::of(&Sample::new().finish(0, 0));
+            (member.identity.rank, member.identity.world) = (Some(rank), Some(2));
+            member.identity.launch = port.map(str::to_owned);
+            member
+        };
+        let members: Vec<Member> = stated.iter().map(member).collect();
+        let lacking = missing_ranks(&members).into_iter();
+        lacking.map(|(_, unseen)| unseen.what).collect::<String>()
+    };
+    let (a, b) = (Some("29500"), Some("29501"));
+    let text = lacking(&[(0, a), (1, a), (0, b)]);
+    assert!(
+        text.starts_with("rank 1 of 2 has no recording of one of the 2 launches of "),
+        "{text}"
+    );
+    assert_ne!(lacking(&[(0, a), (1, b)]), "");
+    assert_eq!(lacking(&[(0, a), (1, a), (0, b), (1, b)]), "");
+    // Lightning's first rank sets it after its recording began.
+    assert_eq!(lacking(&[(0, None), (1, a)]), "");
+}
+
+#[test]
 fn a_launch_lacks_the_ranks_that_only_another_launch_has() {
     let lacking = |stated: &[(u32, u64, &str)]| {
         let member = |&(rank, started, host): &(u32, u64, &str)| {
