@@ -215,22 +215,30 @@ fn the_buffers_of_xla_are_read_in_a_process_that_was_never_recorded() {
 
 #[test]
 fn the_blocks_of_cupy_are_read_in_a_process_that_was_never_recorded() {
+    let text = origins_of("unrecorded_cupy.py");
+    assert!(text.contains("kept") && text.contains("plans"), "{text}");
+}
+
+#[test]
+fn the_memory_of_numba_is_read_in_a_process_that_was_never_recorded() {
+    let text = origins_of("unrecorded_numba.py");
+    assert!(text.contains("__main__.kept"), "{text}");
+}
+
+/// What holds the blocks of such a Python program, all of which are found.
+fn origins_of(script: &str) -> String {
     let folder = tempfile::tempdir().expect("a folder");
     let mut program = Command::new("python3");
-    let (mut child, [count, bytes_held]) = ready(
-        program
-            .arg(sources().join("victims/unrecorded_cupy.py"))
-            .arg(folder.path()),
-    );
+    let script = sources().join("victims").join(script);
+    let (mut child, [count, bytes_held]) = ready(program.arg(script).arg(folder.path()));
     let why = json(&["why", &child.id().to_string(), "--json"]);
     assert_eq!(
         (bytes(&why["total"]), why["total"]["count"].as_u64()),
         (bytes_held, Some(count))
     );
-    let text = why["origins"].to_string();
-    assert!(text.contains("kept") && text.contains("plans"), "{text}");
     drop(child.stdin.take());
     child.wait().expect("ended");
+    why["origins"].to_string()
 }
 
 #[test]
@@ -258,6 +266,11 @@ fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
         why["origins"],
         "the snapshot has the answer"
     );
+    assert_eq!(
+        segments(stored),
+        2 * (200 * (8 << 20) + (20 << 20)),
+        "what the allocator has from the driver"
+    );
     let text = String::from_utf8(run(&["report", &pid]).stdout).expect("text");
     assert!(text.contains("was not recorded"), "{text}");
     // What was freed, and what lies outside the allocator, is not known.
@@ -267,6 +280,30 @@ fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
         assert_eq!(check.status.code(), Some(2), "{said}");
         assert!(said.contains("was not recorded"), "{said}");
     }
+    drop(child.stdin.take());
+    child.wait().expect("ended");
+}
+
+/// The bytes of segments in a snapshot.
+fn segments(file: &str) -> u64 {
+    let snapshot: Value = serde_json::from_str(&std::fs::read_to_string(file).expect("read")).expect("JSON");
+    let counters = snapshot["counters"].as_array().expect("a list").iter();
+    let of_segments = counters.filter(|counter| counter["kind"] == "device");
+    of_segments
+        .map(|counter| counter["live_bytes"].as_u64().expect("bytes"))
+        .sum()
+}
+
+#[test]
+fn segments_whose_sum_the_allocator_does_not_state_are_left_out() {
+    let (mut child, folder, _) = unrecorded(&["-DWRONG_SUM"]);
+    let stored = folder.path().join("first.json");
+    let stored = stored.to_str().expect("a path in UTF-8");
+    let taken = Command::new(culeak())
+        .args(["snapshot", &child.id().to_string(), "-o", stored])
+        .status();
+    assert!(taken.expect("the CLI starts").success());
+    assert_eq!(segments(stored), 0);
     drop(child.stdin.take());
     child.wait().expect("ended");
 }

@@ -37,7 +37,7 @@ use culeak::timeline::Timeline;
 
 pub use file::must_be_recording;
 pub use members::Members;
-pub use process::{as_pid, process_lives, recording_of};
+pub use process::{as_pid, has_no_library, process_lives, recording_of};
 
 use file::Reader;
 

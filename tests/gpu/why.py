@@ -28,7 +28,9 @@ class Answer:
         code, out, err = t.cli("snapshot", watched.pid, "--why", "--force", "-o", path, *options)
         expect_equal(code, 0, f"exit code of culeak snapshot --why\n{tail(out + err)}\n  logs in {watched.folder}")
         data = json.loads(path.read_text())
-        held, self.tensors = data["holders"], {row["address"] for row in allocations(data) if row["kind"] == "tensor"}
+        rows = list(allocations(data))
+        held, self.tensors = data["holders"], {row["address"] for row in rows if row["kind"] == "tensor"}
+        self.segments = sum(row["bytes"] for row in rows if row["kind"] == "device")
         self.search, self.retainers = held["search"], held.get("retainers", [])
         self.blocks = [{**held["paths"][block["path"]], **block} for block in held["blocks"]]
         self.where = f"  {path}"
@@ -175,7 +177,7 @@ def missing(watched):
 
 # What a program printed, what culeak answered, and what was freed: by `gc.collect()`, and by dropping each root
 # (name, retained bytes, freed bytes or None). `broken`: why it answered no further question.
-Seen = collections.namedtuple("Seen", "answer expected held collected dropped broken")
+Seen = collections.namedtuple("Seen", "answer expected held reserved collected dropped broken")
 _seen, _lock = {}, threading.Lock()
 
 
@@ -197,7 +199,8 @@ def search(t, name, words, env, how):
     try:
         with watched:
             answer = Answer(t, watched)
-            held = next((int(line.split()[3], 16) for line in watched.lines if line.startswith("FACT") and line.split()[2] == "held"), 0)
+            facts = [line.split() for line in watched.lines if line.startswith("FACT")]
+            held, reserved = (next((int(fact[3], 16) for fact in facts if fact[2] == name), 0) for name in ("held", "reserved"))
             collected, dropped, broken = None, [], None
             try:
                 collected = asked(watched, "collect")
@@ -205,7 +208,7 @@ def search(t, name, words, env, how):
                     dropped.append((root, retained, asked(watched, f"drop {root}")))
             except (Failure, OSError) as failure:
                 broken = str(failure)
-            return Seen(answer, expected(watched), held, collected, dropped, broken)
+            return Seen(answer, expected(watched), held, reserved, collected, dropped, broken)
     except Failure:
         if lacks := missing(watched):
             raise Missing(lacks) from None
@@ -237,16 +240,23 @@ def what_is_said_to_be_freed_with_a_tensors_holder_is_freed(t):
     expect_freed(searched(t, "fw_why_torch"), at_least=25)
 
 
+def expect_segments(seen):
+    """Of a process that was never recorded: what PyTorch has from the driver."""
+    expect_equal(seen.answer.segments, seen.reserved, f"bytes of segments (got) and memory_reserved()\n{seen.answer.where}")
+
+
 @claim(slow=True)
 def a_process_that_was_never_recorded_has_the_same_answers(t):
     seen = searched(t, "fw_why_torch", how="bare")
     expect_all_answered(seen)
+    expect_segments(seen)
     expect_named(seen)
 
 
 @claim(over=PROGRAMS, slow=True)
 def a_real_program_that_was_never_recorded_has_the_same_answers(t, name):
     seen = searched(t, "fw_why_programs", name, how="bare")
+    expect_segments(seen)
     expect_named(seen)
     expect_freed(seen, at_least=0)
 
@@ -280,6 +290,11 @@ def every_holder_of_an_array_is_classed_and_named(t, name):
 @claim(over=["jax", "cupy"], slow=True)
 def what_is_said_to_be_freed_with_an_arrays_holder_is_freed(t, name):
     expect_freed(arrays(t, name), at_least=5)
+
+
+@claim(slow=True)
+def a_numba_program_that_was_never_recorded_has_the_same_answers(t):
+    expect_named(searched(t, "fw_why_arrays", "numba", how="bare"))
 
 
 @claim(slow=True)

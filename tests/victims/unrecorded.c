@@ -1,12 +1,13 @@
 /* Stands in for PyTorch's caching allocator in a process that was never recorded: the tables of its live blocks, as PyTorch 2.11 has
- * them, and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, some of which
- * an array has. Prints their number and bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. */
+ * them, its pools and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, which an
+ * array has, each in a segment of 8 MiB with a free block or one that waits for a stream, and a free segment. Prints their number and
+ * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM: reserved is another sum. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLES = 67, LONGEST = 8 };
+enum { TABLES = 67, LONGEST = 8, SEGMENT = 8 << 20 };
 struct block {
     int8_t device;
     void *stream;
@@ -19,8 +20,11 @@ struct block {
 };
 struct entry { int8_t distance; uint64_t address; struct block *block; };
 struct table { struct entry *entries; uint64_t last; uint8_t shift, longest; uint16_t none; float load; uint64_t count; };
-/* Statistics and pools of one device. */
-struct device { uint64_t other[50]; uint64_t allocated, peak; uint64_t pools[2][40]; };
+/* Of a std::set. */
+struct node { uint64_t color; struct node *parent, *left, *right; struct block *block; };
+struct pool { void *compare; struct node root; };
+/* Statistics and pools of one device: the first word of a set's node of its own is not used, and its last is the count. */
+struct device { uint64_t other[50]; uint64_t allocated, peak; uint64_t reserved, highest; struct pool pools[2]; };
 struct allocator {
     void *virtual_table;
     uint64_t other[543];
@@ -51,18 +55,44 @@ static void grow(struct table *table, uint64_t slots) {
         }
 }
 
-static void add(int device, uint64_t address, uint64_t requested) {
+/* A pool's set is a tree that leans to one side. */
+static void put(struct pool *pool, struct block *block) {
+    struct node *node = calloc(1, sizeof *node);
+    *node = (struct node){1, &pool->root, NULL, pool->root.parent, block};
+    if (pool->root.parent) pool->root.parent->parent = node;
+    pool->root.parent = node;
+    pool->root.block = (struct block *)((uint64_t)pool->root.block + 1);
+}
+
+static struct block *unused(struct device *own, int device, uint64_t address, uint64_t size) {
+    struct block *block = calloc(1, sizeof *block);
+    *block = (struct block){.device = (int8_t)device, .size = size, .pool = &own->pools[1], .at = (void *)address, .mapped = 1};
+    return block;
+}
+
+/* The rest of a block's segment. */
+static void rest(struct device *own, struct block *block, int waits) {
+    struct block *after = unused(own, block->device, (uint64_t)block->at + block->size, SEGMENT - block->size);
+    after->pool = block->pool;
+    block->after = after;
+    after->before = block;
+    if (!waits) put(block->pool, after);
+    own->reserved += SEGMENT;
+}
+
+static void add(int device, uint64_t address, uint64_t requested, int i) {
     struct table *table = &allocator->tables[address / 512 % TABLES];
     if (!table->entries || table->count * 2 > table->last) grow(table, table->entries ? 2 * (table->last + 1) : 4);
     struct block *block = calloc(1, sizeof *block);
     struct device *own = allocator->devices[device];
     *block = (struct block){.device = (int8_t)device, .size = (requested + 511) / 512 * 512, .requested = requested,
-                            .pool = own->pools[requested > 1 << 20], .at = (void *)address, .allocated = 1, .mapped = 1};
+                            .pool = &own->pools[requested > 1 << 20], .at = (void *)address, .allocated = 1, .mapped = 1};
     uint64_t at = address * 0x9E3779B97F4A7C15u >> table->shift;
     while (table->entries[at].distance >= 0) at++;
     table->entries[at] = (struct entry){0, address, block};
     table->count++;
     own->allocated += block->size;
+    rest(own, block, i % 7 == 0);
 }
 
 int main(void) {
@@ -72,9 +102,17 @@ int main(void) {
     for (int device = 0; device < 2; device++)
         for (int i = 0; i < 200; i++, count++) {
             uint64_t address = 0x7e0000000000u + device * 0x1000000000u + i * 0x800000u;
-            add(device, address, 100 * i + 1 + (i % 10 == 0) * (4 << 20));
+            add(device, address, 100 * i + 1 + (i % 10 == 0) * (4 << 20), i);
             kept[count] = address;
         }
+    for (int device = 0; device < 2; device++) {
+        struct device *own = allocator->devices[device];
+        put(&own->pools[1], unused(own, device, 0x7f0000000000u + device * 0x1000000000u, 20 << 20));
+        own->reserved += 20 << 20;
+#ifdef WRONG_SUM
+        own->reserved++;
+#endif
+    }
 #endif
     for (int device = 0; device < 2; device++) bytes += allocator->devices[device]->allocated;
     printf("%llu %llu\nready\n", (unsigned long long)count, (unsigned long long)bytes);

@@ -58,6 +58,7 @@ pub mod graph;
 mod groups;
 pub mod modules;
 pub mod native;
+pub mod numba;
 mod parallel;
 pub mod paths;
 pub mod python;

@@ -4,15 +4,18 @@
 //! libc10_cuda.so: c10::cuda::CUDACachingAllocator::allocator ─► NativeCachingAllocator
 //!   … 67 hash tables  { entries, slots - 1, shift and longest probe and load factor, count }
 //!        entry { distance from its slot; < 0: empty | address of the memory | Block* }
-//!   Block: device, stream at 8, … size, requested size, pool, address of the memory, is allocated
+//!   Block: device, stream at 8, … size, requested size, pool, address of the memory, is allocated, previous, next
+//!   pool: a std::set of its free blocks
 //! ```
 //!
 //! No offset is known beforehand. The tables are recognized by the words that `ska::flat_hash_map` has for its number of slots, and
 //! their entries by blocks that have the same address in them; an older allocator has one such table. The sum of each device's blocks is
 //! looked for among the statistics that the allocator keeps itself, which lie in its objects for the devices, beside the pools: if it is there, the layout is
 //! understood. The process goes on meanwhile, so everything is read again if a sum is not found.
+//!
+//! Live blocks, the free blocks of their pools, and their neighbours make up the segments, whose sum has to be among the statistics too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -31,6 +34,10 @@ const ENTRY: usize = 24;
 const BLOCK_WORDS: usize = 24;
 /// In a block, the address of the memory lies between these words. Before it are size, requested size and pool.
 const PLACES: Range<usize> = 6..20;
+/// Free blocks of a pool that are read at most.
+const MOST_FREE: u64 = 1 << 20;
+/// The pools of small and large blocks lie at most so many words apart.
+const POOLS_APART: usize = 32;
 /// The statistics of a device lie at most this far from each of its pools.
 const NEAR: u64 = 16 << 10;
 /// The allocator has 67 tables.
@@ -58,6 +65,8 @@ pub struct LiveBlocks {
     pub blocks: Vec<LiveBlock>,
     /// The allocator's own statistics have the sum of each device.
     pub agrees: bool,
+    /// What the allocator has from the driver, by device and address; empty if the statistics do not have its sum.
+    pub segments: Vec<LiveBlock>,
 }
 
 /// Reads them. `None`: the process has not loaded this allocator.
@@ -127,7 +136,11 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
     if pairs.is_empty() && tables < LEAST_TABLES {
         return None;
     }
-    let blocks = blocks_of(source, &pairs)?;
+    let (place, read) = blocks_of(source, &pairs)?;
+    let blocks: Vec<(LiveBlock, u64)> = (read.values())
+        .filter(|words| is_live(words, place))
+        .map(|words| (block_of(words, place), words[place - 1]))
+        .collect();
     let mut sums: BTreeMap<i8, (u64, Vec<u64>)> = BTreeMap::new();
     for (block, pool) in &blocks {
         let (sum, pools) = sums.entry(block.device).or_default();
@@ -137,7 +150,7 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
         }
     }
     let devices = devices(source, &own);
-    let agrees = sums.values().all(|(sum, pools)| {
+    let is_stated = |sum: &u64, pools: &[u64]| {
         let is_near = |pool: &u64| {
             let start = pool.saturating_sub(NEAR) & !7;
             // Pages around the object may not exist.
@@ -147,11 +160,101 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
         };
         // A private pool is not part of its device's allocator.
         pools.iter().chain(&devices).any(is_near)
-    });
+    };
+    let agrees = sums.values().all(|(sum, pools)| is_stated(sum, pools));
+    let pools: Vec<u64> = sums.values().flat_map(|(_, pools)| pools).copied().collect();
+    let mut segments = segments(source, place, read, &pools).unwrap_or_default();
+    let reserved = segments
+        .iter()
+        .fold(BTreeMap::new(), |mut sums: BTreeMap<i8, u64>, segment| {
+            let sum = sums.entry(segment.device).or_default();
+            *sum = sum.saturating_add(segment.bytes);
+            sums
+        });
+    let of_device = |device| sums.get(device).map_or(&[][..], |(_, pools)| pools);
+    if !reserved.iter().all(|(device, sum)| is_stated(sum, of_device(device))) {
+        segments.clear();
+    }
     let mut blocks: Vec<LiveBlock> = blocks.into_iter().map(|(block, _)| block).collect();
     blocks.sort_unstable();
     blocks.dedup_by_key(|block| block.address);
-    Some(LiveBlocks { blocks, agrees })
+    Some(LiveBlocks {
+        blocks,
+        agrees,
+        segments,
+    })
+}
+
+/// The memory that the blocks are in. `blocks`: the words of live blocks by address; `pools`: theirs.
+fn segments(
+    source: &dyn Source,
+    place: usize,
+    mut blocks: HashMap<u64, Vec<u64>>,
+    pools: &[u64],
+) -> Option<Vec<LiveBlock>> {
+    let block_words = |block: u64| words(source, block, BLOCK_WORDS);
+    let (mut pools_read, mut wanted) = (Vec::new(), Vec::new());
+    for pool in pools {
+        let start = pool.checked_sub(POOLS_APART as u64 * 8)?;
+        let around = words_as_far(source, start, POOLS_APART * 2 + SET);
+        for (at, set) in (start..).step_by(8).zip(around.windows(SET)) {
+            let first = words(source, set[2], NODE).and_then(|node| block_words(node[4]));
+            let is_pool = set[5] > 0 && first.is_some_and(|block| block[place - 1] == at);
+            if is_pool && !pools_read.contains(&at) {
+                pools_read.push(at);
+                wanted.extend(set_of(source, set)?);
+            }
+        }
+    }
+    let neighbours = |words: &[u64]| [words[place + 2], words[place + 3]];
+    wanted.extend(blocks.values().flat_map(|words| neighbours(words)));
+    // Blocks that wait for a stream before they are free are in no pool.
+    while let Some(block) = wanted.pop() {
+        if block != 0 && !blocks.contains_key(&block) {
+            let words = block_words(block).filter(|_| (blocks.len() as u64) < MOST_SLOTS)?;
+            wanted.extend(neighbours(&words));
+            blocks.insert(block, words);
+        }
+    }
+    // Parts of an expandable segment that have no memory.
+    let mut mapped: Vec<&Vec<u64>> = blocks
+        .values()
+        .filter(|words| words[place + 1] >> 8 & 0xff == 1)
+        .collect();
+    mapped.sort_unstable_by_key(|words| (words[0] as i8, words[place]));
+    let mut segments: Vec<LiveBlock> = Vec::new();
+    for words in mapped {
+        let block = block_of(words, place);
+        let is_next = |last: &&mut LiveBlock| {
+            words[place + 2] != 0
+                && last.device == block.device
+                && last.address.checked_add(last.bytes) == Some(block.address)
+        };
+        match segments.last_mut().filter(is_next) {
+            Some(last) => last.bytes = last.bytes.saturating_add(block.bytes),
+            None => segments.push(block),
+        }
+        let last = segments.last_mut()?;
+        last.requested = last.bytes;
+    }
+    Some(segments)
+}
+
+/// The words of a `std::set`: comparison, color, root, first, last, count.
+const SET: usize = 6;
+/// The words of its nodes: color, parent, left, right, value.
+const NODE: usize = 5;
+
+/// The values of a set of pointers. `None`: it is none, or changes.
+fn set_of(source: &dyn Source, set: &[u64]) -> Option<Vec<u64>> {
+    let count = set[5];
+    let (mut values, mut wanted) = (Vec::new(), vec![set[2]]);
+    while let Some(node) = wanted.pop().filter(|_| values.len() as u64 <= count.min(MOST_FREE)) {
+        let node = words(source, node, NODE)?;
+        wanted.extend([node[2], node[3]].into_iter().filter(|child| *child != 0));
+        values.push(node[4]);
+    }
+    (values.len() as u64 == count).then_some(values)
 }
 
 /// The allocators of the devices, and what else vectors of pointers in the allocator lead to.
@@ -195,35 +298,44 @@ fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
         .filter(|(address, block)| *address != 0 && *block != 0)
 }
 
-/// The blocks with their pools. `None` if the address of the memory is at no place of all of them.
-fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<Vec<(LiveBlock, u64)>> {
+/// The words of the blocks that have the address of their memory at one place, by the addresses of the blocks, and this place.
+/// `None` if there is no such place.
+fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u64, Vec<u64>>)> {
     /// Blocks that are freed while they are read have another address, or none.
     const MOST_CHANGED: usize = 8;
-    let read: Vec<(u64, Vec<u64>)> = (pairs.iter())
-        .filter_map(|(address, block)| Some((*address, words(source, *block, BLOCK_WORDS)?)))
+    let read: Vec<(u64, u64, Vec<u64>)> = (pairs.iter())
+        .filter_map(|(address, block)| Some((*address, *block, words(source, *block, BLOCK_WORDS)?)))
         .collect();
-    let is_at = |place: usize| read.iter().filter(|(address, words)| words[place] == *address).count();
+    let is_at = |place: usize| {
+        read.iter()
+            .filter(|(address, _, words)| words[place] == *address)
+            .count()
+    };
     let place = PLACES.rev().max_by_key(|place| is_at(*place))?;
     if is_at(place) + MOST_CHANGED < pairs.len() || is_at(place) * 2 < pairs.len() {
         return None;
     }
-    let is_live = |words: &[u64]| words[place + 1] & 0xff == 1;
-    let blocks = (read.iter())
-        .filter(|(address, words)| words[place] == *address && is_live(words))
-        .map(|(address, words)| {
-            let block = LiveBlock {
-                address: *address,
-                bytes: words[place - 3],
-                requested: words[place - 2],
-                device: words[0] as i8,
-                stream: words[1],
-            };
-            (block, words[place - 1])
-        });
-    let is_sane =
-        |(block, _): &(LiveBlock, u64)| block.device >= 0 && block.bytes > 0 && block.requested <= block.bytes;
-    let blocks: Vec<(LiveBlock, u64)> = blocks.filter(is_sane).collect();
-    (blocks.len() * 2 >= pairs.len()).then_some(blocks)
+    let blocks: HashMap<u64, Vec<u64>> = (read.into_iter())
+        .filter(|(address, _, words)| words[place] == *address && is_live(words, place))
+        .map(|(_, block, words)| (block, words))
+        .collect();
+    (blocks.len() * 2 >= pairs.len()).then_some((place, blocks))
+}
+
+/// `words`: a block's; `place`: where in them the address of its memory is.
+fn block_of(words: &[u64], place: usize) -> LiveBlock {
+    LiveBlock {
+        address: words[place],
+        bytes: words[place - 3],
+        requested: words[place - 2],
+        device: words[0] as i8,
+        stream: words[1],
+    }
+}
+
+fn is_live(words: &[u64], place: usize) -> bool {
+    let block = block_of(words, place);
+    words[place + 1] & 0xff == 1 && block.device >= 0 && block.bytes > 0 && block.requested <= block.bytes
 }
 
 fn bytes(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u8>> {

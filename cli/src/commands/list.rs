@@ -131,12 +131,15 @@ fn page(processes: &[Listed]) -> Document {
         .column("recording", |one| {
             match one.recording.as_ref().or(one.reason.as_ref()) {
                 Some(text) => Text::from(text.as_str()),
-                None => styled(DIM, "not recorded; restart it with `culeak run`"),
+                None => styled(DIM, &format!("not recorded; see `culeak why {}`", one.pid)),
             }
         });
     page.table(table);
-    if let Some(process) = processes.iter().find(|process| process.state == "recorded") {
+    let first = |state| processes.iter().find(|process| process.state == state);
+    if let Some(process) = first("recorded") {
         page.next(format!("culeak snapshot {} -o now.json", process.pid));
+    } else if let Some(process) = first("not_recorded") {
+        page.next(format!("culeak why {}", process.pid));
     }
     page
 }

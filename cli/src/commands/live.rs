@@ -155,8 +155,12 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let source = named_source(args.source.as_deref().unwrap_or_default())?;
     let states = watch::once(&source, |root| args.names.places(root));
     if states.is_empty() {
+        let wait = match source {
+            Source::Process(pid) if load::has_no_library(pid) => "",
+            _ => "; leave out --once to wait for it",
+        };
         return Err(Failure::new(format!(
-            "live: nothing to show: {}; leave out --once to wait for it",
+            "live: nothing to show: {}{wait}",
             source.waiting()
         )));
     }

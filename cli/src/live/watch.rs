@@ -38,6 +38,9 @@ impl Source {
     /// Text to show while there is nothing else.
     pub fn waiting(&self) -> String {
         match self {
+            Source::Process(pid) if load::has_no_library(*pid) => format!(
+                "process {pid} was started without culeak: `culeak report {pid}` lists what PyTorch, JAX, CuPy and numba hold in it, by holder"
+            ),
             Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),
             Source::Path(path) if path.is_dir() => {
                 format!("waiting for recordings (*.culeak) in {}", path.display())

@@ -25,7 +25,7 @@ use culeak::snapshot::{
 use crate::pickle::{self, Id, Pickle};
 
 /// The innermost frame of a segment's stack, since Python's frames alone do not show that the allocator holds the memory.
-const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
+pub(super) const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
 /// More GPUs than any machine has; a higher ordinal means a damaged file.
@@ -387,7 +387,7 @@ fn shortened(name: &str) -> String {
 }
 
 /// A frame as a location. PyTorch does not record module and address.
-fn named(function: &str, file: &str, line: u64) -> Location {
+pub(super) fn named(function: &str, file: &str, line: u64) -> Location {
     let python = file.ends_with(".py") || file.starts_with('<');
     // PyTorch writes "??" for an unknown file.
     let file = Some(file).filter(|file| !file.is_empty() && *file != "??");

@@ -23,6 +23,11 @@ pub fn is_unrecorded(pid: u32) -> bool {
     proc::mappings(pid).is_ok_and(|mappings| Files::of(&mappings).recording(own_pid).is_none())
 }
 
+/// Whether the process was started without culeak, as far as its memory map can be read.
+pub fn has_no_library(pid: u32) -> bool {
+    proc::mappings(pid).is_ok_and(|mappings| !Files::of(&mappings).has_library)
+}
+
 pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }

@@ -1,4 +1,4 @@
-//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX and CuPy in it.
+//! A process that was never recorded: the live blocks of the allocators of PyTorch, JAX, CuPy and numba in it.
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
@@ -10,13 +10,14 @@ use std::{fs, str};
 use culeak::kind::Kind;
 use culeak::proc;
 use culeak::snapshot::{
-    Allocation, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stream, Taken, Thread,
+    Allocation, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack, Stream, Taken,
+    Thread,
 };
 use culeak_holders::pytorch::LiveBlock;
 use culeak_holders::source::live;
-use culeak_holders::{cupy, pytorch, xla};
+use culeak_holders::{cupy, numba, pytorch, xla};
 
-use super::Loaded;
+use super::{Loaded, memory_viz};
 use crate::errors::Failure;
 use crate::progress;
 
@@ -34,6 +35,14 @@ impl Given {
         };
         Given { call, blocks }
     }
+
+    /// What PyTorch's allocator has from the driver, and gives out in blocks.
+    fn segments(segments: Vec<LiveBlock>) -> Given {
+        Given {
+            call: Call::new(Kind::Device, "CUDACachingAllocator", None, 0),
+            blocks: segments,
+        }
+    }
 }
 
 /// Reads the blocks. `unrecorded`: what to say if the process uses none of these allocators.
@@ -43,7 +52,7 @@ impl Given {
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
-            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX and CuPy in a process, and {why}",
+            "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy and numba in a process, and {why}",
             unrecorded.message
         ))
     };
@@ -53,14 +62,21 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
         if !live.agrees {
             mention_disagreement(pid);
         }
-        Some(Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks))
+        Some(vec![
+            Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks),
+            Given::segments(live.segments),
+        ])
     });
-    let of_cupy = cupy::live_blocks(&process).map(|live| Some(Given::by(Kind::Block, "MemoryPool", "CuPy", live?)));
-    let of_xla = xla::live_blocks(&process).map(|live| Some(Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)));
+    let of_cupy =
+        cupy::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Block, "MemoryPool", "CuPy", live?)]));
+    let of_xla =
+        xla::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)]));
+    let of_numba =
+        numba::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Block, "cuMemAlloc", "numba", live?)]));
     let (mut given, mut unread) = (Vec::new(), Vec::new());
-    for read in [of_pytorch, of_xla, of_cupy] {
+    for read in [of_pytorch, of_xla, of_cupy, of_numba] {
         match read {
-            Ok(read) => given.extend(read),
+            Ok(read) => given.extend(read.into_iter().flatten()),
             Err(why) => unread.push(why),
         }
     }
@@ -100,6 +116,12 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
         },
         process,
         threads: vec![Thread::default()],
+        // Of segments.
+        locations: vec![memory_viz::named(memory_viz::CACHE, "", 0)],
+        stacks: vec![Stack {
+            frames: vec![0],
+            truncated: false,
+        }],
         ..Snapshot::empty()
     };
     let device_of = |block: &LiveBlock| i32::from(block.device);
@@ -116,7 +138,7 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
             let call = Call {
                 device: ordinals.binary_search(&device_of(block)).ok(),
                 // CuPy's objects do not have it.
-                stream: (call.kind == Kind::Tensor).then_some(stream),
+                stream: matches!(call.kind, Kind::Tensor | Kind::Device).then_some(stream),
                 ..call.clone()
             };
             gathering.add(Allocation {
@@ -124,7 +146,7 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
                 bytes: block.bytes,
                 requested: block.requested,
                 time_ns: 0,
-                stack: None,
+                stack: (call.kind == Kind::Device).then_some(0),
                 call: &call,
             });
         }

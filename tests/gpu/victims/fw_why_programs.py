@@ -243,4 +243,4 @@ if __name__ == "__main__":
     {f.__name__: f for f in PROGRAMS}[sys.argv[1]]()
     gc.collect()
     torch.cuda.synchronize()
-    questions(torch.cuda.memory_allocated)
+    questions(torch.cuda.memory_allocated, torch.cuda.memory_reserved)

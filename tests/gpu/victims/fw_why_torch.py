@@ -387,7 +387,7 @@ def main():
     if "extension" in sys.argv:
         extension()
     torch.cuda.synchronize()
-    questions(torch.cuda.memory_allocated)
+    questions(torch.cuda.memory_allocated, torch.cuda.memory_reserved)
 
 
 if __name__ == "__main__":

@@ -35,10 +35,12 @@ def drop(name):
     return True
 
 
-def questions(held_bytes):
-    """Answers until the other side closes standard input or says `quit`. `held_bytes`: what the framework holds now."""
+def questions(held_bytes, reserved_bytes=lambda: 0):
+    """Answers until the other side closes standard input or says `quit`. `held_bytes`: what the framework holds now; `reserved_bytes`: what
+    it has from the driver."""
     gc.disable()
     fact("held", held_bytes())
+    fact("reserved", reserved_bytes())
     print("READY", os.getpid(), flush=True)
     for line in sys.stdin:
         action, *words = line.split()

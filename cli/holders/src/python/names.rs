@@ -200,7 +200,7 @@ impl Python {
     }
 
     /// The value of an `int` of at most 60 bits.
-    pub(super) fn small_number(&self, copy: &Copy, number: u64) -> Option<i64> {
+    pub(crate) fn small_number(&self, copy: &Copy, number: u64) -> Option<i64> {
         const DIGITS: u64 = 24;
         const DIGIT_BITS: u32 = 30;
         let size = copy.word(number + OBJECT_SIZE);

@@ -196,7 +196,7 @@ fn source(report: &Report) -> Option<Sum> {
             Escaped(report.process.recording)
         ),
         ref by if by == BY_READING => {
-            "the live blocks of the allocators of PyTorch, JAX and CuPy, read in the process".to_owned()
+            "the live blocks of the allocators of PyTorch, JAX, CuPy and numba, read in the process".to_owned()
         }
         _ => return None,
     };
@@ -409,8 +409,7 @@ fn outside_pytorch(taken: &Taken) -> Option<&'static str> {
     })
 }
 
-const NOT_RECORDED: &str =
-    "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX and CuPy: the process was not recorded";
+const NOT_RECORDED: &str = "lines, ages and peaks, and memory outside the allocators of PyTorch, JAX, CuPy and numba: the process was not recorded";
 const OUTSIDE_PYTORCH: &str = "memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out";
 
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.

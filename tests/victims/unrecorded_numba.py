@@ -1,0 +1,59 @@
+"""Objects like those of numba's memory, in a program that is never recorded."""
+
+import ctypes
+import mmap
+import pathlib
+import sys
+import types
+import weakref
+
+file = pathlib.Path(sys.argv[1]) / "numba/cuda/cext/_helperlib.so"
+file.parent.mkdir(parents=True)
+file.write_bytes(bytes(4096))
+with file.open("rb") as opened:
+    mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class Device:
+    def __init__(self, number):
+        self.id = number
+
+
+class Context:
+    def __init__(self, device):
+        self.device = device
+
+
+class MemoryPointer:
+    def __init__(self, context, pointer, size, owner=None):
+        self.context, self.device_pointer, self.size = context, pointer, size
+        self._cuda_memsize_, self.is_managed, self.refct, self.handle = size, True, 1, pointer
+        self._owner = owner
+
+
+class AutoFreePointer(MemoryPointer):
+    pass
+
+
+class MappedMemory(AutoFreePointer):
+    pass
+
+
+driver = types.ModuleType("numba.cuda.cudadrv.driver")
+driver.MemoryPointer, driver.AutoFreePointer = MemoryPointer, AutoFreePointer
+sys.modules["numba.cuda.cudadrv.driver"] = driver
+contexts = [Context(Device(number)) for number in range(2)]
+
+
+def memory(address, size, of=AutoFreePointer, owner=None):
+    return of(weakref.proxy(contexts[address % 2]), ctypes.c_void_p(address), size, owner)
+
+
+kept = [memory(0x7E0000000000 + number * 0x1000 + number % 2, 1000 + number) for number in range(20)]
+views = [memory(0x7E0000000010, 8, of=MemoryPointer, owner=kept[0])]
+host = [memory(0x7F0000000000, 4096, of=MappedMemory)]
+# Not memory, but the class behind a count.
+classes = (AutoFreePointer, 7, 8)
+print(20, sum(each.size for each in kept), flush=True)
+print("ready", flush=True)
+sys.stdin.read()
