@@ -42,7 +42,8 @@ class MappedMemory(AutoFreePointer):
 driver = types.ModuleType("numba.cuda.cudadrv.driver")
 driver.MemoryPointer, driver.AutoFreePointer = MemoryPointer, AutoFreePointer
 sys.modules["numba.cuda.cudadrv.driver"] = driver
-contexts = [Context(Device(number)) for number in range(2)]
+devices = [Device(number) for number in range(2)]
+contexts = [Context(weakref.proxy(device)) for device in devices]
 
 
 def memory(address, size, of=AutoFreePointer, owner=None):

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sys.modules["numba.cuda.cudadrv.driver"].MemoryPointer, AutoFreePointer ─► their instances:
-//!     size │ _owner: None, or of what this is a part │ context, by a proxy ─► device ─► id
+//!     size │ _owner: None, or of what this is a part │ context ─► device ─► id, both by weak proxies
 //!     device_pointer: an object of ctypes or cuda.bindings, with a pointer to the address in itself
 //! ```
 //!
@@ -83,16 +83,19 @@ fn block(python: &mut Python, copy: &Copy, object: u64) -> Option<Option<LiveBlo
     let places = (POINTER.step_by(8)).map(|at| copy.word(pointer + at));
     let mut inside = places.filter(|place| (pointer + POINTER.start..pointer + POINTER.end).contains(place));
     let address = copy.word(inside.next()?);
-    let mut context = *attributes.get("context")?;
-    let of = python.object(copy, context)?;
-    if matches!(python.type_name(of), "ProxyType" | "weakproxy") {
-        context = copy.word(context + REFERENT);
-    }
-    let context: HashMap<String, u64> = python.values_by_name(copy, context).into_iter().collect();
-    let device: HashMap<String, u64> = python
-        .values_by_name(copy, *context.get("device")?)
-        .into_iter()
-        .collect();
+    let mut behind = |object: u64| {
+        let of = python.object(copy, object)?;
+        let is_proxy = matches!(python.type_name(of), "ProxyType" | "weakproxy");
+        let object = if is_proxy { copy.word(object + REFERENT) } else { object };
+        Some(
+            python
+                .values_by_name(copy, object)
+                .into_iter()
+                .collect::<HashMap<String, u64>>(),
+        )
+    };
+    let context = behind(*attributes.get("context")?)?;
+    let device = behind(*context.get("device")?)?;
     let device = i8::try_from(number(python, *device.get("id")?)?).ok()?;
     (address != 0 && bytes > 0 && address.checked_add(bytes)? >> 47 == 0).then_some(Some(LiveBlock {
         address,
