@@ -191,6 +191,9 @@ pub enum LineKind {
     Context,
     /// Memory taken for blocks that were not recorded; negative: blocks whose memory was not.
     Unrecorded,
+    /// Blocks whose memory a checkpoint has moved to the host. Negative: the process has none of the device's memory until it is
+    /// restored.
+    Checkpointed,
     OtherProcesses,
     /// The driver's own memory for each context.
     DriverContexts,

@@ -87,6 +87,31 @@ def every_byte_that_the_driver_counts_has_a_line(t, mode):
 
 
 @claim(alone=True)
+def a_checkpointed_process_has_nothing_on_the_device_until_it_is_restored(t):
+    def move(watched, what):
+        done = t.run(t.python, HERE / "victims" / "checkpoint.py", watched.pid, what, how="bare").must(0)
+        if "UNSUPPORTED" in done.out:
+            raise Missing("a driver that can checkpoint processes")
+
+    with Watched(t, command=[t.python, PROGRAM]) as watched:
+        reserved = facts(watched)["reserved"]
+        move(watched, "checkpoint")
+        asleep = report_of(t, watched.pid)
+        code, text, err = t.cli("report", watched.pid)
+        move(watched, "restore")
+        awake = report_of(t, watched.pid)
+    [device] = [device for device in asleep["ledger"]["devices"] if device["lines"]]
+    shown = json.dumps(device["lines"], indent=1)
+    moved = lines(device)["checkpointed"]
+    expect(-moved >= reserved and sum(lines(device).values()) == 0, f"the host has {-moved} bytes of the blocks, {reserved} are PyTorch's\n{shown}")
+    expect_equal(device["process"]["bytes"], 0, f"bytes of the process on the device\n{shown}")
+    expect(code == 0 and "checkpointed: 0 B on GPU 0" in text, f"the report does not say it\n{tail(text + err)}")
+    expect_equal([row["bytes"] for row in asleep["rows"]], [row["bytes"] for row in awake["rows"]], "rows while it is checkpointed and afterwards")
+    [device] = [device for device in awake["ledger"]["devices"] if device["lines"]]
+    expect("checkpointed" not in lines(device), f"after it was restored\n{json.dumps(device['lines'], indent=1)}")
+
+
+@claim(alone=True)
 def a_failed_request_leaves_a_snapshot_whose_report_begins_with_it(t):
     with Watched(t, command=[t.python, PROGRAM, "too-much"]) as watched:
         snapshots = sorted((watched.folder / "rec").glob("*out-of-memory*"))

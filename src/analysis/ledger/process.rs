@@ -224,10 +224,12 @@ impl<'a> ProcessSide<'a> {
         };
         if taken.iter().all(|taken| taken.call.function.is_none()) {
             let rest = sum(&taken) - blocks.bytes();
-            let what = if rest < 0 {
-                LineKind::Unrecorded
-            } else {
+            let what = if rest >= 0 {
                 LineKind::UnnamedCalls
+            } else if taken.is_empty() && i128::from(peak.0) + rest >= 0 {
+                LineKind::Checkpointed
+            } else {
+                LineKind::Unrecorded
             };
             add(&mut lines, what, rest, count(&taken), true, by_site(&taken));
             return Some(side(lines));

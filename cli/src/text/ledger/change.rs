@@ -126,6 +126,7 @@ fn name_of(line: &LineChange) -> String {
         LineKind::UnnamedCalls => "taken by the driver beyond recorded blocks, not divided".to_owned(),
         LineKind::Context => "contexts".to_owned(),
         LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        LineKind::Checkpointed => "on the host, by a checkpoint".to_owned(),
         LineKind::OtherProcesses => "other processes".to_owned(),
         LineKind::DriverContexts => "the driver's own, for contexts".to_owned(),
         LineKind::DriverDevice => "the driver's own, for the device".to_owned(),

@@ -59,7 +59,7 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
         LineKind::OtherCalls => format!("taken in other driver calls, in {pieces}"),
         LineKind::UnnamedCalls => format!(
             "taken by the driver beyond recorded blocks, in {pieces}; not divided: its functions have no names, in the recording \
-             or here, where libcuda.so.1 is missing or is another version"
+             or here, where libcuda.so.1 is missing or is another version; or the process was restored from a checkpoint"
         ),
         LineKind::Context if device.process.is_some() && line.count == 1 => "the context itself".to_owned(),
         LineKind::Context if device.process.is_some() => format!("{} contexts themselves", units::count(line.count)),
@@ -72,6 +72,7 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
             "recorded blocks whose memory from the driver was not recorded".to_owned()
         }
         LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
+        LineKind::Checkpointed => "on the host until the process is restored: it is checkpointed".to_owned(),
         LineKind::OtherProcesses => plural(line.count, "other process", "other processes"),
         LineKind::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
         LineKind::DriverDevice => "the driver's own, for the device".to_owned(),
@@ -98,6 +99,8 @@ pub fn briefly(line: &Line) -> Option<String> {
     };
     Some(match line.what {
         LineKind::Blocks | LineKind::Pool | LineKind::Library | LineKind::Program | LineKind::ForBlocks => return None,
+        // It is said of the rows.
+        LineKind::Checkpointed => return None,
         LineKind::Cached => format!("cached by {}", Escaped(line.of.unwrap_or_default())),
         LineKind::Rounding => "in pages that blocks keep".to_owned(),
         LineKind::CudaPools => "in CUDA's pools".to_owned(),

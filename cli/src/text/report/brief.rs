@@ -195,6 +195,13 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
     }
     let devices: Vec<_> = ledger::known_devices(&report.ledger).collect();
     for device in devices.iter().take(DEVICES_SHOWN) {
+        let mut lines = device.lines.iter();
+        if let Some(moved) = lines.find(|line| line.what == LineKind::Checkpointed) {
+            let (device, moved) = (device.ordinal, balance(-moved.bytes));
+            page.line(format!(
+                "checkpointed: 0 B on GPU {device}, {moved} on the host until the process is restored"
+            ));
+        }
         let mut entries: Vec<(i128, String)> = device
             .lines
             .iter()

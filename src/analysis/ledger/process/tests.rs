@@ -496,6 +496,29 @@ fn the_largest_sum_is_known_after_everything_was_given_back() {
 }
 
 #[test]
+fn blocks_of_a_checkpointed_process_are_on_the_host() {
+    let mut sample = Sample::new();
+    sample.takes_context(MAIN, Some(414 * MIB));
+    sample.0.segments = Default::default();
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.has_objects(Kind::Stream, 0, 1, stack);
+    let counter = sample.0.object_counters.last_mut().expect("a counter");
+    (counter.kind, counter.peak_bytes, counter.peak_ns) = (Kind::Segment, 518 * MIB, 7);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", 100 * MIB, 1, stack);
+    let only = |sample: &Sample| {
+        let mut only = None;
+        ledger(sample, |device| {
+            only = device.lines.last().map(|line| (line.what, line.bytes))
+        });
+        only.expect("a line")
+    };
+    assert_eq!(only(&sample), (LineKind::Checkpointed, -i128::from(100 * MIB)));
+    // It never had as much, so its memory was not recorded.
+    sample.holds(Kind::Device, "cuMemAlloc_v2", 500 * MIB, 1, stack);
+    assert_eq!(only(&sample), (LineKind::Unrecorded, -i128::from(600 * MIB)));
+}
+
+#[test]
 fn memory_without_a_recorded_block_has_a_line() {
     let mut sample = Sample::new();
     sample.takes_context(MAIN, Some(414 * MIB));

@@ -1,0 +1,18 @@
+"""Moves the device memory of a process to the host, or back: `checkpoint.py PID checkpoint|restore`. Prints UNSUPPORTED if the driver cannot."""
+
+import ctypes
+import sys
+
+cuda = ctypes.CDLL("libcuda.so.1")
+arguments = (ctypes.c_uint64 * 16)()
+steps = {"checkpoint": ["Lock", "Checkpoint"], "restore": ["Restore", "Unlock"]}[sys.argv[2]]
+if cuda.cuInit(0) or not hasattr(cuda, "cuCheckpointProcessLock"):
+    print("UNSUPPORTED")
+    sys.exit()
+for step in steps:
+    error = getattr(cuda, f"cuCheckpointProcess{step}")(int(sys.argv[1]), ctypes.byref(arguments))
+    if error == 801:
+        print("UNSUPPORTED")
+        sys.exit()
+    if error:
+        sys.exit(f"cuCheckpointProcess{step}: CUresult {error}")
