@@ -43,6 +43,7 @@ use file::Reader;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::launch::incomplete;
 use crate::progress::{self, Progress, Unit};
 
 /// A snapshot and the name of its source.
@@ -152,7 +153,9 @@ impl Found {
         };
         let files: Vec<PathBuf> = self.places.iter().filter_map(file).collect();
         for sentence in members::unrecorded_of(&files) {
-            if !self.left_out.contains(&sentence) {
+            // Folders have other names there.
+            let note = incomplete::note_in(&sentence);
+            if !self.left_out.iter().any(|known| incomplete::note_in(known) == note) {
                 self.left_out.push(sentence);
             }
         }

@@ -258,7 +258,7 @@ fn with_holders(item: &mut Loaded, rules: &Rules) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the verdicts of these inputs. The first one also lacks what belongs to none of them: `unrecorded`.
+/// Prints the verdicts of these inputs. What was not recorded, `unrecorded`, is lacking where its run is named, or else in the first one.
 fn finish<'a>(
     args: &CheckArgs,
     mut verdicts: Vec<(&str, Verdict)>,
@@ -272,8 +272,13 @@ fn finish<'a>(
     for (number, unseen) in missing.into_iter().flatten() {
         verdicts[number].1.lacks([unseen]);
     }
-    if let Some((_, first)) = verdicts.first_mut() {
-        first.lacks(unrecorded);
+    for unseen in unrecorded {
+        let tag = incomplete::note_in(&unseen.what).split_once(incomplete::ENDING);
+        let is_of_run = |(source, _): &(&str, Verdict)| tag.is_some_and(|(tag, _)| source.contains(&format!(".{tag}")));
+        let of = verdicts.iter().position(is_of_run).unwrap_or(0);
+        if let Some((_, verdict)) = verdicts.get_mut(of) {
+            verdict.lacks([unseen]);
+        }
     }
     if args.rules.fail_on.contains(&Failing::Outlier) {
         let mut each: Vec<&mut Verdict> = verdicts.iter_mut().map(|(_, verdict)| verdict).collect();

@@ -136,6 +136,13 @@ pub fn record<'a>(
     let failed = (code != 0).then(|| failed(code));
     let lacks: Vec<String> = unrecorded.iter().chain(&left_running).chain(&failed).cloned().collect();
     note(&prepared, &lacks);
+    if !lacks.is_empty() && rules.is_none() {
+        let file = given.join(format!("{}.{}", prepared.tag, incomplete::ENDING));
+        eprintln!(
+            "culeak: noted for checks of this folder, which have no verdict with it: {}",
+            Escaped(&file.display().to_string())
+        );
+    }
     // Without any recording, the gap is the reason for that; and to judge what is held now, no process need end.
     let unrecorded = unrecorded.filter(|_| !names.is_empty());
     let is_now = rules.is_some_and(|rules| rules.at == Some(Point::Exit));

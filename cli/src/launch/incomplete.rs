@@ -35,6 +35,12 @@ pub fn leave(folder: &Path, tag: &str, sentences: &[String]) -> io::Result<()> {
     }
 }
 
+/// A sentence of [`read`] from the name of the file on; any other sentence is returned whole.
+pub fn note_in(sentence: &str) -> &str {
+    let name = sentence.find(ENDING).and_then(|end| sentence[..end].rfind('/'));
+    &sentence[name.map_or(0, |slash| slash + 1)..]
+}
+
 /// What the file says.
 pub fn read(file: &Path) -> Vec<String> {
     let shown = file.display();

@@ -113,7 +113,8 @@ pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
 pub fn not_searched(item: &Loaded) -> String {
     let source = &item.source;
     match item.snapshot.process.state {
-        ProcessState::Running => {
+        // A snapshot may be older than the end of its process.
+        ProcessState::Running if super::process_lives(item.snapshot.process.number()) => {
             let pid = item.snapshot.process.number();
             format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
         }
@@ -124,7 +125,7 @@ pub fn not_searched(item: &Loaded) -> String {
              runs: `culeak why PID`",
             shell_word(source)
         ),
-        ProcessState::Exited | ProcessState::Unknown => format!(
+        ProcessState::Running | ProcessState::Exited | ProcessState::Unknown => format!(
             "{source}: what held its memory was not searched for; run the program again with `culeak run --why -- PROGRAM`, which \
              searches at its end, or search while it runs: `culeak why PID`; if it left a core file, use `culeak why --core FILE {}`",
             shell_word(source)

@@ -160,11 +160,12 @@ fn blocks_freed_during_the_search_have_no_path_any_more() {
 
 #[test]
 fn advice_can_be_followed() {
-    let advice = |state| {
+    let advice_of = |pid, state| {
         let mut snapshot = leaky();
-        snapshot.process.state = state;
+        (snapshot.process.pid, snapshot.process.pid_here, snapshot.process.state) = (pid, None, state);
         not_searched(&Loaded::of(snapshot, "a.culeak"))
     };
+    let advice = |state| advice_of(std::process::id(), state);
     // A killed program has no end at which it could be searched.
     let killed = advice(ProcessState::Ended);
     assert!(
@@ -172,5 +173,7 @@ fn advice_can_be_followed() {
         "{killed}"
     );
     assert!(advice(ProcessState::Exited).contains("run --why"));
-    assert!(!advice(ProcessState::Running).contains("run --why"));
+    assert!(advice(ProcessState::Running).contains("name its id"));
+    // No process has this id.
+    assert!(advice_of(u32::MAX, ProcessState::Running).contains("run --why"));
 }

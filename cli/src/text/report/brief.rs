@@ -176,6 +176,9 @@ pub fn costs<'r, 'a>(report: &'r Report<'a>) -> Vec<Cost<'r, 'a>> {
 
 /// Objects whose memory from the kernel driver is known: `5 MiB  300 executable graphs  capture  serve.py:88`.
 pub fn costly_objects(costs: &[Cost], page: &mut Document) {
+    if costs.is_empty() {
+        return;
+    }
     let rows = Rows::of(costs)
         .bare()
         .column("bytes", |cost| Cell::Size(cost.bytes))
