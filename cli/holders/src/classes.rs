@@ -49,7 +49,7 @@ use crate::{Block, Error, Options, Stopped};
 pub struct Found {
     pub class: Class,
     /// The node that refers to the block, and by which field; the node is [`NodeId::NONE`] if the block is lost and nothing
-    /// points to it. [`Graph::path`] leads to it from the root.
+    /// points to it. [`Graph::parent`] leads from it to the root.
     pub last: (NodeId, Edge),
     /// It points into the block, not to its start.
     pub interior: bool,
@@ -267,15 +267,15 @@ fn examine<'c, 's>(
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     native.find_records(copy, &index.of_driver());
-    let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
-        .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
+    let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) =
+        (native.roots(&modules).into_iter()).partition(|root| root.sort.is_static());
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
     // Pointers to static memory are constants too, and lead on.
     let is_made = |value| copy.granule(value).is_some() && modules.with_global(value).is_none();
     let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
-    let no_roots = merged([&states[..], &native.locals_of_recorder(&modules), &constants].concat());
+    let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
     // PyTorch and JAX.
     let has_classes = (modules.all().iter()).any(|module| {
         ["libc10", "_jax.", "xla_extension"]
@@ -367,11 +367,7 @@ fn examine<'c, 's>(
         found.note = frozen.contains(&found.last.0).then_some(FROZEN).or(found.note);
     }
     let statics: Vec<Range<u64>> = (globals.iter())
-        .filter_map(|root| match root {
-            NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
-            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
-        })
-        .flat_map(|range| without(&range, &no_roots))
+        .flat_map(|root| without(&root.range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     for found in found
@@ -423,7 +419,7 @@ impl Searched<'_, '_> {
         variables::split(self);
         let (mut stale, circles) = Stale::find(self);
         for (from, to) in std::mem::take(&mut self.unusual) {
-            stale.add(from, to);
+            stale.0.add(from, to);
         }
         stale.mend(self);
         self.stale = stale;

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Error;
+use crate::parallel;
 use crate::source::{Region, Source, Thread};
 
 pub(crate) mod apart;
@@ -326,6 +327,26 @@ impl<'a> Copy<'a> {
     /// As [`Copy::runs`], in pieces of similar size, for several threads.
     pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
         pieces(self.runs.iter().cloned())
+    }
+
+    /// What `see` says of the address and value of each copied word that is near what is wanted, in order. Several threads search.
+    pub(crate) fn search<R: Send>(
+        &self,
+        is_near: impl Fn(u64) -> bool + Sync,
+        see: impl Fn(u64, u64) -> Option<R> + Sync,
+    ) -> Vec<R> {
+        parallel::flat_map(&self.pieces(), |piece| {
+            let mut found = Vec::new();
+            for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
+                let Some(words) = self.page(page) else { continue };
+                // Few pages have such words. Without a branch for each word, this is as fast as memory is read.
+                if words.iter().fold(false, |any, value| any | is_near(*value)) {
+                    let near = (page..).step_by(8).zip(words).filter(|(_, value)| is_near(**value));
+                    found.extend(near.filter_map(|(address, value)| see(address, *value)));
+                }
+            }
+            found
+        })
     }
 
     /// The threads when the memory was copied.

@@ -23,15 +23,15 @@ use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
+use crate::bits::{Bits, Pairs};
 use crate::classes::Searched;
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase};
 use crate::native::counts::{self, Count};
-use crate::native::pages::Bits;
+use crate::native::kinds::Kind;
 use crate::native::{Chunk, ClassId, Heap};
 use crate::parallel;
 use crate::python::TypeId;
-use crate::walk::{Kind, kind_of_class};
 
 mod circles;
 
@@ -66,28 +66,9 @@ enum What {
 
 /// References from one node to another that hold nothing.
 #[derive(Default)]
-pub(crate) struct Stale {
-    /// A bit for each node that has one.
-    nodes: Vec<u64>,
-    references: HashSet<(NodeId, NodeId), FixedState>,
-}
+pub(crate) struct Stale(pub Pairs);
 
 impl Stale {
-    #[inline]
-    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
-        let word = self.nodes.get(from.0 as usize / 64).copied().unwrap_or(0);
-        word >> (from.0 % 64) & 1 != 0 && self.references.contains(&(from, to))
-    }
-
-    pub fn add(&mut self, from: NodeId, to: NodeId) {
-        let place = from.0 as usize / 64;
-        if self.nodes.len() <= place {
-            self.nodes.resize(place + 1, 0);
-        }
-        self.nodes[place] |= 1 << (from.0 % 64);
-        self.references.insert((from, to));
-    }
-
     /// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
     pub fn mend(&self, searched: &mut Searched) {
         /// References to one node that are compared.
@@ -96,7 +77,7 @@ impl Stale {
         const STEPS: u64 = 20_000_000;
         let mut steps = STEPS;
         let graph = &searched.graph;
-        let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| self.has(parent, *node));
+        let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| self.0.has(parent, *node));
         let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
         if wrong.is_empty() {
             return;
@@ -109,15 +90,12 @@ impl Stale {
                 && known.len() < MOST
                 && graph.phase(from) == graph.phase(to)
                 && from != to
-                && !self.has(from, to)
+                && !self.0.has(from, to)
             {
                 known.push(from);
             }
         };
-        for from in graph.nodes() {
-            graph.targets(from).iter().for_each(|to| see(from, *to));
-        }
-        graph.late_targets().iter().for_each(|(from, to)| see(*from, *to));
+        graph.references().for_each(|(from, to)| see(from, to));
         for node in wrong {
             let mut others = others.remove(&node).unwrap_or_default();
             others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
@@ -136,7 +114,6 @@ impl Stale {
     pub fn find(searched: &mut Searched) -> (Stale, HashSet<NodeId, FixedState>) {
         let mut search = Find {
             searched,
-            kinds: HashMap::default(),
             counts: HashMap::default(),
             fields: HashMap::default(),
             mentions: Vec::new(),
@@ -157,7 +134,6 @@ enum Owned {
 
 struct Find<'a, 'c, 's> {
     searched: &'a mut Searched<'c, 's>,
-    kinds: HashMap<ClassId, Kind, FixedState>,
     counts: HashMap<NodeId, Owned, FixedState>,
     fields: HashMap<Field, u32, FixedState>,
     mentions: Vec<Mention>,
@@ -174,8 +150,7 @@ impl Find<'_, '_, '_> {
     fn class(&mut self, start: u64) -> Option<(ClassId, Kind)> {
         let native = &mut self.searched.native;
         let class = native.class_id(self.searched.copy, start)?;
-        let kind = *(self.kinds.entry(class)).or_insert_with(|| kind_of_class(native, class));
-        Some((class, kind))
+        Some((class, native.kind_of_class(class)))
     }
 
     /// The objects with a count, and the memory that one of these owns.
@@ -186,9 +161,8 @@ impl Find<'_, '_, '_> {
             let Some((_, kind)) = self.class(start) else { continue };
             let owned = match kind {
                 Kind::TensorMeta => Some(Owned::Once),
-                Kind::Tensor | Kind::PlainTensor | Kind::Storage => counts::of(self.copy(), start).map(Owned::Counted),
-                kind if kind.is_node() => {
-                    if !self.searched.native.is_destroyed(self.searched.copy, start) {
+                kind if kind.is_counted() => {
+                    if kind.is_node() && !self.searched.native.is_destroyed(self.searched.copy, start) {
                         nodes.push(start);
                     }
                     counts::of(self.copy(), start).map(Owned::Counted)
@@ -219,12 +193,8 @@ impl Find<'_, '_, '_> {
             copy, native, graph, ..
         } = &*self.searched;
         let has_count = |class: &ClassId| {
-            let kind = kind_of_class(native, *class);
-            let is_tensor = matches!(
-                kind,
-                Kind::TensorMeta | Kind::Tensor | Kind::PlainTensor | Kind::Storage
-            );
-            is_tensor || kind.is_node()
+            let kind = native.kind_of_class(*class);
+            kind == Kind::TensorMeta || kind.is_counted()
         };
         let classes: HashSet<ClassId, FixedState> = native.class_ids().filter(has_count).collect();
         let is_counted = |node: &NodeId| {
@@ -406,7 +376,7 @@ impl Find<'_, '_, '_> {
             for of_one in mentions.chunk_by(|a, b| a.from == b.from) {
                 let Mention { from, to, .. } = of_one[0];
                 match number(of_one, &certain) {
-                    0 if is_explained => stale.add(from, to),
+                    0 if is_explained => stale.0.add(from, to),
                     0 => {}
                     _ => owns.push((from, to)),
                 }
@@ -456,14 +426,7 @@ pub(crate) fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mu
         return places.next().map(|place| Edge::new(EdgeKind::Word, place));
     }
     let python = searched.python.as_mut()?;
-    let mut references = Vec::new();
-    match graph.kind(from) {
-        NodeKind::Frame => python.frame_references(copy, start, &mut references),
-        _ => {
-            let of = python.object(copy, start)?;
-            python.references(copy, start, of, &mut references);
-        }
-    }
+    let references = python.references_of(copy, start, graph.kind(from) == NodeKind::Frame);
     *steps = steps.saturating_sub(references.len() as u64);
     let found = references.iter().find(|reference| leads_there(reference.target));
     found.map(|reference| reference.edge)

@@ -43,6 +43,10 @@ impl References {
         &self.all[self.firsts[place] as usize..self.firsts[place + 1] as usize]
     }
 
+    fn targets(&self, place: usize) -> impl Iterator<Item = usize> {
+        self.of(place).iter().map(|(target, _)| *target as usize)
+    }
+
     /// The following references are of the next object.
     fn begin(&mut self, is_tracked: bool) {
         self.firsts.push(self.all.len() as u32);
@@ -80,9 +84,7 @@ pub(crate) struct Unreached {
     objects: Vec<u64>,
     places: Places,
     references: References,
-    /// The reference count is higher than the references found.
-    is_counted: Vec<bool>,
-    /// By how much; the largest number if that is not known.
+    /// By how much the reference count is higher than the references found; the largest number if that is not known.
     excess: Vec<u64>,
     /// The reference count is the number of references found.
     is_explained: Vec<bool>,
@@ -175,9 +177,6 @@ impl Unreached {
             .collect();
         let found = self.references.counts(self.objects.len());
         self.is_garbage = collected(&self.references, &counts);
-        self.is_counted = (counts.iter().zip(&found))
-            .map(|(count, found)| exceeds(*count, *found))
-            .collect();
         self.excess = (counts.iter().zip(&found))
             .map(|(count, found)| match count {
                 Count::Exactly(count) => count.saturating_sub(*found),
@@ -188,7 +187,12 @@ impl Unreached {
             .map(|(count, found)| matches!(count, Count::Exactly(count) if count == found))
             .collect();
         // What remains is held by references that the collector does not know.
-        let is_held = flood(&self.references, self.is_counted.clone());
+        let counted = (0..self.objects.len())
+            .filter(|place| self.excess[*place] > 0)
+            .collect();
+        let is_held = flood(vec![false; self.objects.len()], counted, |place| {
+            self.references.targets(place)
+        });
         let known = self.references.counts_of_tracked(self.objects.len());
         self.is_pinned = (0..self.objects.len())
             .map(|place| {
@@ -202,7 +206,7 @@ impl Unreached {
     pub fn may_enter(&self, address: u64) -> bool {
         self.places
             .get(&address)
-            .is_none_or(|place| self.is_counted[*place as usize] || self.is_pinned[*place as usize])
+            .is_none_or(|place| self.excess[*place as usize] > 0 || self.is_pinned[*place as usize])
     }
 
     /// Whether the words of unreached objects explain the whole count of `object`, and `from` is one of these unreached objects.
@@ -227,21 +231,19 @@ impl Unreached {
         let mut left = self.excess.clone();
         let is_native = |node: NodeId| match graph.kind(node) {
             NodeKind::Native => true,
-            NodeKind::Root => matches!(graph.root(node), Some(Root::Native { .. })),
+            NodeKind::Root => matches!(graph.root(node), Some(Root::Native(_))),
             NodeKind::Python | NodeKind::Frame => false,
         };
-        let targets = graph
-            .nodes()
-            .flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
-        // Words that waited for the counts are followed late.
-        let all = targets.chain(graph.late_targets().iter().copied());
-        for (_, to) in all.filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python) {
+        for (_, to) in graph
+            .references()
+            .filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python)
+        {
             if let Some(place) = self.places.get(&graph.address(to)) {
                 let left = &mut left[*place as usize];
                 *left -= u64::from((1..u64::MAX).contains(left));
             }
         }
-        let is_root = |place: &usize| self.is_counted[*place] && left[*place] > 0 || self.is_pinned[*place];
+        let is_root = |place: &usize| left[*place] > 0 || self.is_pinned[*place];
         (0..self.objects.len())
             .filter(is_root)
             .map(|place| self.objects[place])
@@ -360,26 +362,23 @@ fn unreachable(references: &References, counts: &[u64], candidates: &[bool]) -> 
             left[*target as usize] = left[*target as usize].saturating_sub(1);
         }
     }
-    let mut is_held: Vec<bool> = candidates.iter().map(|is_candidate| !is_candidate).collect();
-    let mut open: Vec<usize> = places().filter(|place| left[*place] > 0).collect();
-    open.iter().for_each(|place| is_held[*place] = true);
-    while let Some(place) = open.pop() {
-        for (target, _) in references.of(place) {
-            if !std::mem::replace(&mut is_held[*target as usize], true) {
-                open.push(*target as usize);
-            }
-        }
-    }
+    let others = candidates.iter().map(|is_candidate| !is_candidate).collect();
+    let counted = places().filter(|place| left[*place] > 0).collect();
+    let is_held = flood(others, counted, |place| references.targets(place));
     places().filter(|place| !is_held[*place]).collect()
 }
 
-/// All that the marked ones lead to.
-fn flood(references: &References, mut marked: Vec<bool>) -> Vec<bool> {
-    let mut open: Vec<usize> = (0..marked.len()).filter(|place| marked[*place]).collect();
+/// Marks these, and all that they lead to past what is marked.
+pub(crate) fn flood<T: Iterator<Item = usize>>(
+    mut marked: Vec<bool>,
+    mut open: Vec<usize>,
+    targets: impl Fn(usize) -> T,
+) -> Vec<bool> {
+    open.iter().for_each(|place| marked[*place] = true);
     while let Some(place) = open.pop() {
-        for (target, _) in references.of(place) {
-            if !std::mem::replace(&mut marked[*target as usize], true) {
-                open.push(*target as usize);
+        for target in targets(place) {
+            if !std::mem::replace(&mut marked[target], true) {
+                open.push(target);
             }
         }
     }
@@ -566,7 +565,7 @@ mod tests {
         // 0 ⇄ 1, 2 → 3 ⇄ 4, and something outside refers to 2.
         let references = between(5, &[(0, 1), (1, 0), (2, 3), (3, 4), (4, 3)]);
         assert_eq!(references.counts(5), [1, 1, 0, 2, 1]);
-        let is_held = flood(&references, vec![false, false, true, false, false]);
+        let is_held = flood(vec![false; 5], vec![2], |place| references.targets(place));
         assert_eq!(is_held, [false, false, true, true, true]);
     }
 

@@ -109,11 +109,8 @@ pub enum NodeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     Python(PythonRoot),
-    /// The index of an edge from it is that of a word from `start` on; for registers, that of the register.
-    Native {
-        root: NativeRoot,
-        start: u64,
-    },
+    /// The index of an edge from it is that of a word of its range; for registers, that of the register.
+    Native(NativeRoot),
     /// Its targets are objects that only refer to each other.
     Garbage,
     /// Its targets are objects whose reference count exceeds the references to them.
@@ -237,11 +234,6 @@ pub struct Graph {
     late: Vec<(NodeId, NodeId)>,
     /// References to Python objects that may be stale.
     doubtful: Vec<(NodeId, NodeId)>,
-    /// Of native roots: which of their words is followed, and those that their targets are from, in the order of the targets.
-    word: u32,
-    words: HashMap<NodeId, Vec<u32>, FixedState>,
-    /// The words of references that were followed late.
-    late_words: Vec<u32>,
     /// The parts of native roots that have become roots, each of one variable.
     parts: HashMap<NodeId, Vec<split::Part>, FixedState>,
     variables: Vec<NodeId>,
@@ -341,22 +333,6 @@ impl Graph {
         (node.parent, node.edge) = (parent, edge);
     }
 
-    /// The shortest path to it: each node with the field of it that refers to the next one; the node itself is left out. Begins with
-    /// a root.
-    pub fn path(&self, node: NodeId) -> Vec<(NodeId, Edge)> {
-        let mut path = Vec::new();
-        let mut at = node;
-        while let Some((parent, edge)) = self.parent(at) {
-            path.push((parent, edge));
-            at = parent;
-            if path.len() > self.nodes.len() {
-                break;
-            }
-        }
-        path.reverse();
-        path
-    }
-
     /// Everything that it was found to refer to, in the order of its fields; repetitions are possible.
     pub fn targets(&self, node: NodeId) -> &[NodeId] {
         let node = &self.nodes[node.place()];
@@ -367,6 +343,12 @@ impl Graph {
     /// References that are not among [`Graph::targets`], because they were followed after the node had been scanned.
     pub fn late_targets(&self) -> &[(NodeId, NodeId)] {
         &self.late
+    }
+
+    /// All of both.
+    pub fn references(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let targets = |from| self.targets(from).iter().map(move |to| (from, *to));
+        self.nodes().flat_map(targets).chain(self.late.iter().copied())
     }
 
     /// Words that point to a Python object, and slots of executing frames: the words may be stale. Among
@@ -454,31 +436,16 @@ impl Graph {
     /// The following targets of this node are in order.
     pub(crate) fn begin_scan(&mut self, node: NodeId) {
         self.scanning = node;
-        if self.kind(node) == NodeKind::Root && matches!(self.root(node), Some(Root::Native { .. })) {
-            self.words.insert(node, Vec::new());
-        }
         self.states[node.place()].0 &= !(1 << 6);
         self.nodes[node.place()].first = self.targets.len() as u32;
-    }
-
-    /// Of a native root, this word is followed next.
-    #[inline]
-    pub(crate) fn follow(&mut self, edge: Edge) {
-        self.word = edge.index() as u32;
     }
 
     #[inline]
     pub(crate) fn add_target(&mut self, from: NodeId, target: NodeId) {
         if from != self.scanning {
             self.late.push((from, target));
-            self.late_words.push(self.word);
         } else if self.targets.len() < u32::MAX as usize {
             self.targets.push(target);
-            if self.kind(from) == NodeKind::Root
-                && let Some(words) = self.words.get_mut(&from)
-            {
-                words.push(self.word);
-            }
         } else {
             self.incomplete = true;
         }

@@ -18,10 +18,11 @@ use foldhash::fast::FixedState;
 use crate::classes::Searched;
 use crate::copy::{Copy, PAGE};
 use crate::counted;
+use crate::garbage::flood;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
+use crate::native::kinds::Kind;
 use crate::python::Count;
-use crate::walk::{Kind, kind_of_class};
 
 /// The cycles through Python and C++ that hold blocks.
 #[derive(Default)]
@@ -194,7 +195,7 @@ impl Members {
             .iter()
             .flat_map(|from| graph.targets(*from).iter().map(|to| (*from, *to)));
         let edges: Vec<(u32, u32)> = (all.chain(graph.late_targets().iter().copied()))
-            .filter(|(from, to)| from != to && !searched.stale.has(*from, *to))
+            .filter(|(from, to)| from != to && !searched.stale.0.has(*from, *to))
             .filter_map(|(from, to)| Some((*members.places.get(&from)?, *members.places.get(&to)?)))
             .collect();
         for place in 0..members.nodes.len() {
@@ -220,7 +221,7 @@ impl Members {
             // The context of a Python function has a weak pointer to its node, which owns it.
             let is_weak = |to: u32| {
                 members.kinds[from as usize].is_none()
-                    && members.kinds[to as usize] == Some(Kind::WrappingNode)
+                    && members.kinds[to as usize] == Some(Kind::PythonNode)
                     && members.targets[to as usize].contains(&from)
             };
             let is_tensor = |to: u32| matches!(members.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor));
@@ -267,19 +268,11 @@ impl Members {
         self.is_counted = (0..self.nodes.len())
             .map(|place| self.counts[place].is_some_and(|count| count > self.sources[place].len() as u64))
             .collect();
-        self.is_outside = self.is_counted.clone();
-        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|place| {
-                self.is_counted[*place as usize] && graph.phase(self.nodes[*place as usize]) == Phase::Counted
-            })
-            .collect();
-        while let Some(place) = open.pop() {
-            for to in &self.targets[place as usize] {
-                if !std::mem::replace(&mut self.is_outside[*to as usize], true) {
-                    open.push(*to);
-                }
-            }
-        }
+        let counted = (0..self.nodes.len())
+            .filter(|place| self.is_counted[*place] && graph.phase(self.nodes[*place]) == Phase::Counted);
+        self.is_outside = flood(self.is_counted.clone(), counted.collect(), |place| {
+            self.targets[place].iter().map(|to| *to as usize)
+        });
     }
 
     /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
@@ -424,19 +417,12 @@ impl Members {
             }
             through.iter().for_each(|to| visited[*to as usize] += 1);
         }
-        let mut is_held: Vec<bool> = (0..self.nodes.len())
+        let is_held: Vec<bool> = (0..self.nodes.len())
             .map(|place| self.is_outside[place] || self.counts[place].is_some_and(|count| count > visited[place]))
             .collect();
-        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|place| is_held[*place as usize] && is_object[*place as usize])
-            .collect();
-        while let Some(place) = open.pop() {
-            for to in &visits[place as usize] {
-                if !std::mem::replace(&mut is_held[*to as usize], true) {
-                    open.push(*to);
-                }
-            }
-        }
+        let held = (0..self.nodes.len()).filter(|place| is_held[*place] && is_object[*place]);
+        let held = held.collect();
+        let is_held = flood(is_held, held, |place| visits[place].iter().map(|to| *to as usize));
         (0..self.nodes.len())
             .filter(|place| is_object[*place] && !is_held[*place])
             .map(|place| self.nodes[place])
@@ -461,14 +447,14 @@ impl Members {
             let is_hook = self.is_hook[place as usize];
             for to in &self.targets[place as usize] {
                 if is_object[*to as usize] {
-                    if is_hook || kind == Some(Kind::WrappingNode) {
+                    if is_hook || kind == Some(Kind::PythonNode) {
                         through.push(*to);
                     }
                     continue;
                 }
                 let is_seen = match self.kinds[*to as usize] {
                     Some(Kind::TensorMeta) => place == tensor,
-                    Some(Kind::WrappingNode) => kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(1),
+                    Some(Kind::PythonNode) => kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(1),
                     // The memory of a vector of hooks.
                     Some(Kind::Unnamed) => kind == Some(Kind::TensorMeta),
                     _ => self.is_hook[*to as usize] && matches!(kind, Some(Kind::TensorMeta | Kind::Unnamed)),
@@ -509,12 +495,8 @@ fn kind_and_count(searched: &mut Searched, node: NodeId) -> (Option<Kind>, Optio
             (None, number)
         }
         NodeKind::Native => {
-            let Some(class) = searched.native.class_id(copy, address) else {
-                return (Some(Kind::Unnamed), None);
-            };
-            let kind = kind_of_class(&searched.native, class);
-            let is_counted = matches!(kind, Kind::Tensor | Kind::PlainTensor | Kind::Storage) || kind.is_node();
-            let count = is_counted.then(|| counts::of(copy, address)).flatten();
+            let kind = searched.native.kind(copy, address);
+            let count = kind.is_counted().then(|| counts::of(copy, address)).flatten();
             (Some(kind), count.map(counts::Count::number))
         }
         NodeKind::Root | NodeKind::Frame => (None, None),

@@ -25,6 +25,7 @@
 //! * [`pytorch`], [`xla`], [`cupy`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
+//! * `bits`: a bit for each of many numbers
 //! * `parallel`: work that several threads share
 //! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
@@ -45,6 +46,7 @@
     reason = "ranges of addresses are values here, not sequences"
 )]
 
+mod bits;
 mod blocks;
 mod budget;
 pub mod classes;

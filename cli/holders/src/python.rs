@@ -68,35 +68,23 @@ pub enum Sort {
 pub enum PythonRoot {
     /// `sys.modules`, `sys`, `builtins`, the interpreter's dictionary.
     Interpreter(&'static str),
-    /// A frame of a thread; from 3.11 on frames are not objects ([`PythonRoot::is_frame`]).
-    Frame {
-        thread: u64,
-        main: bool,
-    },
-    ThreadLocals {
-        thread: u64,
-        main: bool,
-    },
-    Context {
-        thread: u64,
-        main: bool,
-    },
-    Exception {
-        thread: u64,
-        main: bool,
-    },
-    ThreadState {
-        thread: u64,
-        main: bool,
-    },
-    /// The function of `sys.settrace` or `sys.setprofile`, of a thread.
-    Hook {
-        thread: u64,
-        main: bool,
-        name: &'static str,
-    },
+    /// Of a thread.
+    Thread { thread: u64, main: bool, part: ThreadPart },
     /// The function that handles this signal.
     Signal(u32),
+}
+
+/// What of a thread a root is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadPart {
+    /// From 3.11 on frames are not objects ([`Rooted::is_frame`]).
+    Frame,
+    Locals,
+    Context,
+    Exception,
+    State,
+    /// The function of `sys.settrace` or `sys.setprofile`.
+    Hook(&'static str),
 }
 
 /// What a root leads to.

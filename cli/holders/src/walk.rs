@@ -28,7 +28,7 @@ mod rules;
 mod usual;
 mod words;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 use culeak::snapshot::Stop;
@@ -39,12 +39,13 @@ use crate::budget::{Budget, Deadline, LeftOut};
 use crate::copy::Copy;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
-use crate::native::{Chunk, ClassId, Native};
+use crate::native::kinds::Kind;
+use crate::native::{Chunk, Native};
 use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::{Kind, kind_of_class, object_in};
+pub(crate) use rules::object_in;
 use rules::{is_place_of_object, points_into, two_digits};
 pub(crate) use usual::Usual;
 
@@ -129,7 +130,6 @@ pub(crate) struct Walk<'w, 's> {
     entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
-    kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
     /// The word that is being scanned.
     value: u64,
@@ -176,7 +176,6 @@ impl<'w, 's> Walk<'w, 's> {
             numbers: vec![None; index.len()],
             ends: vec![None; index.len()],
             apart: InApart::default(),
-            kinds: HashMap::default(),
             torn: 0,
             budget: Budget::new(copy, deadline),
             left_out: LeftOut::default(),
@@ -342,7 +341,7 @@ impl<'w, 's> Walk<'w, 's> {
                         }
                         _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
-                        Kind::Unnamed => self.unnamed_words(node, chunk),
+                        Kind::Unnamed => self.words_and_tail(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
                     }
                     self.borrowed = 0;
@@ -584,11 +583,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {
-        let Some(class) = self.native.class_id(self.copy, start) else {
-            return Kind::Unnamed;
-        };
-        let native = &*self.native;
-        *(self.kinds.entry(class)).or_insert_with(|| kind_of_class(native, class))
+        self.native.kind(self.copy, start)
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use culeak_holders::copy::Copy;
 use culeak_holders::graph::EdgeKind;
 use culeak_holders::modules::Modules;
-use culeak_holders::python::{Count, Python, PythonRoot, Reference, Rooted, Sort};
+use culeak_holders::python::{Count, Python, PythonRoot, Reference, Rooted, Sort, ThreadPart};
 use culeak_holders::source::live::Process;
 
 #[path = "../../../shim/cpython/tests/support/mod.rs"]
@@ -338,7 +338,9 @@ fn references_and_objects_have_the_names_that_the_program_gives_them() {
         reader.roots(&copy, &mut |root, rooted| roots.push((root.clone(), rooted)));
         let mut frames = Vec::new();
         for (root, rooted) in &roots {
-            if let PythonRoot::Frame { thread, main } = root {
+            if let PythonRoot::Thread { thread, main, part } = root
+                && *part == ThreadPart::Frame
+            {
                 let name = match rooted.is_frame {
                     true => reader.frame_name(&copy, rooted.target),
                     false => {

@@ -29,8 +29,9 @@ use crate::copy::{Copy, PAGE, pieces};
 use crate::modules::{Module, Modules};
 use crate::parallel;
 
-use super::pages::{Bits, Kind};
+use super::pages::Kind;
 use super::{Chunk, Heap, Native};
+use crate::bits::Bits;
 
 mod records;
 

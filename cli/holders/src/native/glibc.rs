@@ -54,12 +54,8 @@ pub fn usable(copy: &Copy, start: u64) -> u64 {
 /// Finds all chunks: in this anonymous memory, and in `[heap]`.
 pub fn find(copy: &Copy, modules: &Modules, pages: &mut Pages, memory: &[Range<u64>], brk: &[Range<u64>]) -> Heaps {
     let mut heaps = Heaps::default();
-    // What another allocator uses is no heap.
-    let is_free = |pages: &Pages, range: &Range<u64>| !pages.has_kind(copy, range.clone(), Kind::Extent);
     for range in brk {
-        if is_free(pages, range) {
-            heaps.walk(copy, pages, range.clone());
-        }
+        heaps.walk(copy, pages, range.clone());
     }
     for range in memory {
         let mut at = range.start;
@@ -78,7 +74,7 @@ pub fn find(copy: &Copy, modules: &Modules, pages: &mut Pages, memory: &[Range<u
             } else {
                 let end = range.end.min(if at == base { base + HEAP } else { base });
                 // The main arena is in other memory if `[heap]` cannot grow. In a core file, `[heap]` has no name.
-                if at == range.start && has_chain(copy, at, range.end) && is_free(pages, range) {
+                if at == range.start && has_chain(copy, at, range.end) {
                     heaps.walk(copy, pages, range.clone());
                     break;
                 }

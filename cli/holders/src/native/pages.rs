@@ -13,6 +13,7 @@
 
 use std::ops::Range;
 
+use crate::bits::Bits;
 use crate::copy::{Copy, PAGE};
 
 const GRANULES: usize = 256;
@@ -28,64 +29,8 @@ pub enum Kind {
     Glibc,
     /// A pool of CPython's allocator.
     Pool,
-    /// A run of pages of jemalloc or tcmalloc.
-    Extent,
     /// Anonymous memory whose owner is not known.
     Unknown,
-}
-
-/// A bit per granule of the copy.
-#[derive(Default)]
-pub struct Bits(Vec<u64>);
-
-impl Bits {
-    pub fn new(granules: usize) -> Bits {
-        Bits(vec![0; granules.div_ceil(64)])
-    }
-
-    /// Whether there is room for no bit.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[inline]
-    pub fn get(&self, granule: usize) -> bool {
-        (self.0.get(granule / 64)).is_some_and(|word| word >> (granule % 64) & 1 != 0)
-    }
-
-    /// Whether the bit was clear.
-    pub fn set(&mut self, granule: usize) -> bool {
-        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
-        let fresh = *word & bit == 0;
-        *word |= bit;
-        fresh
-    }
-
-    /// Whether the bit was set.
-    pub fn clear(&mut self, granule: usize) -> bool {
-        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
-        let was = *word & bit != 0;
-        *word &= !bit;
-        was
-    }
-
-    /// The last set bit of `from..=to`.
-    #[inline]
-    fn last(&self, from: usize, to: usize) -> Option<usize> {
-        let mut place = to / 64;
-        let mut word = self.0[place] & (u64::MAX >> (63 - to % 64));
-        loop {
-            if word != 0 {
-                let found = place * 64 + 63 - word.leading_zeros() as usize;
-                return (found >= from).then_some(found);
-            }
-            if place * 64 <= from {
-                return None;
-            }
-            place -= 1;
-            word = self.0[place];
-        }
-    }
 }
 
 /// The pages of a copy.
@@ -149,11 +94,6 @@ impl Pages {
                 self.kinds[granule / GRANULES] = kind;
             }
         }
-    }
-
-    /// Whether a page of the range is of this kind.
-    pub fn has_kind(&self, copy: &Copy, range: Range<u64>, kind: Kind) -> bool {
-        (self.addresses(range).into_iter()).any(|page| self.kind_at(copy, page) == kind)
     }
 
     /// Bytes of all pages of a kind.
@@ -251,12 +191,7 @@ impl Pages {
         chunk.contains(&address).then_some(chunk.start)
     }
 
-    /// All starts in pages of this kind, by address.
-    pub fn each_start(&self, copy: &Copy, of: Kind, see: &mut dyn FnMut(u64, usize)) {
-        self.each_start_in(copy, &self.runs, of, see);
-    }
-
-    /// As above, in these present ranges, whole pages.
+    /// All starts in pages of this kind in these present ranges, whole pages; by address.
     pub fn each_start_in(&self, copy: &Copy, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
         for page in ranges.iter().flat_map(|range| range.clone().step_by(PAGE as usize)) {
             let Some(first) = copy.granule(page) else { continue };
@@ -272,25 +207,5 @@ impl Pages {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_bit_is_found_across_words_but_not_before_the_range() {
-        let mut bits = Bits::new(512);
-        for granule in [0, 70, 300] {
-            assert!(bits.set(granule));
-        }
-        assert_eq!(bits.last(0, 69), Some(0));
-        assert_eq!(bits.last(0, 70), Some(70));
-        assert_eq!(bits.last(0, 299), Some(70));
-        assert_eq!(bits.last(256, 299), None);
-        assert_eq!(bits.last(256, 511), Some(300));
-        assert!(!bits.set(70) && bits.clear(70) && !bits.clear(70));
-        assert_eq!(bits.last(1, 255), None);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use foldhash::fast::FixedState;
 
+use super::kinds::{Kind, kind_of_class};
 use crate::copy::Copy;
 use crate::demangle::written;
 use crate::source::Region;
@@ -27,6 +28,7 @@ struct Name {
     mangled: String,
     /// Empty if the name cannot be demangled. Few names are needed.
     plain: OnceLock<String>,
+    kind: OnceLock<Kind>,
 }
 
 #[derive(Default)]
@@ -73,12 +75,17 @@ impl Classes {
         &self.names[of.0 as usize].mangled
     }
 
+    pub fn kind(&self, of: ClassId) -> Kind {
+        let name = &self.names[of.0 as usize];
+        *(name.kind).get_or_init(|| kind_of_class(&name.mangled, || self.name(of)))
+    }
+
     fn in_file(&self, address: u64) -> bool {
         contain(&self.files, address)
     }
 
     /// Whether a virtual table may be here.
-    fn may_be_table(&self, table: u64) -> bool {
+    pub fn may_be_table(&self, table: u64) -> bool {
         table >= 0x1000 && table.is_multiple_of(8) && contain(&self.tables, table)
     }
 
@@ -181,7 +188,8 @@ impl Classes {
     fn add(&mut self, mangled: String, plain: OnceLock<String>) -> ClassId {
         let id = ClassId(self.names.len() as u32);
         self.by_name.insert(mangled.clone(), id);
-        self.names.push(Name { mangled, plain });
+        let kind = OnceLock::new();
+        self.names.push(Name { mangled, plain, kind });
         self.shared.push(None);
         id
     }

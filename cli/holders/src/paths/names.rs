@@ -7,8 +7,8 @@ use culeak::snapshot::RootKind;
 use super::torch;
 use crate::classes::Searched;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
-use crate::native::NativeRoot;
-use crate::python::{Label, PythonRoot, TypeId, signal_name};
+use crate::native::RootSort;
+use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};
 
 /// What a node is, as far as the words of a path depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -134,8 +134,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             NodeKind::Frame => Kind::Frame,
             NodeKind::Native => {
                 let address = self.searched.graph.address(node);
-                let class = self.searched.native.class(self.searched.copy, address);
-                class.map_or(Kind::Unnamed, torch::kind_of)
+                torch::kind_of(self.searched.native.kind(self.searched.copy, address))
             }
             NodeKind::Python => self.type_of(node).map_or(Kind::Object, |of| self.kind_of_type(of)),
         }
@@ -255,7 +254,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return match self.searched.graph.root(from) {
                 Some(Root::Python(PythonRoot::Interpreter("sys.modules"))) => Place::Modules,
                 Some(Root::Python(PythonRoot::Interpreter("sys" | "builtins"))) => Place::Attributes,
-                Some(Root::Python(PythonRoot::ThreadLocals { .. })) => Place::Threads,
+                Some(Root::Python(PythonRoot::Thread { part, .. })) if *part == ThreadPart::Locals => Place::Threads,
                 _ => Place::Plain,
             };
         }
@@ -276,7 +275,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         }
     }
 
-    /// As [`Graph::path`](crate::graph::Graph::path), but not longer than this; the end if it is too long.
+    /// The shortest path to a node: each node with the field of it that refers to the next one, from a root on; the node itself is left
+    /// out. Not longer than this: the end if it is too long.
     pub fn path(&self, node: NodeId, most: usize) -> Vec<(NodeId, Edge)> {
         let mut path = Vec::new();
         let mut at = node;
@@ -382,42 +382,29 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
-        let (root, start) = match self.searched.graph.root(root) {
+        let mut root = match self.searched.graph.root(root) {
             Some(Root::Python(root)) => return self.python_beginning(root),
-            Some(Root::Native { root, start }) => (root.clone(), start.next_multiple_of(8)),
+            Some(Root::Native(root)) => root.clone(),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
             Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
         };
-        let mut root = root;
-        let address = match &mut root {
-            NativeRoot::Registers { thread, name, .. } => {
-                self.rename(*thread, name);
-                0
-            }
-            NativeRoot::Stack { thread, name, .. } | NativeRoot::ThreadLocals { thread, name, .. } => {
-                self.rename(*thread, name);
-                start.wrapping_add(edge.index() * 8)
-            }
-            NativeRoot::Globals { .. } => start.wrapping_add(edge.index() * 8),
+        // The name of a thread in the program's words.
+        if let Some(known) = self.threads.get(&u64::from(root.thread)).filter(|_| root.thread != 0) {
+            root.name.clone_from(known);
+        }
+        let address = match root.sort {
+            RootSort::Registers => 0,
+            _ => root.range.start + edge.index() * 8,
         };
-        let Searched {
-            copy, modules, native, ..
-        } = &mut *self.searched;
-        let name = native.describe(copy, modules, &root, address);
-        let kind = match root {
-            NativeRoot::Globals { .. } => RootKind::Global,
-            NativeRoot::ThreadLocals { .. } => RootKind::ThreadLocal,
-            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => RootKind::Stack,
+        let Searched { modules, native, .. } = &mut *self.searched;
+        let name = native.describe(modules, &root, address);
+        let kind = match root.sort {
+            RootSort::Globals => RootKind::Global,
+            RootSort::ThreadLocals => RootKind::ThreadLocal,
+            RootSort::Stack | RootSort::WholeStack | RootSort::Registers => RootKind::Stack,
         };
         let is_vector = kind == RootKind::Global && self.is_vector(address);
         Beginning::Word(name, kind, is_vector)
-    }
-
-    /// The name of a thread in the program's words.
-    fn rename(&self, thread: u32, name: &mut String) {
-        if let Some(known) = self.threads.get(&u64::from(thread)) {
-            name.clone_from(known);
-        }
     }
 
     /// What to call a root that is one variable of native code, and what it is: `g_cache in libext.so`, `std::vector`.
@@ -432,39 +419,31 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
-        let of = |thread: u64, main: bool| {
-            if main {
-                String::new()
-            } else {
-                format!("{}, ", self.thread(thread))
-            }
-        };
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
             PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
                 Beginning::Namespace(name.to_owned(), RootKind::Module)
             }
             PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
-            PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
-            PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
-            PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
-            PythonRoot::Exception { thread, main } => Beginning::Other(
-                format!("{}exception being handled", of(thread, main)),
-                RootKind::Exception,
-            ),
-            PythonRoot::ThreadState { thread, main } => {
-                let thread = if main {
-                    "the main thread".to_owned()
-                } else {
-                    self.thread(thread)
-                };
-                Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
-            }
-            PythonRoot::Hook { thread, main, name } => {
-                Beginning::Other(format!("{}{name}", of(thread, main)), RootKind::Interpreter)
-            }
             PythonRoot::Signal(signal) => {
                 Beginning::Other(format!("signal handler {}", signal_name(signal)), RootKind::Interpreter)
+            }
+            PythonRoot::Thread { thread, main, part } => {
+                let name = || self.thread(thread);
+                let of = if main { String::new() } else { format!("{}, ", name()) };
+                match part {
+                    ThreadPart::Frame => Beginning::Frame(of),
+                    ThreadPart::Locals => Beginning::ThreadLocal(of),
+                    ThreadPart::Context => Beginning::Context(of),
+                    ThreadPart::Exception => {
+                        Beginning::Other(format!("{of}exception being handled"), RootKind::Exception)
+                    }
+                    ThreadPart::State if main => {
+                        Beginning::Other("state of the main thread".to_owned(), RootKind::Interpreter)
+                    }
+                    ThreadPart::State => Beginning::Other(format!("state of {}", name()), RootKind::Interpreter),
+                    ThreadPart::Hook(hook) => Beginning::Other(format!("{of}{hook}"), RootKind::Interpreter),
+                }
             }
         }
     }

@@ -4,10 +4,12 @@
 //! to the object from outside of it. An object that several refer to is reported with the names of all.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use culeak::snapshot::{Class, RootKind};
+use foldhash::fast::FixedState;
 
-use super::holding::{Holding, Stale};
+use super::holding::{Holding, explained};
 use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style};
 use super::ways::{Shared, Ways};
@@ -26,6 +28,7 @@ const LEAST: u64 = 1000;
 const BUDGET: usize = 20_000_000;
 
 /// A holder in the tree of one copy.
+#[derive(Default)]
 pub(super) struct Holder {
     pub name: String,
     /// What it is: `list of 60`.
@@ -48,10 +51,10 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<
         }
     }
     let entries = entries(names);
-    let stale = Stale::find(names.searched);
-    let holding = Holding::new(names.searched, &stale, blocks);
+    let explained = explained(names.searched);
+    let holding = Holding::new(names.searched, blocks);
     let tree = dominators(&holding, &entries, &weights);
-    let mut kept = choose(names, &tree, &stale, blocks);
+    let mut kept = choose(names, &tree, &explained, blocks);
     let places: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
     for (entry, parent) in kept.iter_mut().zip(parents(&tree.nodes, &places)) {
         entry.1.parent = parent;
@@ -126,7 +129,12 @@ fn entries(names: &mut Names) -> Vec<u32> {
 }
 
 /// The places of the holders that are reported, with their names.
-fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Vec<(u32, Holder)> {
+fn choose(
+    names: &mut Names,
+    tree: &Tree,
+    explained: &HashSet<NodeId, FixedState>,
+    blocks: &[Block],
+) -> Vec<(u32, Holder)> {
     let nodes = names.searched.graph.len();
     let entries = &tree.nodes;
     let bytes = |place: u32| entries[place as usize].bytes;
@@ -169,7 +177,7 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
     let candidates = ends_of_chains(entries, candidates);
     let shared = candidates.iter().filter(|candidate| candidate.is_shared);
     let shared: Vec<u32> = shared.map(|candidate| candidate.place).collect();
-    let ways = Ways::find(names, tree, &shared, stale, blocks);
+    let ways = Ways::find(names, tree, &shared, explained, blocks);
     let mut named: Vec<(u32, Holder)> = Vec::new();
     let mut budget = BUDGET;
     for candidate in candidates {
@@ -193,7 +201,7 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
     if kept.len() > REPORTED {
         let mut order: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
         order.sort_by_key(|&place| (Reverse(bytes(place)), place));
-        let last: std::collections::HashSet<u32> = order.into_iter().take(REPORTED).collect();
+        let last: HashSet<u32> = order.into_iter().take(REPORTED).collect();
         kept.retain(|(place, _)| last.contains(place));
     }
     kept
@@ -302,7 +310,7 @@ pub(super) fn may_have_name(names: &mut Names, node: NodeId) -> bool {
 /// Whether this is a native root of several variables. One variable has a name of its own, which is that of all it holds.
 fn is_of_file(names: &Names, root: NodeId) -> bool {
     let graph = &names.searched.graph;
-    !graph.is_variable(root) && matches!(graph.root(root), Some(Root::Native { .. }))
+    !graph.is_variable(root) && matches!(graph.root(root), Some(Root::Native(_)))
 }
 
 /// Whether what several refer to is of use to a reader, although it has no name. Many refer to classes and frames, which the
@@ -348,9 +356,7 @@ fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
         name: words.origin,
         detail: words.origin_type,
         root: words.root,
-        parent: None,
-        also: Vec::new(),
-        more: 0,
+        ..Holder::default()
     })
 }
 
@@ -363,9 +369,7 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
             name,
             detail,
             root,
-            parent: None,
-            also: Vec::new(),
-            more: 0,
+            ..Holder::default()
         });
     }
     let is_reached = graph.phase(node) != Phase::None;
@@ -404,8 +408,6 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         name: text,
         detail,
         root: words.root,
-        parent: None,
-        also: Vec::new(),
-        more: 0,
+        ..Holder::default()
     })
 }

@@ -10,8 +10,8 @@ use foldhash::fast::FixedState;
 use super::names::Names;
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
-use crate::native::NativeRoot;
-use crate::python::PythonRoot;
+use crate::native::RootSort;
+use crate::python::{PythonRoot, ThreadPart};
 
 /// Nodes that are read again.
 const NODES: usize = 500_000;
@@ -41,8 +41,8 @@ impl Pages {
             let copy = names.searched.copy;
             match names.searched.graph.kind(node) {
                 NodeKind::Root => {
-                    if let Some(Root::Native { start, .. }) = names.searched.graph.root(node) {
-                        self.range(copy, start.next_multiple_of(8) + edge.index() * 8, 8);
+                    if let Some(Root::Native(root)) = names.searched.graph.root(node) {
+                        self.range(copy, root.range.start + edge.index() * 8, 8);
                     }
                 }
                 NodeKind::Frame if is_new => self.range(copy, address, FRAME),
@@ -182,11 +182,8 @@ impl<'n, 'c> Check<'n, 'c> {
         let address = names.searched.graph.address(from);
         match names.searched.graph.kind(from) {
             NodeKind::Root => match names.searched.graph.root(from) {
-                Some(Root::Native {
-                    root: NativeRoot::Registers { .. },
-                    ..
-                }) => true,
-                Some(Root::Native { start, .. }) => self.same_word(names, start.next_multiple_of(8) + edge.index() * 8),
+                Some(Root::Native(root)) if root.sort == RootSort::Registers => true,
+                Some(Root::Native(root)) => self.same_word(names, root.range.start + edge.index() * 8),
                 Some(Root::Python(root)) if is_of_thread(root) => self.is_rooted(names, target),
                 _ => true,
             },
@@ -237,28 +234,16 @@ impl<'n, 'c> Check<'n, 'c> {
 
 /// Frames end, and exceptions are handled.
 fn is_of_thread(root: &PythonRoot) -> bool {
-    matches!(
-        root,
-        PythonRoot::Frame { .. }
-            | PythonRoot::Exception { .. }
-            | PythonRoot::Context { .. }
-            | PythonRoot::ThreadLocals { .. }
-    )
+    matches!(root, PythonRoot::Thread { part, .. } if !matches!(part, ThreadPart::State | ThreadPart::Hook(_)))
 }
 
 fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
     let address = names.searched.graph.address(node);
     let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
-    let mut references = Vec::new();
-    if let Some(python) = &mut names.searched.python {
-        if is_frame {
-            python.frame_references(copy, address, &mut references);
-        } else if let Some(of) = python.object(copy, address) {
-            python.references(copy, address, of, &mut references);
-        }
-    }
+    let python = names.searched.python.as_mut();
+    let references = python.map(|python| python.references_of(copy, address, is_frame));
     let mut targets = Targets::default();
-    for reference in references {
+    for reference in references.unwrap_or_default() {
         if reference.edge.kind() != EdgeKind::Word {
             targets.objects.insert(reference.target);
         }

@@ -14,7 +14,6 @@ use std::ops::Range;
 use culeak::snapshot::RootKind;
 use foldhash::fast::FixedState;
 
-use super::holding::Stale;
 use super::names::{Names, Place};
 use super::retained::may_have_name;
 use super::text::{self, Style};
@@ -23,6 +22,7 @@ use crate::Block;
 use crate::classes::Searched;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::native::RootSort;
 use crate::python::Sort;
 
 /// References to one node that are looked at.
@@ -60,7 +60,13 @@ struct Search {
 
 impl Ways {
     /// Finds the references to these places.
-    pub fn find(names: &mut Names, tree: &Tree, places: &[u32], stale: &Stale, blocks: &[Block]) -> Ways {
+    pub fn find(
+        names: &mut Names,
+        tree: &Tree,
+        places: &[u32],
+        explained: &HashSet<NodeId, FixedState>,
+        blocks: &[Block],
+    ) -> Ways {
         let nodes = names.searched.graph.len();
         let mut search = Search {
             nodes,
@@ -91,7 +97,7 @@ impl Ways {
         sources.sort_unstable();
         sources.dedup();
         for group in sources.chunk_by(|a, b| a.0 == b.0) {
-            search.source(names, group, stale, tree);
+            search.source(names, group, explained, tree);
         }
         search.found
     }
@@ -223,7 +229,13 @@ impl Search {
     }
 
     /// Adds the references of one node to these places.
-    fn source(&mut self, names: &mut Names, group: &[(NodeId, u32)], stale: &Stale, tree: &Tree) {
+    fn source(
+        &mut self,
+        names: &mut Names,
+        group: &[(NodeId, u32)],
+        explained: &HashSet<NodeId, FixedState>,
+        tree: &Tree,
+    ) {
         let from = group[0].0;
         let is_wanted = |place: u32| group.binary_search(&(from, place)).is_ok();
         match names.searched.graph.kind(from) {
@@ -234,8 +246,8 @@ impl Search {
             }
             NodeKind::Root => {
                 let root = names.searched.graph.root(from).cloned();
-                let range = match &root {
-                    Some(Root::Native { root, start }) => root.range().map(|range| *start..range.end),
+                let range = match root {
+                    Some(Root::Native(root)) if root.sort != RootSort::Registers => Some(root.range),
                     _ => None,
                 };
                 let Some(range) = range else {
@@ -267,17 +279,9 @@ impl Search {
             kind @ (NodeKind::Python | NodeKind::Frame) => {
                 let address = names.searched.graph.address(from);
                 let copy = names.searched.copy;
-                let mut references = Vec::new();
-                if let Some(python) = &mut names.searched.python {
-                    match kind {
-                        NodeKind::Frame => python.frame_references(copy, address, &mut references),
-                        _ => {
-                            if let Some(of) = python.object(copy, address) {
-                                python.references(copy, address, of, &mut references);
-                            }
-                        }
-                    }
-                }
+                let python = names.searched.python.as_mut();
+                let references = python.map(|python| python.references_of(copy, address, kind == NodeKind::Frame));
+                let references = references.unwrap_or_default();
                 let Some(rest) = self.budget.checked_sub(references.len()) else {
                     return;
                 };
@@ -289,7 +293,7 @@ impl Search {
                     };
                     let node = tree.nodes[place as usize].node;
                     let is_doubtful = matches!(reference.sort, Sort::Word | Sort::Possible);
-                    if !is_doubtful || !stale.is_explained(NodeId(node)) {
+                    if !is_doubtful || !explained.contains(&NodeId(node)) {
                         self.add(place, from, reference.edge);
                     }
                 }

@@ -133,8 +133,7 @@ impl Python {
         let Some(of) = self.object(copy, address) else {
             return Vec::new();
         };
-        let mut found = Vec::new();
-        self.references(copy, address, of, &mut found);
+        let found = self.references_of(copy, address, false);
         let keys = match self.is_dict(of) {
             true => copy.word(address + self.offsets.dict_keys),
             false => copy.word(self.types[of].address + self.offsets.type_cached_keys),

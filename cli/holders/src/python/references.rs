@@ -78,6 +78,17 @@ impl Python {
         }
     }
 
+    /// The references of a frame, or of the object that is there.
+    pub fn references_of(&mut self, copy: &Copy, address: u64, is_frame: bool) -> Vec<Reference> {
+        let mut found = Vec::new();
+        if is_frame {
+            self.frame_references(copy, address, &mut found);
+        } else if let Some(of) = self.object(copy, address) {
+            self.references(copy, address, of, &mut found);
+        }
+        found
+    }
+
     /// The words of the object whose meaning is not known.
     pub fn words_of(&self, copy: &Copy, address: u64, of: TypeId) -> impl Iterator<Item = u64> {
         let fields = self.types[of].fields.iter().filter(|field| field.sort == Sort::Word);

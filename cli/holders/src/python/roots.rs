@@ -5,10 +5,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 use crate::copy::Copy;
-use crate::graph::EdgeKind;
 use crate::python::references::is_address;
-use crate::python::types::Kind;
-use crate::python::{Python, PythonRoot, Rooted, Sort};
+use crate::python::{Python, PythonRoot, Rooted, Sort, ThreadPart};
 use culeak::cpython::{ABSENT, OLDEST};
 
 const MOST_EXCEPTIONS: usize = 1000;
@@ -125,6 +123,7 @@ impl Python {
     fn thread_roots(&mut self, copy: &Copy, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let (thread, main) = (state.id, state.is_main);
+        let root = |part| PythonRoot::Thread { thread, main, part };
         let word = |at: u64| copy.word(state.address + at);
         // References with a name of their own: each is one holder.
         let mut named: Vec<u64> = [
@@ -138,18 +137,12 @@ impl Python {
         .to_vec();
         let is_frame = self.minor() >= 11;
         for target in self.thread_frames(copy, state.address) {
-            see(
-                &PythonRoot::Frame { thread, main },
-                Rooted {
-                    target,
-                    is_frame,
-                    sort: Sort::Named,
-                },
-            );
+            let sort = Sort::Named;
+            see(&root(ThreadPart::Frame), Rooted { target, is_frame, sort });
         }
-        object(see, &PythonRoot::ThreadLocals { thread, main }, word(o.thread_dict));
-        object(see, &PythonRoot::Context { thread, main }, word(o.thread_context));
-        let exception = PythonRoot::Exception { thread, main };
+        object(see, &root(ThreadPart::Locals), word(o.thread_dict));
+        object(see, &root(ThreadPart::Context), word(o.thread_context));
+        let exception = root(ThreadPart::Exception);
         object(see, &exception, word(o.thread_raised));
         if self.minor() < 12 {
             // Its traceback.
@@ -173,7 +166,7 @@ impl Python {
             (o.thread_profiler, "profile function"),
             (o.thread_tracer, "trace function"),
         ] {
-            object(see, &PythonRoot::Hook { thread, main, name }, word(at));
+            object(see, &root(ThreadPart::Hook(name)), word(at));
         }
         for at in (0..o.thread_bytes).step_by(8) {
             let target = word(at);
@@ -184,7 +177,7 @@ impl Python {
                     is_frame: false,
                     sort: Sort::Word,
                 };
-                see(&PythonRoot::ThreadState { thread, main }, rooted);
+                see(&root(ThreadPart::State), rooted);
             }
         }
     }
@@ -253,12 +246,9 @@ impl Python {
 
     /// The address of what a module has under this name.
     pub fn attribute_of_module(&mut self, copy: &Copy, module: &str, name: &str) -> Option<u64> {
-        let all = self.interpreters(copy).into_iter();
-        let mut all = all
-            .map(|state| copy.word(state + self.offsets.interpreter_modules))
-            .collect::<Vec<_>>()
-            .into_iter();
-        let module = all.find_map(|all| self.value_of(copy, all, module))?;
+        let modules = self.offsets.interpreter_modules;
+        let mut all = self.interpreters(copy).into_iter();
+        let module = all.find_map(|state| self.value_of(copy, copy.word(state + modules), module))?;
         let dict = copy.word(module + self.offsets.module_dict);
         self.value_of(copy, dict, name)
     }
@@ -266,20 +256,10 @@ impl Python {
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;
-        if !matches!(self.types[of].kind, Kind::Dict | Kind::OrderedDict) {
-            return None;
-        }
-        let mut found = Vec::new();
-        self.dict_references(copy, dict, &mut found);
-        let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
-        found.retain(|reference| reference.edge.kind() == EdgeKind::Value);
-        let mut values = found.into_iter();
-        let limit = name.len() as u64 + 1;
-        let value = values.find(|value| {
-            let key = entries.key(copy, value.edge.index());
-            self.text(copy, key, limit).as_deref() == Some(name)
-        });
-        Some(value?.target)
+        let values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?;
+        values
+            .into_iter()
+            .find_map(|(key, value)| (key == name).then_some(value))
     }
 }
 

@@ -14,44 +14,14 @@ pub(super) const SIGNALS: u64 = 64;
 const ENTRY: u64 = 16;
 
 /// The names of the signals 1 to 31 on x86-64 and aarch64; real-time signals have numbers.
-const NAMES: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
+const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU \
+                     XFSZ VTALRM PROF WINCH IO PWR SYS";
 
 /// What to call a signal: `SIGUSR2`, `64`.
 pub(crate) fn name(signal: u32) -> String {
-    let named = signal.checked_sub(1).and_then(|place| NAMES.get(place as usize));
-    named.map_or_else(|| signal.to_string(), |name| (*name).to_owned())
+    let place = signal.checked_sub(1);
+    let name = place.and_then(|place| NAMES.split(' ').nth(place as usize));
+    name.map_or_else(|| signal.to_string(), |name| format!("SIG{name}"))
 }
 
 impl Python {

@@ -23,7 +23,6 @@ use super::rules::object_in;
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
 use crate::native::{Chunk, ClassId, Heap, Native};
-use crate::parallel;
 use crate::python::{Python, TypeId};
 
 /// Owners above a block that are looked at.
@@ -225,28 +224,11 @@ fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64)
 fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)> + Sync) -> Vec<(u64, Role, u64)> {
     let bytes = span.end.saturating_sub(span.start);
     let is_near = |value: u64| value.wrapping_sub(span.start) < bytes;
-    let mut found = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut found = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            let Some(content) = copy.page(page) else { continue };
-            // Without a branch for each word, this is as fast as memory is read.
-            if !content.iter().fold(false, |any, value| any | is_near(*value)) {
-                continue;
-            }
-            for (place, value) in content.iter().enumerate() {
-                if *value >= PAGE
-                    && is_near(*value)
-                    && let Some((role, target)) = wanted(*value)
-                {
-                    found.push((page + 8 * place as u64, role, target));
-                }
-            }
-            if found.len() >= MOST {
-                break;
-            }
-        }
-        found
-    });
+    let wanted = |address: u64, value: u64| {
+        let (role, target) = wanted(value).filter(|_| value >= PAGE)?;
+        Some((address, role, target))
+    };
+    let mut found = copy.search(is_near, wanted);
     found.truncate(MOST);
     found
 }

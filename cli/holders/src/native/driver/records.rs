@@ -20,10 +20,10 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use super::{Driver, OfProgram};
+use crate::bits::Bits;
 use crate::copy::{Copy, PAGE};
-use crate::native::pages::{Bits, Kind};
+use crate::native::pages::Kind;
 use crate::native::{Chunk, Heap, Native};
-use crate::parallel;
 
 /// A chunk that contains the address of a block.
 #[derive(Debug, Clone, Copy)]
@@ -71,25 +71,13 @@ fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
         return found;
     };
     let (pages, span) = (&native.pages, *first..=*last);
-    let words = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut words = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            if !matches!(pages.kind_at(copy, page), Kind::Glibc | Kind::Extent) {
-                continue;
-            }
-            let Some(content) = copy.page(page) else { continue };
-            let inside = content
-                .iter()
-                .zip((page..).step_by(8))
-                .filter(|(word, _)| span.contains(word));
-            words.extend(
-                inside
-                    .filter(|(word, _)| found.contains_key(word))
-                    .map(|(word, place)| (*word, place)),
-            );
-        }
-        words
-    });
+    let words = copy.search(
+        |word| span.contains(&word),
+        |place, word| {
+            let is_wanted = found.contains_key(&word) && pages.kind_at(copy, place) == Kind::Glibc;
+            is_wanted.then_some((word, place))
+        },
+    );
     let mut program = OfProgram::default();
     for (word, place) in words {
         let Some(of_one) = found.get_mut(&word) else { continue };
@@ -114,7 +102,7 @@ fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterat
     let own = chunk.start;
     let places = (own..own + chunk.bytes).step_by(8);
     let found = places.filter_map(|place| native.around(copy, copy.word(place)));
-    found.filter(move |target| matches!(target.heap, Heap::Glibc | Heap::Other) && target.start != own)
+    found.filter(move |target| target.heap == Heap::Glibc && target.start != own)
 }
 
 /// Rules 1 and 2.
@@ -254,21 +242,14 @@ fn owners(
         }
     }
     let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
-    let pointers = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut pointers = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            let Some(words) = copy.page(page) else { continue };
-            for (word, place) in words.iter().zip((page..).step_by(8)) {
-                if word % 16 == 0
-                    && copy.granule(*word).is_some_and(|granule| starts.get(granule))
-                    && let Some(component) = components.iter().position(|(own, _)| own.contains(word))
-                {
-                    pointers.push((place, component));
-                }
-            }
-        }
-        pointers
-    });
+    let pointers = copy.search(
+        |word| word % 16 == 0 && word >= PAGE,
+        |place, word| {
+            starts.get(copy.granule(word)?).then_some(())?;
+            let component = components.iter().position(|(own, _)| own.contains(&word))?;
+            Some((place, component))
+        },
+    );
     for (place, component) in pointers {
         let is_driver = match native.around(copy, place) {
             Some(parent) if components[component].0.contains(&parent.start) => continue,
