@@ -593,7 +593,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Victim, compile};
+    use crate::process_tests::{Victim, compile};
 
     /// Two arrays that lead into the other one. The last word of one leads to the block.
     const ARRAYS: &str = r#"

@@ -116,12 +116,7 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
             groups.rings.insert(node, ring);
             placed.insert(start);
         }
-        for (from, to, edge) in edges {
-            if placed.insert(to) {
-                let (from, to) = (members.nodes[from as usize], members.nodes[to as usize]);
-                searched.graph.set_parent(to, from, edge);
-            }
-        }
+        members.place(searched, edges, &mut placed);
         let ring = groups.rings.get(&members.nodes[start as usize]);
         let found = &mut searched.found[block];
         (found.class, found.pointer, found.note) = (Class::Cycle, None, None);
@@ -291,6 +286,11 @@ impl Members {
             return;
         };
         placed.insert(path[0]);
+        self.place(searched, edges, placed);
+    }
+
+    /// Makes these references the paths of what has none yet.
+    fn place(&self, searched: &mut Searched, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
         for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);

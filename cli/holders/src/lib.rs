@@ -72,7 +72,7 @@ mod words;
 pub mod xla;
 
 #[cfg(test)]
-mod testing;
+mod process_tests;
 
 use std::fmt;
 use std::ops::Range;

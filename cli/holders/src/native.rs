@@ -471,7 +471,7 @@ impl Native {
         }
         if let Some(name) = self.allocator {
             self.limits.push(format!(
-                "the chunks of {name} are not known: pointers into {} of its memory are followed for {WINDOW} bytes",
+                "the chunks of {name} are not known: what {} of its memory hold is held possibly",
                 words::bytes(self.pages.bytes_of(Kind::Unknown))
             ));
         }

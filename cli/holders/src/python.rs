@@ -96,6 +96,13 @@ pub struct Rooted {
     pub sort: Sort,
 }
 
+impl Rooted {
+    fn to(target: u64, sort: Sort) -> Rooted {
+        let is_frame = false;
+        Rooted { target, is_frame, sort }
+    }
+}
+
 /// The reference count of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {

@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::*;
+use crate::process_tests::{Victim, pages};
 use crate::source::Thread;
-use crate::testing::{Victim, pages};
 
 fn address(words: &[u64]) -> u64 {
     words.as_ptr() as u64

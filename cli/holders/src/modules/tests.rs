@@ -2,7 +2,7 @@ use std::fs;
 use std::process::Command;
 
 use super::*;
-use crate::testing::{Victim, compile};
+use crate::process_tests::{Victim, compile};
 
 const LIBRARY: &str = r#"
 static long hidden_table[8] = {1, 2, 3};

@@ -194,38 +194,25 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn type_name(&mut self, node: NodeId) -> String {
-        let Some(of) = self.type_of(node) else {
-            return String::new();
-        };
-        let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
-        match name {
-            "_lru_cache_wrapper" => "lru_cache",
-            "_local" => "threading.local",
-            "ReferenceType" => "weakref",
-            name => name,
-        }
-        .to_owned()
+        let of = self.type_of(node);
+        let name = of.and_then(|of| Some(self.searched.python.as_ref()?.type_name(of)));
+        name.map_or("", |name| renamed(name).unwrap_or(name)).to_owned()
     }
 
     /// What to call the node, with sizes: `list of 60`.
     pub fn detail(&mut self, node: NodeId) -> String {
         let address = self.searched.graph.address(node);
         let copy = self.searched.copy;
-        match (
-            self.searched.graph.kind(node),
-            self.type_of(node),
-            &mut self.searched.python,
-        ) {
-            (NodeKind::Python, Some(of), Some(python)) => match python.type_name(of) {
-                "_lru_cache_wrapper" => "lru_cache".to_owned(),
-                "_local" => "threading.local".to_owned(),
+        if self.searched.graph.kind(node) != NodeKind::Python {
+            let kind = self.kind(node);
+            return self.name(node, kind);
+        }
+        match (self.type_of(node), &mut self.searched.python) {
+            (Some(of), Some(python)) => match renamed(python.type_name(of)) {
+                Some(name) if name != "weakref" => name.to_owned(),
                 _ => python.name(copy, address, of),
             },
-            (NodeKind::Python, ..) => String::new(),
-            _ => {
-                let kind = self.kind(node);
-                self.name(node, kind)
-            }
+            _ => String::new(),
         }
     }
 
@@ -454,6 +441,16 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             _ if id > u64::from(u32::MAX) => format!("thread {id:#x}"),
             _ => format!("thread {id}"),
         }
+    }
+}
+
+/// Types that programs know by another name.
+fn renamed(name: &str) -> Option<&'static str> {
+    match name {
+        "_lru_cache_wrapper" => Some("lru_cache"),
+        "_local" => Some("threading.local"),
+        "ReferenceType" => Some("weakref"),
+        _ => None,
     }
 }
 

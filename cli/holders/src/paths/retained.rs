@@ -28,7 +28,7 @@ const LEAST: u64 = 1000;
 const BUDGET: usize = 20_000_000;
 
 /// A holder in the tree of one copy.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Holder {
     pub name: String,
     /// What it is: `list of 60`.

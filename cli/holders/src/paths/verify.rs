@@ -50,7 +50,7 @@ impl Pages {
                     self.range(copy, address, 16);
                     self.range(copy, address + edge.index() * 8, 16);
                 }
-                NodeKind::Python if is_new => self.object(names, node),
+                NodeKind::Python if is_new => self.object_in(names, copy, node),
                 NodeKind::Frame | NodeKind::Python => {}
             }
             // What is known has been added with all above it.
@@ -68,10 +68,6 @@ impl Pages {
                 self.range(names.searched.copy, range.start, range.end.saturating_sub(range.start));
             }
         }
-    }
-
-    fn object(&mut self, names: &mut Names, node: NodeId) {
-        self.object_in(names, names.searched.copy, node);
     }
 
     /// Adds the arrays that the objects have now, which may have moved because they grew. Returns whether there are any.

@@ -172,12 +172,7 @@ impl Python {
             let target = word(at);
             // Its links to other states, and to its own frame.
             if is_address(target) && !named.contains(&(state.address + at)) && self.object(copy, target).is_some() {
-                let rooted = Rooted {
-                    target,
-                    is_frame: false,
-                    sort: Sort::Word,
-                };
-                see(&root(ThreadPart::State), rooted);
+                see(&root(ThreadPart::State), Rooted::to(target, Sort::Word));
             }
         }
     }
@@ -232,12 +227,10 @@ impl Python {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
                     let target = copy.word(entry + at);
                     if is_address(target) {
-                        let rooted = Rooted {
-                            target,
-                            is_frame: false,
-                            sort: Sort::Context,
-                        };
-                        see(&PythonRoot::Interpreter("static types"), rooted);
+                        see(
+                            &PythonRoot::Interpreter("static types"),
+                            Rooted::to(target, Sort::Context),
+                        );
                     }
                 }
             }
@@ -265,14 +258,7 @@ impl Python {
 
 fn object(see: &mut dyn FnMut(&PythonRoot, Rooted), root: &PythonRoot, target: u64) {
     if is_address(target) {
-        see(
-            root,
-            Rooted {
-                target,
-                is_frame: false,
-                sort: Sort::Named,
-            },
-        );
+        see(root, Rooted::to(target, Sort::Named));
     }
 }
 

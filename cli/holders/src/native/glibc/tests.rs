@@ -1,7 +1,7 @@
 //! Heaps of versions that are not installed.
 
 use super::*;
-use crate::testing::{Victim, pages as fresh_pages};
+use crate::process_tests::{Victim, pages as fresh_pages};
 
 const KEY: u64 = 0xdead_beef_1234_5678;
 

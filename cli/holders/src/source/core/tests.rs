@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use super::*;
 use crate::copy::Copy;
 use crate::modules::Modules;
-use crate::testing::{Victim, compile};
+use crate::process_tests::{Victim, compile};
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;

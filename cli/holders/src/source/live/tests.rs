@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::copy::PAGE;
-use crate::testing::{Victim, compile, pages};
+use crate::process_tests::{Victim, compile, pages};
 
 fn word(process: &Process, address: u64) -> u64 {
     let mut buffer = [0; 8];
