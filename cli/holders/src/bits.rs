@@ -1,11 +1,5 @@
 //! A bit for each of many numbers: of granules, of nodes.
 
-use std::collections::HashSet;
-
-use foldhash::fast::FixedState;
-
-use crate::graph::NodeId;
-
 /// Bits by number.
 #[derive(Default)]
 pub struct Bits(pub Vec<u64>);
@@ -16,7 +10,7 @@ impl Bits {
     }
 
     /// Has room for this many bits.
-    fn grow(&mut self, count: usize) {
+    pub fn grow(&mut self, count: usize) {
         self.0.resize(count.div_ceil(64).max(self.0.len()), 0);
     }
 
@@ -62,27 +56,6 @@ impl Bits {
             at -= 1;
             word = self.0[at];
         }
-    }
-}
-
-/// References from one node to another that are asked for often. Few nodes have one.
-#[derive(Default)]
-pub struct Pairs {
-    /// The nodes that they begin at.
-    from: Bits,
-    all: HashSet<(NodeId, NodeId), FixedState>,
-}
-
-impl Pairs {
-    #[inline]
-    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
-        self.from.get(from.0 as usize) && self.all.contains(&(from, to))
-    }
-
-    pub fn add(&mut self, from: NodeId, to: NodeId) {
-        self.from.grow(from.0 as usize + 1);
-        self.from.set(from.0 as usize);
-        self.all.insert((from, to));
     }
 }
 

@@ -15,11 +15,11 @@
 mod copying;
 mod limits;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use culeak::snapshot::{Class, Holders, Search, Stop};
+use culeak::snapshot::{Class, Holders, Search};
 use foldhash::fast::FixedState;
 
 use copying::copied;
@@ -29,11 +29,12 @@ use crate::blocks::BlockIndex;
 use crate::budget::{Deadline, LeftOut};
 use crate::copy::Copy;
 use crate::copy::selection::{merged, without};
-use crate::counted::Stale;
+use crate::counted;
 use crate::evidence::Evidence;
+use crate::findings::{CIRCLE, Found, Searched};
 use crate::garbage::{Garbage, Unreached};
-use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
-use crate::groups::{self, Groups};
+use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
+use crate::groups;
 use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
@@ -44,55 +45,9 @@ use crate::variables;
 use crate::walk::{Entry, Pointer, Usual, Walk};
 use crate::{Block, Error, Options, Stopped};
 
-/// What one copy says about a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    pub class: Class,
-    /// The node that refers to the block, and by which field; the node is [`NodeId::NONE`] if the block is lost and nothing
-    /// points to it. [`Graph::parent`] leads from it to the root.
-    pub last: (NodeId, Edge),
-    /// It points into the block, not to its start.
-    pub interior: bool,
-    pub phase: Phase,
-    /// A part of the path may be stale.
-    pub possibly: bool,
-    /// The address of a word that no node contains: the native pointer to the first Python object on the path of a native
-    /// holder, or the pointer to the block in memory that nothing reaches.
-    pub pointer: Option<u64>,
-    pub note: Option<&'static str>,
-}
-
-/// One copy, and all that was found in it.
-pub struct Searched<'c, 's> {
-    pub copy: &'c Copy<'s>,
-    pub modules: Modules,
-    pub native: Native,
-    pub python: Option<Python>,
-    pub graph: Graph,
-    pub garbage: Garbage,
-    /// By the index of the block.
-    pub found: Vec<Found>,
-    /// References that hold nothing.
-    pub(crate) stale: Stale,
-    /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.
-    pub(crate) circles: HashSet<NodeId, FixedState>,
-    pub(crate) groups: Groups,
-    /// References that may hold something, but free nothing for certain.
-    unusual: Vec<(NodeId, NodeId)>,
-    /// References that led to no live object.
-    pub torn: u64,
-    /// Bytes of shared memory that were not searched.
-    pub left_out: u64,
-    /// Why the search stopped before it was done.
-    pub stopped: Option<Stop>,
-    /// What it did not search then.
-    pub left_out_by_stop: LeftOut,
-}
-
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
-pub(crate) const CIRCLE: &str = "objects of C++ that own each other hold it, so no reference from outside frees it";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
 const SHARED: &str = "in memory shared with other processes";
@@ -169,7 +124,7 @@ pub fn search(
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         if better.iter().any(|block| searched.found[*block].class != Class::Lost) {
-            searched.complete(is_consistent);
+            complete(&mut searched, is_consistent);
         }
         let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();
         let explained_before = explained(&best);
@@ -356,7 +311,11 @@ fn examine<'c, 's>(
         let note = |shared| if shared { SHARED } else { INACCESSIBLE };
         found.note = found.note.or(apart_on_path(&walk, found.last.0).map(note));
     }
-    let doubtful = reached_from(copy, &walk.graph, &garbage.doubtful(copy, &walk));
+    let doubtful = reached_from(
+        copy,
+        &walk.graph,
+        &garbage.doubtful(copy, walk.python.as_deref(), &mut walk.refused()),
+    );
     let frozen = match walk.python.as_deref_mut() {
         Some(python) if !garbage.members().is_empty() => python.frozen(copy),
         _ => Vec::new(),
@@ -402,9 +361,9 @@ fn examine<'c, 's>(
         graph,
         garbage,
         found,
-        stale: Stale::default(),
+        stale: Pairs::default(),
         circles: HashSet::default(),
-        groups: Groups::default(),
+        rings: HashMap::default(),
         unusual,
         torn,
         stopped,
@@ -413,28 +372,23 @@ fn examine<'c, 's>(
     Ok(searched)
 }
 
-impl Searched<'_, '_> {
-    /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
-    fn complete(&mut self, is_consistent: bool) {
-        variables::split(self);
-        let (mut stale, circles) = Stale::find(self);
-        for (from, to) in std::mem::take(&mut self.unusual) {
-            stale.0.add(from, to);
-        }
-        stale.mend(self);
-        self.stale = stale;
-        self.circles = circles;
-        self.groups = groups::find(self, is_consistent);
-        if self.circles.is_empty() {
-            return;
-        }
-        for found in &mut self.found {
-            if self.circles.contains(&found.last.0)
-                && !found.possibly
-                && !matches!(found.class, Class::Cycle | Class::Lost)
-            {
-                found.note.get_or_insert(CIRCLE);
-            }
+/// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
+fn complete(searched: &mut Searched, is_consistent: bool) {
+    variables::split(searched);
+    let (mut stale, circles) = counted::stale(searched);
+    for (from, to) in std::mem::take(&mut searched.unusual) {
+        stale.add(from, to);
+    }
+    counted::mend(&stale, searched);
+    searched.stale = stale;
+    searched.circles = circles;
+    searched.rings = groups::find(searched, is_consistent);
+    for found in &mut searched.found {
+        if searched.circles.contains(&found.last.0)
+            && !found.possibly
+            && !matches!(found.class, Class::Cycle | Class::Lost)
+        {
+            found.note.get_or_insert(CIRCLE);
         }
     }
 }
@@ -465,7 +419,7 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
         Phase::Counted => Class::NativeHolder,
         Phase::Globals | Phase::Stacks | Phase::Rest => {
             let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
-            if !is_of_python && first_object(graph, pointer.node).is_some() {
+            if !is_of_python && graph.first_object(pointer.node).is_some() {
                 Class::NativeHolder
             } else {
                 Class::Held
@@ -489,19 +443,6 @@ fn root_of(graph: &Graph, node: NodeId) -> Option<&Root> {
         at = parent;
     }
     graph.root(at)
-}
-
-/// The first Python object on the path to this node, the node included.
-pub(crate) fn first_object(graph: &Graph, node: NodeId) -> Option<NodeId> {
-    let mut first = None;
-    let mut at = Some(node);
-    while let Some(node) = at {
-        if matches!(graph.kind(node), NodeKind::Python | NodeKind::Frame) {
-            first = Some(node);
-        }
-        at = graph.parent(node).map(|parent| parent.0);
-    }
-    first
 }
 
 /// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
@@ -592,6 +533,8 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
 
 #[cfg(test)]
 mod tests {
+    use culeak::snapshot::Stop;
+
     use super::*;
     use crate::process_tests::{Victim, compile};
 

@@ -23,10 +23,10 @@ use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
-use crate::bits::{Bits, Pairs};
-use crate::classes::Searched;
+use crate::bits::Bits;
 use crate::copy::Copy;
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase};
+use crate::findings::Searched;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Pairs, Phase};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
 use crate::native::{Chunk, ClassId, Heap};
@@ -64,64 +64,57 @@ enum What {
     Uncounted,
 }
 
-/// References from one node to another that hold nothing.
-#[derive(Default)]
-pub(crate) struct Stale(pub Pairs);
-
-impl Stale {
-    /// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
-    pub fn mend(&self, searched: &mut Searched) {
-        /// References to one node that are compared.
-        const MOST: usize = 64;
-        /// Nodes and references that are looked at.
-        const STEPS: u64 = 20_000_000;
-        let mut steps = STEPS;
-        let graph = &searched.graph;
-        let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| self.0.has(parent, *node));
-        let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
-        if wrong.is_empty() {
-            return;
+/// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
+pub(crate) fn mend(stale: &Pairs, searched: &mut Searched) {
+    /// References to one node that are compared.
+    const MOST: usize = 64;
+    /// Nodes and references that are looked at.
+    const STEPS: u64 = 20_000_000;
+    let mut steps = STEPS;
+    let graph = &searched.graph;
+    let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| stale.has(parent, *node));
+    let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
+    if wrong.is_empty() {
+        return;
+    }
+    let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> = wrong.iter().map(|node| (*node, Vec::new())).collect();
+    let mut see = |from: NodeId, to: NodeId| {
+        if graph.kind(from) != NodeKind::Root
+            && let Some(known) = others.get_mut(&to)
+            && known.len() < MOST
+            && graph.phase(from) == graph.phase(to)
+            && from != to
+            && !stale.has(from, to)
+        {
+            known.push(from);
         }
-        let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> =
-            wrong.iter().map(|node| (*node, Vec::new())).collect();
-        let mut see = |from: NodeId, to: NodeId| {
-            if graph.kind(from) != NodeKind::Root
-                && let Some(known) = others.get_mut(&to)
-                && known.len() < MOST
-                && graph.phase(from) == graph.phase(to)
-                && from != to
-                && !self.0.has(from, to)
+    };
+    graph.references().for_each(|(from, to)| see(from, to));
+    for node in wrong {
+        let mut others = others.remove(&node).unwrap_or_default();
+        others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
+        for from in others {
+            if !searched.graph.is_below(from, node, &mut steps)
+                && let Some(edge) = edge(searched, from, node, &mut steps)
             {
-                known.push(from);
-            }
-        };
-        graph.references().for_each(|(from, to)| see(from, to));
-        for node in wrong {
-            let mut others = others.remove(&node).unwrap_or_default();
-            others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
-            for from in others {
-                if !searched.graph.is_below(from, node, &mut steps)
-                    && let Some(edge) = edge(searched, from, node, &mut steps)
-                {
-                    searched.graph.set_parent(node, from, edge);
-                    break;
-                }
+                searched.graph.set_parent(node, from, edge);
+                break;
             }
         }
     }
+}
 
-    /// Finds them among all references of the graph. Also the objects that own each other, with all that these own.
-    pub fn find(searched: &mut Searched) -> (Stale, HashSet<NodeId, FixedState>) {
-        let mut search = Find {
-            searched,
-            counts: HashMap::default(),
-            fields: HashMap::default(),
-            mentions: Vec::new(),
-        };
-        search.find_counts();
-        search.find_mentions();
-        search.judge()
-    }
+/// Finds the references of the graph that hold nothing. Also the objects that own each other, with all that these own.
+pub(crate) fn stale(searched: &mut Searched) -> (Pairs, HashSet<NodeId, FixedState>) {
+    let mut search = Find {
+        searched,
+        counts: HashMap::default(),
+        fields: HashMap::default(),
+        mentions: Vec::new(),
+    };
+    search.find_counts();
+    search.find_mentions();
+    search.judge()
 }
 
 /// The number of words that own an object.
@@ -353,7 +346,7 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    fn judge(mut self) -> (Stale, HashSet<NodeId, FixedState>) {
+    fn judge(mut self) -> (Pairs, HashSet<NodeId, FixedState>) {
         /// Each decides more fields.
         const PASSES: usize = 4;
         self.mentions.sort_unstable();
@@ -365,7 +358,7 @@ impl Find<'_, '_, '_> {
             }
             certain = next;
         }
-        let mut stale = Stale::default();
+        let mut stale = Pairs::default();
         let mut owns = Vec::new();
         for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
             let count = self.count(mentions[0].to);
@@ -376,7 +369,7 @@ impl Find<'_, '_, '_> {
             for of_one in mentions.chunk_by(|a, b| a.from == b.from) {
                 let Mention { from, to, .. } = of_one[0];
                 match number(of_one, &certain) {
-                    0 if is_explained => stale.0.add(from, to),
+                    0 if is_explained => stale.add(from, to),
                     0 => {}
                     _ => owns.push((from, to)),
                 }

@@ -17,8 +17,8 @@ use std::ops::Range;
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::classes::{Found, first_object};
 use crate::copy::Copy;
+use crate::findings::Found;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
@@ -43,7 +43,7 @@ impl Evidence {
             .collect();
         let mut objects: Vec<u64> = (found.iter().flatten())
             .filter(|found| found.class == Class::NativeHolder)
-            .filter_map(|found| first_object(&walk.graph, found.last.0))
+            .filter_map(|found| walk.graph.first_object(found.last.0))
             .map(|object| walk.graph.address(object))
             .collect();
         objects.sort_unstable();
@@ -84,7 +84,7 @@ impl Evidence {
 
     /// Says which of both it is: a native holder, or a reference that was never released.
     pub fn judge(&self, graph: &Graph, found: &mut Found) {
-        let object = first_object(graph, found.last.0).map(|object| graph.address(object));
+        let object = graph.first_object(found.last.0).map(|object| graph.address(object));
         match object.and_then(|object| self.pointers.get(&object)) {
             Some((address, note)) => {
                 found.pointer = Some(*address);

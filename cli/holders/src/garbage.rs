@@ -25,7 +25,6 @@ use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
 use crate::native::pages::Kind;
 use crate::native::{Chunk, Native};
 use crate::python::{Count, Python, Reference, Sort};
-use crate::walk::Walk;
 
 type Places = HashMap<u64, u32, FixedState>;
 
@@ -504,10 +503,8 @@ impl Garbage {
 
     /// Members whose counts are explained only by words of unknown meaning, although native memory points to them: one of
     /// those words may be no counted reference, and the native pointer may be.
-    pub(crate) fn doubtful(&self, copy: &Copy, walk: &Walk) -> Vec<u64> {
-        let Some(python) = walk.python.as_deref() else {
-            return Vec::new();
-        };
+    pub fn doubtful(&self, copy: &Copy, python: Option<&Python>, refused: &mut dyn Iterator<Item = u64>) -> Vec<u64> {
+        let Some(python) = python else { return Vec::new() };
         let is_doubtful = |object: &u64| {
             self.place(*object).is_some_and(|place| {
                 let named = |referrer: &&(u32, Edge)| referrer.1.kind() != EdgeKind::Word;
@@ -515,7 +512,7 @@ impl Garbage {
                 exceeds(python.count(copy, *object), found as u64)
             })
         };
-        let mut objects: Vec<u64> = walk.refused().filter(is_doubtful).collect();
+        let mut objects: Vec<u64> = refused.filter(is_doubtful).collect();
         objects.sort_unstable();
         objects.dedup();
         objects

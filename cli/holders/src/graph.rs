@@ -1,7 +1,7 @@
 //! Nodes and edges, in a few bytes each: a process has tens of millions.
 //!
 //! ```text
-//! node ─ address, kind, parent, edge of the parent       26 bytes; the parents form the tree of shortest paths
+//! node ─ address, kind, parent, edge of the parent       30 bytes; the parents form the tree of shortest paths
 //!   └──► targets                                          4 bytes per edge, all that were found, in the order of the scan
 //! granule of the copy (16 bytes) ─► node                  4 bytes; other addresses are in a map
 //! block ─► block edges                                    which nodes point to it
@@ -12,10 +12,11 @@
 pub mod dominators;
 mod split;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
+use crate::bits::Bits;
 use crate::copy::{Copy, prefetch};
 use crate::native::NativeRoot;
 use crate::python::PythonRoot;
@@ -93,9 +94,11 @@ impl NodeId {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
 pub enum NodeKind {
     /// Its address is meaningless.
+    #[default]
     Root,
     /// A Python object.
     Python,
@@ -156,6 +159,27 @@ pub struct BlockEdge {
     pub unusual: bool,
 }
 
+/// References from one node to another that are asked for often. Few nodes have one.
+#[derive(Default)]
+pub struct Pairs {
+    /// The nodes that they begin at.
+    from: Bits,
+    all: HashSet<(NodeId, NodeId), FixedState>,
+}
+
+impl Pairs {
+    #[inline]
+    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
+        self.from.get(from.0 as usize) && self.all.contains(&(from, to))
+    }
+
+    pub fn add(&mut self, from: NodeId, to: NodeId) {
+        self.from.grow(from.0 as usize + 1);
+        self.from.set(from.0 as usize);
+        self.all.insert((from, to));
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Node {
     address: u64,
@@ -168,45 +192,18 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 24, "a process has tens of millions of objects");
 
-/// Kind (2 bits), phase (3), weak (1), waiting (1), cost (4, modulo 16), unnamed chunks in a row (4).
+/// What a node is, and where it is in the search. The numbers are those of its [`Placement`].
 #[derive(Debug, Clone, Copy, Default)]
-struct State(u16);
-
-impl State {
-    fn new(kind: NodeKind) -> State {
-        State(kind as u16)
-    }
-
-    fn kind(self) -> NodeKind {
-        match self.0 & 3 {
-            0 => NodeKind::Root,
-            1 => NodeKind::Python,
-            2 => NodeKind::Frame,
-            _ => NodeKind::Native,
-        }
-    }
-
-    fn phase(self) -> Phase {
-        use Phase::*;
-        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Rest][usize::from(self.0 >> 2 & 7)]
-    }
-
-    fn is_weak(self) -> bool {
-        self.0 & 1 << 5 != 0
-    }
-
-    fn is_waiting(self) -> bool {
-        self.0 & 1 << 6 != 0
-    }
-
-    fn cost(self) -> u8 {
-        (self.0 >> 7 & 15) as u8
-    }
-
-    fn unnamed(self) -> u8 {
-        (self.0 >> 11 & 15) as u8
-    }
+struct State {
+    kind: NodeKind,
+    phase: Phase,
+    is_weak: bool,
+    is_waiting: bool,
+    cost: u8,
+    unnamed: u8,
 }
+
+const _: () = assert!(size_of::<State>() == 6, "a process has tens of millions of objects");
 
 /// Where a node is in the tree of shortest paths.
 #[derive(Debug, Clone, Copy)]
@@ -242,8 +239,6 @@ pub struct Graph {
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
     block_edges: Vec<BlockEdge>,
-    /// Edges were dropped, because there are too many.
-    pub incomplete: bool,
 }
 
 impl Graph {
@@ -289,22 +284,22 @@ impl Graph {
     }
 
     pub fn kind(&self, node: NodeId) -> NodeKind {
-        self.states[node.place()].kind()
+        self.states[node.place()].kind
     }
 
     /// The phase in which it was reached; [`Phase::None`] if it was not, so has no parent.
     pub fn phase(&self, node: NodeId) -> Phase {
-        self.states[node.place()].phase()
+        self.states[node.place()].phase
     }
 
     /// A part of the path to it may be stale.
     pub fn is_weak(&self, node: NodeId) -> bool {
-        self.states[node.place()].is_weak()
+        self.states[node.place()].is_weak
     }
 
     /// The number of unnamed chunks in a row that the path to it ends with.
     pub(crate) fn unnamed(&self, node: NodeId) -> u8 {
-        self.states[node.place()].unnamed()
+        self.states[node.place()].unnamed
     }
 
     /// The previous node on the shortest path to it, and which field of that refers to it; `None` for a root.
@@ -325,6 +320,13 @@ impl Graph {
             }
         }
         true
+    }
+
+    /// The first Python object on the path to this node, the node included.
+    pub(crate) fn first_object(&self, node: NodeId) -> Option<NodeId> {
+        let all = std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0));
+        all.filter(|node| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame))
+            .last()
     }
 
     /// Replaces the parent of a node that has one. The new parent is not below it.
@@ -385,15 +387,19 @@ impl Graph {
     pub(crate) fn add_root(&mut self, root: Root, phase: Phase) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Node::default());
-        self.states
-            .push(State(State::new(NodeKind::Root).0 | (phase as u16) << 2));
+        let kind = NodeKind::Root;
+        self.states.push(State {
+            kind,
+            phase,
+            ..State::default()
+        });
         self.roots.push((id, root));
         id
     }
 
     /// The paths from this root may be stale.
     pub(crate) fn mark_weak(&mut self, root: NodeId) {
-        self.states[root.place()].0 |= 1 << 5;
+        self.states[root.place()].is_weak = true;
     }
 
     /// A node without a parent; `None` if there are too many.
@@ -409,7 +415,10 @@ impl Graph {
             address,
             ..Node::default()
         });
-        self.states.push(State::new(kind));
+        self.states.push(State {
+            kind,
+            ..State::default()
+        });
         Some(id)
     }
 
@@ -418,25 +427,27 @@ impl Graph {
         let node = &mut self.nodes[id.place()];
         (node.parent, node.edge) = (at.parent, at.edge);
         let state = &mut self.states[id.place()];
-        state.0 = state.0 & 3
-            | (at.phase as u16) << 2
-            | u16::from(at.weak) << 5
-            | 1 << 6
-            | u16::from(at.cost & 15) << 7
-            | u16::from(at.unnamed.min(15)) << 11;
+        *state = State {
+            kind: state.kind,
+            phase: at.phase,
+            is_weak: at.weak,
+            is_waiting: true,
+            cost: at.cost,
+            unnamed: at.unnamed,
+        };
     }
 
     /// The cost of its path, if it waits to be scanned.
     #[inline]
     pub(crate) fn waits_at(&self, node: NodeId) -> Option<u8> {
         let state = self.states[node.place()];
-        state.is_waiting().then(|| state.cost())
+        state.is_waiting.then_some(state.cost)
     }
 
     /// The following targets of this node are in order.
     pub(crate) fn begin_scan(&mut self, node: NodeId) {
         self.scanning = node;
-        self.states[node.place()].0 &= !(1 << 6);
+        self.states[node.place()].is_waiting = false;
         self.nodes[node.place()].first = self.targets.len() as u32;
     }
 
@@ -446,8 +457,6 @@ impl Graph {
             self.late.push((from, target));
         } else if self.targets.len() < u32::MAX as usize {
             self.targets.push(target);
-        } else {
-            self.incomplete = true;
         }
     }
 

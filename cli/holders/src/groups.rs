@@ -15,32 +15,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::classes::Searched;
 use crate::copy::{Copy, PAGE};
 use crate::counted;
+use crate::findings::{Ring, Searched};
 use crate::garbage::flood;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
 use crate::native::kinds::Kind;
 use crate::python::Count;
-
-/// The cycles through Python and C++ that hold blocks.
-#[derive(Default)]
-pub(crate) struct Groups {
-    /// By the object of the cycle that the paths to blocks begin with.
-    pub rings: HashMap<NodeId, Ring, FixedState>,
-}
-
-/// A cycle.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ring {
-    /// Each object with its reference to the next one; the last one refers to the first, or to the object that is one with it.
-    pub nodes: Vec<(NodeId, Edge)>,
-    /// Python's collector frees it.
-    pub is_collected: bool,
-    /// It was not the same when it was read again.
-    may_differ: bool,
-}
 
 /// References that are looked at.
 const BUDGET: u64 = 20_000_000;
@@ -49,7 +31,7 @@ const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
 /// `is_consistent`: the process was stopped while it was copied.
-pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
+pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
     let is_open = |searched: &Searched, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
@@ -62,14 +44,14 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
         .filter(|block| is_open(searched, block))
         .collect();
     if blocks.is_empty() {
-        return Groups::default();
+        return HashMap::default();
     }
     let Some(mut members) = Members::new(searched) else {
-        return Groups::default();
+        return HashMap::default();
     };
     members.find_outside(searched);
     let collected = members.collected(searched);
-    let mut groups = Groups::default();
+    let mut found: HashMap<NodeId, Ring, FixedState> = HashMap::default();
     let mut root = None;
     let mut placed: HashSet<u32, FixedState> = HashSet::default();
     let mut below_counted: HashSet<u32, FixedState> = HashSet::default();
@@ -113,16 +95,16 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
                 is_collected,
                 may_differ,
             };
-            groups.rings.insert(node, ring);
+            found.insert(node, ring);
             placed.insert(start);
         }
         members.place(searched, edges, &mut placed);
-        let ring = groups.rings.get(&members.nodes[start as usize]);
-        let found = &mut searched.found[block];
-        (found.class, found.pointer, found.note) = (Class::Cycle, None, None);
-        found.possibly |= ring.is_some_and(|ring| ring.may_differ);
+        let ring = found.get(&members.nodes[start as usize]);
+        let of_block = &mut searched.found[block];
+        (of_block.class, of_block.pointer, of_block.note) = (Class::Cycle, None, None);
+        of_block.possibly |= ring.is_some_and(|ring| ring.may_differ);
     }
-    groups
+    found
 }
 
 /// Whether an object has another type, class or count than in the copy.
@@ -190,7 +172,7 @@ impl Members {
             .iter()
             .flat_map(|from| graph.targets(*from).iter().map(|to| (*from, *to)));
         let edges: Vec<(u32, u32)> = (all.chain(graph.late_targets().iter().copied()))
-            .filter(|(from, to)| from != to && !searched.stale.0.has(*from, *to))
+            .filter(|(from, to)| from != to && !searched.stale.has(*from, *to))
             .filter_map(|(from, to)| Some((*members.places.get(&from)?, *members.places.get(&to)?)))
             .collect();
         for place in 0..members.nodes.len() {

@@ -32,6 +32,7 @@
 //! * [`garbage`]: what only refers to itself
 //! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * `records`: pointers to blocks that PyTorch's allocator keeps itself
+//! * [`findings`]: what the search of one copy found
 //! * [`classes`]: the class of each block, over all copies
 //! * `counted`: references that the counts of C++ objects do not contain
 //! * `groups`: objects of Python and C++ that only own each other
@@ -55,6 +56,7 @@ mod counted;
 pub mod cupy;
 pub mod demangle;
 mod evidence;
+pub mod findings;
 pub mod garbage;
 pub mod graph;
 mod groups;

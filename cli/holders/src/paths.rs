@@ -21,8 +21,8 @@ use std::collections::{HashMap, HashSet};
 use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, RootKind, Search};
 use foldhash::fast::FixedState;
 
-use crate::classes::{CIRCLE, Found, Searched};
 use crate::copy::Copy;
+use crate::findings::{CIRCLE, Found, Searched};
 use crate::graph::{Edge, NodeId};
 use crate::{Block, Options};
 

@@ -9,8 +9,8 @@ use std::ops::Range;
 use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
-use crate::classes::Searched;
 use crate::copy::{Copy, PAGE};
+use crate::findings::Searched;
 use crate::graph::{Graph, NodeId, NodeKind, Root};
 use crate::native::{Native, NativeRoot};
 

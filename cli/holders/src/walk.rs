@@ -527,8 +527,6 @@ impl<'w, 's> Walk<'w, 's> {
         if *edges < EDGES_PER_BLOCK {
             *edges += 1;
             self.graph.add_block_edge(edge);
-        } else {
-            self.graph.incomplete = true;
         }
     }
 

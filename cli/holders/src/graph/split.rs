@@ -83,7 +83,6 @@ impl Graph {
         for of in parts.iter().map(|part| part.root).chain([root]) {
             let list = lists.remove(&of).unwrap_or_default();
             if self.targets.len() + list.len() >= u32::MAX as usize {
-                self.incomplete = true;
                 continue;
             }
             let node = &mut self.nodes[of.place()];

@@ -12,9 +12,9 @@ use foldhash::fast::FixedState;
 
 use super::names::{Kind, Names};
 use super::text::{self, Style};
+use crate::findings::Ring;
 use crate::garbage::Garbage;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::groups::Ring;
 
 /// Objects that are looked at for the cycles of one copy. Beyond that, a cycle is described by its number of objects.
 const BUDGET: usize = 20_000_000;
@@ -74,7 +74,7 @@ impl Cycles {
 
     /// The cycle that leads to this object of the garbage.
     pub fn of(&mut self, names: &mut Names, holder: NodeId) -> Cycle {
-        if let Some(ring) = names.searched.groups.rings.get(&holder).cloned() {
+        if let Some(ring) = names.searched.rings.get(&holder).cloned() {
             return of_ring(names, ring);
         }
         let address = names.searched.graph.address(holder);

@@ -9,10 +9,10 @@ use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
 use crate::Block;
-use crate::bits::{Bits, Pairs};
-use crate::classes::{Found, Searched};
+use crate::bits::Bits;
+use crate::findings::{Found, Searched};
 use crate::graph::dominators::Links;
-use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Phase};
+use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
 use crate::python::Count;
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
@@ -58,7 +58,7 @@ pub(super) fn explained(searched: &mut Searched) -> HashSet<NodeId, FixedState> 
         }
     }
     for ((from, to), _) in pairs.into_iter().filter(|(_, rest)| *rest == 0) {
-        searched.stale.0.add(from, to);
+        searched.stale.add(from, to);
     }
     certain.into_keys().collect()
 }
@@ -82,7 +82,7 @@ pub(super) struct Holding<'g> {
 
 impl<'g> Holding<'g> {
     pub fn new(searched: &'g Searched, blocks: &[Block]) -> Holding<'g> {
-        let (graph, found, stale) = (&searched.graph, &searched.found, &searched.stale.0);
+        let (graph, found, stale) = (&searched.graph, &searched.found, &searched.stale);
         let nodes = graph.len();
         let mut holds = Bits::new(nodes);
         // The records of an allocator point to all of its blocks.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use culeak::snapshot::RootKind;
 
 use super::torch;
-use crate::classes::Searched;
+use crate::findings::Searched;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
 use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};

@@ -19,7 +19,7 @@ use super::retained::may_have_name;
 use super::text::{self, Style};
 use super::trees::UNCOLLECTED;
 use crate::Block;
-use crate::classes::Searched;
+use crate::findings::Searched;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
