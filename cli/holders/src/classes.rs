@@ -27,11 +27,11 @@ use limits::{stopped_early, threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
 use crate::budget::{Deadline, LeftOut};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::copy::selection::{merged, without};
 use crate::counted;
 use crate::evidence::Evidence;
-use crate::findings::{CIRCLE, Found, Searched};
+use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::garbage::{Garbage, Unreached};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
@@ -42,7 +42,7 @@ use crate::python::Python;
 use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
-use crate::walk::{Entry, Pointer, Usual, Walk};
+use crate::walk::{Entry, Pointer, UsualPlaces, Walk};
 use crate::{Block, Error, Options, Stopped};
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
@@ -192,7 +192,7 @@ const ROUNDS: u32 = 4;
 /// A class, and whether another copy can contradict it although it is final otherwise. Better ones are smaller.
 type Answer = (Class, bool);
 
-fn answer(found: &Found) -> Answer {
+fn answer(found: &Explanation) -> Answer {
     (found.class, found.class == Class::Cycle && found.possibly)
 }
 
@@ -212,12 +212,12 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// Searches one copy. `done`: blocks that need no further answer, by index.
 fn examine<'c, 's>(
-    copy: &'c Copy<'s>,
+    copy: &'c Image<'s>,
     index: &BlockIndex,
     done: &[bool],
     is_consistent: bool,
     deadline: Deadline,
-) -> Result<Searched<'c, 's>, Error> {
+) -> Result<Findings<'c, 's>, Error> {
     let modules = Modules::find(copy);
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
@@ -239,8 +239,8 @@ fn examine<'c, 's>(
     });
 
     let usual = match &mut python {
-        Some(python) => Usual::find(copy, python, &mut native, index),
-        None => Usual::default(),
+        Some(python) => UsualPlaces::find(copy, python, &mut native, index),
+        None => UsualPlaces::default(),
     };
     let unreached: Unreached;
     let mut garbage = Garbage::default();
@@ -304,7 +304,7 @@ fn examine<'c, 's>(
     }
 
     walk.keep_tails();
-    let mut found: Vec<Option<Found>> = (walk.found.iter())
+    let mut found: Vec<Option<Explanation>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
@@ -352,7 +352,7 @@ fn examine<'c, 's>(
         unusual,
         ..
     } = walk;
-    let searched = Searched {
+    let searched = Findings {
         left_out: apart.left_out,
         copy,
         modules,
@@ -373,7 +373,7 @@ fn examine<'c, 's>(
 }
 
 /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
-fn complete(searched: &mut Searched, is_consistent: bool) {
+fn complete(searched: &mut Findings, is_consistent: bool) {
     variables::split(searched);
     let (mut stale, circles) = counted::stale(searched);
     for (from, to) in std::mem::take(&mut searched.unusual) {
@@ -394,7 +394,7 @@ fn complete(searched: &mut Searched, is_consistent: bool) {
 }
 
 /// The nodes of garbage that these objects lead to.
-fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
+fn reached_from(copy: &Image, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
     let is_garbage = |node: &NodeId| graph.phase(*node) == Phase::Garbage;
     let mut open: Vec<NodeId> = (objects.iter())
         .filter_map(|object| graph.find(copy, *object))
@@ -412,7 +412,7 @@ fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, 
 }
 
 /// The class by the first pointer that the walk found.
-fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
+fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     let class = match pointer.phase {
         Phase::None | Phase::Python => Class::Held,
         Phase::Garbage => Class::Cycle,
@@ -426,7 +426,7 @@ fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
             }
         }
     };
-    Found {
+    Explanation {
         class,
         last: (pointer.node, pointer.edge),
         interior: pointer.interior,
@@ -459,8 +459,8 @@ fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
 }
 
 /// The class of a block that no walk reached.
-fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Found {
-    let lost = Found {
+fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Explanation {
+    let lost = Explanation {
         class: Class::Lost,
         last: (NodeId::NONE, Edge::default()),
         interior: false,
@@ -471,7 +471,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
     };
     if walk.records[block].is_some() {
         return match records.holder(walk, block) {
-            None => Found {
+            None => Explanation {
                 note: Some(ONLY_RECORDS),
                 ..lost
             },
@@ -479,7 +479,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         };
     }
     if let Some(end) = walk.ends[block] {
-        return Found {
+        return Explanation {
             note: Some(ONLY_END),
             ..of_pointer(&walk.graph, end)
         };
@@ -487,7 +487,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
     if let Some(number) = walk.numbers[block]
         && !walk.index.is_of_torch(block)
     {
-        return Found {
+        return Explanation {
             note: Some(ONLY_NUMBER),
             ..of_pointer(&walk.graph, number)
         };
@@ -502,7 +502,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         if chunk.heap == Heap::Window {
             let root = walk.graph.add_root(Root::Heap, Phase::Rest);
             let pointed = walk.index.find(walk.copy.word(address));
-            return Found {
+            return Explanation {
                 class: Class::Held,
                 last: (root, Edge::new(EdgeKind::Word, 0)),
                 interior: pointed.is_some_and(|pointed| pointed.1),
@@ -517,7 +517,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             .find(walk.copy, chunk.start)
             .is_some_and(|node| walk.graph.phase(node) != Phase::None);
         if !is_reached && !walk.contains_object(chunk) {
-            return Found {
+            return Explanation {
                 pointer: Some(address),
                 note: Some(ONLY_UNREACHABLE),
                 ..lost
@@ -525,7 +525,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         }
     }
     let note = |shared: bool| if shared { ONLY_SHARED } else { ONLY_INACCESSIBLE };
-    Found {
+    Explanation {
         note: walk.apart.pointed.get(block).copied().flatten().map(note),
         ..lost
     }
@@ -571,7 +571,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
         let process = victim.process();
-        let copy = Copy::take(&process, &[]).expect("readable");
+        let copy = Image::take(&process, &[]).expect("readable");
         let index = BlockIndex::new(&[BLOCK]);
         let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
         let mut left: Vec<u64> = Vec::new();

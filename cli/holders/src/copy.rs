@@ -31,16 +31,16 @@ pub const PAGE: u64 = 4096;
 /// Pages that can be added singly: 1 GiB.
 const SINGLE_PAGES: u64 = 1 << 18;
 
-/// The longest range that [`Copy::bytes`] returns.
+/// The longest range that [`Image::bytes`] returns.
 const LONGEST: u64 = 1 << 30;
 
 /// Copied pages.
-pub struct Copy<'a> {
+pub struct Image<'a> {
     regions: Arc<[Region]>,
     source: &'a dyn Source,
     pages: Pages,
     /// Where pages that are unknown here are found.
-    older: Option<&'a Copy<'a>>,
+    older: Option<&'a Image<'a>>,
     /// What was copied at once.
     runs: Arc<[Range<u64>]>,
     /// The size of that.
@@ -50,12 +50,12 @@ pub struct Copy<'a> {
     threads: Arc<[Thread]>,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> Image<'a> {
     /// Copies the private written memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
     ///
     /// # Errors
     /// The mappings cannot be read, nothing can be copied, or the copy does not fit into memory.
-    pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Copy<'a>, Error> {
+    pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Image<'a>, Error> {
         let failed = |error| Error::Read("the memory map".to_owned(), error);
         let regions = source.regions().map_err(failed)?;
         let excluded = selection::excluded(source, &regions, excluded);
@@ -75,7 +75,7 @@ impl<'a> Copy<'a> {
         }
         let runs = pages.enter(&wanted, &missing);
         let threads = source.threads();
-        Ok(Copy {
+        Ok(Image {
             regions: regions.into(),
             source,
             pages,
@@ -88,7 +88,7 @@ impl<'a> Copy<'a> {
     }
 
     /// These pages as they are now, in front of an older copy: all others are read from that one.
-    pub fn newer(older: &'a Copy<'a>, pages: &[u64]) -> Copy<'a> {
+    pub fn newer(older: &'a Image<'a>, pages: &[u64]) -> Image<'a> {
         let mut starts: Vec<u64> = pages.iter().map(|page| page & !(PAGE - 1)).collect();
         starts.sort_unstable();
         starts.dedup();
@@ -110,7 +110,7 @@ impl<'a> Copy<'a> {
             let missing = reading::read(older.source, &wanted, pages.copied_mut());
             pages.enter(&wanted, &missing);
         }
-        Copy {
+        Image {
             regions: Arc::clone(&older.regions),
             source: older.source,
             pages,
@@ -204,7 +204,7 @@ impl<'a> Copy<'a> {
         Some(bytes)
     }
 
-    /// As [`Copy::bytes`], without a copy; `None` also if the range crosses the end of a page.
+    /// As [`Image::bytes`], without a copy; `None` also if the range crosses the end of a page.
     pub(crate) fn slice(&self, start: u64, bytes: u64) -> Option<&[u8]> {
         self.part(start)?.get(..usize::try_from(bytes).ok()?)
     }
@@ -274,7 +274,7 @@ impl<'a> Copy<'a> {
         Place::Here(self.pages.add(start, &around, read))
     }
 
-    /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Copy::granules`].
+    /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Image::granules`].
     #[inline]
     pub fn granule(&self, address: u64) -> Option<usize> {
         if let Some(older) = self.older {
@@ -285,7 +285,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Starts to load this address and what follows it into the processor's cache, if it was copied at once. Returns its
-    /// granule, as [`Copy::granule`].
+    /// granule, as [`Image::granule`].
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) -> Option<usize> {
         if self.older.is_some() {
@@ -306,7 +306,7 @@ impl<'a> Copy<'a> {
         self.bytes
     }
 
-    fn oldest(&self) -> &Copy<'a> {
+    fn oldest(&self) -> &Image<'a> {
         self.older.map_or(self, |older| older.oldest())
     }
 
@@ -324,7 +324,7 @@ impl<'a> Copy<'a> {
         self.runs.to_vec()
     }
 
-    /// As [`Copy::runs`], in pieces of similar size, for several threads.
+    /// As [`Image::runs`], in pieces of similar size, for several threads.
     pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
         pieces(self.runs.iter().cloned())
     }
@@ -401,7 +401,7 @@ pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Vec<Range<
 enum Place<'a> {
     /// This one, under this number.
     Here(u32),
-    Older(&'a Copy<'a>),
+    Older(&'a Image<'a>),
 }
 
 #[cfg(test)]

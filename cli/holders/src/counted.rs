@@ -24,8 +24,8 @@ use std::ops::Range;
 use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
-use crate::copy::Copy;
-use crate::findings::Searched;
+use crate::copy::Image;
+use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Pairs, Phase};
 use crate::native::counts::{self, Count};
 use crate::native::kinds::Kind;
@@ -65,7 +65,7 @@ enum What {
 }
 
 /// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
-pub(crate) fn mend(stale: &Pairs, searched: &mut Searched) {
+pub(crate) fn mend(stale: &Pairs, searched: &mut Findings) {
     /// References to one node that are compared.
     const MOST: usize = 64;
     /// Nodes and references that are looked at.
@@ -105,7 +105,7 @@ pub(crate) fn mend(stale: &Pairs, searched: &mut Searched) {
 }
 
 /// Finds the references of the graph that hold nothing. Also the objects that own each other, with all that these own.
-pub(crate) fn stale(searched: &mut Searched) -> (Pairs, HashSet<NodeId, FixedState>) {
+pub(crate) fn stale(searched: &mut Findings) -> (Pairs, HashSet<NodeId, FixedState>) {
     let mut search = Find {
         searched,
         counts: HashMap::default(),
@@ -126,7 +126,7 @@ enum Owned {
 }
 
 struct Find<'a, 'c, 's> {
-    searched: &'a mut Searched<'c, 's>,
+    searched: &'a mut Findings<'c, 's>,
     counts: HashMap<NodeId, Owned, FixedState>,
     fields: HashMap<Field, u32, FixedState>,
     mentions: Vec<Mention>,
@@ -136,7 +136,7 @@ struct Find<'a, 'c, 's> {
 const LARGEST: u64 = 64 << 10;
 
 impl Find<'_, '_, '_> {
-    fn copy(&self) -> &Copy<'_> {
+    fn copy(&self) -> &Image<'_> {
         self.searched.copy
     }
 
@@ -182,7 +182,7 @@ impl Find<'_, '_, '_> {
 
     /// Native nodes that were reached and may be of a class whose objects have a count.
     fn of_counted_classes(&self) -> Vec<NodeId> {
-        let Searched {
+        let Findings {
             copy, native, graph, ..
         } = &*self.searched;
         let has_count = |class: &ClassId| {
@@ -406,7 +406,7 @@ impl Find<'_, '_, '_> {
 }
 
 /// By which field a node refers to another one.
-pub(crate) fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
+pub(crate) fn edge(searched: &mut Findings, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
     let (copy, graph) = (searched.copy, &searched.graph);
     let (start, target) = (graph.address(from), graph.address(to));
     let native = &searched.native;

@@ -17,8 +17,8 @@ use std::ops::Range;
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::copy::Copy;
-use crate::findings::Found;
+use crate::copy::Image;
+use crate::findings::Explanation;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
@@ -37,7 +37,12 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// `found`: by the index of the block. `statics`: static and thread-local memory.
-    pub fn find(walk: &mut Walk, unreached: &Unreached, found: &[Option<Found>], statics: &[Range<u64>]) -> Evidence {
+    pub fn find(
+        walk: &mut Walk,
+        unreached: &Unreached,
+        found: &[Option<Explanation>],
+        statics: &[Range<u64>],
+    ) -> Evidence {
         let wanted: Vec<bool> = (found.iter().zip(&walk.records).zip(&walk.done))
             .map(|((found, record), is_done)| found.is_none() && record.is_none() && !is_done)
             .collect();
@@ -83,7 +88,7 @@ impl Evidence {
     }
 
     /// Says which of both it is: a native holder, or a reference that was never released.
-    pub fn judge(&self, graph: &Graph, found: &mut Found) {
+    pub fn judge(&self, graph: &Graph, found: &mut Explanation) {
         let object = graph.first_object(found.last.0).map(|object| graph.address(object));
         match object.and_then(|object| self.pointers.get(&object)) {
             Some((address, note)) => {
@@ -130,7 +135,7 @@ fn is_in_untracked(walk: &mut Walk, address: u64) -> bool {
 }
 
 /// The memory of these objects with their arrays; or without, of those that the collector does not track.
-fn ranges_of(copy: &Copy, python: Option<&mut Python>, objects: &[u64], only_untracked: bool) -> Vec<Range<u64>> {
+fn ranges_of(copy: &Image, python: Option<&mut Python>, objects: &[u64], only_untracked: bool) -> Vec<Range<u64>> {
     let Some(python) = python else { return Vec::new() };
     let mut ranges = Vec::new();
     for object in objects {

@@ -6,7 +6,7 @@ use culeak::snapshot::{Class, Stop};
 use foldhash::fast::FixedState;
 
 use crate::budget::LeftOut;
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::garbage::Garbage;
 use crate::graph::{Edge, Graph, NodeId, Pairs, Phase};
 use crate::modules::Modules;
@@ -15,7 +15,7 @@ use crate::python::Python;
 
 /// What one copy says about a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct Explanation {
     pub class: Class,
     /// The node that refers to the block, and by which field; the node is [`NodeId::NONE`] if the block is lost and nothing
     /// points to it. [`Graph::parent`] leads from it to the root.
@@ -32,15 +32,15 @@ pub struct Found {
 }
 
 /// One copy, and all that was found in it.
-pub struct Searched<'c, 's> {
-    pub copy: &'c Copy<'s>,
+pub struct Findings<'c, 's> {
+    pub copy: &'c Image<'s>,
     pub modules: Modules,
     pub native: Native,
     pub python: Option<Python>,
     pub graph: Graph,
     pub garbage: Garbage,
     /// By the index of the block.
-    pub found: Vec<Found>,
+    pub found: Vec<Explanation>,
     /// References that hold nothing.
     pub(crate) stale: Pairs,
     /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.

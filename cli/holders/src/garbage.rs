@@ -20,7 +20,7 @@ use culeak::snapshot::Stop;
 use foldhash::fast::FixedState;
 
 use crate::budget::{Budget, Deadline};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
 use crate::native::pages::Kind;
 use crate::native::{Chunk, Native};
@@ -99,7 +99,7 @@ impl Unreached {
     /// # Errors
     /// The search stopped: which objects are counted is not known.
     pub fn find(
-        copy: &Copy,
+        copy: &Image,
         python: &mut Python,
         native: &Native,
         graph: &Graph,
@@ -156,7 +156,7 @@ impl Unreached {
     }
 
     /// The place of an object, which is added if it is new. `None` if no object is there, or one that holds nothing.
-    fn add(&mut self, copy: &Copy, python: &mut Python, address: u64) -> Option<u32> {
+    fn add(&mut self, copy: &Image, python: &mut Python, address: u64) -> Option<u32> {
         if let Some(place) = self.places.get(&address) {
             return Some(*place);
         }
@@ -170,7 +170,7 @@ impl Unreached {
         Some(place)
     }
 
-    fn count(&mut self, copy: &Copy, python: &Python) {
+    fn count(&mut self, copy: &Image, python: &Python) {
         let counts: Vec<Count> = (self.objects.iter())
             .map(|object| python.count(copy, *object))
             .collect();
@@ -271,7 +271,7 @@ impl Unreached {
     /// The search stopped.
     pub fn garbage(
         &self,
-        copy: &Copy,
+        copy: &Image,
         python: &mut Python,
         may_change: bool,
         deadline: Deadline,
@@ -283,7 +283,7 @@ impl Unreached {
         for _ in 0..if may_change { LOOKS } else { 0 } {
             let mut budget = Budget::new(copy, deadline);
             let pages = pages_of(copy, python, &members, &mut budget)?;
-            let newer = Copy::newer(copy, &pages);
+            let newer = Image::newer(copy, &pages);
             let before = members.len();
             members = still_garbage(&newer, python, members, &mut budget)?;
             is_stable = members.len() == before;
@@ -308,7 +308,7 @@ fn exceeds(count: Count, found: u64) -> bool {
 }
 
 /// The counted references of an object, and words that may be some. Returns whether the collector tracks it.
-fn read(copy: &Copy, python: &mut Python, address: u64, found: &mut Vec<Reference>) -> bool {
+fn read(copy: &Image, python: &mut Python, address: u64, found: &mut Vec<Reference>) -> bool {
     found.clear();
     let Some(of) = python.object(copy, address) else {
         return false;
@@ -391,7 +391,7 @@ fn places_of(objects: &[u64]) -> Places {
 }
 
 fn references_between(
-    copy: &Copy,
+    copy: &Image,
     python: &mut Python,
     objects: &[u64],
     places: &Places,
@@ -415,7 +415,7 @@ fn references_between(
 }
 
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
-fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
+fn still_garbage(copy: &Image, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
     let counts: Vec<Count> = (objects.iter())
         .map(|object| match python.object(copy, *object) {
@@ -430,7 +430,7 @@ fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &m
 }
 
 /// The pages from which the references of these objects are read.
-fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
+fn pages_of(copy: &Image, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let mut pages = Vec::new();
     let mut add = |range: Range<u64>| {
         let count = range.end.saturating_sub(range.start) / PAGE + 1;
@@ -473,7 +473,7 @@ pub struct Garbage {
 }
 
 impl Garbage {
-    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
+    fn new(copy: &Image, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
         let places = places_of(&members);
         let references = references_between(copy, python, &members, &places, budget)?;
         let mut firsts = vec![0u32; members.len() + 1];
@@ -503,7 +503,7 @@ impl Garbage {
 
     /// Members whose counts are explained only by words of unknown meaning, although native memory points to them: one of
     /// those words may be no counted reference, and the native pointer may be.
-    pub fn doubtful(&self, copy: &Copy, python: Option<&Python>, refused: &mut dyn Iterator<Item = u64>) -> Vec<u64> {
+    pub fn doubtful(&self, copy: &Image, python: Option<&Python>, refused: &mut dyn Iterator<Item = u64>) -> Vec<u64> {
         let Some(python) = python else { return Vec::new() };
         let is_doubtful = |object: &u64| {
             self.place(*object).is_some_and(|place| {

@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
-use crate::copy::{Copy, prefetch};
+use crate::copy::{Image, prefetch};
 use crate::native::NativeRoot;
 use crate::python::PythonRoot;
 
@@ -242,7 +242,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    pub fn new(copy: &Copy) -> Graph {
+    pub fn new(copy: &Image) -> Graph {
         Graph {
             nodes: vec![Node::default()],
             states: vec![State::default()],
@@ -376,7 +376,7 @@ impl Graph {
 
     /// The node at this address.
     #[inline]
-    pub fn find(&self, copy: &Copy, address: u64) -> Option<NodeId> {
+    pub fn find(&self, copy: &Image, address: u64) -> Option<NodeId> {
         let node = match copy.granule(address) {
             Some(granule) if address & 15 == 0 => NodeId(*self.by_granule.get(granule)?),
             _ => *self.elsewhere.get(&address)?,
@@ -403,7 +403,7 @@ impl Graph {
     }
 
     /// A node without a parent; `None` if there are too many.
-    pub(crate) fn add(&mut self, copy: &Copy, address: u64, kind: NodeKind) -> Option<NodeId> {
+    pub(crate) fn add(&mut self, copy: &Image, address: u64, kind: NodeKind) -> Option<NodeId> {
         let id = NodeId(u32::try_from(self.nodes.len()).ok()?);
         match copy.granule(address) {
             Some(granule) if address & 15 == 0 => self.by_granule[granule] = id.0,

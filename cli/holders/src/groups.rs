@@ -15,9 +15,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::counted;
-use crate::findings::{Ring, Searched};
+use crate::findings::{Findings, Ring};
 use crate::garbage::flood;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
@@ -31,8 +31,8 @@ const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
 /// `is_consistent`: the process was stopped while it was copied.
-pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
-    let is_open = |searched: &Searched, block: &usize| {
+pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
+    let is_open = |searched: &Findings, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
             && !found.last.0.is_none()
@@ -108,7 +108,7 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> HashMap<Node
 }
 
 /// Whether an object has another type, class or count than in the copy.
-fn has_changed(searched: &Searched, objects: &[NodeId]) -> bool {
+fn has_changed(searched: &Findings, objects: &[NodeId]) -> bool {
     let copy = searched.copy;
     let addresses: Vec<u64> = objects.iter().map(|object| searched.graph.address(*object)).collect();
     let mut pages: Vec<u64> = (addresses.iter())
@@ -116,7 +116,7 @@ fn has_changed(searched: &Searched, objects: &[NodeId]) -> bool {
         .collect();
     pages.sort_unstable();
     pages.dedup();
-    let newer = Copy::newer(copy, &pages);
+    let newer = Image::newer(copy, &pages);
     let same = |at: u64| newer.word(at) == copy.word(at);
     !addresses.iter().all(|address| same(*address) && same(address + 8))
 }
@@ -142,7 +142,7 @@ struct Members {
 
 impl Members {
     /// `None`: there are too many.
-    fn new(searched: &mut Searched) -> Option<Members> {
+    fn new(searched: &mut Findings) -> Option<Members> {
         let graph = &searched.graph;
         let is_member = |node: &NodeId| {
             graph.kind(*node) != NodeKind::Root && matches!(graph.phase(*node), Phase::Counted | Phase::Garbage)
@@ -219,7 +219,7 @@ impl Members {
     }
 
     /// An object of C++ and the Python object whose first field is a pointer to it.
-    fn find_partners(&mut self, searched: &Searched) {
+    fn find_partners(&mut self, searched: &Findings) {
         let (copy, graph) = (searched.copy, &searched.graph);
         for from in 0..self.nodes.len() as u32 {
             let is_wrapped = matches!(
@@ -240,7 +240,7 @@ impl Members {
     }
 
     /// Finds what is held from outside: what has more references than were found, and all that this leads to.
-    fn find_outside(&mut self, searched: &Searched) {
+    fn find_outside(&mut self, searched: &Findings) {
         let graph = &searched.graph;
         self.is_counted = (0..self.nodes.len())
             .map(|place| self.counts[place].is_some_and(|count| count > self.sources[place].len() as u64))
@@ -253,7 +253,7 @@ impl Members {
     }
 
     /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
-    fn place_below_counted(&mut self, searched: &mut Searched, last: u32, placed: &mut HashSet<u32, FixedState>) {
+    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut HashSet<u32, FixedState>) {
         let is_root = |place: u32| {
             let parent = searched.graph.parent(self.nodes[place as usize]);
             placed.contains(&place)
@@ -272,7 +272,7 @@ impl Members {
     }
 
     /// Makes these references the paths of what has none yet.
-    fn place(&self, searched: &mut Searched, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
+    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
         for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
@@ -282,7 +282,7 @@ impl Members {
     }
 
     /// The references of a path. `None`: one was not found, or too much was looked at.
-    fn edges_along(&mut self, searched: &mut Searched, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
+    fn edges_along(&mut self, searched: &mut Findings, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
         let edge = |pair: &[u32]| {
             // Native memory is looked through word by word.
             self.budget = self.budget.checked_sub(64)?;
@@ -361,7 +361,7 @@ impl Members {
     }
 
     /// The references of a ring.
-    fn edges_of(&mut self, searched: &mut Searched, ring: &[NodeId]) -> Option<Vec<Edge>> {
+    fn edges_of(&mut self, searched: &mut Findings, ring: &[NodeId]) -> Option<Vec<Edge>> {
         let partner = |node: NodeId| {
             let place = self.places.get(&node)?;
             Some(self.nodes[*self.partners.get(place)? as usize])
@@ -379,7 +379,7 @@ impl Members {
 
     /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at
     /// the context of the function that made it, if nothing else owns the node of that.
-    fn collected(&self, searched: &mut Searched) -> HashSet<NodeId, FixedState> {
+    fn collected(&self, searched: &mut Findings) -> HashSet<NodeId, FixedState> {
         let is_object: Vec<bool> = (self.nodes.iter())
             .map(|node| matches!(searched.graph.kind(*node), NodeKind::Python | NodeKind::Frame))
             .collect();
@@ -411,7 +411,7 @@ impl Members {
             .collect()
     }
 
-    fn refers_as_wrapper(&self, searched: &Searched, object: u32, to: u32) -> bool {
+    fn refers_as_wrapper(&self, searched: &Findings, object: u32, to: u32) -> bool {
         let address = |place: u32| searched.graph.address(self.nodes[place as usize]);
         matches!(self.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor))
             && counts::refers_back(searched.copy, address(object), address(to))
@@ -450,7 +450,7 @@ impl Members {
 }
 
 /// Whether the collector knows what a Python object or a frame refers to.
-fn is_tracked(searched: &mut Searched, node: NodeId) -> bool {
+fn is_tracked(searched: &mut Findings, node: NodeId) -> bool {
     if searched.graph.kind(node) == NodeKind::Frame {
         return true;
     }
@@ -464,7 +464,7 @@ fn is_tracked(searched: &mut Searched, node: NodeId) -> bool {
 }
 
 /// What a native object is, and how many references an object has, if it counts them.
-fn kind_and_count(searched: &mut Searched, node: NodeId) -> (Option<Kind>, Option<u64>) {
+fn kind_and_count(searched: &mut Findings, node: NodeId) -> (Option<Kind>, Option<u64>) {
     let address = searched.graph.address(node);
     let copy = searched.copy;
     match searched.graph.kind(node) {

@@ -83,7 +83,7 @@ use std::time::Duration;
 
 use culeak::snapshot::Holders;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::source::Source;
 
 /// A block of GPU memory whose holders are searched for.
@@ -192,7 +192,7 @@ pub fn search_stopped(stopped: Stopped, blocks: &[Block], options: &Options) -> 
 
 /// A copy of a process that was stopped while it was made.
 pub struct Stopped<'s> {
-    pub copy: Copy<'s>,
+    pub copy: Image<'s>,
     /// How long the copy took.
     pub copied: Duration,
     /// How long the process was stopped.

@@ -14,7 +14,7 @@ use culeak::analysis::words;
 
 use crate::bits::Bits;
 use crate::copy::selection::{is_anonymous, is_recorder};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::modules::{Module, Modules};
 use crate::parallel;
 
@@ -121,7 +121,7 @@ const WINDOW: u64 = 256;
 
 impl Native {
     /// `pool_bytes`: the size of a pool of CPython's allocator; `None` without Python.
-    pub fn find(copy: &Copy, modules: &Modules, pool_bytes: Option<u64>) -> Native {
+    pub fn find(copy: &Image, modules: &Modules, pool_bytes: Option<u64>) -> Native {
         let mut pages = Pages::new(copy);
         let (mut memory, mut brk): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();
         let mut was_writable = true;
@@ -187,7 +187,7 @@ impl Native {
     /// Pointers to blocks of CPython's allocator count only at their start: links of its collector point into them. So
     /// do those of malloc's free lists into the last word of a chunk, which does not count, either.
     #[inline]
-    pub fn chunk(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+    pub fn chunk(&self, copy: &Image, address: u64) -> Option<Chunk> {
         let Some(granule) = copy.granule(address) else {
             let chunk = self.absent(copy, address)?;
             let is_driver = |start| copy.granule(start).is_some_and(|granule| self.driver.owns(granule));
@@ -198,7 +198,7 @@ impl Native {
     }
 
     /// As [`Native::chunk`], those of the CUDA driver included.
-    fn chunk_of_any(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+    fn chunk_of_any(&self, copy: &Image, address: u64) -> Option<Chunk> {
         match copy.granule(address) {
             Some(granule) => self.present(copy, granule, address),
             None => self.absent(copy, address),
@@ -207,7 +207,7 @@ impl Native {
 
     /// The chunk with an address whose page exists.
     #[inline]
-    fn present(&self, copy: &Copy, granule: usize, address: u64) -> Option<Chunk> {
+    fn present(&self, copy: &Image, granule: usize, address: u64) -> Option<Chunk> {
         match self.pages.kind(granule) {
             Kind::None => None,
             Kind::Glibc => match self.glibc_chunk(copy, granule, address) {
@@ -227,7 +227,7 @@ impl Native {
     }
 
     /// The chunk whose page with this address does not exist: most of a large array may never have been used.
-    fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+    fn absent(&self, copy: &Image, address: u64) -> Option<Chunk> {
         let start = self.pages.start_of_absent(address)?;
         Some(Chunk {
             start,
@@ -237,7 +237,7 @@ impl Native {
     }
 
     /// The allocated chunk whose memory contains this address, the last word and the CUDA driver's included.
-    pub fn around(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+    pub fn around(&self, copy: &Image, address: u64) -> Option<Chunk> {
         let Some(granule) = copy.granule(address) else {
             return self.absent(copy, address);
         };
@@ -260,7 +260,7 @@ impl Native {
     }
 
     #[inline]
-    fn glibc_chunk(&self, copy: &Copy, granule: usize, address: u64) -> Option<Chunk> {
+    fn glibc_chunk(&self, copy: &Image, granule: usize, address: u64) -> Option<Chunk> {
         let start = self.pages.start_before(granule, address)?;
         let bytes = glibc::usable(copy, start);
         (address - start + 8 < bytes).then_some(Chunk {
@@ -273,7 +273,7 @@ impl Native {
     /// Whether the word at `place` with this value may be the end or the limit of a `std::vector` (first, end, limit) in memory of an
     /// unknown allocator: what the word before it points to ends there.
     #[inline]
-    pub fn is_end(&self, copy: &Copy, place: u64, value: u64) -> bool {
+    pub fn is_end(&self, copy: &Image, place: u64, value: u64) -> bool {
         let before = |words: u64| copy.word(place.wrapping_sub(words * 8));
         let ends_here = |start: u64| {
             let chunk = self.chunk(copy, start).filter(|chunk| chunk.heap == Heap::Window);
@@ -291,7 +291,7 @@ impl Native {
         }
     }
 
-    fn window(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+    fn window(&self, copy: &Image, address: u64) -> Option<Chunk> {
         if !address.is_multiple_of(8) {
             return None;
         }
@@ -323,7 +323,7 @@ impl Native {
 
     /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
     /// Python's allocator, only those in pages of these kinds.
-    pub fn chunks_where(&self, copy: &Copy, kinds: &[Kind], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
+    pub fn chunks_where(&self, copy: &Image, kinds: &[Kind], is_wanted: impl Fn(&Chunk) -> bool + Sync) -> Vec<Chunk> {
         let absent = self.pages.absent_starts(copy).map(|start| Chunk {
             start,
             bytes: glibc::usable(copy, start),
@@ -346,7 +346,7 @@ impl Native {
     }
 
     /// Those in pages of this kind in these ranges.
-    fn each_in(&self, copy: &Copy, ranges: &[Range<u64>], kind: Kind, see: &mut dyn FnMut(Chunk)) {
+    fn each_in(&self, copy: &Image, ranges: &[Range<u64>], kind: Kind, see: &mut dyn FnMut(Chunk)) {
         self.pages.each_start_in(copy, ranges, kind, &mut |start, granule| {
             if !self.driver.owns(granule) {
                 let (bytes, heap) = match kind {
@@ -359,38 +359,38 @@ impl Native {
     }
 
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
-    pub fn find_records(&mut self, copy: &Copy, blocks: &[u64]) {
+    pub fn find_records(&mut self, copy: &Image, blocks: &[u64]) {
         let mut driver = std::mem::take(&mut self.driver);
         driver.find_records(copy, self, blocks);
         self.driver = driver;
     }
 
     /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
-    pub fn is_driver(&self, copy: &Copy, address: u64) -> bool {
+    pub fn is_driver(&self, copy: &Image, address: u64) -> bool {
         copy.granule(address)
             .is_some_and(|granule| self.driver.may_own(copy, self, granule))
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
     /// object behind a shared pointer's counts.
-    pub fn class(&mut self, copy: &Copy, chunk: u64) -> Option<&str> {
+    pub fn class(&mut self, copy: &Image, chunk: u64) -> Option<&str> {
         let class = self.class_id(copy, chunk)?;
         Some(self.class_name(class)).filter(|name| !name.is_empty())
     }
 
     /// As above. Equal classes have equal numbers.
     #[inline]
-    pub fn class_id(&mut self, copy: &Copy, chunk: u64) -> Option<ClassId> {
+    pub fn class_id(&mut self, copy: &Image, chunk: u64) -> Option<ClassId> {
         self.classes.chunk(copy, chunk)
     }
 
     /// Whether this chunk has an object whose destructor has begun.
-    pub fn is_destroyed(&mut self, copy: &Copy, chunk: u64) -> bool {
+    pub fn is_destroyed(&mut self, copy: &Image, chunk: u64) -> bool {
         self.classes.is_destroyed(copy, chunk)
     }
 
     /// As [`Native::class_id`], of chunks that were asked for before; `None` if this one was not.
-    pub fn known_class_id(&self, copy: &Copy, chunk: u64) -> Option<Option<ClassId>> {
+    pub fn known_class_id(&self, copy: &Image, chunk: u64) -> Option<Option<ClassId>> {
         self.classes.known(copy, chunk)
     }
 
@@ -409,7 +409,7 @@ impl Native {
     }
 
     /// What is known about the class of the object at the beginning of a chunk.
-    pub fn kind(&mut self, copy: &Copy, chunk: u64) -> kinds::Kind {
+    pub fn kind(&mut self, copy: &Image, chunk: u64) -> kinds::Kind {
         let class = self.class_id(copy, chunk);
         class.map_or(kinds::Kind::Unnamed, |class| self.classes.kind(class))
     }
@@ -431,7 +431,7 @@ impl Native {
     }
 
     /// Notes where pointers to memory of an unknown allocator lead: an object ends before the next one.
-    fn note_starts(&mut self, copy: &Copy) {
+    fn note_starts(&mut self, copy: &Image) {
         let pages = &self.pages;
         let is_start = |value: u64| value.is_multiple_of(8) && value >= PAGE;
         let starts = copy.search(is_start, |_, value| {

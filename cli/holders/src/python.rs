@@ -17,7 +17,7 @@
 //!
 //! Deliberately absent: free-threaded and debug builds, which keep other headers in front of objects.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::Edge;
 pub use crate::python::types::Number;
 use crate::python::types::Types;
@@ -149,7 +149,7 @@ impl Python {
 
     /// The type of the object at this address; `None` if no live object is there.
     #[inline]
-    pub fn object(&mut self, copy: &Copy, address: u64) -> Option<TypeId> {
+    pub fn object(&mut self, copy: &Image, address: u64) -> Option<TypeId> {
         if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy.word(address)) {
             return None;
         }
@@ -187,7 +187,7 @@ impl Python {
     }
 
     /// The object that a weak reference refers to, unless it was freed.
-    pub fn referent(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+    pub fn referent(&mut self, copy: &Image, address: u64) -> Option<u64> {
         let of = self.object(copy, address)?;
         let info = &self.types[of];
         let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
@@ -213,7 +213,7 @@ impl Python {
         &self.types[of].name
     }
 
-    pub fn count(&self, copy: &Copy, address: u64) -> Count {
+    pub fn count(&self, copy: &Image, address: u64) -> Count {
         let count = copy.word(address);
         if self.minor() < 12 {
             return Count::Exactly(count);

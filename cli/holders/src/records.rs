@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::{BlockEdge, NodeKind, Phase, Root};
 use crate::native::{Chunk, Heap};
 use crate::walk::{Pointer, Walk};
@@ -126,7 +126,7 @@ impl Records {
 
 /// Whether the word at this place begins a `DataPtr`, or is its context. Of a `std::unique_ptr` with a function, libstdc++ has the
 /// function first.
-fn is_data_pointer(copy: &Copy, place: u64) -> bool {
+fn is_data_pointer(copy: &Image, place: u64) -> bool {
     let is_code = |address: u64| {
         let region = copy.region(address);
         region.is_some_and(|region| region.executable && region.name.starts_with('/'))

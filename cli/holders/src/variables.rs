@@ -9,14 +9,14 @@ use std::ops::Range;
 use foldhash::fast::FixedState;
 
 use crate::bits::Bits;
-use crate::copy::{Copy, PAGE};
-use crate::findings::Searched;
+use crate::copy::{Image, PAGE};
+use crate::findings::Findings;
 use crate::graph::{Graph, NodeId, NodeKind, Root};
 use crate::native::{Native, NativeRoot};
 
-pub(crate) fn split(searched: &mut Searched) {
+pub(crate) fn split(searched: &mut Findings) {
     let holding = holding(searched);
-    let Searched {
+    let Findings {
         copy,
         modules,
         native,
@@ -51,7 +51,7 @@ pub(crate) fn split(searched: &mut Searched) {
 }
 
 /// The words of this memory that lead to targets of the root, with the targets.
-fn words(copy: &Copy, native: &Native, graph: &Graph, root: NodeId, range: &Range<u64>) -> Vec<(u64, NodeId)> {
+fn words(copy: &Image, native: &Native, graph: &Graph, root: NodeId, range: &Range<u64>) -> Vec<(u64, NodeId)> {
     let late = graph
         .late_targets()
         .iter()
@@ -76,7 +76,7 @@ fn words(copy: &Copy, native: &Native, graph: &Graph, root: NodeId, range: &Rang
 }
 
 /// For each root of static or thread-local memory, the addresses of the words that paths to blocks begin with, in order.
-fn holding(searched: &Searched) -> Vec<(NodeId, Vec<u64>)> {
+fn holding(searched: &Findings) -> Vec<(NodeId, Vec<u64>)> {
     let graph = &searched.graph;
     let mut seen = Bits::new(graph.len());
     let mut holding: HashMap<NodeId, Vec<u64>, FixedState> = HashMap::default();

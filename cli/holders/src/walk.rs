@@ -36,7 +36,7 @@ use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 use crate::budget::{Budget, Deadline, LeftOut};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
 use crate::native::kinds::Kind;
@@ -47,7 +47,7 @@ pub(crate) use apart::InApart;
 use records::Records;
 pub(crate) use rules::object_in;
 use rules::{is_place_of_object, points_into, two_digits};
-pub(crate) use usual::Usual;
+pub(crate) use usual::UsualPlaces;
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -84,7 +84,7 @@ pub(crate) enum Entry<'u> {
 }
 
 pub(crate) struct Walk<'w, 's> {
-    pub copy: &'w Copy<'s>,
+    pub copy: &'w Image<'s>,
     pub python: Option<&'w mut Python>,
     pub native: &'w mut Native,
     pub graph: Graph,
@@ -118,7 +118,7 @@ pub(crate) struct Walk<'w, 's> {
     /// References to chunks that usually have others, but were not reached by these.
     pub unusual: Vec<(NodeId, NodeId)>,
     /// Where the pointers to most blocks are.
-    pub usual: Usual,
+    pub usual: UsualPlaces,
     /// References that last only as long as another object lives.
     waiting: Records,
     /// What is found now leads only to blocks that nothing else leads to.
@@ -154,7 +154,7 @@ pub(crate) struct Walk<'w, 's> {
 impl<'w, 's> Walk<'w, 's> {
     /// `has_classes`: most native objects are of classes with a name, so chains of unnamed chunks are stale more often than not.
     pub fn new(
-        copy: &'w Copy<'s>,
+        copy: &'w Image<'s>,
         python: Option<&'w mut Python>,
         native: &'w mut Native,
         index: &'w BlockIndex,
@@ -188,7 +188,7 @@ impl<'w, 's> Walk<'w, 's> {
             destroyed: Vec::new(),
             late_blocks: Vec::new(),
             unusual: Vec::new(),
-            usual: Usual::default(),
+            usual: UsualPlaces::default(),
             waiting: Records::default(),
             only_missing: false,
             shortcuts: Vec::new(),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
-use crate::copy::Copy;
+use crate::copy::Image;
 
 /// Addresses that are kept for one target.
 const KEPT: usize = 256;
@@ -21,7 +21,7 @@ pub(crate) struct Words {
 
 impl Words {
     /// Searches for pointers to the blocks that are `wanted`, and to these objects.
-    pub fn find(copy: &Copy, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> Words {
+    pub fn find(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> Words {
         let mut words = Words {
             to_objects: objects.iter().map(|object| (*object, Vec::new())).collect(),
             ..Words::default()

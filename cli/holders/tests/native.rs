@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use culeak::snapshot::Class;
-use culeak_holders::copy::Copy;
+use culeak_holders::copy::Image;
 use culeak_holders::modules::Modules;
 use culeak_holders::native::pages::Kind;
 use culeak_holders::native::vectors::bytes_of_vector;
@@ -96,11 +96,11 @@ fn program(folder: &Path) -> PathBuf {
 }
 
 /// How a block is reached: the name of the root, and the class of the last object.
-type Found = HashMap<u64, (String, Option<String>)>;
+type Reached = HashMap<u64, (String, Option<String>)>;
 
 /// A walk from the native roots, without any preference among them.
-fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64]) -> Found {
-    let mut found = Found::new();
+fn walk(copy: &Image, modules: &mut Modules, native: &mut Native, blocks: &[u64]) -> Reached {
+    let mut found = Reached::new();
     let mut seen = HashMap::new();
     for root in native.roots(modules) {
         let words = root.range.clone().step_by(8).map(|at| (at, copy.word(at)));
@@ -133,7 +133,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = Program::start(&mut Command::new(program(folder.path())));
     let process = program.process();
-    let copy = Copy::take(&process, &[]).expect("copied");
+    let copy = Image::take(&process, &[]).expect("copied");
     let mut modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let mut expected: HashMap<u64, String> = HashMap::new();
@@ -193,7 +193,7 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
 fn compare(mut command: Command, list: &Path) {
     let program = Program::start(&mut command);
     let process = program.process();
-    let copy = Copy::take(&process, &[]).expect("copied");
+    let copy = Image::take(&process, &[]).expect("copied");
     let modules = Modules::find(&copy);
     let native = Native::find(&copy, &modules, None);
     let text = std::fs::read_to_string(list).expect("written by the program");
@@ -278,7 +278,7 @@ fn the_heap_of_an_unknown_allocator_is_followed_from_exact_addresses() {
     let program = compile(folder.path(), "own_allocator.cpp", "own_allocator", &[]);
     let program = Program::start(&mut Command::new(program));
     let process = program.process();
-    let copy = Copy::take(&process, &[]).expect("copied");
+    let copy = Image::take(&process, &[]).expect("copied");
     let mut modules = Modules::find(&copy);
     let mut native = Native::find(&copy, &modules, None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
@@ -346,7 +346,7 @@ fn a_damaged_heap_costs_its_damaged_part_only() {
     let program = compile(folder.path(), "damaged.cpp", "damaged", &[]);
     let program = Program::start(&mut Command::new(program));
     let process = program.process();
-    let copy = Copy::take(&process, &[]).expect("copied");
+    let copy = Image::take(&process, &[]).expect("copied");
     let native = Native::find(&copy, &Modules::find(&copy), None);
     let number = |line: &String| u64::from_str_radix(line, 16).expect("a number");
     let numbers: Vec<u64> = program.lines.iter().map(number).collect();
@@ -385,7 +385,7 @@ sys.stdin.read()
     let mut command = Command::new("python3");
     let program = Program::start(command.args(["-c", SCRIPT]));
     let process = program.process();
-    let copy = Copy::take(&process, &[]).expect("copied");
+    let copy = Image::take(&process, &[]).expect("copied");
     let version = Command::new("python3").arg("-V").output().expect("python3");
     let version = String::from_utf8_lossy(&version.stdout).into_owned();
     let minor = version.split('.').nth(1).and_then(|minor| minor.parse().ok());

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::{Module, Modules};
 
 /// No list of files is longer.
@@ -37,7 +37,7 @@ struct Block {
 
 impl Blocks {
     /// Empty if the C library is not glibc, or does not tell debuggers its structures.
-    pub fn of(copy: &Copy, modules: &Modules) -> Blocks {
+    pub fn of(copy: &Image, modules: &Modules) -> Blocks {
         let mut blocks = Blocks::default();
         let Some(distance_at) = distance_offset(copy, modules) else {
             return blocks;
@@ -86,7 +86,7 @@ impl Blocks {
 }
 
 /// Where the distance is in an entry of the loader's list.
-fn distance_offset(copy: &Copy, modules: &Modules) -> Option<u64> {
+fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
     const NAME: &str = "_thread_db_link_map_l_tls_offset";
     let is_library = |module: &&Module| {
         ["libc.so", "libc-", "libpthread"]

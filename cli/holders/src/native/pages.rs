@@ -9,12 +9,12 @@
 //! So the chunk that contains an address is found with a constant number of reads, and all chunks together need 1 % of the
 //! copied memory, however many there are. Where a chunk ends is read from its own header in the copy.
 //!
-//! The order of the copied pages is that of [`Copy::granule`]: 256 granules of 16 bytes per page.
+//! The order of the copied pages is that of [`Image::granule`]: 256 granules of 16 bytes per page.
 
 use std::ops::Range;
 
 use crate::bits::Bits;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 
 const GRANULES: usize = 256;
 
@@ -48,7 +48,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    pub fn new(copy: &Copy) -> Pages {
+    pub fn new(copy: &Image) -> Pages {
         let pages = copy.granules() / GRANULES;
         Pages {
             runs: copy.runs(),
@@ -84,11 +84,11 @@ impl Pages {
         self.kinds.get(granule / GRANULES).copied().unwrap_or_default()
     }
 
-    pub fn kind_at(&self, copy: &Copy, address: u64) -> Kind {
+    pub fn kind_at(&self, copy: &Image, address: u64) -> Kind {
         copy.granule(address).map_or(Kind::None, |granule| self.kind(granule))
     }
 
-    pub fn set_kind(&mut self, copy: &Copy, range: Range<u64>, kind: Kind) {
+    pub fn set_kind(&mut self, copy: &Image, range: Range<u64>, kind: Kind) {
         for page in self.addresses(range) {
             if let Some(granule) = copy.granule(page) {
                 self.kinds[granule / GRANULES] = kind;
@@ -102,14 +102,14 @@ impl Pages {
     }
 
     /// An allocated chunk starts here.
-    pub fn add(&mut self, copy: &Copy, start: u64) {
+    pub fn add(&mut self, copy: &Image, start: u64) {
         if let Some(granule) = copy.granule(start) {
             self.starts.set(granule);
         }
     }
 
     /// As above, for a chunk of pages of its own, the first of which may not exist.
-    pub fn add_mapped(&mut self, copy: &Copy, chunk: Range<u64>) {
+    pub fn add_mapped(&mut self, copy: &Image, chunk: Range<u64>) {
         self.add(copy, chunk.start);
         if copy.granule(chunk.start).is_none() {
             self.sparse.push(chunk.clone());
@@ -122,7 +122,7 @@ impl Pages {
     }
 
     /// The chunk here is free after all. Returns whether it counted as allocated.
-    pub fn remove(&mut self, copy: &Copy, start: u64) -> bool {
+    pub fn remove(&mut self, copy: &Image, start: u64) -> bool {
         start.is_multiple_of(16) && copy.granule(start).is_some_and(|granule| self.starts.clear(granule))
     }
 
@@ -146,7 +146,7 @@ impl Pages {
     }
 
     /// Completes `back` once all chunks of glibc are known.
-    pub fn finish(&mut self, copy: &Copy, end_of: impl Fn(u64) -> u64) {
+    pub fn finish(&mut self, copy: &Image, end_of: impl Fn(u64) -> u64) {
         let (mut start, mut end) = (0, 0);
         let mut next = 0;
         for page in self.addresses(0..u64::MAX) {
@@ -176,7 +176,7 @@ impl Pages {
     }
 
     /// Starts that are in pages that do not exist.
-    pub fn absent_starts(&self, copy: &Copy) -> impl Iterator<Item = u64> {
+    pub fn absent_starts(&self, copy: &Image) -> impl Iterator<Item = u64> {
         let starts = self.sparse.iter().map(|chunk| chunk.start);
         starts.filter(|start| copy.granule(*start).is_none())
     }
@@ -192,7 +192,7 @@ impl Pages {
     }
 
     /// All starts in pages of this kind in these present ranges, whole pages; by address.
-    pub fn each_start_in(&self, copy: &Copy, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
+    pub fn each_start_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
         for page in ranges.iter().flat_map(|range| range.clone().step_by(PAGE as usize)) {
             let Some(first) = copy.granule(page) else { continue };
             if self.kind(first) != of {

@@ -12,7 +12,7 @@
 
 use std::ops::Range;
 
-use crate::copy::{Copy, PAGE, pieces};
+use crate::copy::{Image, PAGE, pieces};
 use crate::modules::Modules;
 use crate::parallel;
 use crate::source::{Region, Thread};
@@ -44,12 +44,12 @@ const RED_ZONE: u64 = 128;
 
 /// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words. Those of other
 /// machines and C libraries are not known.
-fn is_descriptor(copy: &Copy, at: u64) -> bool {
+fn is_descriptor(copy: &Image, at: u64) -> bool {
     copy.word(at) == at && copy.word(at + 16) == at
 }
 
 /// The first struct pthread in this range, of this thread if the number can be compared.
-fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
+fn descriptor(copy: &Image, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
     let mut other = None;
     for page in pages.addresses(range.clone()) {
         for at in (page..page + PAGE).step_by(64).filter(|at| range.contains(at)) {
@@ -66,7 +66,7 @@ fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Opt
 }
 
 /// All struct pthreads in anonymous memory whose owner is not known.
-fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
+fn all_descriptors(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
     let present = memory.iter().flat_map(|range| pages.present(range.clone()));
     parallel::flat_map(&pieces(present), |piece| {
         let mut found = Vec::new();
@@ -81,7 +81,7 @@ fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64
 }
 
 /// The static thread-local memory and the struct pthread of a thread.
-fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
+fn locals(copy: &Image, region: &Region, descriptor: u64) -> Range<u64> {
     const MOST_MODULES: u64 = 4096;
     // Blocks of modules, by number; those outside this mapping were allocated later.
     let blocks = copy.word(descriptor + 8);
@@ -95,7 +95,7 @@ fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
 
 /// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
 /// struct pthread at its end. In a core file, the kernel's has no name.
-fn is_of_coroutine(copy: &Copy, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
+fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
     copy.source().pid().is_some()
         && copy.region(pointer).is_some_and(|region| {
             region.name != "[stack]" && descriptor(copy, pages, pointer..region.range.end, thread.id).is_none()
@@ -103,7 +103,7 @@ fn is_of_coroutine(copy: &Copy, pages: &Pages, thread: &Thread, pointer: u64) ->
 }
 
 /// The stacks of all threads.
-pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
+pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
     let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
     let mut stacks: Vec<Stack> = Vec::new();
     for thread in copy.threads().iter().cloned() {
@@ -170,7 +170,7 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
 }
 
 impl Stack {
-    fn set_descriptor(&mut self, copy: &Copy, descriptor: u64) {
+    fn set_descriptor(&mut self, copy: &Image, descriptor: u64) {
         let Some(region) = copy.region(descriptor) else { return };
         let locals = locals(copy, region, descriptor);
         match &mut self.frames {
@@ -244,7 +244,7 @@ pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
 }
 
 /// Static memory and stacks contain no chunks.
-pub fn exclude(copy: &Copy, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
+pub fn exclude(copy: &Image, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
     for module in modules.all() {
         for range in &module.globals {
             pages.set_kind(copy, range.clone(), Kind::None);

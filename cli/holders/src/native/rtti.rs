@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use foldhash::fast::FixedState;
 
 use super::kinds::{Kind, kind_of_class};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::demangle::written;
 use crate::source::Region;
 
@@ -46,7 +46,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn new(copy: &Copy) -> Classes {
+    pub fn new(copy: &Image) -> Classes {
         let (mut files, mut tables): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();
         for region in copy.regions() {
             if !region.name.starts_with('/') || !region.readable || region.shared {
@@ -91,7 +91,7 @@ impl Classes {
 
     /// The class of the object that starts here.
     #[inline]
-    pub fn object(&mut self, copy: &Copy, address: u64) -> Option<ClassId> {
+    pub fn object(&mut self, copy: &Image, address: u64) -> Option<ClassId> {
         let table = copy.word(address);
         if !self.may_be_table(table) {
             return None;
@@ -107,7 +107,7 @@ impl Classes {
     /// The virtual table of the object that starts here, if its file is wanted. What was found before is in `known`.
     pub fn is_of(
         &self,
-        copy: &Copy,
+        copy: &Image,
         address: u64,
         known: &mut HashMap<u64, bool, FixedState>,
         is_wanted: impl Fn(&Region) -> bool,
@@ -121,7 +121,7 @@ impl Classes {
 
     /// As [`Classes::object`]. For the control block of a shared pointer that contains its object: the object's class.
     #[inline]
-    pub fn chunk(&mut self, copy: &Copy, start: u64) -> Option<ClassId> {
+    pub fn chunk(&mut self, copy: &Image, start: u64) -> Option<ClassId> {
         let class = self.object(copy, start)?;
         match self.shared[class.0 as usize] {
             None => Some(class),
@@ -132,7 +132,7 @@ impl Classes {
     /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Its destructor has begun.
     /// If it is over, weak pointers keep the memory, with the words that it left.
     #[inline]
-    pub fn is_destroyed(&mut self, copy: &Copy, start: u64) -> bool {
+    pub fn is_destroyed(&mut self, copy: &Image, start: u64) -> bool {
         let offset = self.object(copy, start).and_then(|class| self.shared[class.0 as usize]);
         match offset {
             None => false,
@@ -142,7 +142,7 @@ impl Classes {
     }
 
     /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
-    pub fn known(&self, copy: &Copy, start: u64) -> Option<Option<ClassId>> {
+    pub fn known(&self, copy: &Image, start: u64) -> Option<Option<ClassId>> {
         let object = |address: u64| {
             let table = copy.word(address);
             match self.may_be_table(table) {
@@ -195,7 +195,7 @@ impl Classes {
     }
 
     /// The mangled name of the class with this virtual table.
-    fn read(&self, copy: &Copy, table: u64) -> Option<String> {
+    fn read(&self, copy: &Image, table: u64) -> Option<String> {
         if copy.word(table - 16) != 0 {
             return None;
         }
@@ -212,7 +212,7 @@ impl Classes {
     }
 
     /// The name in a type_info.
-    fn mangled(&self, copy: &Copy, info: u64) -> Option<String> {
+    fn mangled(&self, copy: &Image, info: u64) -> Option<String> {
         let name = copy.word(self.checked(info)? + 8);
         if !self.in_file(name) {
             return None;

@@ -10,13 +10,13 @@ use foldhash::fast::FixedState;
 
 use crate::Block;
 use crate::bits::Bits;
-use crate::findings::{Found, Searched};
+use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
 use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
 use crate::python::Count;
 
 /// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
-pub(super) fn explained(searched: &mut Searched) -> HashSet<NodeId, FixedState> {
+pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> {
     let graph = &searched.graph;
     let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful().is_empty()) else {
         return HashSet::default();
@@ -81,7 +81,7 @@ pub(super) struct Holding<'g> {
 }
 
 impl<'g> Holding<'g> {
-    pub fn new(searched: &'g Searched, blocks: &[Block]) -> Holding<'g> {
+    pub fn new(searched: &'g Findings, blocks: &[Block]) -> Holding<'g> {
         let (graph, found, stale) = (&searched.graph, &searched.found, &searched.stale);
         let nodes = graph.len();
         let mut holds = Bits::new(nodes);
@@ -139,16 +139,16 @@ fn is_late(from: Phase, to: Phase, is_garbage_sure: bool) -> bool {
 /// Which blocks of a process with Python are held possibly, and freed by nothing for certain: only words that were followed last
 /// lead to them, or only the last word of a chunk does and the Python object behind it has a block of its own. Tensors have
 /// counts instead, and what begins at the end of a block that the object has is most often its own, too.
-fn doubtful(searched: &Searched, blocks: &[Block]) -> Vec<bool> {
+fn doubtful(searched: &Findings, blocks: &[Block]) -> Vec<bool> {
     let (graph, found) = (&searched.graph, &searched.found);
-    let is_held = |(found, block): &(&Found, &Block)| found.class == Class::Held && !block.of_torch;
-    let is_possible = |found: &Found| found.possibly && (found.phase == Phase::Rest || found.note.is_none());
+    let is_held = |(found, block): &(&Explanation, &Block)| found.class == Class::Held && !block.of_torch;
+    let is_possible = |found: &Explanation| found.possibly && (found.phase == Phase::Rest || found.note.is_none());
     let held = || found.iter().zip(blocks).filter(is_held);
     if searched.python.is_none() || !held().any(|(found, _)| is_possible(found)) {
         return vec![false; blocks.len()];
     }
     // The memory of an array is a few steps away from its object; the nodes of a long chain are not.
-    let object_behind = |found: &Found| {
+    let object_behind = |found: &Explanation| {
         let mut at = found.last.0;
         for _ in 0..64 {
             if graph.kind(at) == NodeKind::Python {
@@ -160,7 +160,7 @@ fn doubtful(searched: &Searched, blocks: &[Block]) -> Vec<bool> {
     };
     let certain = held().filter(|(found, _)| !found.possibly);
     let owners: HashSet<NodeId, FixedState> = certain.filter_map(|(found, _)| object_behind(found)).collect();
-    let is_doubtful = |each: (&Found, &Block)| {
+    let is_doubtful = |each: (&Explanation, &Block)| {
         let is_second = || object_behind(each.0).is_some_and(|object| owners.contains(&object));
         is_held(&each) && is_possible(each.0) && (each.0.phase == Phase::Rest || is_second())
     };

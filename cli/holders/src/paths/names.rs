@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use culeak::snapshot::RootKind;
 
 use super::torch;
-use crate::findings::Searched;
+use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
 use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};
@@ -103,13 +103,13 @@ pub(super) struct Part {
 
 /// Names the nodes of one copy.
 pub(super) struct Names<'a, 'c, 's> {
-    pub searched: &'a mut Searched<'c, 's>,
+    pub searched: &'a mut Findings<'c, 's>,
     kinds: HashMap<TypeId, Kind>,
     threads: HashMap<u64, String>,
 }
 
 impl<'a, 'c, 's> Names<'a, 'c, 's> {
-    pub fn new(searched: &'a mut Searched<'c, 's>) -> Names<'a, 'c, 's> {
+    pub fn new(searched: &'a mut Findings<'c, 's>) -> Names<'a, 'c, 's> {
         let threads = searched.copy.source().threads().into_iter();
         let mut threads: HashMap<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
         // The names that a Python program gives are better: those of the system are the program's until 3.13.
@@ -280,7 +280,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     /// What contains an address: `g_cache in libext.so`, `foo::Cache`, `native memory`.
     pub fn memory(&mut self, address: u64) -> String {
-        let Searched {
+        let Findings {
             copy, modules, native, ..
         } = &mut *self.searched;
         if let Some((variable, _)) = modules.variable_at(address) {
@@ -383,7 +383,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             RootSort::Registers => 0,
             _ => root.range.start + edge.index() * 8,
         };
-        let Searched { modules, native, .. } = &mut *self.searched;
+        let Findings { modules, native, .. } = &mut *self.searched;
         let name = native.describe(modules, &root, address);
         let kind = match root.sort {
             RootSort::Globals => RootKind::Global,

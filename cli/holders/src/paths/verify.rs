@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use super::names::Names;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
 use crate::python::{PythonRoot, ThreadPart};
@@ -71,7 +71,7 @@ impl Pages {
     }
 
     /// Adds the arrays that the objects have now, which may have moved because they grew. Returns whether there are any.
-    pub fn add_moved(&mut self, names: &mut Names, newer: &Copy) -> bool {
+    pub fn add_moved(&mut self, names: &mut Names, newer: &Image) -> bool {
         let before = self.pages.len();
         let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
         for node in nodes {
@@ -82,7 +82,7 @@ impl Pages {
         self.pages.len() > before
     }
 
-    fn object_in(&mut self, names: &mut Names, copy: &Copy, node: NodeId) {
+    fn object_in(&mut self, names: &mut Names, copy: &Image, node: NodeId) {
         let address = names.searched.graph.address(node);
         let of = names.type_of(node);
         if let (Some(python), Some(of)) = (&mut names.searched.python, of) {
@@ -95,7 +95,7 @@ impl Pages {
         }
     }
 
-    fn range(&mut self, copy: &Copy, start: u64, bytes: u64) {
+    fn range(&mut self, copy: &Image, start: u64, bytes: u64) {
         let mut page = start & !(PAGE - 1);
         let end = start.saturating_add(bytes);
         while page < end && self.pages.len() < PAGES {
@@ -118,7 +118,7 @@ const FRAME: u64 = 2048;
 
 /// Compares paths with memory that was read again.
 pub(super) struct Check<'n, 'c> {
-    newer: &'n Copy<'c>,
+    newer: &'n Image<'c>,
     /// What objects refer to now.
     targets: HashMap<NodeId, Targets, FixedState>,
     /// By node: the reference to it is still there, and all before it.
@@ -135,7 +135,7 @@ struct Targets {
 }
 
 impl<'n, 'c> Check<'n, 'c> {
-    pub fn new(newer: &'n Copy<'c>) -> Check<'n, 'c> {
+    pub fn new(newer: &'n Image<'c>) -> Check<'n, 'c> {
         Check {
             newer,
             targets: HashMap::default(),
@@ -233,7 +233,7 @@ fn is_of_thread(root: &PythonRoot) -> bool {
     matches!(root, PythonRoot::Thread { part, .. } if !matches!(part, ThreadPart::State | ThreadPart::Hook(_)))
 }
 
-fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
+fn read(names: &mut Names, copy: &Image, node: NodeId) -> Targets {
     let address = names.searched.graph.address(node);
     let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
     let python = names.searched.python.as_mut();

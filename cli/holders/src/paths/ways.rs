@@ -19,7 +19,7 @@ use super::retained::may_have_name;
 use super::text::{self, Style};
 use super::trees::UNCOLLECTED;
 use crate::Block;
-use crate::findings::Searched;
+use crate::findings::Findings;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
 use crate::native::RootSort;
@@ -314,7 +314,7 @@ impl Search {
 
 /// The addresses at which a node is pointed to.
 fn range_of(names: &Names, node: NodeId) -> Range<u64> {
-    let Searched {
+    let Findings {
         graph, native, copy, ..
     } = &*names.searched;
     let address = graph.address(node);

@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::python::references::is_address;
 use crate::python::{Python, PythonRoot, Rooted, Sort, ThreadPart};
 use culeak::cpython::{ABSENT, OLDEST};
@@ -24,7 +24,7 @@ pub(super) struct ThreadState {
 
 impl Python {
     /// Calls `see` with everything that the roots lead to, best roots first.
-    pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    pub fn roots(&mut self, copy: &Image, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let interpreters = self.interpreters(copy);
         let interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
@@ -81,14 +81,14 @@ impl Python {
     }
 
     /// The states of all threads, whose words are roots: nothing else leads on through them.
-    pub(crate) fn thread_states(&self, copy: &Copy) -> Vec<Range<u64>> {
+    pub(crate) fn thread_states(&self, copy: &Image) -> Vec<Range<u64>> {
         let interpreters = self.interpreters(copy);
         let state = |thread: ThreadState| thread.address..thread.address.saturating_add(self.offsets.thread_bytes);
         self.threads(copy, &interpreters).into_iter().map(state).collect()
     }
 
     /// The threads of these interpreters, oldest last.
-    pub(super) fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
+    pub(super) fn threads(&self, copy: &Image, interpreters: &[u64]) -> Vec<ThreadState> {
         let o = &self.offsets;
         let system_threads = copy.source().threads();
         let pid = copy.source().pid();
@@ -120,7 +120,7 @@ impl Python {
         found
     }
 
-    fn thread_roots(&mut self, copy: &Copy, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn thread_roots(&mut self, copy: &Image, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let (thread, main) = (state.id, state.is_main);
         let root = |part| PythonRoot::Thread { thread, main, part };
@@ -179,7 +179,7 @@ impl Python {
 
     /// A list from 3.14 on. Before, an array of pointers to {function, arguments, keyword arguments}: in the interpreter's
     /// state, or in that of the module until 3.9.
-    fn atexit_callbacks(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn atexit_callbacks(&mut self, copy: &Image, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let root = PythonRoot::Interpreter("atexit");
         let o = self.offsets;
         let state = match o.interpreter_atexit {
@@ -211,7 +211,7 @@ impl Python {
     }
 
     /// From 3.12 on each interpreter has its own dictionaries and lists of subclasses for the types that interpreters share.
-    fn static_types(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn static_types(&mut self, copy: &Image, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         for (first, bytes) in [
             (o.interpreter_types, o.interpreter_types_bytes),
@@ -238,7 +238,7 @@ impl Python {
     }
 
     /// The address of what a module has under this name.
-    pub fn attribute_of_module(&mut self, copy: &Copy, module: &str, name: &str) -> Option<u64> {
+    pub fn attribute_of_module(&mut self, copy: &Image, module: &str, name: &str) -> Option<u64> {
         let modules = self.offsets.interpreter_modules;
         let mut all = self.interpreters(copy).into_iter();
         let module = all.find_map(|state| self.value_of(copy, copy.word(state + modules), module))?;
@@ -247,7 +247,7 @@ impl Python {
     }
 
     /// The value of a text in a dictionary.
-    pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
+    pub(super) fn value_of(&mut self, copy: &Image, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;
         let values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?;
         values

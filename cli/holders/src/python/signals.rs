@@ -5,7 +5,7 @@
 //! its contents: entry 0 is empty, and all others have an object, most of them the numbers that stand for the default action
 //! and for none.
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::modules::Module;
 use crate::python::{Python, TypeId};
 
@@ -26,7 +26,7 @@ pub(crate) fn name(signal: u32) -> String {
 
 impl Python {
     /// Where the table is in the static memory of the interpreter's file; `None` before the signals are set up.
-    pub(super) fn find_handlers(&mut self, copy: &Copy, module: &Module) -> Option<u64> {
+    pub(super) fn find_handlers(&mut self, copy: &Image, module: &Module) -> Option<u64> {
         for range in &module.globals {
             let mut page = range.start & !(PAGE - 1);
             while page < range.end {
@@ -44,7 +44,7 @@ impl Python {
         None
     }
 
-    fn is_table(&mut self, copy: &Copy, at: u64) -> bool {
+    fn is_table(&mut self, copy: &Image, at: u64) -> bool {
         // Most places are ruled out by these.
         if copy.word(at + 8) != 0 || copy.word(at + ENTRY) > 1 || copy.word(at + ENTRY + 8) == 0 {
             return false;
@@ -67,7 +67,7 @@ impl Python {
     }
 
     /// The function of each signal that has one.
-    pub(super) fn handlers(&mut self, copy: &Copy) -> Vec<(u32, u64)> {
+    pub(super) fn handlers(&mut self, copy: &Image) -> Vec<(u32, u64)> {
         let Some(table) = self.signal_handlers else {
             return Vec::new();
         };

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::EdgeKind;
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::{Python, Reference};
@@ -12,7 +12,7 @@ const MOST_THREADS: usize = 10_000;
 
 impl Python {
     /// The names of threads, by the number by which roots refer to the thread. Threads that Python did not start have none.
-    pub(crate) fn thread_names(&mut self, copy: &Copy) -> HashMap<u64, String> {
+    pub(crate) fn thread_names(&mut self, copy: &Image) -> HashMap<u64, String> {
         let mut names = HashMap::new();
         let interpreters = self.interpreters(copy);
         let threads = self.threads(copy, &interpreters);
@@ -48,7 +48,7 @@ impl Python {
         names
     }
 
-    fn integer(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+    fn integer(&mut self, copy: &Image, address: u64) -> Option<u64> {
         let of = self.object(copy, address)?;
         if self.type_name(of) != "int" {
             return None;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Index;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::{OBJECT_TYPE, Sort, TypeId};
 use culeak::cpython::{ABSENT, Offsets};
@@ -124,14 +124,14 @@ pub struct Types {
     /// Those that were asked for last, each at a place that its address decides.
     recent: Box<[(u64, Option<TypeId>); 256]>,
     /// The interpreter's own types, by address.
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, Structure>,
     object_type: u64,
     type_type: u64,
 }
 
 /// A type of the interpreter whose structure is known.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct Structure {
     pub kind: Kind,
     /// Without the instance dictionary.
     pub fields: Vec<(u64, &'static str, Sort)>,
@@ -164,7 +164,7 @@ impl Types {
     }
 
     #[inline]
-    pub fn get(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+    pub fn get(&mut self, copy: &Image, offsets: &Offsets, address: u64) -> Option<TypeId> {
         let place = (address >> 4 ^ address >> 12) as usize % self.recent.len();
         if self.recent[place].0 == address {
             return self.recent[place].1;
@@ -182,7 +182,7 @@ impl Types {
     }
 
     #[cold]
-    fn add(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+    fn add(&mut self, copy: &Image, offsets: &Offsets, address: u64) -> Option<TypeId> {
         let found = (|| {
             let bases = self.bases(copy, offsets, address)?;
             let id = TypeId(u16::try_from(self.all.len()).ok()?);
@@ -196,7 +196,7 @@ impl Types {
     }
 
     /// The type and its bases up to `object`; `None` if it is not a type.
-    fn bases(&self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
+    fn bases(&self, copy: &Image, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
         let mut bases = vec![address];
         let mut at = address;
         loop {
@@ -229,7 +229,7 @@ impl Types {
         }
     }
 
-    fn examine(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> TypeInfo {
+    fn examine(&self, copy: &Image, offsets: &Offsets, bases: &[u64]) -> TypeInfo {
         let address = bases[0];
         let word = |offset: u64| copy.word(address + offset);
         let flags = word(offsets.type_flags);
@@ -289,7 +289,7 @@ impl Types {
     }
 
     /// The nearest base with a known structure: its kind, its fields, and where unknown words begin.
-    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
+    fn known_part(&self, copy: &Image, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
         let basic = |of: u64| copy.word(of + offsets.type_basic_bytes);
         let item = |of: u64| copy.word(of + offsets.type_item_bytes);
         for &base in bases {
@@ -328,7 +328,7 @@ impl Types {
 }
 
 /// Of the type or its nearest base in the interpreter that has one.
-fn number(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
+fn number(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
     let is_heap = |base: u64| copy.word(base + offsets.type_flags) & HEAP != 0;
     let of = bases.iter().find(|base| !is_heap(**base))?;
     match copy.text(copy.word(of + offsets.type_name), 16).as_str() {
@@ -351,7 +351,7 @@ fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
 }
 
 /// The members of a type and its bases that are references, by offset.
-fn members(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
+fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
     /// `T_OBJECT` and `T_OBJECT_EX`.
     const REFERENCES: [u32; 2] = [6, 16];
     const ROW: u64 = 40;
@@ -380,7 +380,7 @@ macro_rules! fields {
 }
 
 /// The types of the interpreter with a known structure, by exported name.
-fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
+fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
     // Before 3.11 an exception has three words: type, value, traceback.
     let older = |more: u64| {
         if o.version < 0x30b {
@@ -476,12 +476,12 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
     ];
     let exported = exported.into_iter();
     exported
-        .map(|(kind, name, fields)| (name, Known { kind, fields }))
+        .map(|(kind, name, fields)| (name, Structure { kind, fields }))
         .collect()
 }
 
 /// Types whose address is not exported, by name.
-fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
+fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
     let (kind, fields) = match name {
         "BaseException" => (
             Kind::Object,
@@ -515,7 +515,7 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
         }
         _ => return None,
     };
-    Some(Known { kind, fields })
+    Some(Structure { kind, fields })
 }
 
 impl TypeInfo {

@@ -1,6 +1,6 @@
 //! What a word may point to, and which memory holds what.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort, TypeId};
 
@@ -12,7 +12,7 @@ pub const FIRST_BYTES: u64 = 40;
 const HEADERS: [u64; 3] = [0, 16, 32];
 
 /// The Python object that a chunk was allocated for.
-pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> {
+pub fn object_in(copy: &Image, python: &mut Python, chunk: Chunk) -> Option<u64> {
     HEADERS.into_iter().find_map(|header| {
         let address = chunk.start + header;
         let of = python.object(copy, address)?;
@@ -24,7 +24,7 @@ pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> 
 
 /// Whether an object of this type may begin at this address: behind its own header, and no other one. The memory of a module
 /// or of a library may begin like an object, with a small address and that of a type.
-pub fn is_place_of_object(copy: &Copy, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
+pub fn is_place_of_object(copy: &Image, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
     let start = address.wrapping_sub(python.header_bytes(of));
     match native.chunk(copy, address) {
         Some(chunk) => chunk.heap == Heap::Window || chunk.start == start,
@@ -46,7 +46,7 @@ pub fn points_into(chunk: Chunk, value: u64) -> bool {
 }
 
 /// The value of a Python `int` with two digits of 30 bits, which all addresses have.
-pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
+pub fn two_digits(copy: &Image, integer: u64) -> Option<u64> {
     // The number of digits; from 3.12 on its low 3 bits are the sign and flags.
     let size = copy.word(integer + 16);
     let digits = copy.word(integer + 24);

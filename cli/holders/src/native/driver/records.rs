@@ -21,7 +21,7 @@ use foldhash::fast::FixedState;
 
 use super::{Driver, OfProgram};
 use crate::bits::Bits;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::native::pages::Kind;
 use crate::native::{Chunk, Heap, Native};
 
@@ -41,7 +41,7 @@ const LARGEST: u64 = 4096;
 /// A block that more chunks mention is not examined.
 const MOST: usize = 256;
 
-pub fn find(driver: &mut Driver, copy: &Copy, native: &Native, blocks: &[u64]) {
+pub fn find(driver: &mut Driver, copy: &Image, native: &Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
     if driver.records.is_empty() || blocks.is_empty() {
@@ -65,7 +65,7 @@ pub fn find(driver: &mut Driver, copy: &Copy, native: &Native, blocks: &[u64]) {
 }
 
 /// The chunks that contain the address of each block, by address.
-fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
+fn mentions(copy: &Image, native: &Native, blocks: &[u64]) -> ByBlock {
     let mut found: ByBlock = blocks.iter().map(|block| (*block, Vec::new())).collect();
     let (Some(first), Some(last)) = (blocks.iter().min(), blocks.iter().max()) else {
         return found;
@@ -98,7 +98,7 @@ fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
 }
 
 /// The chunks that a chunk leads to, without itself.
-fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<'a> {
+fn targets<'a>(copy: &'a Image, native: &'a Native, chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<'a> {
     let own = chunk.start;
     let places = (own..own + chunk.bytes).step_by(8);
     let found = places.filter_map(|place| native.around(copy, copy.word(place)));
@@ -106,7 +106,7 @@ fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterat
 }
 
 /// Rules 1 and 2.
-fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention]) -> Vec<Chunk> {
+fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]) -> Vec<Chunk> {
     const TIMES: u32 = 3;
     if mentions.len() > MOST {
         return Vec::new();
@@ -143,7 +143,7 @@ fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention])
 }
 
 /// Rules 3 and 4.
-fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &ByBlock) {
+fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &ByBlock) {
     /// Fewer may be a coincidence.
     const FEWEST: usize = 3;
     let mut forms: HashMap<(u64, u32), Vec<Chunk>, FixedState> = HashMap::default();
@@ -225,7 +225,7 @@ struct Owner {
 /// What leads to each component.
 fn owners(
     driver: &Driver,
-    copy: &Copy,
+    copy: &Image,
     native: &Native,
     components: &[(HashSet<u64, FixedState>, Vec<Chunk>)],
 ) -> Vec<Owner> {

@@ -14,13 +14,13 @@ const SECTION: usize = 64;
 /// A process has at most 2^31 mappings, by default 65,530.
 const MOST: u32 = 1 << 22;
 
-type Found = (Machine, Vec<Segment>, Vec<Range<u64>>);
+type Parsed = (Machine, Vec<Segment>, Vec<Range<u64>>);
 
 /// The processor, the mappings by address, and where the notes are in the file.
 ///
 /// # Errors
 /// Why the file cannot be used.
-pub fn read(file: &File, bytes: u64) -> Result<Found, String> {
+pub fn read(file: &File, bytes: u64) -> Result<Parsed, String> {
     let mut header = [0; HEADER];
     let read = file.read_at(&mut header, 0).unwrap_or(0);
     let machine = checked_header(&header[..read])?;

@@ -3,7 +3,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::time::SystemTime;
 
 use super::*;
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::Modules;
 use crate::process_tests::{Victim, compile};
 
@@ -216,7 +216,7 @@ fn memory_is_read_from_the_core_and_from_mapped_files() {
     assert_eq!((regions[3].offset, regions[3].writable), (4096, false));
     assert_eq!(core.limits(), Vec::<String>::new());
 
-    let copy = Copy::take(&core, &[]).expect("readable");
+    let copy = Image::take(&core, &[]).expect("readable");
     assert_eq!(copy.copied_bytes(), 4096 + 8192);
     assert_eq!(
         (copy.byte(0x31fff), copy.byte(0x20001), copy.byte(0x40000)),
@@ -277,7 +277,7 @@ fn holes_are_not_present() {
     let bytes: u64 = present.iter().map(|range| range.end - range.start).sum();
     // Not all file systems have holes of a single page.
     assert!(bytes <= 4 << 20, "{present:x?}");
-    let copy = Copy::take(&core, &[]).expect("readable");
+    let copy = Image::take(&core, &[]).expect("readable");
     assert_eq!((copy.byte(page), copy.byte(page + 4096), copy.byte(0x10000)), (5, 0, 7));
 }
 
@@ -315,7 +315,7 @@ fn shared_memory_is_not_copied() {
         .opened()
         .expect("a core file");
     assert!(core.regions().expect("known")[1].shared);
-    assert_eq!(Copy::take(&core, &[]).expect("readable").byte(0x20000), 0);
+    assert_eq!(Image::take(&core, &[]).expect("readable").byte(0x20000), 0);
 }
 
 #[test]
@@ -391,7 +391,7 @@ fn damaged_files_cause_no_panic_and_take_no_memory() {
             fs::write(&path, &damaged).expect("written");
             let Ok(core) = Core::open(&path) else { continue };
             opened += 1;
-            let Ok(copy) = Copy::take(&core, &[]) else { continue };
+            let Ok(copy) = Image::take(&core, &[]) else { continue };
             assert!(copy.copied_bytes() <= 1 << 20);
             copy.word(0x20000);
             copy.bytes(0x21ff0..0x22010);
@@ -438,7 +438,7 @@ int main(void) { printf("%p\n", (void *)table); fflush(stdout); return getchar()
     drop(victim);
     let core = Core::open(&core_path).expect("a core file");
     assert_eq!(core.limits(), Vec::<String>::new());
-    let copy = Copy::take(&core, &[]).expect("readable");
+    let copy = Image::take(&core, &[]).expect("readable");
     assert_eq!((copy.word(table), copy.word(table + 8)), (5, 6));
     let mut modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(table + 8), Some(("table".to_owned(), 8)));
@@ -454,7 +454,7 @@ int main(void) { printf("%p\n", (void *)table); fflush(stdout); return getchar()
         limits.len() == 1 && limits[0].contains("/program is missing here or is another file"),
         "{limits:?}"
     );
-    let copy = Copy::take(&core, &[]).expect("readable");
+    let copy = Image::take(&core, &[]).expect("readable");
     let mut modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(table), None);
     assert!(
