@@ -3,7 +3,7 @@
 //! A file is used only if it is the one that was loaded: its program headers and its build id are those in memory. Of a
 //! file that was deleted or replaced, exported symbols are found in memory and variables have no names.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -63,8 +63,6 @@ struct Contents {
     /// The loaded read-only memory, in place of the file: addresses without the bias.
     image: Vec<(u64, Vec<u8>)>,
     variables: OnceCell<Variables>,
-    /// The file while symbols are looked up.
-    opened: RefCell<Option<File>>,
 }
 
 impl Modules {
@@ -179,15 +177,8 @@ impl Contents {
             };
             return exported::address(&self.headers, &read, bias, name);
         }
-        let mut opened = self.opened.borrow_mut();
-        if opened.is_none() {
-            *opened = File::open(self.file.as_ref()?).ok();
-        }
-        let file = opened.as_ref()?;
-        let found = exported::address(&self.headers, &in_file(file, &self.headers), 0, name);
-        // Hundreds of files are loaded, and few are asked twice in a row.
-        *opened = None;
-        found
+        let file = File::open(self.file.as_ref()?).ok()?;
+        exported::address(&self.headers, &in_file(&file, &self.headers), 0, name)
     }
 
     fn read_variables(&self) -> Variables {
@@ -320,7 +311,6 @@ fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
         file,
         image,
         variables: OnceCell::new(),
-        opened: RefCell::new(None),
     };
     Some((module, contents))
 }

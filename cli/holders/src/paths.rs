@@ -352,8 +352,7 @@ fn describe(
     if found.class == Class::Lost {
         return path;
     }
-    let mut nodes = names.path(found.last.0, *budget);
-    *budget = budget.saturating_sub(nodes.len());
+    let mut nodes = names.path(found.last.0, budget);
     nodes.push(found.last);
     let mut cycle = None;
     if found.class == Class::Cycle {

@@ -56,28 +56,13 @@ impl Role {
             name.strip_prefix(library)
                 .is_some_and(|rest| rest.starts_with(".so") || rest.starts_with("-2."))
         };
-        const SYSTEM: [&str; 15] = [
-            "libc",
-            "libpthread",
-            "libdl",
-            "libm",
-            "librt",
-            "ld",
-            "ld-linux-x86-64",
-            "ld-linux-aarch64",
-            "libresolv",
-            "libjemalloc",
-            "libtcmalloc",
-            "libtcmalloc_minimal",
-            "libtcmalloc_minimal_debug",
-            "libmimalloc",
-            "libasan",
-        ];
+        const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
+                              libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
         const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
-        } else if SYSTEM.into_iter().any(is)
+        } else if SYSTEM.split(' ').any(is)
             || ["libc10_cuda.", "xla_cuda"]
                 .iter()
                 .any(|library| name.starts_with(library))

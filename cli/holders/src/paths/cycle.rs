@@ -35,6 +35,15 @@ pub(super) struct Cycle {
     pub cut: Option<&'static str>,
 }
 
+impl Cycle {
+    fn unnamed() -> Cycle {
+        Cycle {
+            text: "cycle".to_owned(),
+            ..Cycle::default()
+        }
+    }
+}
+
 /// The cycles among the garbage of a copy.
 pub(super) struct Cycles {
     /// By place of a member: the number of its strongly connected component.
@@ -79,10 +88,7 @@ impl Cycles {
         }
         let address = names.searched.graph.address(holder);
         let Some(place) = names.searched.garbage.place(address) else {
-            return Cycle {
-                text: "cycle".to_owned(),
-                ..Cycle::default()
-            };
+            return Cycle::unnamed();
         };
         let place = place as u32;
         if let Some(known) = self.known.get(&place) {
@@ -103,10 +109,7 @@ impl Cycles {
             }
         };
         let Some((start, mut path)) = back else {
-            return Cycle {
-                text: "cycle".to_owned(),
-                ..Cycle::default()
-            };
+            return Cycle::unnamed();
         };
         let mut ring = self.ring(&names.searched.garbage, start);
         // The owner of an instance dictionary begins the text.

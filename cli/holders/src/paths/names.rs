@@ -263,17 +263,18 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     /// The shortest path to a node: each node with the field of it that refers to the next one, from a root on; the node itself is left
-    /// out. Not longer than this: the end if it is too long.
-    pub fn path(&self, node: NodeId, most: usize) -> Vec<(NodeId, Edge)> {
+    /// out. Not longer than what is left of the budget: the end if it is too long.
+    pub fn path(&self, node: NodeId, budget: &mut usize) -> Vec<(NodeId, Edge)> {
         let mut path = Vec::new();
         let mut at = node;
         while let Some((parent, edge)) = self.searched.graph.parent(at) {
             path.push((parent, edge));
             at = parent;
-            if path.len() > most {
+            if path.len() > *budget {
                 break;
             }
         }
+        *budget = budget.saturating_sub(path.len());
         path.reverse();
         path
     }

@@ -11,7 +11,7 @@ use foldhash::fast::FixedState;
 
 use super::holding::{Holding, explained};
 use super::names::{Kind, Names, Part, Place};
-use super::text::{self, Style};
+use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
 use crate::Block;
 use crate::graph::dominators::{Dominated, Tree, dominators};
@@ -373,24 +373,16 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         });
     }
     let is_reached = graph.phase(node) != Phase::None;
-    let mut path = names.path(node, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let mut path = names.path(node, budget);
     let root = names.searched.graph.root(path.first()?.0)?;
     if !is_reached || root == &Root::Garbage {
         return None;
     }
     path.push((node, Edge::default()));
     let last = path.len() - 1;
-    let path = super::bounded(path);
-    let parts = names.parts(&path.nodes, &path.omitted);
+    let (parts, words) = words_of(names, path, true);
     let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
     let is_dictionary = parts.last().is_some_and(is_inner);
-    let style = Style {
-        concrete: true,
-        to_object: true,
-        ..Style::default()
-    };
-    let mut words = text::words(&parts, style);
     if is_dictionary || words.origin_part >= parts.len() || last == 0 {
         return None;
     }
@@ -398,9 +390,6 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
     let detail = if words.origin_part + 1 == parts.len() {
         words.origin_type
     } else {
-        if let Some(step) = words.steps.last_mut() {
-            step.holder.clear();
-        }
         text::append(&mut text, &words.steps);
         parts.last().map(|part| part.detail.clone()).unwrap_or_default()
     };
@@ -410,4 +399,20 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         root: words.root,
         ..Holder::default()
     })
+}
+
+/// The parts and words of a path to an object, or to a block; without what the last reference leads to.
+pub(super) fn words_of(names: &mut Names, path: Vec<(NodeId, Edge)>, to_object: bool) -> (Vec<Part>, Words) {
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
+    let style = Style {
+        concrete: true,
+        to_object,
+        ..Style::default()
+    };
+    let mut words = text::words(&parts, style);
+    if let Some(step) = words.steps.last_mut() {
+        step.holder.clear();
+    }
+    (parts, words)
 }

@@ -15,8 +15,8 @@ use culeak::snapshot::RootKind;
 use foldhash::fast::FixedState;
 
 use super::names::{Names, Place};
-use super::retained::may_have_name;
-use super::text::{self, Style};
+use super::retained::{may_have_name, words_of};
+use super::text;
 use super::trees::UNCOLLECTED;
 use crate::Block;
 use crate::findings::Findings;
@@ -119,8 +119,7 @@ impl Ways {
             let Some((name, root)) = name(names, from, edge, object, budget) else {
                 continue;
             };
-            let path = names.path(from, *budget);
-            *budget = budget.saturating_sub(path.len());
+            let path = names.path(from, budget);
             on_paths.extend(path.into_iter().map(|(node, _)| node));
             on_paths.insert(from);
             // A variable of native code has several words.
@@ -197,8 +196,7 @@ fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &HashSet<NodeId, Fix
 
 /// What to call a holder from outside. `None`: it has no name.
 fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usize) -> Option<String> {
-    let path = names.path(holder, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let path = names.path(holder, budget);
     let graph = &names.searched.graph;
     let is_node = (at.0 as usize) < graph.len();
     let is_object = |node: NodeId| graph.kind(node) == NodeKind::Python;
@@ -338,8 +336,7 @@ fn name(
     object: Option<NodeId>,
     budget: &mut usize,
 ) -> Option<(String, RootKind)> {
-    let mut path = names.path(from, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let mut path = names.path(from, budget);
     path.push((from, edge));
     if object.is_none() {
         while path.len() > 1 && path.last().is_some_and(|(node, _)| is_native(names, *node)) {
@@ -359,17 +356,7 @@ fn name(
     if let Some(object) = object {
         path.push((object, Edge::default()));
     }
-    let path = super::bounded(path);
-    let parts = names.parts(&path.nodes, &path.omitted);
-    let style = Style {
-        concrete: true,
-        to_object: object.is_some(),
-        ..Style::default()
-    };
-    let mut words = text::words(&parts, style);
-    if let Some(step) = words.steps.last_mut() {
-        step.holder.clear();
-    }
+    let (parts, words) = words_of(names, path, object.is_some());
     let mut text = words.origin;
     if words.origin_part + 1 < parts.len() || object.is_none() && words.origin_part < parts.len() {
         text::append(&mut text, &words.steps);
