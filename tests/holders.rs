@@ -58,7 +58,7 @@ fn with_other_allocators_the_answers_about_the_zoo_are_the_same() {
         .iter()
         .max_by_key(|python| python.minor)
         .expect("an interpreter");
-    for allocator in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4"] {
+    for allocator in ["libjemalloc.so.2", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"] {
         println!("{allocator}");
         expect_zoo(&[newest], Some(allocator));
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use culeak::snapshot::Stop;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 
 /// When a search stops.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ const LEAST: u64 = 1 << 20;
 pub(crate) const LOOK: u64 = 1 << 17;
 
 impl Budget {
-    pub fn new(copy: &Copy, deadline: Deadline) -> Budget {
+    pub fn new(copy: &Image, deadline: Deadline) -> Budget {
         Budget::of(LEAST + copy.copied_bytes() / 8 * PER_WORD, deadline)
     }
 

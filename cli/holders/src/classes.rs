@@ -15,11 +15,11 @@
 mod copying;
 mod limits;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use culeak::snapshot::{Class, Holders, Search, Stop};
+use culeak::snapshot::{Class, Holders, Search};
 use foldhash::fast::FixedState;
 
 use copying::copied;
@@ -27,13 +27,14 @@ use limits::{stopped_early, threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
 use crate::budget::{Deadline, LeftOut};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::copy::selection::{merged, without};
-use crate::counted::Stale;
+use crate::counted;
 use crate::evidence::Evidence;
+use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::garbage::{Garbage, Unreached};
-use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
-use crate::groups::{self, Groups};
+use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
+use crate::groups;
 use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
@@ -41,58 +42,12 @@ use crate::python::Python;
 use crate::records::Records;
 use crate::source::Source;
 use crate::variables;
-use crate::walk::{Entry, Pointer, Usual, Walk};
+use crate::walk::{Entry, Pointer, UsualPlaces, Walk};
 use crate::{Block, Error, Options, Stopped};
-
-/// What one copy says about a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
-    pub class: Class,
-    /// The node that refers to the block, and by which field; the node is [`NodeId::NONE`] if the block is lost and nothing
-    /// points to it. [`Graph::path`] leads to it from the root.
-    pub last: (NodeId, Edge),
-    /// It points into the block, not to its start.
-    pub interior: bool,
-    pub phase: Phase,
-    /// A part of the path may be stale.
-    pub possibly: bool,
-    /// The address of a word that no node contains: the native pointer to the first Python object on the path of a native
-    /// holder, or the pointer to the block in memory that nothing reaches.
-    pub pointer: Option<u64>,
-    pub note: Option<&'static str>,
-}
-
-/// One copy, and all that was found in it.
-pub struct Searched<'c, 's> {
-    pub copy: &'c Copy<'s>,
-    pub modules: Modules,
-    pub native: Native,
-    pub python: Option<Python>,
-    pub graph: Graph,
-    pub garbage: Garbage,
-    /// By the index of the block.
-    pub found: Vec<Found>,
-    /// References that hold nothing.
-    pub(crate) stale: Stale,
-    /// Objects of C++ that own each other, and all that these own: no reference from outside frees them.
-    pub(crate) circles: HashSet<NodeId, FixedState>,
-    pub(crate) groups: Groups,
-    /// References that may hold something, but free nothing for certain.
-    unusual: Vec<(NodeId, NodeId)>,
-    /// References that led to no live object.
-    pub torn: u64,
-    /// Bytes of shared memory that were not searched.
-    pub left_out: u64,
-    /// Why the search stopped before it was done.
-    pub stopped: Option<Stop>,
-    /// What it did not search then.
-    pub left_out_by_stop: LeftOut,
-}
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 const FROZEN: &str = "gc.collect() frees it only after gc.unfreeze()";
-pub(crate) const CIRCLE: &str = "objects of C++ that own each other hold it, so no reference from outside frees it";
 const ONLY_NUMBER: &str = "held as a number";
 const ONLY_END: &str = "the pointer may be the end of the block before it";
 const SHARED: &str = "in memory shared with other processes";
@@ -169,7 +124,7 @@ pub fn search(
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         if better.iter().any(|block| searched.found[*block].class != Class::Lost) {
-            searched.complete(is_consistent);
+            complete(&mut searched, is_consistent);
         }
         let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();
         let explained_before = explained(&best);
@@ -237,7 +192,7 @@ const ROUNDS: u32 = 4;
 /// A class, and whether another copy can contradict it although it is final otherwise. Better ones are smaller.
 type Answer = (Class, bool);
 
-fn answer(found: &Found) -> Answer {
+fn answer(found: &Explanation) -> Answer {
     (found.class, found.class == Class::Cycle && found.possibly)
 }
 
@@ -257,25 +212,25 @@ fn nanoseconds(time: Duration) -> u64 {
 
 /// Searches one copy. `done`: blocks that need no further answer, by index.
 fn examine<'c, 's>(
-    copy: &'c Copy<'s>,
+    copy: &'c Image<'s>,
     index: &BlockIndex,
     done: &[bool],
     is_consistent: bool,
     deadline: Deadline,
-) -> Result<Searched<'c, 's>, Error> {
+) -> Result<Findings<'c, 's>, Error> {
     let modules = Modules::find(copy);
     let mut python = Python::find(copy, &modules)?;
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     native.find_records(copy, &index.of_driver());
-    let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
-        .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
+    let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) =
+        (native.roots(&modules).into_iter()).partition(|root| root.sort.is_static());
     let states = python.as_ref().map_or_else(Vec::new, |python| {
         [python.globals(&modules), python.states(copy)].concat()
     });
     // Pointers to static memory are constants too, and lead on.
     let is_made = |value| copy.granule(value).is_some() && modules.with_global(value).is_none();
     let constants = modules.constants(copy, |value| index.find(value).is_some() || is_made(value));
-    let no_roots = merged([&states[..], &native.locals_of_recorder(&modules), &constants].concat());
+    let no_roots = merged([&states[..], &native.locals_without_holders(&modules), &constants].concat());
     // PyTorch and JAX.
     let has_classes = (modules.all().iter()).any(|module| {
         ["libc10", "_jax.", "xla_extension"]
@@ -284,8 +239,8 @@ fn examine<'c, 's>(
     });
 
     let usual = match &mut python {
-        Some(python) => Usual::find(copy, python, &mut native, index),
-        None => Usual::default(),
+        Some(python) => UsualPlaces::find(copy, python, &mut native, index),
+        None => UsualPlaces::default(),
     };
     let unreached: Unreached;
     let mut garbage = Garbage::default();
@@ -349,14 +304,18 @@ fn examine<'c, 's>(
     }
 
     walk.keep_tails();
-    let mut found: Vec<Option<Found>> = (walk.found.iter())
+    let mut found: Vec<Option<Explanation>> = (walk.found.iter())
         .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
         .collect();
     for found in found.iter_mut().flatten().filter(|found| found.phase == Phase::Rest) {
         let note = |shared| if shared { SHARED } else { INACCESSIBLE };
         found.note = found.note.or(apart_on_path(&walk, found.last.0).map(note));
     }
-    let doubtful = reached_from(copy, &walk.graph, &garbage.doubtful(copy, &walk));
+    let doubtful = reached_from(
+        copy,
+        &walk.graph,
+        &garbage.doubtful(copy, walk.python.as_deref(), &mut walk.refused()),
+    );
     let frozen = match walk.python.as_deref_mut() {
         Some(python) if !garbage.members().is_empty() => python.frozen(copy),
         _ => Vec::new(),
@@ -367,11 +326,7 @@ fn examine<'c, 's>(
         found.note = frozen.contains(&found.last.0).then_some(FROZEN).or(found.note);
     }
     let statics: Vec<Range<u64>> = (globals.iter())
-        .filter_map(|root| match root {
-            NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
-            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
-        })
-        .flat_map(|range| without(&range, &no_roots))
+        .flat_map(|root| without(&root.range, &no_roots))
         .collect();
     let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
     for found in found
@@ -397,7 +352,7 @@ fn examine<'c, 's>(
         unusual,
         ..
     } = walk;
-    let searched = Searched {
+    let searched = Findings {
         left_out: apart.left_out,
         copy,
         modules,
@@ -406,9 +361,9 @@ fn examine<'c, 's>(
         graph,
         garbage,
         found,
-        stale: Stale::default(),
+        stale: Pairs::default(),
         circles: HashSet::default(),
-        groups: Groups::default(),
+        rings: HashMap::default(),
         unusual,
         torn,
         stopped,
@@ -417,34 +372,29 @@ fn examine<'c, 's>(
     Ok(searched)
 }
 
-impl Searched<'_, '_> {
-    /// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
-    fn complete(&mut self, is_consistent: bool) {
-        variables::split(self);
-        let (mut stale, circles) = Stale::find(self);
-        for (from, to) in std::mem::take(&mut self.unusual) {
-            stale.add(from, to);
-        }
-        stale.mend(self);
-        self.stale = stale;
-        self.circles = circles;
-        self.groups = groups::find(self, is_consistent);
-        if self.circles.is_empty() {
-            return;
-        }
-        for found in &mut self.found {
-            if self.circles.contains(&found.last.0)
-                && !found.possibly
-                && !matches!(found.class, Class::Cycle | Class::Lost)
-            {
-                found.note.get_or_insert(CIRCLE);
-            }
+/// Finds what the paths and the retained bytes of this copy need beyond the classes of the blocks.
+fn complete(searched: &mut Findings, is_consistent: bool) {
+    variables::split(searched);
+    let (mut stale, circles) = counted::stale(searched);
+    for (from, to) in std::mem::take(&mut searched.unusual) {
+        stale.add(from, to);
+    }
+    counted::mend(&stale, searched);
+    searched.stale = stale;
+    searched.circles = circles;
+    searched.rings = groups::find(searched, is_consistent);
+    for found in &mut searched.found {
+        if searched.circles.contains(&found.last.0)
+            && !found.possibly
+            && !matches!(found.class, Class::Cycle | Class::Lost)
+        {
+            found.note.get_or_insert(CIRCLE);
         }
     }
 }
 
 /// The nodes of garbage that these objects lead to.
-fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
+fn reached_from(copy: &Image, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, FixedState> {
     let is_garbage = |node: &NodeId| graph.phase(*node) == Phase::Garbage;
     let mut open: Vec<NodeId> = (objects.iter())
         .filter_map(|object| graph.find(copy, *object))
@@ -462,21 +412,21 @@ fn reached_from(copy: &Copy, graph: &Graph, objects: &[u64]) -> HashSet<NodeId, 
 }
 
 /// The class by the first pointer that the walk found.
-fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
+fn of_pointer(graph: &Graph, pointer: Pointer) -> Explanation {
     let class = match pointer.phase {
         Phase::None | Phase::Python => Class::Held,
         Phase::Garbage => Class::Cycle,
         Phase::Counted => Class::NativeHolder,
         Phase::Globals | Phase::Stacks | Phase::Rest => {
             let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
-            if !is_of_python && first_object(graph, pointer.node).is_some() {
+            if !is_of_python && graph.first_object(pointer.node).is_some() {
                 Class::NativeHolder
             } else {
                 Class::Held
             }
         }
     };
-    Found {
+    Explanation {
         class,
         last: (pointer.node, pointer.edge),
         interior: pointer.interior,
@@ -495,19 +445,6 @@ fn root_of(graph: &Graph, node: NodeId) -> Option<&Root> {
     graph.root(at)
 }
 
-/// The first Python object on the path to this node, the node included.
-pub(crate) fn first_object(graph: &Graph, node: NodeId) -> Option<NodeId> {
-    let mut first = None;
-    let mut at = Some(node);
-    while let Some(node) = at {
-        if matches!(graph.kind(node), NodeKind::Python | NodeKind::Frame) {
-            first = Some(node);
-        }
-        at = graph.parent(node).map(|parent| parent.0);
-    }
-    first
-}
-
 /// Whether the path to this node leads through memory that is searched apart, and whether that is shared.
 fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
     let entered = &walk.apart.entered;
@@ -522,8 +459,8 @@ fn apart_on_path(walk: &Walk, node: NodeId) -> Option<bool> {
 }
 
 /// The class of a block that no walk reached.
-fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Found {
-    let lost = Found {
+fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, block: usize) -> Explanation {
+    let lost = Explanation {
         class: Class::Lost,
         last: (NodeId::NONE, Edge::default()),
         interior: false,
@@ -534,7 +471,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
     };
     if walk.records[block].is_some() {
         return match records.holder(walk, block) {
-            None => Found {
+            None => Explanation {
                 note: Some(ONLY_RECORDS),
                 ..lost
             },
@@ -542,7 +479,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         };
     }
     if let Some(end) = walk.ends[block] {
-        return Found {
+        return Explanation {
             note: Some(ONLY_END),
             ..of_pointer(&walk.graph, end)
         };
@@ -550,7 +487,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
     if let Some(number) = walk.numbers[block]
         && !walk.index.is_of_torch(block)
     {
-        return Found {
+        return Explanation {
             note: Some(ONLY_NUMBER),
             ..of_pointer(&walk.graph, number)
         };
@@ -565,7 +502,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         if chunk.heap == Heap::Window {
             let root = walk.graph.add_root(Root::Heap, Phase::Rest);
             let pointed = walk.index.find(walk.copy.word(address));
-            return Found {
+            return Explanation {
                 class: Class::Held,
                 last: (root, Edge::new(EdgeKind::Word, 0)),
                 interior: pointed.is_some_and(|pointed| pointed.1),
@@ -580,7 +517,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
             .find(walk.copy, chunk.start)
             .is_some_and(|node| walk.graph.phase(node) != Phase::None);
         if !is_reached && !walk.contains_object(chunk) {
-            return Found {
+            return Explanation {
                 pointer: Some(address),
                 note: Some(ONLY_UNREACHABLE),
                 ..lost
@@ -588,7 +525,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         }
     }
     let note = |shared: bool| if shared { ONLY_SHARED } else { ONLY_INACCESSIBLE };
-    Found {
+    Explanation {
         note: walk.apart.pointed.get(block).copied().flatten().map(note),
         ..lost
     }
@@ -596,8 +533,10 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
 
 #[cfg(test)]
 mod tests {
+    use culeak::snapshot::Stop;
+
     use super::*;
-    use crate::testing::{Victim, compile};
+    use crate::process_tests::{Victim, compile};
 
     /// Two arrays that lead into the other one. The last word of one leads to the block.
     const ARRAYS: &str = r#"
@@ -632,7 +571,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let victim = Victim::start(&compile(folder.path(), "arrays", ARRAYS, &[]));
         let process = victim.process();
-        let copy = Copy::take(&process, &[]).expect("readable");
+        let copy = Image::take(&process, &[]).expect("readable");
         let index = BlockIndex::new(&[BLOCK]);
         let searched = |looks| examine(&copy, &index, &[false], true, Deadline::Looks(looks)).expect("searched");
         let mut left: Vec<u64> = Vec::new();

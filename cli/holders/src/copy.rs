@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::Error;
+use crate::parallel;
 use crate::source::{Region, Source, Thread};
 
 pub(crate) mod apart;
@@ -30,16 +31,16 @@ pub const PAGE: u64 = 4096;
 /// Pages that can be added singly: 1 GiB.
 const SINGLE_PAGES: u64 = 1 << 18;
 
-/// The longest range that [`Copy::bytes`] returns.
+/// The longest range that [`Image::bytes`] returns.
 const LONGEST: u64 = 1 << 30;
 
 /// Copied pages.
-pub struct Copy<'a> {
+pub struct Image<'a> {
     regions: Arc<[Region]>,
     source: &'a dyn Source,
     pages: Pages,
     /// Where pages that are unknown here are found.
-    older: Option<&'a Copy<'a>>,
+    older: Option<&'a Image<'a>>,
     /// What was copied at once.
     runs: Arc<[Range<u64>]>,
     /// The size of that.
@@ -49,12 +50,12 @@ pub struct Copy<'a> {
     threads: Arc<[Thread]>,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> Image<'a> {
     /// Copies the private written memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
     ///
     /// # Errors
     /// The mappings cannot be read, nothing can be copied, or the copy does not fit into memory.
-    pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Copy<'a>, Error> {
+    pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Image<'a>, Error> {
         let failed = |error| Error::Read("the memory map".to_owned(), error);
         let regions = source.regions().map_err(failed)?;
         let excluded = selection::excluded(source, &regions, excluded);
@@ -74,7 +75,7 @@ impl<'a> Copy<'a> {
         }
         let runs = pages.enter(&wanted, &missing);
         let threads = source.threads();
-        Ok(Copy {
+        Ok(Image {
             regions: regions.into(),
             source,
             pages,
@@ -87,7 +88,7 @@ impl<'a> Copy<'a> {
     }
 
     /// These pages as they are now, in front of an older copy: all others are read from that one.
-    pub fn newer(older: &'a Copy<'a>, pages: &[u64]) -> Copy<'a> {
+    pub fn newer(older: &'a Image<'a>, pages: &[u64]) -> Image<'a> {
         let mut starts: Vec<u64> = pages.iter().map(|page| page & !(PAGE - 1)).collect();
         starts.sort_unstable();
         starts.dedup();
@@ -109,7 +110,7 @@ impl<'a> Copy<'a> {
             let missing = reading::read(older.source, &wanted, pages.copied_mut());
             pages.enter(&wanted, &missing);
         }
-        Copy {
+        Image {
             regions: Arc::clone(&older.regions),
             source: older.source,
             pages,
@@ -203,7 +204,7 @@ impl<'a> Copy<'a> {
         Some(bytes)
     }
 
-    /// As [`Copy::bytes`], without a copy; `None` also if the range crosses the end of a page.
+    /// As [`Image::bytes`], without a copy; `None` also if the range crosses the end of a page.
     pub(crate) fn slice(&self, start: u64, bytes: u64) -> Option<&[u8]> {
         self.part(start)?.get(..usize::try_from(bytes).ok()?)
     }
@@ -273,7 +274,7 @@ impl<'a> Copy<'a> {
         Place::Here(self.pages.add(start, &around, read))
     }
 
-    /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Copy::granules`].
+    /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Image::granules`].
     #[inline]
     pub fn granule(&self, address: u64) -> Option<usize> {
         if let Some(older) = self.older {
@@ -284,7 +285,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Starts to load this address and what follows it into the processor's cache, if it was copied at once. Returns its
-    /// granule, as [`Copy::granule`].
+    /// granule, as [`Image::granule`].
     #[inline]
     pub(crate) fn prefetch(&self, address: u64) -> Option<usize> {
         if self.older.is_some() {
@@ -305,7 +306,7 @@ impl<'a> Copy<'a> {
         self.bytes
     }
 
-    fn oldest(&self) -> &Copy<'a> {
+    fn oldest(&self) -> &Image<'a> {
         self.older.map_or(self, |older| older.oldest())
     }
 
@@ -323,9 +324,29 @@ impl<'a> Copy<'a> {
         self.runs.to_vec()
     }
 
-    /// As [`Copy::runs`], in pieces of similar size, for several threads.
+    /// As [`Image::runs`], in pieces of similar size, for several threads.
     pub(crate) fn pieces(&self) -> Vec<Vec<Range<u64>>> {
         pieces(self.runs.iter().cloned())
+    }
+
+    /// What `see` says of the address and value of each copied word that is near what is wanted, in order. Several threads search.
+    pub(crate) fn search<R: Send>(
+        &self,
+        is_near: impl Fn(u64) -> bool + Sync,
+        see: impl Fn(u64, u64) -> Option<R> + Sync,
+    ) -> Vec<R> {
+        parallel::flat_map(&self.pieces(), |piece| {
+            let mut found = Vec::new();
+            for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
+                let Some(words) = self.page(page) else { continue };
+                // Few pages have such words. Without a branch for each word, this is as fast as memory is read.
+                if words.iter().fold(false, |any, value| any | is_near(*value)) {
+                    let near = (page..).step_by(8).zip(words).filter(|(_, value)| is_near(**value));
+                    found.extend(near.filter_map(|(address, value)| see(address, *value)));
+                }
+            }
+            found
+        })
     }
 
     /// The threads when the memory was copied.
@@ -380,7 +401,7 @@ pub(crate) fn pieces(ranges: impl Iterator<Item = Range<u64>>) -> Vec<Vec<Range<
 enum Place<'a> {
     /// This one, under this number.
     Here(u32),
-    Older(&'a Copy<'a>),
+    Older(&'a Image<'a>),
 }
 
 #[cfg(test)]

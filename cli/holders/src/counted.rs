@@ -23,15 +23,15 @@ use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
-use crate::classes::Searched;
-use crate::copy::Copy;
-use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase};
+use crate::bits::Bits;
+use crate::copy::Image;
+use crate::findings::Findings;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Pairs, Phase};
 use crate::native::counts::{self, Count};
-use crate::native::pages::Bits;
+use crate::native::kinds::Kind;
 use crate::native::{Chunk, ClassId, Heap};
 use crate::parallel;
 use crate::python::TypeId;
-use crate::walk::{Kind, kind_of_class};
 
 mod circles;
 
@@ -64,87 +64,57 @@ enum What {
     Uncounted,
 }
 
-/// References from one node to another that hold nothing.
-#[derive(Default)]
-pub(crate) struct Stale {
-    /// A bit for each node that has one.
-    nodes: Vec<u64>,
-    references: HashSet<(NodeId, NodeId), FixedState>,
+/// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
+pub(crate) fn mend(stale: &Pairs, searched: &mut Findings) {
+    /// References to one node that are compared.
+    const MOST: usize = 64;
+    /// Nodes and references that are looked at.
+    const STEPS: u64 = 20_000_000;
+    let mut steps = STEPS;
+    let graph = &searched.graph;
+    let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| stale.has(parent, *node));
+    let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
+    if wrong.is_empty() {
+        return;
+    }
+    let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> = wrong.iter().map(|node| (*node, Vec::new())).collect();
+    let mut see = |from: NodeId, to: NodeId| {
+        if graph.kind(from) != NodeKind::Root
+            && let Some(known) = others.get_mut(&to)
+            && known.len() < MOST
+            && graph.phase(from) == graph.phase(to)
+            && from != to
+            && !stale.has(from, to)
+        {
+            known.push(from);
+        }
+    };
+    graph.references().for_each(|(from, to)| see(from, to));
+    for node in wrong {
+        let mut others = others.remove(&node).unwrap_or_default();
+        others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
+        for from in others {
+            if !searched.graph.is_below(from, node, &mut steps)
+                && let Some(edge) = edge(searched, from, node, &mut steps)
+            {
+                searched.graph.set_parent(node, from, edge);
+                break;
+            }
+        }
+    }
 }
 
-impl Stale {
-    #[inline]
-    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
-        let word = self.nodes.get(from.0 as usize / 64).copied().unwrap_or(0);
-        word >> (from.0 % 64) & 1 != 0 && self.references.contains(&(from, to))
-    }
-
-    pub fn add(&mut self, from: NodeId, to: NodeId) {
-        let place = from.0 as usize / 64;
-        if self.nodes.len() <= place {
-            self.nodes.resize(place + 1, 0);
-        }
-        self.nodes[place] |= 1 << (from.0 % 64);
-        self.references.insert((from, to));
-    }
-
-    /// Gives each node to which a stale word led a parent that refers to it, if one was reached in the same phase.
-    pub fn mend(&self, searched: &mut Searched) {
-        /// References to one node that are compared.
-        const MOST: usize = 64;
-        /// Nodes and references that are looked at.
-        const STEPS: u64 = 20_000_000;
-        let mut steps = STEPS;
-        let graph = &searched.graph;
-        let is_wrong = |node: &NodeId| graph.parent(*node).is_some_and(|(parent, _)| self.has(parent, *node));
-        let wrong: Vec<NodeId> = graph.nodes().filter(is_wrong).collect();
-        if wrong.is_empty() {
-            return;
-        }
-        let mut others: HashMap<NodeId, Vec<NodeId>, FixedState> =
-            wrong.iter().map(|node| (*node, Vec::new())).collect();
-        let mut see = |from: NodeId, to: NodeId| {
-            if graph.kind(from) != NodeKind::Root
-                && let Some(known) = others.get_mut(&to)
-                && known.len() < MOST
-                && graph.phase(from) == graph.phase(to)
-                && from != to
-                && !self.has(from, to)
-            {
-                known.push(from);
-            }
-        };
-        for from in graph.nodes() {
-            graph.targets(from).iter().for_each(|to| see(from, *to));
-        }
-        graph.late_targets().iter().for_each(|(from, to)| see(*from, *to));
-        for node in wrong {
-            let mut others = others.remove(&node).unwrap_or_default();
-            others.sort_unstable_by_key(|from| (searched.graph.is_weak(*from), *from));
-            for from in others {
-                if !searched.graph.is_below(from, node, &mut steps)
-                    && let Some(edge) = edge(searched, from, node, &mut steps)
-                {
-                    searched.graph.set_parent(node, from, edge);
-                    break;
-                }
-            }
-        }
-    }
-
-    /// Finds them among all references of the graph. Also the objects that own each other, with all that these own.
-    pub fn find(searched: &mut Searched) -> (Stale, HashSet<NodeId, FixedState>) {
-        let mut search = Find {
-            searched,
-            kinds: HashMap::default(),
-            counts: HashMap::default(),
-            fields: HashMap::default(),
-            mentions: Vec::new(),
-        };
-        search.find_counts();
-        search.find_mentions();
-        search.judge()
-    }
+/// Finds the references of the graph that hold nothing. Also the objects that own each other, with all that these own.
+pub(crate) fn stale(searched: &mut Findings) -> (Pairs, HashSet<NodeId, FixedState>) {
+    let mut search = Find {
+        searched,
+        counts: HashMap::default(),
+        fields: HashMap::default(),
+        mentions: Vec::new(),
+    };
+    search.find_counts();
+    search.find_mentions();
+    search.judge()
 }
 
 /// The number of words that own an object.
@@ -156,8 +126,7 @@ enum Owned {
 }
 
 struct Find<'a, 'c, 's> {
-    searched: &'a mut Searched<'c, 's>,
-    kinds: HashMap<ClassId, Kind, FixedState>,
+    searched: &'a mut Findings<'c, 's>,
     counts: HashMap<NodeId, Owned, FixedState>,
     fields: HashMap<Field, u32, FixedState>,
     mentions: Vec<Mention>,
@@ -167,15 +136,14 @@ struct Find<'a, 'c, 's> {
 const LARGEST: u64 = 64 << 10;
 
 impl Find<'_, '_, '_> {
-    fn copy(&self) -> &Copy<'_> {
+    fn copy(&self) -> &Image<'_> {
         self.searched.copy
     }
 
     fn class(&mut self, start: u64) -> Option<(ClassId, Kind)> {
         let native = &mut self.searched.native;
         let class = native.class_id(self.searched.copy, start)?;
-        let kind = *(self.kinds.entry(class)).or_insert_with(|| kind_of_class(native, class));
-        Some((class, kind))
+        Some((class, native.kind_of_class(class)))
     }
 
     /// The objects with a count, and the memory that one of these owns.
@@ -186,9 +154,8 @@ impl Find<'_, '_, '_> {
             let Some((_, kind)) = self.class(start) else { continue };
             let owned = match kind {
                 Kind::TensorMeta => Some(Owned::Once),
-                Kind::Tensor | Kind::PlainTensor | Kind::Storage => counts::of(self.copy(), start).map(Owned::Counted),
-                kind if kind.is_node() => {
-                    if !self.searched.native.is_destroyed(self.searched.copy, start) {
+                kind if kind.is_counted() => {
+                    if kind.is_node() && !self.searched.native.is_destroyed(self.searched.copy, start) {
                         nodes.push(start);
                     }
                     counts::of(self.copy(), start).map(Owned::Counted)
@@ -215,16 +182,12 @@ impl Find<'_, '_, '_> {
 
     /// Native nodes that were reached and may be of a class whose objects have a count.
     fn of_counted_classes(&self) -> Vec<NodeId> {
-        let Searched {
+        let Findings {
             copy, native, graph, ..
         } = &*self.searched;
         let has_count = |class: &ClassId| {
-            let kind = kind_of_class(native, *class);
-            let is_tensor = matches!(
-                kind,
-                Kind::TensorMeta | Kind::Tensor | Kind::PlainTensor | Kind::Storage
-            );
-            is_tensor || kind.is_node()
+            let kind = native.kind_of_class(*class);
+            kind == Kind::TensorMeta || kind.is_counted()
         };
         let classes: HashSet<ClassId, FixedState> = native.class_ids().filter(has_count).collect();
         let is_counted = |node: &NodeId| {
@@ -383,7 +346,7 @@ impl Find<'_, '_, '_> {
         }
     }
 
-    fn judge(mut self) -> (Stale, HashSet<NodeId, FixedState>) {
+    fn judge(mut self) -> (Pairs, HashSet<NodeId, FixedState>) {
         /// Each decides more fields.
         const PASSES: usize = 4;
         self.mentions.sort_unstable();
@@ -395,7 +358,7 @@ impl Find<'_, '_, '_> {
             }
             certain = next;
         }
-        let mut stale = Stale::default();
+        let mut stale = Pairs::default();
         let mut owns = Vec::new();
         for mentions in self.mentions.chunk_by(|a, b| a.to == b.to) {
             let count = self.count(mentions[0].to);
@@ -443,7 +406,7 @@ impl Find<'_, '_, '_> {
 }
 
 /// By which field a node refers to another one.
-pub(crate) fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
+pub(crate) fn edge(searched: &mut Findings, from: NodeId, to: NodeId, steps: &mut u64) -> Option<Edge> {
     let (copy, graph) = (searched.copy, &searched.graph);
     let (start, target) = (graph.address(from), graph.address(to));
     let native = &searched.native;
@@ -456,14 +419,7 @@ pub(crate) fn edge(searched: &mut Searched, from: NodeId, to: NodeId, steps: &mu
         return places.next().map(|place| Edge::new(EdgeKind::Word, place));
     }
     let python = searched.python.as_mut()?;
-    let mut references = Vec::new();
-    match graph.kind(from) {
-        NodeKind::Frame => python.frame_references(copy, start, &mut references),
-        _ => {
-            let of = python.object(copy, start)?;
-            python.references(copy, start, of, &mut references);
-        }
-    }
+    let references = python.references_of(copy, start, graph.kind(from) == NodeKind::Frame);
     *steps = steps.saturating_sub(references.len() as u64);
     let found = references.iter().find(|reference| leads_there(reference.target));
     found.map(|reference| reference.edge)

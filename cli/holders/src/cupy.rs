@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::Modules;
 use crate::python::Python;
 use crate::pytorch::LiveBlock;
@@ -46,7 +46,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
     if !regions.iter().any(|region| region.name.contains(FILE)) {
         return Ok(None);
     }
-    let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
+    let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let modules = Modules::find(&copy);
     let python = Python::find(&copy, &modules).map_err(|error| error.to_string())?;
     let mut python = python.ok_or("it has loaded CuPy and no Python")?;

@@ -17,8 +17,8 @@ use std::ops::Range;
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::classes::{Found, first_object};
-use crate::copy::Copy;
+use crate::copy::Image;
+use crate::findings::Explanation;
 use crate::garbage::Unreached;
 use crate::graph::Graph;
 use crate::python::Python;
@@ -37,13 +37,18 @@ pub(crate) struct Evidence {
 
 impl Evidence {
     /// `found`: by the index of the block. `statics`: static and thread-local memory.
-    pub fn find(walk: &mut Walk, unreached: &Unreached, found: &[Option<Found>], statics: &[Range<u64>]) -> Evidence {
+    pub fn find(
+        walk: &mut Walk,
+        unreached: &Unreached,
+        found: &[Option<Explanation>],
+        statics: &[Range<u64>],
+    ) -> Evidence {
         let wanted: Vec<bool> = (found.iter().zip(&walk.records).zip(&walk.done))
             .map(|((found, record), is_done)| found.is_none() && record.is_none() && !is_done)
             .collect();
         let mut objects: Vec<u64> = (found.iter().flatten())
             .filter(|found| found.class == Class::NativeHolder)
-            .filter_map(|found| first_object(&walk.graph, found.last.0))
+            .filter_map(|found| walk.graph.first_object(found.last.0))
             .map(|object| walk.graph.address(object))
             .collect();
         objects.sort_unstable();
@@ -56,10 +61,13 @@ impl Evidence {
         let mut pointers = HashMap::default();
         for object in objects {
             let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
-            let explained = explained_ranges(walk.copy, walk.python.as_deref_mut(), referrers);
-            let untracked = match unreached.is_pinned(object) {
-                true => untracked_ranges(walk.copy, walk.python.as_deref_mut(), referrers),
-                false => Vec::new(),
+            let mut ranges =
+                |only_untracked| ranges_of(walk.copy, walk.python.as_deref_mut(), referrers, only_untracked);
+            let explained = ranges(false);
+            let untracked = if unreached.is_pinned(object) {
+                ranges(true)
+            } else {
+                Vec::new()
             };
             let inside = |address: &u64| untracked.iter().any(|range| range.contains(address));
             if let Some(address) = words.to_objects[&object].iter().copied().find(inside) {
@@ -80,8 +88,8 @@ impl Evidence {
     }
 
     /// Says which of both it is: a native holder, or a reference that was never released.
-    pub fn judge(&self, graph: &Graph, found: &mut Found) {
-        let object = first_object(graph, found.last.0).map(|object| graph.address(object));
+    pub fn judge(&self, graph: &Graph, found: &mut Explanation) {
+        let object = graph.first_object(found.last.0).map(|object| graph.address(object));
         match object.and_then(|object| self.pointers.get(&object)) {
             Some((address, note)) => {
                 found.pointer = Some(*address);
@@ -90,16 +98,6 @@ impl Evidence {
             None => found.class = Class::OverCounted,
         }
     }
-}
-
-/// The memory of those that the collector does not track.
-fn untracked_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {
-    let Some(python) = python else { return Vec::new() };
-    let range = |referrer: &u64| {
-        let of = python.object(copy, *referrer)?;
-        (!python.is_tracked(copy, *referrer, of)).then(|| python.extent(copy, *referrer, of))
-    };
-    referrers.iter().filter_map(range).collect()
 }
 
 fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {
@@ -136,14 +134,20 @@ fn is_in_untracked(walk: &mut Walk, address: u64) -> bool {
     })
 }
 
-fn explained_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {
+/// The memory of these objects with their arrays; or without, of those that the collector does not track.
+fn ranges_of(copy: &Image, python: Option<&mut Python>, objects: &[u64], only_untracked: bool) -> Vec<Range<u64>> {
     let Some(python) = python else { return Vec::new() };
     let mut ranges = Vec::new();
-    for referrer in referrers {
-        if let Some(of) = python.object(copy, *referrer) {
-            ranges.push(python.extent(copy, *referrer, of));
-            ranges.extend(python.arrays(copy, *referrer, of));
+    for object in objects {
+        let Some(of) = python.object(copy, *object) else {
+            continue;
+        };
+        if !only_untracked {
+            ranges.extend(python.arrays(copy, *object, of));
+        } else if python.is_tracked(copy, *object, of) {
+            continue;
         }
+        ranges.push(python.extent(copy, *object, of));
     }
     ranges
 }

@@ -20,12 +20,11 @@ use culeak::snapshot::Stop;
 use foldhash::fast::FixedState;
 
 use crate::budget::{Budget, Deadline};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
 use crate::native::pages::Kind;
 use crate::native::{Chunk, Native};
 use crate::python::{Count, Python, Reference, Sort};
-use crate::walk::Walk;
 
 type Places = HashMap<u64, u32, FixedState>;
 
@@ -41,6 +40,10 @@ struct References {
 impl References {
     fn of(&self, place: usize) -> &[(u32, Edge)] {
         &self.all[self.firsts[place] as usize..self.firsts[place + 1] as usize]
+    }
+
+    fn targets(&self, place: usize) -> impl Iterator<Item = usize> {
+        self.of(place).iter().map(|(target, _)| *target as usize)
     }
 
     /// The following references are of the next object.
@@ -80,9 +83,7 @@ pub(crate) struct Unreached {
     objects: Vec<u64>,
     places: Places,
     references: References,
-    /// The reference count is higher than the references found.
-    is_counted: Vec<bool>,
-    /// By how much; the largest number if that is not known.
+    /// By how much the reference count is higher than the references found; the largest number if that is not known.
     excess: Vec<u64>,
     /// The reference count is the number of references found.
     is_explained: Vec<bool>,
@@ -98,7 +99,7 @@ impl Unreached {
     /// # Errors
     /// The search stopped: which objects are counted is not known.
     pub fn find(
-        copy: &Copy,
+        copy: &Image,
         python: &mut Python,
         native: &Native,
         graph: &Graph,
@@ -155,7 +156,7 @@ impl Unreached {
     }
 
     /// The place of an object, which is added if it is new. `None` if no object is there, or one that holds nothing.
-    fn add(&mut self, copy: &Copy, python: &mut Python, address: u64) -> Option<u32> {
+    fn add(&mut self, copy: &Image, python: &mut Python, address: u64) -> Option<u32> {
         if let Some(place) = self.places.get(&address) {
             return Some(*place);
         }
@@ -169,15 +170,12 @@ impl Unreached {
         Some(place)
     }
 
-    fn count(&mut self, copy: &Copy, python: &Python) {
+    fn count(&mut self, copy: &Image, python: &Python) {
         let counts: Vec<Count> = (self.objects.iter())
             .map(|object| python.count(copy, *object))
             .collect();
         let found = self.references.counts(self.objects.len());
         self.is_garbage = collected(&self.references, &counts);
-        self.is_counted = (counts.iter().zip(&found))
-            .map(|(count, found)| exceeds(*count, *found))
-            .collect();
         self.excess = (counts.iter().zip(&found))
             .map(|(count, found)| match count {
                 Count::Exactly(count) => count.saturating_sub(*found),
@@ -188,7 +186,12 @@ impl Unreached {
             .map(|(count, found)| matches!(count, Count::Exactly(count) if count == found))
             .collect();
         // What remains is held by references that the collector does not know.
-        let is_held = flood(&self.references, self.is_counted.clone());
+        let counted = (0..self.objects.len())
+            .filter(|place| self.excess[*place] > 0)
+            .collect();
+        let is_held = flood(vec![false; self.objects.len()], counted, |place| {
+            self.references.targets(place)
+        });
         let known = self.references.counts_of_tracked(self.objects.len());
         self.is_pinned = (0..self.objects.len())
             .map(|place| {
@@ -202,7 +205,7 @@ impl Unreached {
     pub fn may_enter(&self, address: u64) -> bool {
         self.places
             .get(&address)
-            .is_none_or(|place| self.is_counted[*place as usize] || self.is_pinned[*place as usize])
+            .is_none_or(|place| self.excess[*place as usize] > 0 || self.is_pinned[*place as usize])
     }
 
     /// Whether the words of unreached objects explain the whole count of `object`, and `from` is one of these unreached objects.
@@ -227,21 +230,19 @@ impl Unreached {
         let mut left = self.excess.clone();
         let is_native = |node: NodeId| match graph.kind(node) {
             NodeKind::Native => true,
-            NodeKind::Root => matches!(graph.root(node), Some(Root::Native { .. })),
+            NodeKind::Root => matches!(graph.root(node), Some(Root::Native(_))),
             NodeKind::Python | NodeKind::Frame => false,
         };
-        let targets = graph
-            .nodes()
-            .flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
-        // Words that waited for the counts are followed late.
-        let all = targets.chain(graph.late_targets().iter().copied());
-        for (_, to) in all.filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python) {
+        for (_, to) in graph
+            .references()
+            .filter(|(from, to)| is_native(*from) && graph.kind(*to) == NodeKind::Python)
+        {
             if let Some(place) = self.places.get(&graph.address(to)) {
                 let left = &mut left[*place as usize];
                 *left -= u64::from((1..u64::MAX).contains(left));
             }
         }
-        let is_root = |place: &usize| self.is_counted[*place] && left[*place] > 0 || self.is_pinned[*place];
+        let is_root = |place: &usize| left[*place] > 0 || self.is_pinned[*place];
         (0..self.objects.len())
             .filter(is_root)
             .map(|place| self.objects[place])
@@ -270,7 +271,7 @@ impl Unreached {
     /// The search stopped.
     pub fn garbage(
         &self,
-        copy: &Copy,
+        copy: &Image,
         python: &mut Python,
         may_change: bool,
         deadline: Deadline,
@@ -282,7 +283,7 @@ impl Unreached {
         for _ in 0..if may_change { LOOKS } else { 0 } {
             let mut budget = Budget::new(copy, deadline);
             let pages = pages_of(copy, python, &members, &mut budget)?;
-            let newer = Copy::newer(copy, &pages);
+            let newer = Image::newer(copy, &pages);
             let before = members.len();
             members = still_garbage(&newer, python, members, &mut budget)?;
             is_stable = members.len() == before;
@@ -307,7 +308,7 @@ fn exceeds(count: Count, found: u64) -> bool {
 }
 
 /// The counted references of an object, and words that may be some. Returns whether the collector tracks it.
-fn read(copy: &Copy, python: &mut Python, address: u64, found: &mut Vec<Reference>) -> bool {
+fn read(copy: &Image, python: &mut Python, address: u64, found: &mut Vec<Reference>) -> bool {
     found.clear();
     let Some(of) = python.object(copy, address) else {
         return false;
@@ -360,26 +361,23 @@ fn unreachable(references: &References, counts: &[u64], candidates: &[bool]) -> 
             left[*target as usize] = left[*target as usize].saturating_sub(1);
         }
     }
-    let mut is_held: Vec<bool> = candidates.iter().map(|is_candidate| !is_candidate).collect();
-    let mut open: Vec<usize> = places().filter(|place| left[*place] > 0).collect();
-    open.iter().for_each(|place| is_held[*place] = true);
-    while let Some(place) = open.pop() {
-        for (target, _) in references.of(place) {
-            if !std::mem::replace(&mut is_held[*target as usize], true) {
-                open.push(*target as usize);
-            }
-        }
-    }
+    let others = candidates.iter().map(|is_candidate| !is_candidate).collect();
+    let counted = places().filter(|place| left[*place] > 0).collect();
+    let is_held = flood(others, counted, |place| references.targets(place));
     places().filter(|place| !is_held[*place]).collect()
 }
 
-/// All that the marked ones lead to.
-fn flood(references: &References, mut marked: Vec<bool>) -> Vec<bool> {
-    let mut open: Vec<usize> = (0..marked.len()).filter(|place| marked[*place]).collect();
+/// Marks these, and all that they lead to past what is marked.
+pub(crate) fn flood<T: Iterator<Item = usize>>(
+    mut marked: Vec<bool>,
+    mut open: Vec<usize>,
+    targets: impl Fn(usize) -> T,
+) -> Vec<bool> {
+    open.iter().for_each(|place| marked[*place] = true);
     while let Some(place) = open.pop() {
-        for (target, _) in references.of(place) {
-            if !std::mem::replace(&mut marked[*target as usize], true) {
-                open.push(*target as usize);
+        for target in targets(place) {
+            if !std::mem::replace(&mut marked[target], true) {
+                open.push(target);
             }
         }
     }
@@ -393,7 +391,7 @@ fn places_of(objects: &[u64]) -> Places {
 }
 
 fn references_between(
-    copy: &Copy,
+    copy: &Image,
     python: &mut Python,
     objects: &[u64],
     places: &Places,
@@ -417,7 +415,7 @@ fn references_between(
 }
 
 /// The objects whose counts are explained by the references among them, as far as they are not reached from others.
-fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
+fn still_garbage(copy: &Image, python: &mut Python, objects: Vec<u64>, budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let references = references_between(copy, python, &objects, &places_of(&objects), budget)?;
     let counts: Vec<Count> = (objects.iter())
         .map(|object| match python.object(copy, *object) {
@@ -432,7 +430,7 @@ fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>, budget: &m
 }
 
 /// The pages from which the references of these objects are read.
-fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
+fn pages_of(copy: &Image, python: &mut Python, objects: &[u64], budget: &mut Budget) -> Result<Vec<u64>, Stop> {
     let mut pages = Vec::new();
     let mut add = |range: Range<u64>| {
         let count = range.end.saturating_sub(range.start) / PAGE + 1;
@@ -475,7 +473,7 @@ pub struct Garbage {
 }
 
 impl Garbage {
-    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
+    fn new(copy: &Image, python: &mut Python, members: Vec<u64>, budget: &mut Budget) -> Result<Garbage, Stop> {
         let places = places_of(&members);
         let references = references_between(copy, python, &members, &places, budget)?;
         let mut firsts = vec![0u32; members.len() + 1];
@@ -505,10 +503,8 @@ impl Garbage {
 
     /// Members whose counts are explained only by words of unknown meaning, although native memory points to them: one of
     /// those words may be no counted reference, and the native pointer may be.
-    pub(crate) fn doubtful(&self, copy: &Copy, walk: &Walk) -> Vec<u64> {
-        let Some(python) = walk.python.as_deref() else {
-            return Vec::new();
-        };
+    pub fn doubtful(&self, copy: &Image, python: Option<&Python>, refused: &mut dyn Iterator<Item = u64>) -> Vec<u64> {
+        let Some(python) = python else { return Vec::new() };
         let is_doubtful = |object: &u64| {
             self.place(*object).is_some_and(|place| {
                 let named = |referrer: &&(u32, Edge)| referrer.1.kind() != EdgeKind::Word;
@@ -516,7 +512,7 @@ impl Garbage {
                 exceeds(python.count(copy, *object), found as u64)
             })
         };
-        let mut objects: Vec<u64> = walk.refused().filter(is_doubtful).collect();
+        let mut objects: Vec<u64> = refused.filter(is_doubtful).collect();
         objects.sort_unstable();
         objects.dedup();
         objects
@@ -566,7 +562,7 @@ mod tests {
         // 0 ⇄ 1, 2 → 3 ⇄ 4, and something outside refers to 2.
         let references = between(5, &[(0, 1), (1, 0), (2, 3), (3, 4), (4, 3)]);
         assert_eq!(references.counts(5), [1, 1, 0, 2, 1]);
-        let is_held = flood(&references, vec![false, false, true, false, false]);
+        let is_held = flood(vec![false; 5], vec![2], |place| references.targets(place));
         assert_eq!(is_held, [false, false, true, true, true]);
     }
 

@@ -1,7 +1,7 @@
 //! Nodes and edges, in a few bytes each: a process has tens of millions.
 //!
 //! ```text
-//! node ─ address, kind, parent, edge of the parent       26 bytes; the parents form the tree of shortest paths
+//! node ─ address, kind, parent, edge of the parent       30 bytes; the parents form the tree of shortest paths
 //!   └──► targets                                          4 bytes per edge, all that were found, in the order of the scan
 //! granule of the copy (16 bytes) ─► node                  4 bytes; other addresses are in a map
 //! block ─► block edges                                    which nodes point to it
@@ -12,11 +12,12 @@
 pub mod dominators;
 mod split;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-use crate::copy::{Copy, prefetch};
+use crate::bits::Bits;
+use crate::copy::{Image, prefetch};
 use crate::native::NativeRoot;
 use crate::python::PythonRoot;
 
@@ -93,9 +94,11 @@ impl NodeId {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
 pub enum NodeKind {
     /// Its address is meaningless.
+    #[default]
     Root,
     /// A Python object.
     Python,
@@ -109,11 +112,8 @@ pub enum NodeKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     Python(PythonRoot),
-    /// The index of an edge from it is that of a word from `start` on; for registers, that of the register.
-    Native {
-        root: NativeRoot,
-        start: u64,
-    },
+    /// The index of an edge from it is that of a word of its range; for registers, that of the register.
+    Native(NativeRoot),
     /// Its targets are objects that only refer to each other.
     Garbage,
     /// Its targets are objects whose reference count exceeds the references to them.
@@ -159,6 +159,27 @@ pub struct BlockEdge {
     pub unusual: bool,
 }
 
+/// References from one node to another that are asked for often. Few nodes have one.
+#[derive(Default)]
+pub struct Pairs {
+    /// The nodes that they begin at.
+    from: Bits,
+    all: HashSet<(NodeId, NodeId), FixedState>,
+}
+
+impl Pairs {
+    #[inline]
+    pub fn has(&self, from: NodeId, to: NodeId) -> bool {
+        self.from.get(from.0 as usize) && self.all.contains(&(from, to))
+    }
+
+    pub fn add(&mut self, from: NodeId, to: NodeId) {
+        self.from.grow(from.0 as usize + 1);
+        self.from.set(from.0 as usize);
+        self.all.insert((from, to));
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Node {
     address: u64,
@@ -171,45 +192,18 @@ struct Node {
 
 const _: () = assert!(size_of::<Node>() == 24, "a process has tens of millions of objects");
 
-/// Kind (2 bits), phase (3), weak (1), waiting (1), cost (4, modulo 16), unnamed chunks in a row (4).
+/// What a node is, and where it is in the search. The numbers are those of its [`Placement`].
 #[derive(Debug, Clone, Copy, Default)]
-struct State(u16);
-
-impl State {
-    fn new(kind: NodeKind) -> State {
-        State(kind as u16)
-    }
-
-    fn kind(self) -> NodeKind {
-        match self.0 & 3 {
-            0 => NodeKind::Root,
-            1 => NodeKind::Python,
-            2 => NodeKind::Frame,
-            _ => NodeKind::Native,
-        }
-    }
-
-    fn phase(self) -> Phase {
-        use Phase::*;
-        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Rest][usize::from(self.0 >> 2 & 7)]
-    }
-
-    fn is_weak(self) -> bool {
-        self.0 & 1 << 5 != 0
-    }
-
-    fn is_waiting(self) -> bool {
-        self.0 & 1 << 6 != 0
-    }
-
-    fn cost(self) -> u8 {
-        (self.0 >> 7 & 15) as u8
-    }
-
-    fn unnamed(self) -> u8 {
-        (self.0 >> 11 & 15) as u8
-    }
+struct State {
+    kind: NodeKind,
+    phase: Phase,
+    is_weak: bool,
+    is_waiting: bool,
+    cost: u8,
+    unnamed: u8,
 }
+
+const _: () = assert!(size_of::<State>() == 6, "a process has tens of millions of objects");
 
 /// Where a node is in the tree of shortest paths.
 #[derive(Debug, Clone, Copy)]
@@ -237,11 +231,6 @@ pub struct Graph {
     late: Vec<(NodeId, NodeId)>,
     /// References to Python objects that may be stale.
     doubtful: Vec<(NodeId, NodeId)>,
-    /// Of native roots: which of their words is followed, and those that their targets are from, in the order of the targets.
-    word: u32,
-    words: HashMap<NodeId, Vec<u32>, FixedState>,
-    /// The words of references that were followed late.
-    late_words: Vec<u32>,
     /// The parts of native roots that have become roots, each of one variable.
     parts: HashMap<NodeId, Vec<split::Part>, FixedState>,
     variables: Vec<NodeId>,
@@ -250,12 +239,10 @@ pub struct Graph {
     elsewhere: HashMap<u64, NodeId, FixedState>,
     roots: Vec<(NodeId, Root)>,
     block_edges: Vec<BlockEdge>,
-    /// Edges were dropped, because there are too many.
-    pub incomplete: bool,
 }
 
 impl Graph {
-    pub fn new(copy: &Copy) -> Graph {
+    pub fn new(copy: &Image) -> Graph {
         Graph {
             nodes: vec![Node::default()],
             states: vec![State::default()],
@@ -297,22 +284,22 @@ impl Graph {
     }
 
     pub fn kind(&self, node: NodeId) -> NodeKind {
-        self.states[node.place()].kind()
+        self.states[node.place()].kind
     }
 
     /// The phase in which it was reached; [`Phase::None`] if it was not, so has no parent.
     pub fn phase(&self, node: NodeId) -> Phase {
-        self.states[node.place()].phase()
+        self.states[node.place()].phase
     }
 
     /// A part of the path to it may be stale.
     pub fn is_weak(&self, node: NodeId) -> bool {
-        self.states[node.place()].is_weak()
+        self.states[node.place()].is_weak
     }
 
     /// The number of unnamed chunks in a row that the path to it ends with.
     pub(crate) fn unnamed(&self, node: NodeId) -> u8 {
-        self.states[node.place()].unnamed()
+        self.states[node.place()].unnamed
     }
 
     /// The previous node on the shortest path to it, and which field of that refers to it; `None` for a root.
@@ -335,26 +322,17 @@ impl Graph {
         true
     }
 
+    /// The first Python object on the path to this node, the node included.
+    pub(crate) fn first_object(&self, node: NodeId) -> Option<NodeId> {
+        let all = std::iter::successors(Some(node), |node| self.parent(*node).map(|parent| parent.0));
+        all.filter(|node| matches!(self.kind(*node), NodeKind::Python | NodeKind::Frame))
+            .last()
+    }
+
     /// Replaces the parent of a node that has one. The new parent is not below it.
     pub(crate) fn set_parent(&mut self, node: NodeId, parent: NodeId, edge: Edge) {
         let node = &mut self.nodes[node.place()];
         (node.parent, node.edge) = (parent, edge);
-    }
-
-    /// The shortest path to it: each node with the field of it that refers to the next one; the node itself is left out. Begins with
-    /// a root.
-    pub fn path(&self, node: NodeId) -> Vec<(NodeId, Edge)> {
-        let mut path = Vec::new();
-        let mut at = node;
-        while let Some((parent, edge)) = self.parent(at) {
-            path.push((parent, edge));
-            at = parent;
-            if path.len() > self.nodes.len() {
-                break;
-            }
-        }
-        path.reverse();
-        path
     }
 
     /// Everything that it was found to refer to, in the order of its fields; repetitions are possible.
@@ -367,6 +345,12 @@ impl Graph {
     /// References that are not among [`Graph::targets`], because they were followed after the node had been scanned.
     pub fn late_targets(&self) -> &[(NodeId, NodeId)] {
         &self.late
+    }
+
+    /// All of both.
+    pub fn references(&self) -> impl Iterator<Item = (NodeId, NodeId)> {
+        let targets = |from| self.targets(from).iter().map(move |to| (from, *to));
+        self.nodes().flat_map(targets).chain(self.late.iter().copied())
     }
 
     /// Words that point to a Python object, and slots of executing frames: the words may be stale. Among
@@ -392,7 +376,7 @@ impl Graph {
 
     /// The node at this address.
     #[inline]
-    pub fn find(&self, copy: &Copy, address: u64) -> Option<NodeId> {
+    pub fn find(&self, copy: &Image, address: u64) -> Option<NodeId> {
         let node = match copy.granule(address) {
             Some(granule) if address & 15 == 0 => NodeId(*self.by_granule.get(granule)?),
             _ => *self.elsewhere.get(&address)?,
@@ -403,19 +387,23 @@ impl Graph {
     pub(crate) fn add_root(&mut self, root: Root, phase: Phase) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
         self.nodes.push(Node::default());
-        self.states
-            .push(State(State::new(NodeKind::Root).0 | (phase as u16) << 2));
+        let kind = NodeKind::Root;
+        self.states.push(State {
+            kind,
+            phase,
+            ..State::default()
+        });
         self.roots.push((id, root));
         id
     }
 
     /// The paths from this root may be stale.
     pub(crate) fn mark_weak(&mut self, root: NodeId) {
-        self.states[root.place()].0 |= 1 << 5;
+        self.states[root.place()].is_weak = true;
     }
 
     /// A node without a parent; `None` if there are too many.
-    pub(crate) fn add(&mut self, copy: &Copy, address: u64, kind: NodeKind) -> Option<NodeId> {
+    pub(crate) fn add(&mut self, copy: &Image, address: u64, kind: NodeKind) -> Option<NodeId> {
         let id = NodeId(u32::try_from(self.nodes.len()).ok()?);
         match copy.granule(address) {
             Some(granule) if address & 15 == 0 => self.by_granule[granule] = id.0,
@@ -427,7 +415,10 @@ impl Graph {
             address,
             ..Node::default()
         });
-        self.states.push(State::new(kind));
+        self.states.push(State {
+            kind,
+            ..State::default()
+        });
         Some(id)
     }
 
@@ -436,51 +427,36 @@ impl Graph {
         let node = &mut self.nodes[id.place()];
         (node.parent, node.edge) = (at.parent, at.edge);
         let state = &mut self.states[id.place()];
-        state.0 = state.0 & 3
-            | (at.phase as u16) << 2
-            | u16::from(at.weak) << 5
-            | 1 << 6
-            | u16::from(at.cost & 15) << 7
-            | u16::from(at.unnamed.min(15)) << 11;
+        *state = State {
+            kind: state.kind,
+            phase: at.phase,
+            is_weak: at.weak,
+            is_waiting: true,
+            cost: at.cost,
+            unnamed: at.unnamed,
+        };
     }
 
     /// The cost of its path, if it waits to be scanned.
     #[inline]
     pub(crate) fn waits_at(&self, node: NodeId) -> Option<u8> {
         let state = self.states[node.place()];
-        state.is_waiting().then(|| state.cost())
+        state.is_waiting.then_some(state.cost)
     }
 
     /// The following targets of this node are in order.
     pub(crate) fn begin_scan(&mut self, node: NodeId) {
         self.scanning = node;
-        if self.kind(node) == NodeKind::Root && matches!(self.root(node), Some(Root::Native { .. })) {
-            self.words.insert(node, Vec::new());
-        }
-        self.states[node.place()].0 &= !(1 << 6);
+        self.states[node.place()].is_waiting = false;
         self.nodes[node.place()].first = self.targets.len() as u32;
-    }
-
-    /// Of a native root, this word is followed next.
-    #[inline]
-    pub(crate) fn follow(&mut self, edge: Edge) {
-        self.word = edge.index() as u32;
     }
 
     #[inline]
     pub(crate) fn add_target(&mut self, from: NodeId, target: NodeId) {
         if from != self.scanning {
             self.late.push((from, target));
-            self.late_words.push(self.word);
         } else if self.targets.len() < u32::MAX as usize {
             self.targets.push(target);
-            if self.kind(from) == NodeKind::Root
-                && let Some(words) = self.words.get_mut(&from)
-            {
-                words.push(self.word);
-            }
-        } else {
-            self.incomplete = true;
         }
     }
 

@@ -15,31 +15,14 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
-use crate::classes::Searched;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::counted;
+use crate::findings::{Findings, Ring};
+use crate::garbage::flood;
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::native::counts;
+use crate::native::kinds::Kind;
 use crate::python::Count;
-use crate::walk::{Kind, kind_of_class};
-
-/// The cycles through Python and C++ that hold blocks.
-#[derive(Default)]
-pub(crate) struct Groups {
-    /// By the object of the cycle that the paths to blocks begin with.
-    pub rings: HashMap<NodeId, Ring, FixedState>,
-}
-
-/// A cycle.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Ring {
-    /// Each object with its reference to the next one; the last one refers to the first, or to the object that is one with it.
-    pub nodes: Vec<(NodeId, Edge)>,
-    /// Python's collector frees it.
-    pub is_collected: bool,
-    /// It was not the same when it was read again.
-    may_differ: bool,
-}
 
 /// References that are looked at.
 const BUDGET: u64 = 20_000_000;
@@ -48,8 +31,8 @@ const MOST: usize = 4_000_000;
 
 /// Finds them, and gives the blocks that they hold their paths.
 /// `is_consistent`: the process was stopped while it was copied.
-pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
-    let is_open = |searched: &Searched, block: &usize| {
+pub(crate) fn find(searched: &mut Findings, is_consistent: bool) -> HashMap<NodeId, Ring, FixedState> {
+    let is_open = |searched: &Findings, block: &usize| {
         let found = &searched.found[*block];
         matches!(found.class, Class::OverCounted | Class::NativeHolder)
             && !found.last.0.is_none()
@@ -61,14 +44,14 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
         .filter(|block| is_open(searched, block))
         .collect();
     if blocks.is_empty() {
-        return Groups::default();
+        return HashMap::default();
     }
     let Some(mut members) = Members::new(searched) else {
-        return Groups::default();
+        return HashMap::default();
     };
     members.find_outside(searched);
     let collected = members.collected(searched);
-    let mut groups = Groups::default();
+    let mut found: HashMap<NodeId, Ring, FixedState> = HashMap::default();
     let mut root = None;
     let mut placed: HashSet<u32, FixedState> = HashSet::default();
     let mut below_counted: HashSet<u32, FixedState> = HashSet::default();
@@ -112,25 +95,20 @@ pub(crate) fn find(searched: &mut Searched, is_consistent: bool) -> Groups {
                 is_collected,
                 may_differ,
             };
-            groups.rings.insert(node, ring);
+            found.insert(node, ring);
             placed.insert(start);
         }
-        for (from, to, edge) in edges {
-            if placed.insert(to) {
-                let (from, to) = (members.nodes[from as usize], members.nodes[to as usize]);
-                searched.graph.set_parent(to, from, edge);
-            }
-        }
-        let ring = groups.rings.get(&members.nodes[start as usize]);
-        let found = &mut searched.found[block];
-        (found.class, found.pointer, found.note) = (Class::Cycle, None, None);
-        found.possibly |= ring.is_some_and(|ring| ring.may_differ);
+        members.place(searched, edges, &mut placed);
+        let ring = found.get(&members.nodes[start as usize]);
+        let of_block = &mut searched.found[block];
+        (of_block.class, of_block.pointer, of_block.note) = (Class::Cycle, None, None);
+        of_block.possibly |= ring.is_some_and(|ring| ring.may_differ);
     }
-    groups
+    found
 }
 
 /// Whether an object has another type, class or count than in the copy.
-fn has_changed(searched: &Searched, objects: &[NodeId]) -> bool {
+fn has_changed(searched: &Findings, objects: &[NodeId]) -> bool {
     let copy = searched.copy;
     let addresses: Vec<u64> = objects.iter().map(|object| searched.graph.address(*object)).collect();
     let mut pages: Vec<u64> = (addresses.iter())
@@ -138,7 +116,7 @@ fn has_changed(searched: &Searched, objects: &[NodeId]) -> bool {
         .collect();
     pages.sort_unstable();
     pages.dedup();
-    let newer = Copy::newer(copy, &pages);
+    let newer = Image::newer(copy, &pages);
     let same = |at: u64| newer.word(at) == copy.word(at);
     !addresses.iter().all(|address| same(*address) && same(address + 8))
 }
@@ -164,7 +142,7 @@ struct Members {
 
 impl Members {
     /// `None`: there are too many.
-    fn new(searched: &mut Searched) -> Option<Members> {
+    fn new(searched: &mut Findings) -> Option<Members> {
         let graph = &searched.graph;
         let is_member = |node: &NodeId| {
             graph.kind(*node) != NodeKind::Root && matches!(graph.phase(*node), Phase::Counted | Phase::Garbage)
@@ -221,7 +199,7 @@ impl Members {
             // The context of a Python function has a weak pointer to its node, which owns it, unless the node keeps it as tensors do.
             let is_weak = |to: u32| {
                 members.kinds[from as usize].is_none()
-                    && members.kinds[to as usize] == Some(Kind::WrappingNode)
+                    && members.kinds[to as usize] == Some(Kind::PythonNode)
                     && members.targets[to as usize].contains(&from)
                     && !counts::is_kept(searched.copy, address(to), 0)
             };
@@ -242,16 +220,16 @@ impl Members {
     }
 
     /// An object of C++ and the Python object whose first field is a pointer to it.
-    fn find_partners(&mut self, searched: &Searched) {
+    fn find_partners(&mut self, searched: &Findings) {
         let (copy, graph) = (searched.copy, &searched.graph);
         for from in 0..self.nodes.len() as u32 {
             let address = |place: u32| graph.address(self.nodes[place as usize]);
             let is_wrapped = match self.kinds[from as usize] {
                 Some(Kind::Tensor | Kind::PlainTensor | Kind::Storage) => true,
-                Some(Kind::WrappingNode) => counts::is_kept(copy, address(from), 0),
+                Some(Kind::PythonNode) => counts::is_kept(copy, address(from), 0),
                 _ => false,
             };
-            let is_node = self.kinds[from as usize] == Some(Kind::WrappingNode);
+            let is_node = self.kinds[from as usize] == Some(Kind::PythonNode);
             let is_of = |to: &&u32| {
                 graph.kind(self.nodes[**to as usize]) == NodeKind::Python
                     && match is_node {
@@ -268,28 +246,20 @@ impl Members {
     }
 
     /// Finds what is held from outside: what has more references than were found, and all that this leads to.
-    fn find_outside(&mut self, searched: &Searched) {
+    fn find_outside(&mut self, searched: &Findings) {
         let graph = &searched.graph;
         self.is_counted = (0..self.nodes.len())
             .map(|place| self.counts[place].is_some_and(|count| count > self.sources[place].len() as u64))
             .collect();
-        self.is_outside = self.is_counted.clone();
-        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|place| {
-                self.is_counted[*place as usize] && graph.phase(self.nodes[*place as usize]) == Phase::Counted
-            })
-            .collect();
-        while let Some(place) = open.pop() {
-            for to in &self.targets[place as usize] {
-                if !std::mem::replace(&mut self.is_outside[*to as usize], true) {
-                    open.push(*to);
-                }
-            }
-        }
+        let counted = (0..self.nodes.len())
+            .filter(|place| self.is_counted[*place] && graph.phase(self.nodes[*place]) == Phase::Counted);
+        self.is_outside = flood(self.is_counted.clone(), counted.collect(), |place| {
+            self.targets[place].iter().map(|to| *to as usize)
+        });
     }
 
     /// Gives what a counted object leads to a path from the nearest one, or from one that has such a path.
-    fn place_below_counted(&mut self, searched: &mut Searched, last: u32, placed: &mut HashSet<u32, FixedState>) {
+    fn place_below_counted(&mut self, searched: &mut Findings, last: u32, placed: &mut HashSet<u32, FixedState>) {
         let is_root = |place: u32| {
             let parent = searched.graph.parent(self.nodes[place as usize]);
             placed.contains(&place)
@@ -304,6 +274,11 @@ impl Members {
             return;
         };
         placed.insert(path[0]);
+        self.place(searched, edges, placed);
+    }
+
+    /// Makes these references the paths of what has none yet.
+    fn place(&self, searched: &mut Findings, edges: Vec<(u32, u32, Edge)>, placed: &mut HashSet<u32, FixedState>) {
         for (from, to, edge) in edges {
             if placed.insert(to) {
                 let (from, to) = (self.nodes[from as usize], self.nodes[to as usize]);
@@ -313,7 +288,7 @@ impl Members {
     }
 
     /// The references of a path. `None`: one was not found, or too much was looked at.
-    fn edges_along(&mut self, searched: &mut Searched, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
+    fn edges_along(&mut self, searched: &mut Findings, path: &[u32]) -> Option<Vec<(u32, u32, Edge)>> {
         let edge = |pair: &[u32]| {
             // Native memory is looked through word by word.
             self.budget = self.budget.checked_sub(64)?;
@@ -392,7 +367,7 @@ impl Members {
     }
 
     /// The references of a ring.
-    fn edges_of(&mut self, searched: &mut Searched, ring: &[NodeId]) -> Option<Vec<Edge>> {
+    fn edges_of(&mut self, searched: &mut Findings, ring: &[NodeId]) -> Option<Vec<Edge>> {
         let partner = |node: NodeId| {
             let place = self.places.get(&node)?;
             Some(self.nodes[*self.partners.get(place)? as usize])
@@ -410,7 +385,7 @@ impl Members {
 
     /// The objects that Python's collector frees. It looks through a tensor that nothing but its Python object owns: at hooks, and at
     /// the context of the function that made it, if nothing else owns the node of that.
-    fn collected(&self, searched: &mut Searched) -> HashSet<NodeId, FixedState> {
+    fn collected(&self, searched: &mut Findings) -> HashSet<NodeId, FixedState> {
         let is_object: Vec<bool> = (self.nodes.iter())
             .map(|node| matches!(searched.graph.kind(*node), NodeKind::Python | NodeKind::Frame))
             .collect();
@@ -430,26 +405,19 @@ impl Members {
             }
             through.iter().for_each(|to| visited[*to as usize] += 1);
         }
-        let mut is_held: Vec<bool> = (0..self.nodes.len())
+        let is_held: Vec<bool> = (0..self.nodes.len())
             .map(|place| self.is_outside[place] || self.counts[place].is_some_and(|count| count > visited[place]))
             .collect();
-        let mut open: Vec<u32> = (0..self.nodes.len() as u32)
-            .filter(|place| is_held[*place as usize] && is_object[*place as usize])
-            .collect();
-        while let Some(place) = open.pop() {
-            for to in &visits[place as usize] {
-                if !std::mem::replace(&mut is_held[*to as usize], true) {
-                    open.push(*to);
-                }
-            }
-        }
+        let held = (0..self.nodes.len()).filter(|place| is_held[*place] && is_object[*place]);
+        let held = held.collect();
+        let is_held = flood(is_held, held, |place| visits[place].iter().map(|to| *to as usize));
         (0..self.nodes.len())
             .filter(|place| is_object[*place] && !is_held[*place])
             .map(|place| self.nodes[place])
             .collect()
     }
 
-    fn refers_as_wrapper(&self, searched: &Searched, object: u32, to: u32) -> bool {
+    fn refers_as_wrapper(&self, searched: &Findings, object: u32, to: u32) -> bool {
         let address = |place: u32| searched.graph.address(self.nodes[place as usize]);
         matches!(self.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor))
             && counts::refers_back(searched.copy, address(object), address(to))
@@ -467,14 +435,14 @@ impl Members {
             let is_hook = self.is_hook[place as usize];
             for to in &self.targets[place as usize] {
                 if is_object[*to as usize] {
-                    if is_hook || kind == Some(Kind::WrappingNode) {
+                    if is_hook || kind == Some(Kind::PythonNode) {
                         through.push(*to);
                     }
                     continue;
                 }
                 let is_seen = match self.kinds[*to as usize] {
                     Some(Kind::TensorMeta) => place == tensor,
-                    Some(Kind::WrappingNode) => {
+                    Some(Kind::PythonNode) => {
                         // Its own context may own it.
                         let others = 1 + u64::from(self.partners.contains_key(to));
                         kind == Some(Kind::TensorMeta) && self.counts[*to as usize] == Some(others)
@@ -492,7 +460,7 @@ impl Members {
 }
 
 /// Whether the collector knows what a Python object or a frame refers to.
-fn is_tracked(searched: &mut Searched, node: NodeId) -> bool {
+fn is_tracked(searched: &mut Findings, node: NodeId) -> bool {
     if searched.graph.kind(node) == NodeKind::Frame {
         return true;
     }
@@ -506,7 +474,7 @@ fn is_tracked(searched: &mut Searched, node: NodeId) -> bool {
 }
 
 /// What a native object is, and how many references an object has, if it counts them.
-fn kind_and_count(searched: &mut Searched, node: NodeId) -> (Option<Kind>, Option<u64>) {
+fn kind_and_count(searched: &mut Findings, node: NodeId) -> (Option<Kind>, Option<u64>) {
     let address = searched.graph.address(node);
     let copy = searched.copy;
     match searched.graph.kind(node) {
@@ -519,12 +487,8 @@ fn kind_and_count(searched: &mut Searched, node: NodeId) -> (Option<Kind>, Optio
             (None, number)
         }
         NodeKind::Native => {
-            let Some(class) = searched.native.class_id(copy, address) else {
-                return (Some(Kind::Unnamed), None);
-            };
-            let kind = kind_of_class(&searched.native, class);
-            let is_counted = matches!(kind, Kind::Tensor | Kind::PlainTensor | Kind::Storage) || kind.is_node();
-            let count = is_counted.then(|| counts::of(copy, address)).flatten();
+            let kind = searched.native.kind(copy, address);
+            let count = kind.is_counted().then(|| counts::of(copy, address)).flatten();
             (Some(kind), count.map(counts::Count::number))
         }
         NodeKind::Root | NodeKind::Frame => (None, None),

@@ -25,12 +25,14 @@
 //! * [`pytorch`], [`xla`], [`cupy`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
+//! * `bits`: a bit for each of many numbers
 //! * `parallel`: work that several threads share
 //! * `budget`: how much a search reads before it stops
 //! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
 //! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * `records`: pointers to blocks that PyTorch's allocator keeps itself
+//! * [`findings`]: what the search of one copy found
 //! * [`classes`]: the class of each block, over all copies
 //! * `counted`: references that the counts of C++ objects do not contain
 //! * `groups`: objects of Python and C++ that only own each other
@@ -45,6 +47,7 @@
     reason = "ranges of addresses are values here, not sequences"
 )]
 
+mod bits;
 mod blocks;
 mod budget;
 pub mod classes;
@@ -53,6 +56,7 @@ mod counted;
 pub mod cupy;
 pub mod demangle;
 mod evidence;
+pub mod findings;
 pub mod garbage;
 pub mod graph;
 mod groups;
@@ -71,7 +75,7 @@ mod words;
 pub mod xla;
 
 #[cfg(test)]
-mod testing;
+mod process_tests;
 
 use std::fmt;
 use std::ops::Range;
@@ -80,7 +84,7 @@ use std::time::Duration;
 
 use culeak::snapshot::Holders;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::source::Source;
 
 /// A block of GPU memory whose holders are searched for.
@@ -189,7 +193,7 @@ pub fn search_stopped(stopped: Stopped, blocks: &[Block], options: &Options) -> 
 
 /// A copy of a process that was stopped while it was made.
 pub struct Stopped<'s> {
-    pub copy: Copy<'s>,
+    pub copy: Image<'s>,
     /// How long the copy took.
     pub copied: Duration,
     /// How long the process was stopped.

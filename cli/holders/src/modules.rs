@@ -3,13 +3,13 @@
 //! A file is used only if it is the one that was loaded: its program headers and its build id are those in memory. Of a
 //! file that was deleted or replaced, exported symbols are found in memory and variables have no names.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::OnceCell;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::source::{Region, Source};
 
 mod exported;
@@ -63,12 +63,10 @@ struct Contents {
     /// The loaded read-only memory, in place of the file: addresses without the bias.
     image: Vec<(u64, Vec<u8>)>,
     variables: OnceCell<Variables>,
-    /// The file while symbols are looked up.
-    opened: RefCell<Option<File>>,
 }
 
 impl Modules {
-    pub fn find(copy: &Copy) -> Modules {
+    pub fn find(copy: &Image) -> Modules {
         let mut found = Modules::default();
         let first = |region: &&Region| region.offset == 0 && region.readable && region.name.starts_with('/');
         for region in copy.regions().iter().filter(first) {
@@ -91,7 +89,7 @@ impl Modules {
 
     /// The words of static memory that are `wanted` by their value, although they are as in the file: constants, which nothing wrote
     /// while the program ran. In order.
-    pub fn constants(&self, copy: &Copy, wanted: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
+    pub fn constants(&self, copy: &Image, wanted: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
         let mut found = Vec::new();
         for (range, index) in &self.globals {
             let (bias, contents) = (self.all[*index].bias, &self.contents[*index]);
@@ -179,15 +177,8 @@ impl Contents {
             };
             return exported::address(&self.headers, &read, bias, name);
         }
-        let mut opened = self.opened.borrow_mut();
-        if opened.is_none() {
-            *opened = File::open(self.file.as_ref()?).ok();
-        }
-        let file = opened.as_ref()?;
-        let found = exported::address(&self.headers, &in_file(file, &self.headers), 0, name);
-        // Hundreds of files are loaded, and few are asked twice in a row.
-        *opened = None;
-        found
+        let file = File::open(self.file.as_ref()?).ok()?;
+        exported::address(&self.headers, &in_file(&file, &self.headers), 0, name)
     }
 
     fn read_variables(&self) -> Variables {
@@ -255,7 +246,7 @@ pub fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
 }
 
 /// The module whose file begins with this region; `None` if the file is mapped as data.
-fn loaded(copy: &Copy, first: &Region) -> Option<(Module, Contents)> {
+fn loaded(copy: &Image, first: &Region) -> Option<(Module, Contents)> {
     let start = first.range.start;
     let memory = |address: u64, buffer: &mut [u8]| {
         let end = address.checked_add(buffer.len() as u64);
@@ -320,7 +311,6 @@ fn loaded(copy: &Copy, first: &Region) -> Option<(Module, Contents)> {
         file,
         image,
         variables: OnceCell::new(),
-        opened: RefCell::new(None),
     };
     Some((module, contents))
 }
@@ -345,7 +335,7 @@ fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &
 }
 
 /// The memory of the segments that are not code: symbols are in them.
-fn image(copy: &Copy, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
+fn image(copy: &Image, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
     let mut left = IMAGE;
     let mut parts = Vec::new();
     for segment in headers.loaded().filter(|segment| !segment.is_executable()) {

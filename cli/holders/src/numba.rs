@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::Modules;
 use crate::python::Python;
 use crate::pytorch::LiveBlock;
@@ -40,7 +40,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
     if !regions.iter().any(|region| region.name.contains(FOLDER)) {
         return Ok(None);
     }
-    let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
+    let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let modules = Modules::find(&copy);
     let python = Python::find(&copy, &modules).map_err(|error| error.to_string())?;
     let Some(mut python) = python else { return Ok(None) };
@@ -71,7 +71,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
 }
 
 /// The memory of an instance: none if it is a part of another's. `None`: it is no instance.
-fn block(python: &mut Python, copy: &Copy, object: u64) -> Option<Option<LiveBlock>> {
+fn block(python: &mut Python, copy: &Image, object: u64) -> Option<Option<LiveBlock>> {
     let attributes: HashMap<String, u64> = python.values_by_name(copy, object).into_iter().collect();
     let number = |python: &Python, at: u64| u64::try_from(python.small_number(copy, at)?).ok();
     let bytes = number(python, *attributes.get("size")?)?;

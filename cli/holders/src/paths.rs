@@ -21,8 +21,8 @@ use std::collections::{HashMap, HashSet};
 use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, RootKind, Search};
 use foldhash::fast::FixedState;
 
-use crate::classes::{CIRCLE, Found, Searched};
-use crate::copy::Copy;
+use crate::copy::Image;
+use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::graph::{Edge, NodeId};
 use crate::{Block, Options};
 
@@ -111,7 +111,7 @@ impl<'b> Paths<'b> {
 
     /// Takes the paths of these blocks (indices) from a copy. They replace those of an earlier copy. Called once per copy.
     /// Returns the blocks whose paths were not there any more when they were read again.
-    pub fn add(&mut self, searched: &mut Searched, these: &[usize]) -> Vec<usize> {
+    pub fn add(&mut self, searched: &mut Findings, these: &[usize]) -> Vec<usize> {
         let names = &mut Names::new(searched);
         let has_path = |block: &&usize| names.searched.found[**block].class != Class::Lost;
         if these.iter().find(has_path).is_some() {
@@ -224,9 +224,9 @@ impl<'b> Paths<'b> {
             return changed;
         }
         for _ in 0..LOOKS {
-            let mut newer = Copy::newer(names.searched.copy, &pages.sorted());
+            let mut newer = Image::newer(names.searched.copy, &pages.sorted());
             if pages.add_moved(names, &newer) {
-                newer = Copy::newer(names.searched.copy, &pages.sorted());
+                newer = Image::newer(names.searched.copy, &pages.sorted());
             }
             let mut check = Check::new(&newer);
             checked.retain(|&block| {
@@ -303,7 +303,7 @@ impl Cycle {
 }
 
 /// The first object of the garbage on the path to a block.
-fn holder(names: &Names, found: Found) -> NodeId {
+fn holder(names: &Names, found: Explanation) -> NodeId {
     let mut at = found.last.0;
     while let Some((parent, _)) = names.searched.graph.parent(at) {
         if names.searched.graph.parent(parent).is_none() {
@@ -352,8 +352,7 @@ fn describe(
     if found.class == Class::Lost {
         return path;
     }
-    let mut nodes = names.path(found.last.0, *budget);
-    *budget = budget.saturating_sub(nodes.len());
+    let mut nodes = names.path(found.last.0, budget);
     nodes.push(found.last);
     let mut cycle = None;
     if found.class == Class::Cycle {

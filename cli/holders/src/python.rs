@@ -17,7 +17,7 @@
 //!
 //! Deliberately absent: free-threaded and debug builds, which keep other headers in front of objects.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::Edge;
 pub use crate::python::types::Number;
 use crate::python::types::Types;
@@ -68,35 +68,23 @@ pub enum Sort {
 pub enum PythonRoot {
     /// `sys.modules`, `sys`, `builtins`, the interpreter's dictionary.
     Interpreter(&'static str),
-    /// A frame of a thread; from 3.11 on frames are not objects ([`PythonRoot::is_frame`]).
-    Frame {
-        thread: u64,
-        main: bool,
-    },
-    ThreadLocals {
-        thread: u64,
-        main: bool,
-    },
-    Context {
-        thread: u64,
-        main: bool,
-    },
-    Exception {
-        thread: u64,
-        main: bool,
-    },
-    ThreadState {
-        thread: u64,
-        main: bool,
-    },
-    /// The function of `sys.settrace` or `sys.setprofile`, of a thread.
-    Hook {
-        thread: u64,
-        main: bool,
-        name: &'static str,
-    },
+    /// Of a thread.
+    Thread { thread: u64, main: bool, part: ThreadPart },
     /// The function that handles this signal.
     Signal(u32),
+}
+
+/// What of a thread a root is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadPart {
+    /// From 3.11 on frames are not objects ([`Rooted::is_frame`]).
+    Frame,
+    Locals,
+    Context,
+    Exception,
+    State,
+    /// The function of `sys.settrace` or `sys.setprofile`.
+    Hook(&'static str),
 }
 
 /// What a root leads to.
@@ -106,6 +94,13 @@ pub struct Rooted {
     /// The target is an `_PyInterpreterFrame`, to be read with [`Python::frame_references`].
     pub is_frame: bool,
     pub sort: Sort,
+}
+
+impl Rooted {
+    fn to(target: u64, sort: Sort) -> Rooted {
+        let is_frame = false;
+        Rooted { target, is_frame, sort }
+    }
 }
 
 /// The reference count of an object.
@@ -154,7 +149,7 @@ impl Python {
 
     /// The type of the object at this address; `None` if no live object is there.
     #[inline]
-    pub fn object(&mut self, copy: &Copy, address: u64) -> Option<TypeId> {
+    pub fn object(&mut self, copy: &Image, address: u64) -> Option<TypeId> {
         if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy.word(address)) {
             return None;
         }
@@ -192,7 +187,7 @@ impl Python {
     }
 
     /// The object that a weak reference refers to, unless it was freed.
-    pub fn referent(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+    pub fn referent(&mut self, copy: &Image, address: u64) -> Option<u64> {
         let of = self.object(copy, address)?;
         let info = &self.types[of];
         let is_reference = !info.is_heap && matches!(&*info.name, "ReferenceType" | "weakref");
@@ -218,7 +213,7 @@ impl Python {
         &self.types[of].name
     }
 
-    pub fn count(&self, copy: &Copy, address: u64) -> Count {
+    pub fn count(&self, copy: &Image, address: u64) -> Count {
         let count = copy.word(address);
         if self.minor() < 12 {
             return Count::Exactly(count);

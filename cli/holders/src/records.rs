@@ -16,10 +16,9 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::Image;
 use crate::graph::{BlockEdge, NodeKind, Phase, Root};
 use crate::native::{Chunk, Heap};
-use crate::parallel;
 use crate::walk::{Pointer, Walk};
 
 /// Larger chunks are tables.
@@ -73,7 +72,7 @@ impl Records {
         for edge in self.edges.get(&block).into_iter().flatten() {
             let is_data = match walk.graph.kind(edge.node) {
                 NodeKind::Root => match walk.graph.root(edge.node) {
-                    Some(Root::Native { start, .. }) => is_data_pointer(walk.copy, start + edge.edge.index() * 8),
+                    Some(Root::Native(root)) => is_data_pointer(walk.copy, root.range.start + edge.edge.index() * 8),
                     _ => false,
                 },
                 NodeKind::Native => {
@@ -127,7 +126,7 @@ impl Records {
 
 /// Whether the word at this place begins a `DataPtr`, or is its context. Of a `std::unique_ptr` with a function, libstdc++ has the
 /// function first.
-fn is_data_pointer(copy: &Copy, place: u64) -> bool {
+fn is_data_pointer(copy: &Image, place: u64) -> bool {
     let is_code = |address: u64| {
         let region = copy.region(address);
         region.is_some_and(|region| region.executable && region.name.starts_with('/'))
@@ -148,21 +147,14 @@ fn form(walk: &Walk) -> Option<Form> {
     let copy = walk.copy;
     let mut forms: HashMap<Form, Votes, FixedState> = HashMap::default();
     let index = walk.index;
-    let words = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut found = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            let words = copy.page(page).into_iter().flatten();
-            found.extend(
-                words
-                    .zip((page..).step_by(8))
-                    .filter_map(|(word, place)| match index.find(*word) {
-                        Some((block, false)) if index.is_of_torch(block) => Some((block, place)),
-                        _ => None,
-                    }),
-            );
-        }
-        found
-    });
+    let span = index.span();
+    let words = copy.search(
+        |value| span.contains(&value),
+        |place, value| {
+            let block = index.find(value).filter(|(_, is_interior)| !is_interior)?.0;
+            index.is_of_torch(block).then_some((block, place))
+        },
+    );
     for (block, place) in words {
         let Some(chunk) = walk.native.around(copy, place) else {
             continue;

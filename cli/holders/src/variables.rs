@@ -3,39 +3,45 @@
 //! Only the symbols of files whose variables hold blocks are read. Without a symbol, words stay parts of the file's memory:
 //! it is unknown which of them belong together.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use foldhash::fast::FixedState;
 
-use crate::classes::Searched;
+use crate::bits::Bits;
+use crate::copy::{Image, PAGE};
+use crate::findings::Findings;
 use crate::graph::{Graph, NodeId, NodeKind, Root};
-use crate::native::NativeRoot;
-use crate::native::pages::Bits;
+use crate::native::{Native, NativeRoot};
 
-pub(crate) fn split(searched: &mut Searched) {
+pub(crate) fn split(searched: &mut Findings) {
     let holding = holding(searched);
-    let Searched {
-        modules, native, graph, ..
+    let Findings {
+        copy,
+        modules,
+        native,
+        graph,
+        ..
     } = searched;
     for (root, addresses) in holding {
-        let Some(Root::Native { root: of, .. }) = graph.root(root) else {
+        let Some(Root::Native(of)) = graph.root(root).cloned() else {
             continue;
         };
-        let (of, limits) = (of.clone(), of.range().unwrap_or_default());
-        let mut parts: Vec<(Range<u64>, NativeRoot)> = Vec::new();
+        let limits = of.range.clone();
+        let mut parts: Vec<NativeRoot> = Vec::new();
         for address in addresses {
-            let last = parts.last().map_or(limits.start, |(range, _)| range.end);
+            let last = parts.last().map_or(limits.start, |part| part.range.end);
             if address < last {
                 continue;
             }
             if let Some(range) = native.extent(modules, &of, address) {
                 let range = range.start.max(last)..range.end.min(limits.end);
-                parts.push((range.clone(), of.part(range)));
+                parts.push(NativeRoot { range, ..of.clone() });
             }
         }
         if !parts.is_empty() {
-            graph.split(root, parts);
+            let words = words(copy, native, graph, root, &limits);
+            graph.split(root, parts, &words);
         }
     }
     graph.finish_split();
@@ -44,8 +50,33 @@ pub(crate) fn split(searched: &mut Searched) {
     }
 }
 
+/// The words of this memory that lead to targets of the root, with the targets.
+fn words(copy: &Image, native: &Native, graph: &Graph, root: NodeId, range: &Range<u64>) -> Vec<(u64, NodeId)> {
+    let late = graph
+        .late_targets()
+        .iter()
+        .filter(|(from, _)| *from == root)
+        .map(|(_, to)| to);
+    let targets: HashSet<NodeId, FixedState> = graph.targets(root).iter().chain(late).copied().collect();
+    let mut found = Vec::new();
+    for page in (range.start & !(PAGE - 1)..range.end).step_by(PAGE as usize) {
+        let Some(words) = copy.page(page) else { continue };
+        for (at, value) in (page..).step_by(8).zip(words) {
+            if *value >= PAGE && range.contains(&at) {
+                let chunk = || graph.find(copy, native.chunk(copy, *value)?.start);
+                let target = graph
+                    .find(copy, *value)
+                    .or_else(chunk)
+                    .filter(|target| targets.contains(target));
+                found.extend(target.map(|target| ((at - range.start) / 8, target)));
+            }
+        }
+    }
+    found
+}
+
 /// For each root of static or thread-local memory, the addresses of the words that paths to blocks begin with, in order.
-fn holding(searched: &Searched) -> Vec<(NodeId, Vec<u64>)> {
+fn holding(searched: &Findings) -> Vec<(NodeId, Vec<u64>)> {
     let graph = &searched.graph;
     let mut seen = Bits::new(graph.len());
     let mut holding: HashMap<NodeId, Vec<u64>, FixedState> = HashMap::default();
@@ -76,10 +107,7 @@ fn holding(searched: &Searched) -> Vec<(NodeId, Vec<u64>)> {
 /// Where the words of a root with variables begin.
 fn start(graph: &Graph, root: NodeId) -> Option<u64> {
     match graph.root(root)? {
-        Root::Native {
-            root: NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. },
-            start,
-        } => Some(start.next_multiple_of(8)),
+        Root::Native(root) if root.sort.is_static() => Some(root.range.start),
         _ => None,
     }
 }

@@ -28,7 +28,7 @@ mod rules;
 mod usual;
 mod words;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::ops::Range;
 
 use culeak::snapshot::Stop;
@@ -36,17 +36,18 @@ use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 use crate::budget::{Budget, Deadline, LeftOut};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
-use crate::native::{Chunk, ClassId, Native};
+use crate::native::kinds::Kind;
+use crate::native::{Chunk, Native};
 use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::{Kind, kind_of_class, object_in};
+pub(crate) use rules::object_in;
 use rules::{is_place_of_object, points_into, two_digits};
-pub(crate) use usual::Usual;
+pub(crate) use usual::UsualPlaces;
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -83,7 +84,7 @@ pub(crate) enum Entry<'u> {
 }
 
 pub(crate) struct Walk<'w, 's> {
-    pub copy: &'w Copy<'s>,
+    pub copy: &'w Image<'s>,
     pub python: Option<&'w mut Python>,
     pub native: &'w mut Native,
     pub graph: Graph,
@@ -117,7 +118,7 @@ pub(crate) struct Walk<'w, 's> {
     /// References to chunks that usually have others, but were not reached by these.
     pub unusual: Vec<(NodeId, NodeId)>,
     /// Where the pointers to most blocks are.
-    pub usual: Usual,
+    pub usual: UsualPlaces,
     /// References that last only as long as another object lives.
     waiting: Records,
     /// What is found now leads only to blocks that nothing else leads to.
@@ -129,7 +130,6 @@ pub(crate) struct Walk<'w, 's> {
     entries: Vec<(u64, NodeId, Edge, Sort)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
-    kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
     /// The word that is being scanned.
     value: u64,
@@ -154,7 +154,7 @@ pub(crate) struct Walk<'w, 's> {
 impl<'w, 's> Walk<'w, 's> {
     /// `has_classes`: most native objects are of classes with a name, so chains of unnamed chunks are stale more often than not.
     pub fn new(
-        copy: &'w Copy<'s>,
+        copy: &'w Image<'s>,
         python: Option<&'w mut Python>,
         native: &'w mut Native,
         index: &'w BlockIndex,
@@ -176,7 +176,6 @@ impl<'w, 's> Walk<'w, 's> {
             numbers: vec![None; index.len()],
             ends: vec![None; index.len()],
             apart: InApart::default(),
-            kinds: HashMap::default(),
             torn: 0,
             budget: Budget::new(copy, deadline),
             left_out: LeftOut::default(),
@@ -189,7 +188,7 @@ impl<'w, 's> Walk<'w, 's> {
             destroyed: Vec::new(),
             late_blocks: Vec::new(),
             unusual: Vec::new(),
-            usual: Usual::default(),
+            usual: UsualPlaces::default(),
             waiting: Records::default(),
             only_missing: false,
             shortcuts: Vec::new(),
@@ -342,7 +341,7 @@ impl<'w, 's> Walk<'w, 's> {
                         }
                         _ if self.has_thread_state(chunk) => self.words_outside_states(node, chunk),
                         Kind::Storage => self.storage(node, chunk),
-                        Kind::Unnamed => self.unnamed_words(node, chunk),
+                        Kind::Unnamed => self.words_and_tail(node, chunk),
                         _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
                     }
                     self.borrowed = 0;
@@ -528,8 +527,6 @@ impl<'w, 's> Walk<'w, 's> {
         if *edges < EDGES_PER_BLOCK {
             *edges += 1;
             self.graph.add_block_edge(edge);
-        } else {
-            self.graph.incomplete = true;
         }
     }
 
@@ -584,11 +581,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {
-        let Some(class) = self.native.class_id(self.copy, start) else {
-            return Kind::Unnamed;
-        };
-        let native = &*self.native;
-        *(self.kinds.entry(class)).or_insert_with(|| kind_of_class(native, class))
+        self.native.kind(self.copy, start)
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {

@@ -5,8 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
-use crate::copy::{Copy, PAGE};
-use crate::parallel;
+use crate::copy::Image;
 
 /// Addresses that are kept for one target.
 const KEPT: usize = 256;
@@ -22,7 +21,7 @@ pub(crate) struct Words {
 
 impl Words {
     /// Searches for pointers to the blocks that are `wanted`, and to these objects.
-    pub fn find(copy: &Copy, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> Words {
+    pub fn find(copy: &Image, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> Words {
         let mut words = Words {
             to_objects: objects.iter().map(|object| (*object, Vec::new())).collect(),
             ..Words::default()
@@ -35,25 +34,9 @@ impl Words {
         let is_near =
             |value: u64| (value.wrapping_sub(blocks.start) < block_bytes) | (value.wrapping_sub(from) < object_bytes);
         let is_object = |value: u64| value >= from && value <= to | 1 && words.to_objects.contains_key(&(value & !1));
-        let found = parallel::flat_map(&copy.pieces(), |piece| {
-            let mut found = Vec::new();
-            for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-                let Some(content) = copy.page(page) else { continue };
-                // Few pages have such words. Without a branch for each word, this is as fast as memory is read.
-                if !content.iter().fold(false, |any, value| any | is_near(*value)) {
-                    continue;
-                }
-                for (place, value) in content.iter().enumerate() {
-                    let block = index
-                        .find(*value)
-                        .map(|(block, _)| block)
-                        .filter(|block| wanted[*block]);
-                    if block.is_some() || is_object(*value) {
-                        found.push((page + 8 * place as u64, *value, block));
-                    }
-                }
-            }
-            found
+        let found = copy.search(is_near, |address, value| {
+            let block = index.find(value).map(|(block, _)| block).filter(|block| wanted[*block]);
+            (block.is_some() || is_object(value)).then_some((address, value, block))
         });
         for (address, value, block) in found {
             match block {

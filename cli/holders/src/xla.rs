@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::native::rtti::Classes;
 use crate::pytorch::LiveBlock;
 use crate::source::Source;
@@ -59,7 +59,7 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
 
 /// Reads everything once.
 fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Option<Vec<LiveBlock>>, String> {
-    let copy = Copy::take(source, &[]).map_err(|error| error.to_string())?;
+    let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let mut classes = Classes::new(&copy);
     let (mut blocks, mut allocators, mut left) = (Vec::new(), 0, MOST_CHUNKS);
     for run in copy.runs() {
@@ -98,7 +98,7 @@ fn device(own: &[u64]) -> Option<i8> {
 }
 
 /// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
-fn chunks(copy: &Copy, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
+fn chunks(copy: &Image, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
     let mut best: Option<Vec<LiveBlock>> = None;
     *left = left.checked_sub(WORDS)?;
     for at in own.windows(3) {
@@ -118,7 +118,7 @@ fn chunks(copy: &Copy, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<Li
 }
 
 /// The chunks in use of a vector whose elements have this size. `None`: they are no chunks. `left`: how many may be looked at.
-fn in_use(copy: &Copy, vector: Range<u64>, bytes: u64, device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
+fn in_use(copy: &Image, vector: Range<u64>, bytes: u64, device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
     let count = (vector.end - vector.start) / bytes;
     let field = |nth: u64, word: u64| copy.word(vector.start + nth * bytes + word * 8);
     let mut blocks = Vec::new();

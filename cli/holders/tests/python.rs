@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use culeak_holders::copy::Copy;
+use culeak_holders::copy::Image;
 use culeak_holders::graph::EdgeKind;
 use culeak_holders::modules::Modules;
-use culeak_holders::python::{Count, Python, PythonRoot, Reference, Rooted, Sort};
+use culeak_holders::python::{Count, Python, PythonRoot, Reference, Rooted, Sort, ThreadPart};
 use culeak_holders::source::live::Process;
 
 #[path = "../../../shim/cpython/tests/support/mod.rs"]
@@ -80,7 +80,7 @@ fn rows(program: &mut Waiting) -> Vec<Row> {
     (0..count).map(|_| row(program.line())).collect()
 }
 
-fn read<'a>(copy: &Copy<'a>) -> Python {
+fn read<'a>(copy: &Image<'a>) -> Python {
     let modules = Modules::find(copy);
     Python::find(copy, &modules)
         .unwrap()
@@ -88,7 +88,7 @@ fn read<'a>(copy: &Copy<'a>) -> Python {
 }
 
 /// The dictionaries that belong to an object.
-fn instance_dictionaries(reader: &mut Python, copy: &Copy, rows: &[Row]) -> HashSet<u64> {
+fn instance_dictionaries(reader: &mut Python, copy: &Image, rows: &[Row]) -> HashSet<u64> {
     let mut found = Vec::new();
     for row in rows {
         if let Some(of) = reader.object(copy, row.address) {
@@ -120,7 +120,7 @@ fn references_are_those_that_the_collector_sees() {
         let mut program = Waiting::start(&python.command, "referents.py");
         let rows = rows(&mut program);
         let process = program.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let mut reader = read(&copy);
         assert_eq!(reader.version(), python.version);
         let mut wrong: HashMap<String, (usize, String)> = HashMap::new();
@@ -229,14 +229,14 @@ fn references_are_those_that_the_collector_sees() {
 
 /// References found to each object, from the roots and from everything that they lead to.
 #[derive(Default)]
-struct Found {
+struct Explanation {
     /// Counted references.
     sure: u64,
     words: u64,
 }
 
-fn search(reader: &mut Python, copy: &Copy, tracked: &[u64]) -> HashMap<u64, Found> {
-    let mut found: HashMap<u64, Found> = HashMap::new();
+fn search(reader: &mut Python, copy: &Image, tracked: &[u64]) -> HashMap<u64, Explanation> {
+    let mut found: HashMap<u64, Explanation> = HashMap::new();
     let mut frames = Vec::new();
     let mut queue: Vec<u64> = tracked.to_vec();
     let mut see = |target: u64, sort: Sort, queue: &mut Vec<u64>| {
@@ -289,7 +289,7 @@ fn no_object_has_more_references_than_its_count() {
         let mut program = Waiting::start(&python.command, "referents.py");
         let rows = rows(&mut program);
         let process = program.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let mut reader = read(&copy);
         let mut tracked = Vec::new();
         reader.tracked(&copy, &mut |address| tracked.push(address));
@@ -305,7 +305,7 @@ fn no_object_has_more_references_than_its_count() {
             let Count::Exactly(count) = reader.count(&copy, *address) else {
                 continue;
             };
-            let Found { sure, words } = found.get(address).unwrap_or(&Found { sure: 0, words: 0 });
+            let Explanation { sure, words } = found.get(address).unwrap_or(&Explanation { sure: 0, words: 0 });
             if *sure > count {
                 *more
                     .entry(format!("{} {sure} > {count}", reader.name(&copy, *address, of)))
@@ -332,13 +332,15 @@ fn references_and_objects_have_the_names_that_the_program_gives_them() {
         let count: usize = program.line().parse().unwrap();
         let lines: Vec<String> = (0..count).map(|_| program.line()).collect();
         let process = program.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let mut reader = read(&copy);
         let mut roots = Vec::new();
         reader.roots(&copy, &mut |root, rooted| roots.push((root.clone(), rooted)));
         let mut frames = Vec::new();
         for (root, rooted) in &roots {
-            if let PythonRoot::Frame { thread, main } = root {
+            if let PythonRoot::Thread { thread, main, part } = root
+                && *part == ThreadPart::Frame
+            {
                 let name = match rooted.is_frame {
                     true => reader.frame_name(&copy, rooted.target),
                     false => {

@@ -29,7 +29,7 @@ use culeak::kind::{self, Kind};
 use culeak::snapshot::{
     Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, RootKind, Snapshot, change_retained,
 };
-use culeak_holders::copy::Copy;
+use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
 use culeak_holders::{Block, Error, Options, StillLive, Stopped};
@@ -83,7 +83,7 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
     let item = place.load();
     let read = began.elapsed();
-    let copy = item.map(|item| (Copy::take(&source, &excluded(&item.snapshot)), item));
+    let copy = item.map(|item| (Image::take(&source, &excluded(&item.snapshot)), item));
     let copied = began.elapsed() - read;
     let _ = source.pause(false);
     let paused = began.elapsed();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::source::Source;
 use crate::{Error, Options, Stopped};
 
@@ -19,12 +19,12 @@ pub fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Stopped<
         source
             .pause(true)
             .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
-        let copy = Copy::take(source, &options.excluded);
+        let copy = Image::take(source, &options.excluded);
         let _ = source.pause(false);
         return Ok((made(copy?, true), true));
     }
     let before = activity(source);
-    let copy = Copy::take(source, &options.excluded)?;
+    let copy = Image::take(source, &options.excluded)?;
     let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
     Ok((made(copy, false), is_consistent))
 }

@@ -6,7 +6,7 @@ use culeak::analysis::words;
 use culeak::snapshot::Stop;
 
 use crate::budget::LeftOut;
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::source::Thread;
 
 /// The search of a copy stopped: why, and what it did not search.
@@ -59,7 +59,7 @@ pub fn what_may_hold(left_out: u64, running: usize) -> Vec<String> {
 }
 
 /// Threads that ran while the memory was copied.
-pub fn threads_running(copy: &Copy) -> usize {
+pub fn threads_running(copy: &Image) -> usize {
     let runs = |thread: &&Thread| thread.stack_pointer.is_none() && thread.registers.is_empty();
     copy.threads().iter().filter(runs).count()
 }

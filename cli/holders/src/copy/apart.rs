@@ -170,7 +170,7 @@ fn is_recording(source: &dyn Source, region: &Region, present: &[Range<u64>]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Victim, compile};
+    use crate::process_tests::{Victim, compile};
 
     const SOURCE: &str = r#"
         #define _GNU_SOURCE

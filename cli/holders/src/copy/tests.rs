@@ -3,8 +3,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use super::*;
+use crate::process_tests::{Victim, pages};
 use crate::source::Thread;
-use crate::testing::{Victim, pages};
 
 fn address(words: &[u64]) -> u64 {
     words.as_ptr() as u64
@@ -19,7 +19,7 @@ fn the_words_of_another_process_are_read_at_their_addresses() {
     let start = address(memory);
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     for place in 0..1536 {
         assert_eq!(copy.word(start + place * 8), memory[place as usize]);
     }
@@ -46,7 +46,7 @@ fn the_words_of_another_process_are_read_at_their_addresses() {
 fn impossible_addresses_are_absent() {
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     for address in [
         0,
         1,
@@ -82,7 +82,7 @@ fn read_only_memory_is_read_when_it_is_needed() {
     static TEXT: &std::ffi::CStr = c"a text in read-only memory, \xc3\xa9";
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let start = TEXT.as_ptr() as u64;
     assert!(!copy.has(start));
     assert_eq!(copy.text(start, 100), "a text in read-only memory, é");
@@ -102,7 +102,7 @@ fn a_text_with_control_characters_is_none() {
     static LATIN: [u8; 3] = *b"a\xe9\0";
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     assert_eq!(copy.text(BYTES.as_ptr() as u64, 10), "");
     assert_eq!(copy.text(BYTES.as_ptr() as u64, 1), "a");
     assert_eq!(copy.text(LATIN.as_ptr() as u64, 10), "");
@@ -116,7 +116,7 @@ fn excluded_memory_is_absent() {
     let victim = Victim::fork();
     let process = victim.process();
     let half = start + 3 * PAGE + 8..start + 5 * PAGE - 8;
-    let copy = Copy::take(&process, &[start + PAGE..start + 2 * PAGE, half]).expect("readable");
+    let copy = Image::take(&process, &[start + PAGE..start + 2 * PAGE, half]).expect("readable");
     let seen: Vec<bool> = (0..6).map(|page| copy.word(start + page * PAGE) == 7).collect();
     assert_eq!(
         seen,
@@ -132,7 +132,7 @@ fn each_16_bytes_have_a_number_of_their_own() {
     let start = address(memory);
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let first = copy.granule(start).expect("copied");
     assert_eq!(copy.granule(start + 15), Some(first));
     assert_eq!(copy.granule(start + 16), Some(first + 1));
@@ -224,7 +224,7 @@ impl Source for Made {
 #[test]
 fn pages_that_cannot_be_read_are_left_out_singly() {
     let made = Made::new(40, &[0, 7, 8, 20, 39]);
-    let copy = Copy::take(&made, &[]).expect("readable");
+    let copy = Image::take(&made, &[]).expect("readable");
     for page in 0..40 {
         let expected = !made.unreadable.contains(&page);
         assert_eq!(copy.has(BASE + page * PAGE), expected, "page {page}");
@@ -245,7 +245,7 @@ fn pages_that_cannot_be_read_are_left_out_singly() {
 #[test]
 fn a_process_of_which_nothing_can_be_read_is_an_error() {
     let made = Made::new(3, &[0, 1, 2]);
-    let Err(error) = Copy::take(&made, &[]) else {
+    let Err(error) = Image::take(&made, &[]) else {
         panic!("nothing was read")
     };
     assert!(error.to_string().contains("no page of it can be read"), "{error}");
@@ -254,7 +254,7 @@ fn a_process_of_which_nothing_can_be_read_is_an_error() {
 #[test]
 fn a_large_copy_is_the_same_with_several_threads() {
     let made = Made::new(20_000, &[5, 4095, 4096, 12_000]);
-    let copy = Copy::take(&made, &[]).expect("readable");
+    let copy = Image::take(&made, &[]).expect("readable");
     for page in 0..20_000 {
         let expected = if made.unreadable.contains(&page) {
             0
@@ -268,11 +268,11 @@ fn a_large_copy_is_the_same_with_several_threads() {
 #[test]
 fn newer_pages_are_in_front_of_the_older_copy() {
     let made = Made::new(10, &[]);
-    let older = Copy::take(&made, &[]).expect("readable");
+    let older = Image::take(&made, &[]).expect("readable");
     for page in 0..10 {
         made.set(page, 99);
     }
-    let newer = Copy::newer(
+    let newer = Image::newer(
         &older,
         &[BASE + 3 * PAGE + 17, BASE + 4 * PAGE, BASE + 3 * PAGE, BASE + 90 * PAGE],
     );

@@ -153,34 +153,28 @@ fn spans(tree: &[Dominated]) -> Vec<(u32, u32)> {
 /// turn. Breadth-first numbers rise along most paths, so that few passes are needed.
 fn relevant(graph: &(impl Links + Sync), entries: &[u32], weights: &[(u32, u64)]) -> Vec<bool> {
     let count = graph.nodes();
-    let mut marked = vec![false; count];
-    for &(node, _) in weights {
-        if let Some(mark) = marked.get_mut(node as usize) {
-            *mark = true;
-        }
-    }
     let mut is_entry = vec![false; count];
     for &entry in entries {
         if let Some(entry) = is_entry.get_mut(entry as usize) {
             *entry = true;
         }
     }
-    let bits = |is_set: &dyn Fn(usize) -> bool| -> Vec<AtomicU64> {
-        let word = |first: usize| {
-            (first..count.min(first + 64)).fold(0, |word, node| word | u64::from(is_set(node)) << (node % 64))
-        };
-        (0..count)
-            .step_by(64)
-            .map(|first| AtomicU64::new(word(first)))
-            .collect()
+    let bits = |are_set: &dyn Fn(u32) -> bool| -> Vec<AtomicU64> {
+        let mut words = vec![0u64; count.div_ceil(64)];
+        let set = weights
+            .iter()
+            .map(|(node, _)| *node)
+            .filter(|node| (*node as usize) < count && are_set(*node));
+        set.for_each(|node| words[node as usize / 64] |= 1 << (node % 64));
+        words.into_iter().map(AtomicU64::new).collect()
     };
     let is_set = |bits: &[AtomicU64], node: u32| {
         let word = bits.get(node as usize / 64).map_or(0, |word| word.load(Relaxed));
         word >> (node % 64) & 1 != 0
     };
     // Marked nodes, and those of them that are no entries. Marks are only set, so their order does not matter in the end.
-    let all = bits(&|node| marked[node]);
-    let wanted = bits(&|node| marked[node] && !is_entry[node]);
+    let all = bits(&|_| true);
+    let wanted = bits(&|node| !is_entry[node as usize]);
     let see = |node: u32| {
         let is_new = !is_set(&all, node) && graph.leads_to(node, |target| is_set(&wanted, target));
         if is_new {

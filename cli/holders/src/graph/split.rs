@@ -9,7 +9,7 @@
 //! part:                └──── variable `cache` ───────┘     a root whose word 0 is word 20
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use foldhash::fast::FixedState;
@@ -37,23 +37,22 @@ impl Graph {
         self.variables.binary_search(&root).is_ok()
     }
 
-    /// Makes a root of each of these ranges of a native root. They are sorted by address and do not overlap.
-    pub(crate) fn split(&mut self, root: NodeId, ranges: Vec<(Range<u64>, NativeRoot)>) {
-        let Some(&Root::Native { start, .. }) = self.root(root) else {
+    /// Makes a root of each of these parts of a native root. They are sorted by address and do not overlap. `words`: those that lead to
+    /// targets of the root, in order.
+    pub(crate) fn split(&mut self, root: NodeId, variables: Vec<NativeRoot>, words: &[(u64, NodeId)]) {
+        let Some(Root::Native(of)) = self.root(root) else {
             return;
         };
-        let start = start.next_multiple_of(8);
+        let start = of.range.start;
         let (phase, is_weak) = (self.phase(root), self.is_weak(root));
         let mut parts: Vec<Part> = Vec::new();
-        for (range, native) in ranges {
-            let range = range.start.next_multiple_of(8).max(start)..range.end;
-            let id = self.add_root(
-                Root::Native {
-                    root: native,
-                    start: range.start,
-                },
-                phase,
-            );
+        for variable in variables {
+            let range = variable.range.start.next_multiple_of(8).max(start)..variable.range.end;
+            let of = NativeRoot {
+                range: range.clone(),
+                ..variable
+            };
+            let id = self.add_root(Root::Native(of), phase);
             if is_weak {
                 self.mark_weak(id);
             }
@@ -63,44 +62,41 @@ impl Graph {
                 root: id,
             });
         }
-        self.share_targets(root, &parts);
+        self.share_targets(root, &parts, words);
         self.parts.insert(root, parts);
     }
 
     /// Gives each part its targets; the rest stays with the root.
-    fn share_targets(&mut self, root: NodeId, parts: &[Part]) {
-        let targets = self.targets(root).to_vec();
-        let words = self.words.remove(&root).unwrap_or_default();
-        let mut lists: Vec<Vec<NodeId>> = vec![Vec::new(); parts.len()];
-        let mut rest = Vec::new();
-        for (&target, &word) in targets.iter().zip(&words) {
-            let place = parts.partition_point(|part| part.words.end <= u64::from(word));
-            match parts.get(place) {
-                Some(part) if part.words.contains(&u64::from(word)) => lists[place].push(target),
-                _ => rest.push(target),
+    fn share_targets(&mut self, root: NodeId, parts: &[Part], words: &[(u64, NodeId)]) {
+        let all = self.targets(root).to_vec();
+        let targets: HashSet<NodeId, FixedState> = all.iter().copied().collect();
+        let mut lists: HashMap<NodeId, Vec<NodeId>, FixedState> = HashMap::default();
+        let mut late: HashMap<NodeId, NodeId, FixedState> = HashMap::default();
+        for &(word, target) in words {
+            let of = part(parts, word).map_or(root, |part| part.root);
+            if targets.contains(&target) {
+                lists.entry(of).or_default().push(target);
+            } else if of != root {
+                late.entry(target).or_insert(of);
             }
-            self.move_child(root, parts, target);
         }
-        for (list, of) in lists
-            .into_iter()
-            .zip(parts)
-            .chain([(rest, &Part { words: 0..0, root })])
-        {
+        for of in parts.iter().map(|part| part.root).chain([root]) {
+            let list = lists.remove(&of).unwrap_or_default();
             if self.targets.len() + list.len() >= u32::MAX as usize {
-                self.incomplete = true;
                 continue;
             }
-            let node = &mut self.nodes[of.root.place()];
+            let node = &mut self.nodes[of.place()];
             (node.first, node.count) = (self.targets.len() as u32, list.len() as u32);
             self.targets.extend(list);
         }
         self.share_doubts(root, parts);
+        for target in all {
+            self.move_child(root, parts, target);
+        }
         for place in 0..self.late.len() {
             let (from, target) = self.late[place];
             if from == root {
-                if let Some(part) = part(parts, u64::from(self.late_words[place])) {
-                    self.late[place].0 = part.root;
-                }
+                self.late[place].0 = late.get(&target).copied().unwrap_or(root);
                 self.move_child(root, parts, target);
             }
         }
@@ -156,10 +152,16 @@ impl Graph {
 mod tests {
     use super::super::{BlockEdge, Phase, Placement};
     use super::*;
+    use crate::native::RootSort;
 
     fn globals(range: Range<u64>) -> NativeRoot {
-        let file = "program".into();
-        NativeRoot::Globals { file, range }
+        NativeRoot {
+            sort: RootSort::Globals,
+            thread: 0,
+            name: "program".into(),
+            range,
+            values: Vec::new(),
+        }
     }
 
     #[test]
@@ -169,18 +171,11 @@ mod tests {
             states: vec![Default::default()],
             ..Graph::default()
         };
-        let root = graph.add_root(
-            Root::Native {
-                root: globals(0x1000..0x2000),
-                start: 0x1000,
-            },
-            Phase::Globals,
-        );
+        let root = graph.add_root(Root::Native(globals(0x1000..0x2000)), Phase::Globals);
         let [a, b, c, d] = [0; 4].map(|_| graph.add_root(Root::Heap, Phase::None));
         graph.begin_scan(root);
         for (word, target) in [(1, a), (4, b), (5, c)] {
             let edge = Edge::new(EdgeKind::Word, word);
-            graph.follow(edge);
             graph.add_target(root, target);
             graph.place(
                 target,
@@ -195,7 +190,6 @@ mod tests {
             );
         }
         graph.end_scan(root);
-        graph.follow(Edge::new(EdgeKind::Word, 6));
         graph.add_target(root, d);
         let edge = |word| BlockEdge {
             block: 0,
@@ -209,7 +203,7 @@ mod tests {
         graph.add_block_edge(edge(9));
         // Words 4 to 6.
         let range = 0x1020..0x1038;
-        graph.split(root, vec![(range.clone(), globals(range))]);
+        graph.split(root, vec![globals(range)], &[(1, a), (4, b), (5, c), (6, d)]);
         graph.finish_split();
         let (variable, _) = *graph.roots().last().expect("a root");
         assert!(graph.is_variable(variable) && !graph.is_variable(root));

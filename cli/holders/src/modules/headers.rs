@@ -44,6 +44,22 @@ impl Segment {
         self.flags & 1 != 0
     }
 
+    pub fn is_readable(&self) -> bool {
+        self.flags & 4 != 0
+    }
+
+    /// A row of the table.
+    pub fn of(row: &[u8]) -> Segment {
+        Segment {
+            kind: word4(row, 0),
+            flags: word4(row, 4),
+            offset: word(row, 8),
+            address: word(row, 16),
+            file_bytes: word(row, 32),
+            memory_bytes: word(row, 40),
+        }
+    }
+
     /// Its addresses at run time; empty if they are impossible.
     pub fn memory(&self, bias: u64) -> Range<u64> {
         let start = bias.wrapping_add(self.address);
@@ -66,15 +82,7 @@ impl Headers {
         if !read(offset, &mut table) {
             return None;
         }
-        let segment = |row: &[u8]| Segment {
-            kind: word(row, 0) as u32,
-            flags: (word(row, 0) >> 32) as u32,
-            offset: word(row, 8),
-            address: word(row, 16),
-            file_bytes: word(row, 32),
-            memory_bytes: word(row, 40),
-        };
-        let segments: Vec<Segment> = table.chunks_exact(SEGMENT).map(segment).collect();
+        let segments: Vec<Segment> = table.chunks_exact(SEGMENT).map(Segment::of).collect();
         let headers = Headers { segments };
         let exists = headers.loaded().next().is_some();
         exists.then_some(headers)

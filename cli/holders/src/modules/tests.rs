@@ -2,7 +2,7 @@ use std::fs;
 use std::process::Command;
 
 use super::*;
-use crate::testing::{Victim, compile};
+use crate::process_tests::{Victim, compile};
 
 const LIBRARY: &str = r#"
 static long hidden_table[8] = {1, 2, 3};
@@ -63,7 +63,7 @@ fn module<'a>(modules: &'a Modules, name: &str) -> &'a Module {
 fn globals_are_found_and_named() {
     let loaded = started(&[]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let mut modules = Modules::find(&copy);
     let [exported, hidden, zeros, counter, main] = loaded.addresses[..] else {
         panic!("5 addresses")
@@ -100,7 +100,7 @@ fn globals_are_found_and_named() {
 fn memory_behind_the_end_of_bss_is_no_global() {
     let loaded = started(&[]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let modules = Modules::find(&copy);
     let heap = copy.regions().iter().find(|region| region.name == "[heap]");
     let heap = heap.expect("stdio allocates").range.clone();
@@ -125,7 +125,7 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
     let other = other.replace("exported_cache[4]", "before[99], exported_cache[4]");
     compile(loaded.folder.path(), "libhold.so", &other, &["-shared", "-fPIC"]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let mut modules = Modules::find(&copy);
     let library = module(&modules, "libhold.so").clone();
     assert!(library.path.ends_with(" (deleted)"));
@@ -142,7 +142,7 @@ fn a_file_that_was_replaced_gives_no_wrong_names() {
 fn without_a_file_exported_symbols_are_found_in_memory() {
     let loaded = started(&["-Wl,--hash-style=sysv"]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let mut modules = Modules::find(&copy);
     for style in ["libhold.so", "libc.so.6"] {
         let place = modules
@@ -187,7 +187,7 @@ int main(void) {{
     let victim = Victim::start(&compile(folder.path(), "mapper", &program, &[]));
     assert_eq!(victim.line, "mapped");
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     assert!(copy.regions().iter().any(|region| region.name.ends_with("libhold.so")));
     let modules = Modules::find(&copy);
     assert!(modules.all().iter().all(|module| module.file_name() != "libhold.so"));
@@ -197,7 +197,7 @@ int main(void) {{
 fn a_stripped_library_has_names_of_exported_variables() {
     let loaded = started(&["-s"]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let mut modules = Modules::find(&copy);
     assert_eq!(modules.variable_at(loaded.addresses[1]), None);
     let exported = modules.variable_at(loaded.addresses[0]);
@@ -208,7 +208,7 @@ fn a_stripped_library_has_names_of_exported_variables() {
 fn a_debug_file_is_known_by_its_build_id() {
     let loaded = started(&["-Wl,--build-id"]);
     let process = loaded.victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let modules = Modules::find(&copy);
     let place = modules
         .all()
@@ -266,7 +266,7 @@ int main(void) {
     let libraries = ["-L", &path, "-l:libculeak_shim.so", "-lother", &run_path];
     let victim = Victim::start(&compile(folder.path(), "recorded", program, &libraries));
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).expect("readable");
+    let copy = Image::take(&process, &[]).expect("readable");
     let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address");
     let words: Vec<u64> = victim.line.split(' ').map(|text| copy.word(hex(text))).collect();
     assert_eq!(words, [0, 0, 7, 7]);

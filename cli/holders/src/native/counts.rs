@@ -8,7 +8,7 @@
 //!
 //! Which of both a class uses depends on the version of PyTorch, and the words show it.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 
 /// No object has more references.
 const MOST: u64 = 1 << 28;
@@ -36,7 +36,7 @@ impl Count {
 }
 
 /// That of the object which begins this chunk, or follows its counts there.
-pub fn of(copy: &Copy, chunk: u64) -> Option<Count> {
+pub fn of(copy: &Image, chunk: u64) -> Option<Count> {
     let is_itself = |object: &u64| copy.word(object.wrapping_add(8)) == *object;
     match [chunk, chunk.wrapping_add(16)].into_iter().find(is_itself) {
         Some(object) => shared(copy, chunk, copy.word(object.wrapping_add(16))),
@@ -44,7 +44,7 @@ pub fn of(copy: &Copy, chunk: u64) -> Option<Count> {
     }
 }
 
-fn intrusive(copy: &Copy, object: u64) -> Option<u64> {
+fn intrusive(copy: &Image, object: u64) -> Option<u64> {
     let word = copy.word(object.wrapping_add(8));
     let is_count = |count: u64| (1..MOST).contains(&count);
     let (count, weak) = match word >> 32 {
@@ -54,13 +54,13 @@ fn intrusive(copy: &Copy, object: u64) -> Option<u64> {
     (is_count(count) && is_count(weak)).then_some(count)
 }
 
-fn shared(copy: &Copy, chunk: u64, counts: u64) -> Option<Count> {
+fn shared(copy: &Image, chunk: u64, counts: u64) -> Option<Count> {
     let count = copy.word(counts.wrapping_add(8)) & 0xffff_ffff;
     (is_of(copy, counts, chunk) && (1..MOST).contains(&count)).then_some(Count::Shared(counts, count))
 }
 
 /// Whether these are the counts of the shared pointers to the object that begins this chunk, or follows them in it.
-pub fn is_of(copy: &Copy, counts: u64, chunk: u64) -> bool {
+pub fn is_of(copy: &Image, counts: u64, chunk: u64) -> bool {
     counts == chunk
         || POINTERS
             .iter()
@@ -68,19 +68,19 @@ pub fn is_of(copy: &Copy, counts: u64, chunk: u64) -> bool {
 }
 
 /// Whether a Python object belongs to this object: its first field is a pointer to it, which may follow a flag.
-pub fn refers_back(copy: &Copy, python: u64, object: u64) -> bool {
+pub fn refers_back(copy: &Image, python: u64, object: u64) -> bool {
     (2..6).any(|place| copy.word(python.wrapping_add(place * 8)) == object)
 }
 
 /// Whether a Python object refers to an object that it borrows: a flag is in front of the pointer.
-pub fn borrows(copy: &Copy, python: u64, object: u64) -> bool {
+pub fn borrows(copy: &Image, python: u64, object: u64) -> bool {
     let word = |place: u64| copy.word(python.wrapping_add(place * 8));
     (3..6).any(|place| word(place) == object && word(place - 1) == 1)
 }
 
 /// Whether the object keeps its Python object, to which this word of it leads: it does as long as something else than that
 /// refers to it. Older versions of PyTorch mark the word.
-pub fn is_kept(copy: &Copy, object: u64, word: u64) -> bool {
+pub fn is_kept(copy: &Image, object: u64, word: u64) -> bool {
     let is_marked = copy.word(object.wrapping_add(8)) & HAS_OBJECT != 0;
     word & 1 != 0 || is_marked && intrusive(copy, object) > Some(1)
 }

@@ -25,12 +25,13 @@ use foldhash::fast::FixedState;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSymbol, ReadCache};
 
-use crate::copy::{Copy, PAGE, pieces};
+use crate::copy::{Image, PAGE, pieces};
 use crate::modules::{Module, Modules};
 use crate::parallel;
 
-use super::pages::{Bits, Kind};
+use super::pages::Kind;
 use super::{Chunk, Heap, Native};
+use crate::bits::Bits;
 
 mod records;
 
@@ -55,28 +56,13 @@ impl Role {
             name.strip_prefix(library)
                 .is_some_and(|rest| rest.starts_with(".so") || rest.starts_with("-2."))
         };
-        const SYSTEM: [&str; 15] = [
-            "libc",
-            "libpthread",
-            "libdl",
-            "libm",
-            "librt",
-            "ld",
-            "ld-linux-x86-64",
-            "ld-linux-aarch64",
-            "libresolv",
-            "libjemalloc",
-            "libtcmalloc",
-            "libtcmalloc_minimal",
-            "libtcmalloc_minimal_debug",
-            "libmimalloc",
-            "libasan",
-        ];
+        const SYSTEM: &str = "libc libpthread libdl libm librt ld ld-linux-x86-64 ld-linux-aarch64 libresolv libjemalloc libtcmalloc \
+                              libtcmalloc_minimal libtcmalloc_minimal_debug libmimalloc libasan";
         const COMPILER: [&str; 4] = ["libnvrtc", "libnvrtc-builtins", "libnvJitLink", "libnvvm"];
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
             Role::Driver
-        } else if SYSTEM.into_iter().any(is)
+        } else if SYSTEM.split(' ').any(is)
             || ["libc10_cuda.", "xla_cuda"]
                 .iter()
                 .any(|library| name.starts_with(library))
@@ -110,13 +96,13 @@ impl Driver {
     }
 
     /// Whether the memory is the driver's if nothing of the program leads to it.
-    pub fn may_own(&self, copy: &Copy, native: &Native, granule: usize) -> bool {
+    pub fn may_own(&self, copy: &Image, native: &Native, granule: usize) -> bool {
         let reached = || reached(copy, &self.statics, native).unwrap_or_default();
         self.owns(granule) || self.reached.get_or_init(reached).get(granule)
     }
 
     /// Finds marked memory.
-    pub fn find(copy: &Copy, modules: &Modules, native: &Native) -> Driver {
+    pub fn find(copy: &Image, modules: &Modules, native: &Native) -> Driver {
         let mut driver = Driver {
             marked: Bits::new(copy.granules()),
             records: Bits::new(copy.granules()),
@@ -142,21 +128,21 @@ impl Driver {
         driver
     }
 
-    fn add(&mut self, copy: &Copy, native: &Native, chunk: Chunk) {
+    fn add(&mut self, copy: &Image, native: &Native, chunk: Chunk) {
         set(copy, native, &mut self.records, chunk);
     }
 
-    fn has(&self, copy: &Copy, chunk: &Chunk) -> bool {
+    fn has(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start).is_some_and(|granule| self.owns(granule))
     }
 
-    fn has_record(&self, copy: &Copy, chunk: &Chunk) -> bool {
+    fn has_record(&self, copy: &Image, chunk: &Chunk) -> bool {
         copy.granule(chunk.start)
             .is_some_and(|granule| self.records.get(granule))
     }
 
     /// Finds the records of blocks, given their addresses.
-    pub fn find_records(&mut self, copy: &Copy, native: &Native, blocks: &[u64]) {
+    pub fn find_records(&mut self, copy: &Image, native: &Native, blocks: &[u64]) {
         records::find(self, copy, native, blocks);
     }
 }
@@ -172,7 +158,7 @@ struct Files {
 }
 
 impl Files {
-    fn find(copy: &Copy, modules: &Modules) -> Option<Files> {
+    fn find(copy: &Image, modules: &Modules) -> Option<Files> {
         let mut files = Files {
             span: Range {
                 start: u64::MAX,
@@ -232,14 +218,14 @@ impl Files {
 }
 
 /// Addresses of the exported functions in a file.
-fn exported(copy: &Copy, path: &str) -> Option<Vec<u64>> {
+fn exported(copy: &Image, path: &str) -> Option<Vec<u64>> {
     let path = copy.source().file(path.as_ref());
     let cache = ReadCache::new(std::fs::File::open(path).ok()?);
     let file: ElfFile64<object::Endianness, _> = ElfFile64::parse(&cache).ok()?;
     Some(file.dynamic_symbols().map(|symbol| symbol.address()).collect())
 }
 
-fn is_marked(copy: &Copy, files: &Files, chunk: Chunk) -> bool {
+fn is_marked(copy: &Image, files: &Files, chunk: Chunk) -> bool {
     // Larger chunks are tables of many things.
     const LARGEST: u64 = 64 << 10;
     const SHARE: u64 = 32;
@@ -258,7 +244,7 @@ fn is_marked(copy: &Copy, files: &Files, chunk: Chunk) -> bool {
 }
 
 /// The granules of a chunk that are present. Returns whether one of them is new.
-fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
+fn set(copy: &Image, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
     let mut is_new = false;
     for part in native.pages.present(chunk.start..chunk.start + chunk.bytes) {
         let from = part.start.max(chunk.start & !15);
@@ -270,7 +256,7 @@ fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
 }
 
 /// What the driver's static memory leads to; `None` if that is more than the driver can own.
-fn reached(copy: &Copy, statics: &[Range<u64>], native: &Native) -> Option<Bits> {
+fn reached(copy: &Image, statics: &[Range<u64>], native: &Native) -> Option<Bits> {
     const MOST: u64 = 64 << 20;
     let mut found = Bits::new(copy.granules());
     let mut open = statics.to_vec();
@@ -296,7 +282,7 @@ fn reached(copy: &Copy, statics: &[Range<u64>], native: &Native) -> Option<Bits>
 }
 
 /// The chunks that these words lead to and that are not known, without objects of Python and of the program's classes.
-fn new_targets(copy: &Copy, native: &Native, known: &Bits, ranges: &[Range<u64>]) -> Vec<Chunk> {
+fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>]) -> Vec<Chunk> {
     let mut program = OfProgram::default();
     let mut seen: HashSet<u64, FixedState> = HashSet::default();
     let mut found = Vec::new();
@@ -329,7 +315,7 @@ struct OfProgram {
 }
 
 impl OfProgram {
-    fn has(&mut self, copy: &Copy, native: &Native, start: u64) -> bool {
+    fn has(&mut self, copy: &Image, native: &Native, start: u64) -> bool {
         native.classes.is_of(copy, start, &mut self.known, |region| {
             Role::of(&region.name) != Role::Driver
         })
@@ -337,7 +323,7 @@ impl OfProgram {
 }
 
 /// Python's objects refer to their type, types to theirs, and the type of all types to itself.
-fn is_python_object(copy: &Copy, start: u64) -> bool {
+fn is_python_object(copy: &Image, start: u64) -> bool {
     // Objects begin after the header for the collector and attributes, if they have these.
     [0, 16, 32].into_iter().any(|before| {
         let of = copy.word(start + before + 8);

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use super::pages::{Kind, Pages};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::modules::Modules;
 
 pub mod free;
@@ -44,7 +44,7 @@ pub struct Heaps {
 
 /// Bytes that the program may use of the allocated chunk with this memory.
 #[inline]
-pub fn usable(copy: &Copy, start: u64) -> u64 {
+pub fn usable(copy: &Image, start: u64) -> u64 {
     let word = copy.word(start - 8);
     let (is_mapped, size) = (word & 2 != 0, word & !7);
     let has_header_only = || (size.wrapping_add(copy.word(start - 16) & !1)).is_multiple_of(PAGE);
@@ -52,14 +52,10 @@ pub fn usable(copy: &Copy, start: u64) -> u64 {
 }
 
 /// Finds all chunks: in this anonymous memory, and in `[heap]`.
-pub fn find(copy: &Copy, modules: &Modules, pages: &mut Pages, memory: &[Range<u64>], brk: &[Range<u64>]) -> Heaps {
+pub fn find(copy: &Image, modules: &Modules, pages: &mut Pages, memory: &[Range<u64>], brk: &[Range<u64>]) -> Heaps {
     let mut heaps = Heaps::default();
-    // What another allocator uses is no heap.
-    let is_free = |pages: &Pages, range: &Range<u64>| !pages.has_kind(copy, range.clone(), Kind::Extent);
     for range in brk {
-        if is_free(pages, range) {
-            heaps.walk(copy, pages, range.clone());
-        }
+        heaps.walk(copy, pages, range.clone());
     }
     for range in memory {
         let mut at = range.start;
@@ -78,7 +74,7 @@ pub fn find(copy: &Copy, modules: &Modules, pages: &mut Pages, memory: &[Range<u
             } else {
                 let end = range.end.min(if at == base { base + HEAP } else { base });
                 // The main arena is in other memory if `[heap]` cannot grow. In a core file, `[heap]` has no name.
-                if at == range.start && has_chain(copy, at, range.end) && is_free(pages, range) {
+                if at == range.start && has_chain(copy, at, range.end) {
                     heaps.walk(copy, pages, range.clone());
                     break;
                 }
@@ -96,7 +92,7 @@ struct HeapInfo {
     size: u64,
 }
 
-fn heap_info(copy: &Copy, base: u64) -> Option<HeapInfo> {
+fn heap_info(copy: &Image, base: u64) -> Option<HeapInfo> {
     let (arena, previous) = (copy.word(base), copy.word(base + 8));
     let (size, writable) = (copy.word(base + 16), copy.word(base + 24));
     let is_heap = arena & (HEAP - 1) < PAGE
@@ -117,7 +113,7 @@ enum Header {
 }
 
 #[inline]
-fn header(copy: &Copy, at: u64, end: u64) -> Header {
+fn header(copy: &Image, at: u64, end: u64) -> Header {
     let word = copy.word(at + 8);
     let size = word & !7;
     if size == 16 && word & 1 != 0 {
@@ -130,7 +126,7 @@ fn header(copy: &Copy, at: u64, end: u64) -> Header {
 }
 
 /// Whether several chunks follow each other from here, or chunks up to the end of the heap.
-fn has_chain(copy: &Copy, mut at: u64, end: u64) -> bool {
+fn has_chain(copy: &Image, mut at: u64, end: u64) -> bool {
     const LENGTH: usize = 8;
     let mut size = match header(copy, at, end) {
         Header::Chunk(size, _) => size,
@@ -156,7 +152,7 @@ fn has_chain(copy: &Copy, mut at: u64, end: u64) -> bool {
 }
 
 /// The first place from which several chunks follow each other.
-fn next_chain(copy: &Copy, range: Range<u64>) -> Option<u64> {
+fn next_chain(copy: &Image, range: Range<u64>) -> Option<u64> {
     let mut at = range.start.next_multiple_of(16);
     while at + SMALLEST <= range.end {
         if !copy.has(at + 8) {
@@ -172,7 +168,7 @@ fn next_chain(copy: &Copy, range: Range<u64>) -> Option<u64> {
 
 impl Heaps {
     /// Notes all allocated chunks between a heap's beginning and end.
-    fn walk(&mut self, copy: &Copy, pages: &mut Pages, heap: Range<u64>) {
+    fn walk(&mut self, copy: &Image, pages: &mut Pages, heap: Range<u64>) {
         let first = heap.start..heap.end.min(heap.start + FIRST_CHUNK);
         let mut places = first.step_by(16).take_while(|at| heap.end - at >= SMALLEST);
         let Some(mut at) = places.find(|at| has_chain(copy, *at, heap.end)) else {
@@ -218,7 +214,7 @@ impl Heaps {
 }
 
 /// Finds chunks that are mappings of their own, in anonymous memory without another owner.
-pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
+pub fn find_mapped(copy: &Image, pages: &mut Pages, memory: &[Range<u64>]) {
     for range in memory {
         let mut end = 0;
         for page in pages.addresses(range.clone()) {

@@ -1,19 +1,19 @@
 //! Which file a thread-local variable is of.
 //!
 //! The loader places the thread-local memory of all files that are loaded at the start of a program at a fixed distance from
-//! the thread pointer, on which side depends on the machine:
+//! the thread pointer:
 //!
 //! ```text
-//! x86-64:   │ block of the last file │ … │ block of the first file │ ◄ thread pointer
-//! aarch64:  thread pointer ► │ 16 bytes │ block of the first file │ … │ block of the last file │
+//! │ block of the last file │ … │ block of the first file │ ◄ thread pointer
 //! ```
 //!
 //! The distance is in the loader's list of files. Where in an entry it is differs between versions of glibc, which tells
-//! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names.
+//! debuggers. Memory of files that are loaded later is in chunks, in which variables have no names. Deliberately absent: machines other
+//! than x86-64, on which the blocks are above the thread pointer; thread pointers are not found there.
 
 use std::ops::Range;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::{Module, Modules};
 
 /// No list of files is longer.
@@ -22,27 +22,9 @@ const MOST_FILES: usize = 1 << 16;
 /// Distances that are larger are marks for files whose memory is elsewhere.
 const FARTHEST: u64 = 1 << 24;
 
-/// Where the blocks are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    Below,
-    Above,
-}
-
-impl Side {
-    pub const HERE: Side = if cfg!(target_arch = "x86_64") {
-        Side::Below
-    } else {
-        Side::Above
-    };
-}
-
 /// The thread-local memory of the files.
-#[derive(Debug)]
-pub struct Blocks {
-    side: Side,
-    all: Vec<Block>,
-}
+#[derive(Debug, Default)]
+pub struct Blocks(Vec<Block>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Block {
@@ -53,18 +35,9 @@ struct Block {
     bytes: u64,
 }
 
-impl Default for Blocks {
-    fn default() -> Blocks {
-        Blocks {
-            side: Side::HERE,
-            all: Vec::new(),
-        }
-    }
-}
-
 impl Blocks {
     /// Empty if the C library is not glibc, or does not tell debuggers its structures.
-    pub fn of(copy: &Copy, modules: &Modules) -> Blocks {
+    pub fn of(copy: &Image, modules: &Modules) -> Blocks {
         let mut blocks = Blocks::default();
         let Some(distance_at) = distance_offset(copy, modules) else {
             return blocks;
@@ -84,7 +57,7 @@ impl Blocks {
                 && let Some(bytes) = modules.thread_local_bytes(module)
                 && (1..FARTHEST).contains(&distance)
             {
-                blocks.all.push(Block {
+                blocks.0.push(Block {
                     module,
                     distance,
                     bytes,
@@ -97,8 +70,8 @@ impl Blocks {
 
     /// The index of the module whose block contains this address, and where the block begins. `base`: the thread pointer.
     pub fn find(&self, base: u64, address: u64) -> Option<(usize, u64)> {
-        self.all.iter().find_map(|block| {
-            let start = self.start(base, block)?;
+        self.0.iter().find_map(|block| {
+            let start = base.checked_sub(block.distance)?;
             let inside = address.checked_sub(start)?;
             (inside < block.bytes).then_some((block.module, start))
         })
@@ -106,21 +79,14 @@ impl Blocks {
 
     /// The block of this module.
     pub fn of_module(&self, base: u64, module: usize) -> Option<Range<u64>> {
-        let block = self.all.iter().find(|block| block.module == module)?;
-        let start = self.start(base, block)?;
+        let block = self.0.iter().find(|block| block.module == module)?;
+        let start = base.checked_sub(block.distance)?;
         Some(start..start.checked_add(block.bytes)?)
-    }
-
-    fn start(&self, base: u64, block: &Block) -> Option<u64> {
-        match self.side {
-            Side::Below => base.checked_sub(block.distance),
-            Side::Above => base.checked_add(block.distance),
-        }
     }
 }
 
 /// Where the distance is in an entry of the loader's list.
-fn distance_offset(copy: &Copy, modules: &Modules) -> Option<u64> {
+fn distance_offset(copy: &Image, modules: &Modules) -> Option<u64> {
     const NAME: &str = "_thread_db_link_map_l_tls_offset";
     let is_library = |module: &&Module| {
         ["libc.so", "libc-", "libpthread"]
@@ -139,16 +105,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_below_the_thread_pointer_or_above_it() {
+    fn blocks_are_below_the_thread_pointer() {
         let block = |module, distance, bytes| Block {
             module,
             distance,
             bytes,
         };
-        let below = Blocks {
-            side: Side::Below,
-            all: vec![block(0, 64, 40), block(3, 128, 64)],
-        };
+        let below = Blocks(vec![block(0, 64, 40), block(3, 128, 64)]);
         assert_eq!(below.find(0x1000, 0x1000 - 64), Some((0, 0x1000 - 64)));
         assert_eq!(below.find(0x1000, 0x1000 - 25), Some((0, 0x1000 - 64)));
         assert_eq!(below.find(0x1000, 0x1000 - 24), None, "padding");
@@ -157,13 +120,5 @@ mod tests {
         assert_eq!(below.find(16, 0), None, "no such thread pointer");
         assert_eq!(below.of_module(0x1000, 3), Some(0x1000 - 128..0x1000 - 64));
         assert_eq!(below.of_module(0x1000, 1), None);
-        let above = Blocks {
-            side: Side::Above,
-            all: vec![block(0, 16, 40), block(3, 64, 64)],
-        };
-        assert_eq!(above.find(0x1000, 0x1010), Some((0, 0x1010)));
-        assert_eq!(above.find(0x1000, 0x1000), None, "the head");
-        assert_eq!(above.find(0x1000, 0x1040 + 63), Some((3, 0x1040)));
-        assert_eq!(above.find(0x1000, 0x1040 + 64), None);
     }
 }

@@ -9,11 +9,12 @@
 //! So the chunk that contains an address is found with a constant number of reads, and all chunks together need 1 % of the
 //! copied memory, however many there are. Where a chunk ends is read from its own header in the copy.
 //!
-//! The order of the copied pages is that of [`Copy::granule`]: 256 granules of 16 bytes per page.
+//! The order of the copied pages is that of [`Image::granule`]: 256 granules of 16 bytes per page.
 
 use std::ops::Range;
 
-use crate::copy::{Copy, PAGE};
+use crate::bits::Bits;
+use crate::copy::{Image, PAGE};
 
 const GRANULES: usize = 256;
 
@@ -28,64 +29,8 @@ pub enum Kind {
     Glibc,
     /// A pool of CPython's allocator.
     Pool,
-    /// A run of pages of jemalloc or tcmalloc.
-    Extent,
     /// Anonymous memory whose owner is not known.
     Unknown,
-}
-
-/// A bit per granule of the copy.
-#[derive(Default)]
-pub struct Bits(Vec<u64>);
-
-impl Bits {
-    pub fn new(granules: usize) -> Bits {
-        Bits(vec![0; granules.div_ceil(64)])
-    }
-
-    /// Whether there is room for no bit.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    #[inline]
-    pub fn get(&self, granule: usize) -> bool {
-        (self.0.get(granule / 64)).is_some_and(|word| word >> (granule % 64) & 1 != 0)
-    }
-
-    /// Whether the bit was clear.
-    pub fn set(&mut self, granule: usize) -> bool {
-        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
-        let fresh = *word & bit == 0;
-        *word |= bit;
-        fresh
-    }
-
-    /// Whether the bit was set.
-    pub fn clear(&mut self, granule: usize) -> bool {
-        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
-        let was = *word & bit != 0;
-        *word &= !bit;
-        was
-    }
-
-    /// The last set bit of `from..=to`.
-    #[inline]
-    fn last(&self, from: usize, to: usize) -> Option<usize> {
-        let mut place = to / 64;
-        let mut word = self.0[place] & (u64::MAX >> (63 - to % 64));
-        loop {
-            if word != 0 {
-                let found = place * 64 + 63 - word.leading_zeros() as usize;
-                return (found >= from).then_some(found);
-            }
-            if place * 64 <= from {
-                return None;
-            }
-            place -= 1;
-            word = self.0[place];
-        }
-    }
 }
 
 /// The pages of a copy.
@@ -103,7 +48,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    pub fn new(copy: &Copy) -> Pages {
+    pub fn new(copy: &Image) -> Pages {
         let pages = copy.granules() / GRANULES;
         Pages {
             runs: copy.runs(),
@@ -139,21 +84,16 @@ impl Pages {
         self.kinds.get(granule / GRANULES).copied().unwrap_or_default()
     }
 
-    pub fn kind_at(&self, copy: &Copy, address: u64) -> Kind {
+    pub fn kind_at(&self, copy: &Image, address: u64) -> Kind {
         copy.granule(address).map_or(Kind::None, |granule| self.kind(granule))
     }
 
-    pub fn set_kind(&mut self, copy: &Copy, range: Range<u64>, kind: Kind) {
+    pub fn set_kind(&mut self, copy: &Image, range: Range<u64>, kind: Kind) {
         for page in self.addresses(range) {
             if let Some(granule) = copy.granule(page) {
                 self.kinds[granule / GRANULES] = kind;
             }
         }
-    }
-
-    /// Whether a page of the range is of this kind.
-    pub fn has_kind(&self, copy: &Copy, range: Range<u64>, kind: Kind) -> bool {
-        (self.addresses(range).into_iter()).any(|page| self.kind_at(copy, page) == kind)
     }
 
     /// Bytes of all pages of a kind.
@@ -162,14 +102,14 @@ impl Pages {
     }
 
     /// An allocated chunk starts here.
-    pub fn add(&mut self, copy: &Copy, start: u64) {
+    pub fn add(&mut self, copy: &Image, start: u64) {
         if let Some(granule) = copy.granule(start) {
             self.starts.set(granule);
         }
     }
 
     /// As above, for a chunk of pages of its own, the first of which may not exist.
-    pub fn add_mapped(&mut self, copy: &Copy, chunk: Range<u64>) {
+    pub fn add_mapped(&mut self, copy: &Image, chunk: Range<u64>) {
         self.add(copy, chunk.start);
         if copy.granule(chunk.start).is_none() {
             self.sparse.push(chunk.clone());
@@ -182,7 +122,7 @@ impl Pages {
     }
 
     /// The chunk here is free after all. Returns whether it counted as allocated.
-    pub fn remove(&mut self, copy: &Copy, start: u64) -> bool {
+    pub fn remove(&mut self, copy: &Image, start: u64) -> bool {
         start.is_multiple_of(16) && copy.granule(start).is_some_and(|granule| self.starts.clear(granule))
     }
 
@@ -206,7 +146,7 @@ impl Pages {
     }
 
     /// Completes `back` once all chunks of glibc are known.
-    pub fn finish(&mut self, copy: &Copy, end_of: impl Fn(u64) -> u64) {
+    pub fn finish(&mut self, copy: &Image, end_of: impl Fn(u64) -> u64) {
         let (mut start, mut end) = (0, 0);
         let mut next = 0;
         for page in self.addresses(0..u64::MAX) {
@@ -236,7 +176,7 @@ impl Pages {
     }
 
     /// Starts that are in pages that do not exist.
-    pub fn absent_starts(&self, copy: &Copy) -> impl Iterator<Item = u64> {
+    pub fn absent_starts(&self, copy: &Image) -> impl Iterator<Item = u64> {
         let starts = self.sparse.iter().map(|chunk| chunk.start);
         starts.filter(|start| copy.granule(*start).is_none())
     }
@@ -251,13 +191,8 @@ impl Pages {
         chunk.contains(&address).then_some(chunk.start)
     }
 
-    /// All starts in pages of this kind, by address.
-    pub fn each_start(&self, copy: &Copy, of: Kind, see: &mut dyn FnMut(u64, usize)) {
-        self.each_start_in(copy, &self.runs, of, see);
-    }
-
-    /// As above, in these present ranges, whole pages.
-    pub fn each_start_in(&self, copy: &Copy, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
+    /// All starts in pages of this kind in these present ranges, whole pages; by address.
+    pub fn each_start_in(&self, copy: &Image, ranges: &[Range<u64>], of: Kind, see: &mut dyn FnMut(u64, usize)) {
         for page in ranges.iter().flat_map(|range| range.clone().step_by(PAGE as usize)) {
             let Some(first) = copy.granule(page) else { continue };
             if self.kind(first) != of {
@@ -272,25 +207,5 @@ impl Pages {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_bit_is_found_across_words_but_not_before_the_range() {
-        let mut bits = Bits::new(512);
-        for granule in [0, 70, 300] {
-            assert!(bits.set(granule));
-        }
-        assert_eq!(bits.last(0, 69), Some(0));
-        assert_eq!(bits.last(0, 70), Some(70));
-        assert_eq!(bits.last(0, 299), Some(70));
-        assert_eq!(bits.last(256, 299), None);
-        assert_eq!(bits.last(256, 511), Some(300));
-        assert!(!bits.set(70) && bits.clear(70) && !bits.clear(70));
-        assert_eq!(bits.last(1, 255), None);
     }
 }

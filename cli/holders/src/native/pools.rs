@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::pages::{Kind, Pages};
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 
 const HEADER: u64 = 48;
 
@@ -20,7 +20,7 @@ struct Pool {
 }
 
 impl Pool {
-    fn read(copy: &Copy, base: u64, bytes: u64) -> Option<Pool> {
+    fn read(copy: &Image, base: u64, bytes: u64) -> Option<Pool> {
         let class = u64::from(copy.half(base + 36));
         let block = (class + 1) * 16;
         if class >= 32 || u64::from(copy.half(base + 44)) != bytes - block {
@@ -44,7 +44,7 @@ impl Pool {
     }
 
     /// Calls `see` with each block that is in use.
-    fn each_block(&self, copy: &Copy, mut see: impl FnMut(u64)) {
+    fn each_block(&self, copy: &Image, mut see: impl FnMut(u64)) {
         if self.used == 0 {
             return;
         }
@@ -74,7 +74,7 @@ impl Pool {
 }
 
 /// Finds the pools in anonymous memory without another owner.
-pub fn find(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: u64) {
+pub fn find(copy: &Image, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: u64) {
     if !pool_bytes.is_power_of_two() || !(PAGE..=16 * 1024).contains(&pool_bytes) {
         return;
     }
@@ -93,13 +93,13 @@ pub fn find(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>], pool_bytes: u
 
 /// The size of the blocks of the pool that contains this address.
 #[inline]
-pub fn block_bytes(copy: &Copy, address: u64, pool_bytes: u64) -> u64 {
+pub fn block_bytes(copy: &Image, address: u64, pool_bytes: u64) -> u64 {
     let base = address & !(pool_bytes - 1);
     (u64::from(copy.half(base + 36)) + 1) * 16
 }
 
 /// The start and size of the block that contains this address, whether it is in use or not.
-pub fn block_around(copy: &Copy, address: u64, pool_bytes: u64) -> Option<(u64, u64)> {
+pub fn block_around(copy: &Image, address: u64, pool_bytes: u64) -> Option<(u64, u64)> {
     let first = (address & !(pool_bytes - 1)) + HEADER;
     let bytes = block_bytes(copy, address, pool_bytes);
     let index = address.checked_sub(first)? / bytes;

@@ -12,16 +12,14 @@
 
 use std::ops::Range;
 
-use crate::copy::selection::without;
-use crate::copy::{Copy, PAGE, pieces};
+use crate::copy::{Image, PAGE, pieces};
 use crate::modules::Modules;
 use crate::parallel;
 use crate::source::{Region, Thread};
 
-use super::coroutines::Coroutine;
 use super::driver::Role;
 use super::pages::Pages;
-use super::{Kind, NativeRoot};
+use super::{Kind, NativeRoot, RootSort};
 
 /// Where a thread keeps its data.
 #[derive(Debug, Clone, Default)]
@@ -35,8 +33,6 @@ pub struct Stack {
     pub descriptor: Option<u64>,
     /// Its mapping, unused memory included.
     pub whole: Option<Range<u64>>,
-    /// The stack pointer, if the thread runs on a stack that is not its own.
-    pub guest: Option<u64>,
 }
 
 /// Bytes of glibc's struct pthread, at least.
@@ -44,16 +40,16 @@ const DESCRIPTOR: u64 = 2304;
 /// In it: the number of the thread.
 const THREAD_ID: u64 = 720;
 /// Functions may use this much memory below the stack pointer.
-pub const RED_ZONE: u64 = 128;
+const RED_ZONE: u64 = 128;
 
 /// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words. Those of other
 /// machines and C libraries are not known.
-fn is_descriptor(copy: &Copy, at: u64) -> bool {
+fn is_descriptor(copy: &Image, at: u64) -> bool {
     copy.word(at) == at && copy.word(at + 16) == at
 }
 
 /// The first struct pthread in this range, of this thread if the number can be compared.
-fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
+fn descriptor(copy: &Image, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
     let mut other = None;
     for page in pages.addresses(range.clone()) {
         for at in (page..page + PAGE).step_by(64).filter(|at| range.contains(at)) {
@@ -70,7 +66,7 @@ fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Opt
 }
 
 /// All struct pthreads in anonymous memory whose owner is not known.
-fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
+fn all_descriptors(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
     let present = memory.iter().flat_map(|range| pages.present(range.clone()));
     parallel::flat_map(&pieces(present), |piece| {
         let mut found = Vec::new();
@@ -85,7 +81,7 @@ fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64
 }
 
 /// The static thread-local memory and the struct pthread of a thread.
-fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
+fn locals(copy: &Image, region: &Region, descriptor: u64) -> Range<u64> {
     const MOST_MODULES: u64 = 4096;
     // Blocks of modules, by number; those outside this mapping were allocated later.
     let blocks = copy.word(descriptor + 8);
@@ -99,7 +95,7 @@ fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
 
 /// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
 /// struct pthread at its end. In a core file, the kernel's has no name.
-fn is_of_coroutine(copy: &Copy, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
+fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
     copy.source().pid().is_some()
         && copy.region(pointer).is_some_and(|region| {
             region.name != "[stack]" && descriptor(copy, pages, pointer..region.range.end, thread.id).is_none()
@@ -107,23 +103,21 @@ fn is_of_coroutine(copy: &Copy, pages: &Pages, thread: &Thread, pointer: u64) ->
 }
 
 /// The stacks of all threads.
-pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
+pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
     let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
     let mut stacks: Vec<Stack> = Vec::new();
     for thread in copy.threads().iter().cloned() {
-        let mut stack = Stack {
-            sure: thread.stack_pointer.is_some(),
-            ..Stack::default()
-        };
-        stack.guest = (thread.stack_pointer).filter(|pointer| is_of_coroutine(copy, pages, &thread, *pointer));
-        stack.sure &= stack.guest.is_none();
-        let region = match thread.stack_pointer.filter(|_| stack.guest.is_none()) {
+        let mut stack = Stack::default();
+        // A stack that the program made itself is memory of the heap.
+        let own = |pointer: &u64| !is_of_coroutine(copy, pages, &thread, *pointer);
+        let pointer = thread.stack_pointer.filter(own);
+        stack.sure = pointer.is_some();
+        let region = match pointer {
             Some(pointer) => copy.region(pointer),
             None if is_main(&thread) => copy.regions().iter().find(|region| region.name == "[stack]"),
             None => None,
         };
         if let Some(region) = region {
-            let pointer = thread.stack_pointer.filter(|_| stack.guest.is_none());
             let start = (pointer.map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
                 .unwrap_or(region.range.start)
                 .max(region.range.start);
@@ -156,7 +150,12 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
             stack.set_descriptor(copy, others.remove(place));
         }
     }
+    let are_all_known = stacks.iter().all(|stack| stack.locals.is_some());
     for descriptor in others {
+        // Other memory may refer to itself in the same words.
+        if are_all_known && copy.half(descriptor + THREAD_ID) as i32 > 0 {
+            continue;
+        }
         let mut stack = Stack::default();
         stack.thread.id = copy.half(descriptor + THREAD_ID);
         stack.set_descriptor(copy, descriptor);
@@ -171,7 +170,7 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
 }
 
 impl Stack {
-    fn set_descriptor(&mut self, copy: &Copy, descriptor: u64) {
+    fn set_descriptor(&mut self, copy: &Image, descriptor: u64) {
         let Some(region) = copy.region(descriptor) else { return };
         let locals = locals(copy, region, descriptor);
         match &mut self.frames {
@@ -191,31 +190,25 @@ impl Stack {
     }
 
     fn roots(&self) -> Vec<NativeRoot> {
-        let (thread, name) = (self.thread.id, self.thread.name.clone());
-        let mut roots = Vec::new();
-        if let Some(range) = self.locals.clone() {
-            roots.push(NativeRoot::ThreadLocals {
-                thread,
-                name: name.clone(),
-                range,
-            });
-        }
-        if !self.thread.registers.is_empty() {
-            roots.push(NativeRoot::Registers {
-                thread,
-                name: name.clone(),
-                values: self.thread.registers.clone(),
-            });
-        }
-        if let Some(range) = self.frames.clone() {
-            roots.push(NativeRoot::Stack {
-                thread,
-                name,
-                range,
-                sure: self.sure,
-            });
-        }
-        roots
+        let root = |sort, range| NativeRoot {
+            sort,
+            thread: self.thread.id,
+            name: self.thread.name.clone(),
+            range,
+            values: Vec::new(),
+        };
+        let locals = self.locals.clone().map(|range| root(RootSort::ThreadLocals, range));
+        let registers = (!self.thread.registers.is_empty()).then(|| NativeRoot {
+            values: self.thread.registers.clone(),
+            ..root(RootSort::Registers, 0..0)
+        });
+        let sort = if self.sure {
+            RootSort::Stack
+        } else {
+            RootSort::WholeStack
+        };
+        let frames = self.frames.clone().map(|range| root(sort, range));
+        [locals, registers, frames].into_iter().flatten().collect()
     }
 
     /// Its thread's number, if it was not found.
@@ -229,29 +222,29 @@ pub fn are_locals_missing(stacks: &[Stack]) -> bool {
     !stacks.is_empty() && stacks.iter().all(|stack| stack.locals.is_none())
 }
 
-/// Globals of the program first, then those of libraries, then threads. `left_out`: static memory that holds nothing, or is a
-/// coroutine's stack.
-pub fn all(modules: &Modules, stacks: &[Stack], coroutines: &[Coroutine], left_out: &[Range<u64>]) -> Vec<NativeRoot> {
+/// Globals of the program first, then those of libraries, then threads.
+pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
     let mut roots = Vec::new();
     for module in modules.all() {
         if Role::of(&module.path) != Role::Program {
             continue;
         }
-        let globals = module.globals.iter().flat_map(|range| without(range, left_out));
-        roots.extend(globals.map(|range| NativeRoot::Globals {
-            file: module.file_name().to_owned(),
-            range,
+        roots.extend(module.globals.iter().map(|range| NativeRoot {
+            sort: RootSort::Globals,
+            thread: 0,
+            name: module.file_name().to_owned(),
+            range: range.clone(),
+            values: Vec::new(),
         }));
     }
     let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();
-    of_threads.extend(coroutines.iter().map(|coroutine| coroutine.root.clone()));
-    of_threads.sort_by_key(|root| matches!(root, NativeRoot::Stack { .. }));
+    of_threads.sort_by_key(|root| matches!(root.sort, RootSort::Stack | RootSort::WholeStack));
     roots.extend(of_threads);
     roots
 }
 
 /// Static memory and stacks contain no chunks.
-pub fn exclude(copy: &Copy, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
+pub fn exclude(copy: &Image, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
     for module in modules.all() {
         for range in &module.globals {
             pages.set_kind(copy, range.clone(), Kind::None);

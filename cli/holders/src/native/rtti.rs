@@ -15,7 +15,8 @@ use std::sync::OnceLock;
 
 use foldhash::fast::FixedState;
 
-use crate::copy::Copy;
+use super::kinds::{Kind, kind_of_class};
+use crate::copy::Image;
 use crate::demangle::written;
 use crate::source::Region;
 
@@ -27,6 +28,7 @@ struct Name {
     mangled: String,
     /// Empty if the name cannot be demangled. Few names are needed.
     plain: OnceLock<String>,
+    kind: OnceLock<Kind>,
 }
 
 #[derive(Default)]
@@ -44,7 +46,7 @@ pub struct Classes {
 }
 
 impl Classes {
-    pub fn new(copy: &Copy) -> Classes {
+    pub fn new(copy: &Image) -> Classes {
         let (mut files, mut tables): (Vec<Range<u64>>, Vec<Range<u64>>) = Default::default();
         for region in copy.regions() {
             if !region.name.starts_with('/') || !region.readable || region.shared {
@@ -73,18 +75,23 @@ impl Classes {
         &self.names[of.0 as usize].mangled
     }
 
+    pub fn kind(&self, of: ClassId) -> Kind {
+        let name = &self.names[of.0 as usize];
+        *(name.kind).get_or_init(|| kind_of_class(&name.mangled, || self.name(of)))
+    }
+
     fn in_file(&self, address: u64) -> bool {
         contain(&self.files, address)
     }
 
     /// Whether a virtual table may be here.
-    fn may_be_table(&self, table: u64) -> bool {
+    pub fn may_be_table(&self, table: u64) -> bool {
         table >= 0x1000 && table.is_multiple_of(8) && contain(&self.tables, table)
     }
 
     /// The class of the object that starts here.
     #[inline]
-    pub fn object(&mut self, copy: &Copy, address: u64) -> Option<ClassId> {
+    pub fn object(&mut self, copy: &Image, address: u64) -> Option<ClassId> {
         let table = copy.word(address);
         if !self.may_be_table(table) {
             return None;
@@ -100,7 +107,7 @@ impl Classes {
     /// The virtual table of the object that starts here, if its file is wanted. What was found before is in `known`.
     pub fn is_of(
         &self,
-        copy: &Copy,
+        copy: &Image,
         address: u64,
         known: &mut HashMap<u64, bool, FixedState>,
         is_wanted: impl Fn(&Region) -> bool,
@@ -114,7 +121,7 @@ impl Classes {
 
     /// As [`Classes::object`]. For the control block of a shared pointer that contains its object: the object's class.
     #[inline]
-    pub fn chunk(&mut self, copy: &Copy, start: u64) -> Option<ClassId> {
+    pub fn chunk(&mut self, copy: &Image, start: u64) -> Option<ClassId> {
         let class = self.object(copy, start)?;
         match self.shared[class.0 as usize] {
             None => Some(class),
@@ -125,7 +132,7 @@ impl Classes {
     /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Its destructor has begun.
     /// If it is over, weak pointers keep the memory, with the words that it left.
     #[inline]
-    pub fn is_destroyed(&mut self, copy: &Copy, start: u64) -> bool {
+    pub fn is_destroyed(&mut self, copy: &Image, start: u64) -> bool {
         let offset = self.object(copy, start).and_then(|class| self.shared[class.0 as usize]);
         match offset {
             None => false,
@@ -135,7 +142,7 @@ impl Classes {
     }
 
     /// As [`Classes::chunk`], of what was asked for before; `None` if this was not.
-    pub fn known(&self, copy: &Copy, start: u64) -> Option<Option<ClassId>> {
+    pub fn known(&self, copy: &Image, start: u64) -> Option<Option<ClassId>> {
         let object = |address: u64| {
             let table = copy.word(address);
             match self.may_be_table(table) {
@@ -181,13 +188,14 @@ impl Classes {
     fn add(&mut self, mangled: String, plain: OnceLock<String>) -> ClassId {
         let id = ClassId(self.names.len() as u32);
         self.by_name.insert(mangled.clone(), id);
-        self.names.push(Name { mangled, plain });
+        let kind = OnceLock::new();
+        self.names.push(Name { mangled, plain, kind });
         self.shared.push(None);
         id
     }
 
     /// The mangled name of the class with this virtual table.
-    fn read(&self, copy: &Copy, table: u64) -> Option<String> {
+    fn read(&self, copy: &Image, table: u64) -> Option<String> {
         if copy.word(table - 16) != 0 {
             return None;
         }
@@ -204,7 +212,7 @@ impl Classes {
     }
 
     /// The name in a type_info.
-    fn mangled(&self, copy: &Copy, info: u64) -> Option<String> {
+    fn mangled(&self, copy: &Image, info: u64) -> Option<String> {
         let name = copy.word(self.checked(info)? + 8);
         if !self.in_file(name) {
             return None;

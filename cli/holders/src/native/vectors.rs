@@ -1,11 +1,11 @@
 //! How much of a chunk the elements of a vector take. What is behind them is often left from an earlier owner.
 
 use super::Chunk;
-use crate::copy::Copy;
+use crate::copy::Image;
 
 /// How much of a chunk is in use if a `std::vector` or the like (first, end, limit) has it, given where a pointer to the
 /// chunk is. What is behind it is often left from a freed chunk. `None`: the pointer is not the beginning of a vector.
-pub fn bytes_of_vector(copy: &Copy, place: u64, chunk: &Chunk) -> Option<u64> {
+pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
     let limits = chunk.start..=chunk.start + chunk.bytes;
     let (first, end) = (copy.word(place), copy.word(place.wrapping_add(8)));
     let limit = copy.word(place.wrapping_add(16));
@@ -16,7 +16,7 @@ pub fn bytes_of_vector(copy: &Copy, place: u64, chunk: &Chunk) -> Option<u64> {
 
 /// As above, if an `absl::InlinedVector` (twice the number of elements plus one, first, capacity) has it. The size of the
 /// chunk shows that of an element.
-pub fn bytes_of_inlined_vector(copy: &Copy, place: u64, chunk: &Chunk) -> Option<u64> {
+pub fn bytes_of_inlined_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
     // glibc adds less than this to a request. It rounds up to 16 bytes, and leaves no rest that is too small for a chunk.
     const ROUNDING: u64 = 32;
     let [sizes, first, capacity] = [-8, 0, 8].map(|offset| copy.word(place.wrapping_add_signed(offset)));

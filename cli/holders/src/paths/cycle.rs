@@ -12,9 +12,9 @@ use foldhash::fast::FixedState;
 
 use super::names::{Kind, Names};
 use super::text::{self, Style};
+use crate::findings::Ring;
 use crate::garbage::Garbage;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind};
-use crate::groups::Ring;
 
 /// Objects that are looked at for the cycles of one copy. Beyond that, a cycle is described by its number of objects.
 const BUDGET: usize = 20_000_000;
@@ -33,6 +33,15 @@ pub(super) struct Cycle {
     pub is_kept: bool,
     /// How the program can break it.
     pub cut: Option<&'static str>,
+}
+
+impl Cycle {
+    fn unnamed() -> Cycle {
+        Cycle {
+            text: "cycle".to_owned(),
+            ..Cycle::default()
+        }
+    }
 }
 
 /// The cycles among the garbage of a copy.
@@ -74,15 +83,12 @@ impl Cycles {
 
     /// The cycle that leads to this object of the garbage.
     pub fn of(&mut self, names: &mut Names, holder: NodeId) -> Cycle {
-        if let Some(ring) = names.searched.groups.rings.get(&holder).cloned() {
+        if let Some(ring) = names.searched.rings.get(&holder).cloned() {
             return of_ring(names, ring);
         }
         let address = names.searched.graph.address(holder);
         let Some(place) = names.searched.garbage.place(address) else {
-            return Cycle {
-                text: "cycle".to_owned(),
-                ..Cycle::default()
-            };
+            return Cycle::unnamed();
         };
         let place = place as u32;
         if let Some(known) = self.known.get(&place) {
@@ -103,10 +109,7 @@ impl Cycles {
             }
         };
         let Some((start, mut path)) = back else {
-            return Cycle {
-                text: "cycle".to_owned(),
-                ..Cycle::default()
-            };
+            return Cycle::unnamed();
         };
         let mut ring = self.ring(&names.searched.garbage, start);
         // The owner of an instance dictionary begins the text.

@@ -9,120 +9,71 @@ use culeak::snapshot::Class;
 use foldhash::fast::FixedState;
 
 use crate::Block;
-use crate::classes::{Found, Searched};
-use crate::counted;
+use crate::bits::Bits;
+use crate::findings::{Explanation, Findings};
 use crate::graph::dominators::Links;
-use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Phase};
+use crate::graph::{BlockEdge, Graph, NodeId, NodeKind, Pairs, Phase};
 use crate::python::Count;
 
-/// References that are stale for certain.
-#[derive(Default)]
-pub(super) struct Stale {
-    /// Objects to which only certain references lead.
-    explained: HashSet<NodeId, FixedState>,
-    /// All references between the two are stale.
-    references: HashSet<(NodeId, NodeId), FixedState>,
-    /// The nodes that `references` begin at, one bit each.
-    sources: Vec<u64>,
-}
-
-impl Stale {
-    pub fn find(searched: &Searched) -> Stale {
-        let graph = &searched.graph;
-        let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful().is_empty()) else {
-            return Stale::default();
-        };
-        let is_root = |node: NodeId| graph.kind(node) == NodeKind::Root;
-        // Certain references, apart from those of roots, which may be borrowed.
-        let mut certain: HashMap<NodeId, u64, FixedState> = HashMap::default();
-        let mut wanted = vec![0u64; graph.len().div_ceil(64)];
-        for &(_, to) in graph.doubtful() {
-            certain.insert(to, 0);
-            mark(&mut wanted, to.0);
-        }
-        let targets = graph
-            .nodes()
-            .filter(|node| !is_root(*node))
-            .flat_map(|node| graph.targets(node));
-        let late = graph
-            .late_targets()
-            .iter()
-            .filter(|(from, _)| !is_root(*from))
-            .map(|(_, to)| to);
-        for to in targets.chain(late) {
-            if is_marked(&wanted, to.0)
-                && let Some(count) = certain.get_mut(to)
-            {
-                *count += 1;
-            }
-        }
-        let mut pairs: HashMap<(NodeId, NodeId), u64, FixedState> = HashMap::default();
-        for &(from, to) in graph.doubtful() {
-            *pairs.entry((from, to)).or_default() += 1;
-            if let Some(count) = certain.get_mut(&to).filter(|_| !is_root(from)) {
-                *count = count.saturating_sub(1);
-            }
-        }
-        let is_explained = |to: &NodeId, certain: u64| match python.count(searched.copy, graph.address(*to)) {
-            Count::Exactly(count) => certain >= count,
-            Count::Immortal => false,
-        };
-        certain.retain(|to, certain| is_explained(to, *certain));
-        pairs.retain(|(_, to), _| certain.contains_key(to));
-        // A frame may refer to an object by a variable and by a slot.
-        let mut sources: Vec<NodeId> = pairs.keys().map(|(from, _)| *from).collect();
-        sources.sort_unstable();
-        sources.dedup();
-        let late: Vec<(NodeId, NodeId)> = graph.late_targets().to_vec();
-        let of_sources = sources
-            .into_iter()
-            .flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
-        for pair in of_sources.chain(late) {
-            if let Some(rest) = pairs.get_mut(&pair) {
-                *rest = rest.wrapping_sub(1);
-            }
-        }
-        pairs.retain(|_, rest| *rest == 0);
-        let mut sources = vec![0u64; graph.len().div_ceil(64)];
-        pairs.keys().for_each(|(from, _)| mark(&mut sources, from.0));
-        Stale {
-            explained: certain.into_keys().collect(),
-            references: pairs.into_keys().collect(),
-            sources,
+/// Finds the objects to which only certain references lead, and adds the other references to them to those that are stale.
+pub(super) fn explained(searched: &mut Findings) -> HashSet<NodeId, FixedState> {
+    let graph = &searched.graph;
+    let Some(python) = searched.python.as_ref().filter(|_| !graph.doubtful().is_empty()) else {
+        return HashSet::default();
+    };
+    let is_root = |node: NodeId| graph.kind(node) == NodeKind::Root;
+    // Certain references, apart from those of roots, which may be borrowed.
+    let mut certain: HashMap<NodeId, u64, FixedState> = HashMap::default();
+    let mut wanted = Bits::new(graph.len());
+    for &(_, to) in graph.doubtful() {
+        certain.insert(to, 0);
+        wanted.set(to.0 as usize);
+    }
+    for (_, to) in graph.references().filter(|(from, _)| !is_root(*from)) {
+        if wanted.get(to.0 as usize)
+            && let Some(count) = certain.get_mut(&to)
+        {
+            *count += 1;
         }
     }
-
-    #[inline]
-    fn is_stale(&self, from: NodeId, to: NodeId) -> bool {
-        !self.references.is_empty() && is_marked(&self.sources, from.0) && self.references.contains(&(from, to))
+    let mut pairs: HashMap<(NodeId, NodeId), u64, FixedState> = HashMap::default();
+    for &(from, to) in graph.doubtful() {
+        *pairs.entry((from, to)).or_default() += 1;
+        if let Some(count) = certain.get_mut(&to).filter(|_| !is_root(from)) {
+            *count = count.saturating_sub(1);
+        }
     }
-
-    /// Whether words that may be stale are stale where they point to this object.
-    pub fn is_explained(&self, node: NodeId) -> bool {
-        self.explained.contains(&node)
+    let is_explained = |to: &NodeId, certain: u64| match python.count(searched.copy, graph.address(*to)) {
+        Count::Exactly(count) => certain >= count,
+        Count::Immortal => false,
+    };
+    certain.retain(|to, certain| is_explained(to, *certain));
+    pairs.retain(|(_, to), _| certain.contains_key(to));
+    // A frame may refer to an object by a variable and by a slot.
+    let sources: HashSet<NodeId, FixedState> = pairs.keys().map(|(from, _)| *from).collect();
+    let of_sources = (sources.into_iter()).flat_map(|from| graph.targets(from).iter().map(move |to| (from, *to)));
+    for pair in of_sources.chain(graph.late_targets().iter().copied()) {
+        if let Some(rest) = pairs.get_mut(&pair) {
+            *rest = rest.wrapping_sub(1);
+        }
     }
-}
-
-fn mark(bits: &mut [u64], node: u32) {
-    bits[node as usize / 64] |= 1 << (node % 64);
-}
-
-#[inline]
-fn is_marked(bits: &[u64], node: u32) -> bool {
-    bits[node as usize / 64] >> (node % 64) & 1 != 0
+    for ((from, to), _) in pairs.into_iter().filter(|(_, rest)| *rest == 0) {
+        searched.stale.add(from, to);
+    }
+    certain.into_keys().collect()
 }
 
 /// The graph with the blocks behind its nodes.
 pub(super) struct Holding<'g> {
     graph: &'g Graph,
-    stale: &'g Stale,
-    /// What the counts of C++ objects do not contain.
-    uncounted: &'g counted::Stale,
+    /// References that hold nothing.
+    stale: &'g Pairs,
     /// What is garbage is garbage for certain.
     is_sure: bool,
     nodes: usize,
     blocks: usize,
-    holds: Vec<u64>,
+    /// The nodes with edges.
+    holds: Bits,
     /// For a node, where its part of the edges begins.
     firsts: HashMap<u32, u32, FixedState>,
     /// Blocks, and what was followed late; sorted by node.
@@ -130,10 +81,10 @@ pub(super) struct Holding<'g> {
 }
 
 impl<'g> Holding<'g> {
-    pub fn new(searched: &'g Searched, stale: &'g Stale, blocks: &[Block]) -> Holding<'g> {
-        let (graph, found, uncounted) = (&searched.graph, &searched.found, &searched.stale);
+    pub fn new(searched: &'g Findings, blocks: &[Block]) -> Holding<'g> {
+        let (graph, found, stale) = (&searched.graph, &searched.found, &searched.stale);
         let nodes = graph.len();
-        let mut holds = vec![0; nodes.div_ceil(64)];
+        let mut holds = Bits::new(nodes);
         // The records of an allocator point to all of its blocks.
         let is_holder = |edge: &BlockEdge| found[edge.block as usize].last == (edge.node, edge.edge);
         let is_record = |edge: &BlockEdge| edge.weak && blocks[edge.block as usize].of_torch && !is_holder(edge);
@@ -148,9 +99,7 @@ impl<'g> Holding<'g> {
             .filter(counts)
             .map(|edge| (edge.node.0, nodes as u32 + edge.block))
             .collect();
-        let is_stale = |from: NodeId, to: NodeId| {
-            leads_back(graph, from, to, is_sure) || stale.is_stale(from, to) || uncounted.has(from, to)
-        };
+        let is_stale = |from: NodeId, to: NodeId| leads_back(graph, from, to, is_sure) || stale.has(from, to);
         let late = graph.late_targets().iter().filter(|(from, to)| !is_stale(*from, *to));
         edges.extend(late.map(|(from, to)| (from.0, to.0)));
         edges.sort_unstable();
@@ -158,13 +107,12 @@ impl<'g> Holding<'g> {
         edges.dedup_by(|a, b| a == b && graph.kind(NodeId(a.0)) != NodeKind::Root);
         let mut firsts = HashMap::default();
         for (place, (node, _)) in edges.iter().enumerate() {
-            mark(&mut holds, *node);
+            holds.set(*node as usize);
             firsts.entry(*node).or_insert(place as u32);
         }
         Holding {
             graph,
             stale,
-            uncounted,
             is_sure,
             nodes,
             blocks: blocks.len(),
@@ -177,7 +125,7 @@ impl<'g> Holding<'g> {
     /// Whether a reference that was found in the order of the scan holds nothing.
     #[inline]
     fn is_useless(&self, from: NodeId, to: NodeId) -> bool {
-        leads_back(self.graph, from, to, self.is_sure) || self.stale.is_stale(from, to) || self.uncounted.has(from, to)
+        leads_back(self.graph, from, to, self.is_sure) || self.stale.has(from, to)
     }
 }
 
@@ -191,16 +139,16 @@ fn is_late(from: Phase, to: Phase, is_garbage_sure: bool) -> bool {
 /// Which blocks of a process with Python are held possibly, and freed by nothing for certain: only words that were followed last
 /// lead to them, or only the last word of a chunk does and the Python object behind it has a block of its own. Tensors have
 /// counts instead, and what begins at the end of a block that the object has is most often its own, too.
-fn doubtful(searched: &Searched, blocks: &[Block]) -> Vec<bool> {
+fn doubtful(searched: &Findings, blocks: &[Block]) -> Vec<bool> {
     let (graph, found) = (&searched.graph, &searched.found);
-    let is_held = |(found, block): &(&Found, &Block)| found.class == Class::Held && !block.of_torch;
-    let is_possible = |found: &Found| found.possibly && (found.phase == Phase::Rest || found.note.is_none());
+    let is_held = |(found, block): &(&Explanation, &Block)| found.class == Class::Held && !block.of_torch;
+    let is_possible = |found: &Explanation| found.possibly && (found.phase == Phase::Rest || found.note.is_none());
     let held = || found.iter().zip(blocks).filter(is_held);
     if searched.python.is_none() || !held().any(|(found, _)| is_possible(found)) {
         return vec![false; blocks.len()];
     }
     // The memory of an array is a few steps away from its object; the nodes of a long chain are not.
-    let object_behind = |found: &Found| {
+    let object_behind = |found: &Explanation| {
         let mut at = found.last.0;
         for _ in 0..64 {
             if graph.kind(at) == NodeKind::Python {
@@ -212,7 +160,7 @@ fn doubtful(searched: &Searched, blocks: &[Block]) -> Vec<bool> {
     };
     let certain = held().filter(|(found, _)| !found.possibly);
     let owners: HashSet<NodeId, FixedState> = certain.filter_map(|(found, _)| object_behind(found)).collect();
-    let is_doubtful = |each: (&Found, &Block)| {
+    let is_doubtful = |each: (&Explanation, &Block)| {
         let is_second = || object_behind(each.0).is_some_and(|object| owners.contains(&object));
         is_held(&each) && is_possible(each.0) && (each.0.phase == Phase::Rest || is_second())
     };
@@ -242,7 +190,7 @@ impl Links for Holding<'_> {
             let from = NodeId(node);
             return Some(if self.is_useless(from, *target) { node } else { target.0 });
         }
-        if !is_marked(&self.holds, node) {
+        if !self.holds.get(node as usize) {
             return None;
         }
         let place = *self.firsts.get(&node)? as usize + nth - targets.len();
@@ -262,6 +210,6 @@ impl Links for Holding<'_> {
             return true;
         }
         let of_node = || (0..).map_while(|nth| self.target(node, targets.len() + nth));
-        is_marked(&self.holds, node) && of_node().any(wanted)
+        self.holds.get(node as usize) && of_node().any(wanted)
     }
 }

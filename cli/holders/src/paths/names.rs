@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use culeak::snapshot::RootKind;
 
 use super::torch;
-use crate::classes::Searched;
+use crate::findings::Findings;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
-use crate::native::NativeRoot;
-use crate::python::{Label, PythonRoot, TypeId, signal_name};
+use crate::native::RootSort;
+use crate::python::{Label, PythonRoot, ThreadPart, TypeId, signal_name};
 
 /// What a node is, as far as the words of a path depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,13 +103,13 @@ pub(super) struct Part {
 
 /// Names the nodes of one copy.
 pub(super) struct Names<'a, 'c, 's> {
-    pub searched: &'a mut Searched<'c, 's>,
+    pub searched: &'a mut Findings<'c, 's>,
     kinds: HashMap<TypeId, Kind>,
     threads: HashMap<u64, String>,
 }
 
 impl<'a, 'c, 's> Names<'a, 'c, 's> {
-    pub fn new(searched: &'a mut Searched<'c, 's>) -> Names<'a, 'c, 's> {
+    pub fn new(searched: &'a mut Findings<'c, 's>) -> Names<'a, 'c, 's> {
         let threads = searched.copy.source().threads().into_iter();
         let mut threads: HashMap<u64, String> = threads.map(|thread| (u64::from(thread.id), thread.name)).collect();
         // The names that a Python program gives are better: those of the system are the program's until 3.13.
@@ -134,8 +134,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             NodeKind::Frame => Kind::Frame,
             NodeKind::Native => {
                 let address = self.searched.graph.address(node);
-                let class = self.searched.native.class(self.searched.copy, address);
-                class.map_or(Kind::Unnamed, torch::kind_of)
+                torch::kind_of(self.searched.native.kind(self.searched.copy, address))
             }
             NodeKind::Python => self.type_of(node).map_or(Kind::Object, |of| self.kind_of_type(of)),
         }
@@ -195,38 +194,25 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn type_name(&mut self, node: NodeId) -> String {
-        let Some(of) = self.type_of(node) else {
-            return String::new();
-        };
-        let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
-        match name {
-            "_lru_cache_wrapper" => "lru_cache",
-            "_local" => "threading.local",
-            "ReferenceType" => "weakref",
-            name => name,
-        }
-        .to_owned()
+        let of = self.type_of(node);
+        let name = of.and_then(|of| Some(self.searched.python.as_ref()?.type_name(of)));
+        name.map_or("", |name| renamed(name).unwrap_or(name)).to_owned()
     }
 
     /// What to call the node, with sizes: `list of 60`.
     pub fn detail(&mut self, node: NodeId) -> String {
         let address = self.searched.graph.address(node);
         let copy = self.searched.copy;
-        match (
-            self.searched.graph.kind(node),
-            self.type_of(node),
-            &mut self.searched.python,
-        ) {
-            (NodeKind::Python, Some(of), Some(python)) => match python.type_name(of) {
-                "_lru_cache_wrapper" => "lru_cache".to_owned(),
-                "_local" => "threading.local".to_owned(),
+        if self.searched.graph.kind(node) != NodeKind::Python {
+            let kind = self.kind(node);
+            return self.name(node, kind);
+        }
+        match (self.type_of(node), &mut self.searched.python) {
+            (Some(of), Some(python)) => match renamed(python.type_name(of)) {
+                Some(name) if name != "weakref" => name.to_owned(),
                 _ => python.name(copy, address, of),
             },
-            (NodeKind::Python, ..) => String::new(),
-            _ => {
-                let kind = self.kind(node);
-                self.name(node, kind)
-            }
+            _ => String::new(),
         }
     }
 
@@ -255,7 +241,7 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return match self.searched.graph.root(from) {
                 Some(Root::Python(PythonRoot::Interpreter("sys.modules"))) => Place::Modules,
                 Some(Root::Python(PythonRoot::Interpreter("sys" | "builtins"))) => Place::Attributes,
-                Some(Root::Python(PythonRoot::ThreadLocals { .. })) => Place::Threads,
+                Some(Root::Python(PythonRoot::Thread { part, .. })) if *part == ThreadPart::Locals => Place::Threads,
                 _ => Place::Plain,
             };
         }
@@ -276,24 +262,26 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         }
     }
 
-    /// As [`Graph::path`](crate::graph::Graph::path), but not longer than this; the end if it is too long.
-    pub fn path(&self, node: NodeId, most: usize) -> Vec<(NodeId, Edge)> {
+    /// The shortest path to a node: each node with the field of it that refers to the next one, from a root on; the node itself is left
+    /// out. Not longer than what is left of the budget: the end if it is too long.
+    pub fn path(&self, node: NodeId, budget: &mut usize) -> Vec<(NodeId, Edge)> {
         let mut path = Vec::new();
         let mut at = node;
         while let Some((parent, edge)) = self.searched.graph.parent(at) {
             path.push((parent, edge));
             at = parent;
-            if path.len() > most {
+            if path.len() > *budget {
                 break;
             }
         }
+        *budget = budget.saturating_sub(path.len());
         path.reverse();
         path
     }
 
     /// What contains an address: `g_cache in libext.so`, `foo::Cache`, `native memory`.
     pub fn memory(&mut self, address: u64) -> String {
-        let Searched {
+        let Findings {
             copy, modules, native, ..
         } = &mut *self.searched;
         if let Some((variable, _)) = modules.variable_at(address) {
@@ -382,42 +370,29 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
-        let (root, start) = match self.searched.graph.root(root) {
+        let mut root = match self.searched.graph.root(root) {
             Some(Root::Python(root)) => return self.python_beginning(root),
-            Some(Root::Native { root, start }) => (root.clone(), start.next_multiple_of(8)),
+            Some(Root::Native(root)) => root.clone(),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
             Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
         };
-        let mut root = root;
-        let address = match &mut root {
-            NativeRoot::Registers { thread, name, .. } => {
-                self.rename(*thread, name);
-                0
-            }
-            NativeRoot::Stack { thread, name, .. } | NativeRoot::ThreadLocals { thread, name, .. } => {
-                self.rename(*thread, name);
-                start.wrapping_add(edge.index() * 8)
-            }
-            NativeRoot::Globals { .. } => start.wrapping_add(edge.index() * 8),
+        // The name of a thread in the program's words.
+        if let Some(known) = self.threads.get(&u64::from(root.thread)).filter(|_| root.thread != 0) {
+            root.name.clone_from(known);
+        }
+        let address = match root.sort {
+            RootSort::Registers => 0,
+            _ => root.range.start + edge.index() * 8,
         };
-        let Searched {
-            copy, modules, native, ..
-        } = &mut *self.searched;
-        let name = native.describe(copy, modules, &root, address);
-        let kind = match root {
-            NativeRoot::Globals { .. } => RootKind::Global,
-            NativeRoot::ThreadLocals { .. } => RootKind::ThreadLocal,
-            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => RootKind::Stack,
+        let Findings { modules, native, .. } = &mut *self.searched;
+        let name = native.describe(modules, &root, address);
+        let kind = match root.sort {
+            RootSort::Globals => RootKind::Global,
+            RootSort::ThreadLocals => RootKind::ThreadLocal,
+            RootSort::Stack | RootSort::WholeStack | RootSort::Registers => RootKind::Stack,
         };
         let is_vector = kind == RootKind::Global && self.is_vector(address);
         Beginning::Word(name, kind, is_vector)
-    }
-
-    /// The name of a thread in the program's words.
-    fn rename(&self, thread: u32, name: &mut String) {
-        if let Some(known) = self.threads.get(&u64::from(thread)) {
-            name.clone_from(known);
-        }
     }
 
     /// What to call a root that is one variable of native code, and what it is: `g_cache in libext.so`, `std::vector`.
@@ -432,39 +407,31 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
-        let of = |thread: u64, main: bool| {
-            if main {
-                String::new()
-            } else {
-                format!("{}, ", self.thread(thread))
-            }
-        };
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
             PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
                 Beginning::Namespace(name.to_owned(), RootKind::Module)
             }
             PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
-            PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
-            PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
-            PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
-            PythonRoot::Exception { thread, main } => Beginning::Other(
-                format!("{}exception being handled", of(thread, main)),
-                RootKind::Exception,
-            ),
-            PythonRoot::ThreadState { thread, main } => {
-                let thread = if main {
-                    "the main thread".to_owned()
-                } else {
-                    self.thread(thread)
-                };
-                Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
-            }
-            PythonRoot::Hook { thread, main, name } => {
-                Beginning::Other(format!("{}{name}", of(thread, main)), RootKind::Interpreter)
-            }
             PythonRoot::Signal(signal) => {
                 Beginning::Other(format!("signal handler {}", signal_name(signal)), RootKind::Interpreter)
+            }
+            PythonRoot::Thread { thread, main, part } => {
+                let name = || self.thread(thread);
+                let of = if main { String::new() } else { format!("{}, ", name()) };
+                match part {
+                    ThreadPart::Frame => Beginning::Frame(of),
+                    ThreadPart::Locals => Beginning::ThreadLocal(of),
+                    ThreadPart::Context => Beginning::Context(of),
+                    ThreadPart::Exception => {
+                        Beginning::Other(format!("{of}exception being handled"), RootKind::Exception)
+                    }
+                    ThreadPart::State if main => {
+                        Beginning::Other("state of the main thread".to_owned(), RootKind::Interpreter)
+                    }
+                    ThreadPart::State => Beginning::Other(format!("state of {}", name()), RootKind::Interpreter),
+                    ThreadPart::Hook(hook) => Beginning::Other(format!("{of}{hook}"), RootKind::Interpreter),
+                }
             }
         }
     }
@@ -475,6 +442,16 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             _ if id > u64::from(u32::MAX) => format!("thread {id:#x}"),
             _ => format!("thread {id}"),
         }
+    }
+}
+
+/// Types that programs know by another name.
+fn renamed(name: &str) -> Option<&'static str> {
+    match name {
+        "_lru_cache_wrapper" => Some("lru_cache"),
+        "_local" => Some("threading.local"),
+        "ReferenceType" => Some("weakref"),
+        _ => None,
     }
 }
 

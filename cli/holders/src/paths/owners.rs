@@ -214,8 +214,8 @@ impl Tables {
                     let is_native = |node: &NodeId| graph.kind(*node) == NodeKind::Native;
                     let mut targets = graph.targets(value).iter().copied().filter(is_native);
                     let is_impl = |node: NodeId| {
-                        let class = names.searched.native.class(copy, graph.address(node));
-                        class.is_some_and(|class| super::torch::kind_of(class) == Kind::Tensor)
+                        let class = names.searched.native.kind(copy, graph.address(node));
+                        super::torch::kind_of(class) == Kind::Tensor
                     };
                     if targets.any(is_impl) {
                         tables.tensors.push(value);

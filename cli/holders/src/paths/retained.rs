@@ -4,12 +4,14 @@
 //! to the object from outside of it. An object that several refer to is reported with the names of all.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 
 use culeak::snapshot::{Class, RootKind};
+use foldhash::fast::FixedState;
 
-use super::holding::{Holding, Stale};
+use super::holding::{Holding, explained};
 use super::names::{Kind, Names, Part, Place};
-use super::text::{self, Style};
+use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
 use crate::Block;
 use crate::graph::dominators::{Dominated, Tree, dominators};
@@ -26,6 +28,7 @@ const LEAST: u64 = 1000;
 const BUDGET: usize = 20_000_000;
 
 /// A holder in the tree of one copy.
+#[derive(Clone, Default)]
 pub(super) struct Holder {
     pub name: String,
     /// What it is: `list of 60`.
@@ -48,10 +51,10 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<
         }
     }
     let entries = entries(names);
-    let stale = Stale::find(names.searched);
-    let holding = Holding::new(names.searched, &stale, blocks);
+    let explained = explained(names.searched);
+    let holding = Holding::new(names.searched, blocks);
     let tree = dominators(&holding, &entries, &weights);
-    let mut kept = choose(names, &tree, &stale, blocks);
+    let mut kept = choose(names, &tree, &explained, blocks);
     let places: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
     for (entry, parent) in kept.iter_mut().zip(parents(&tree.nodes, &places)) {
         entry.1.parent = parent;
@@ -126,7 +129,12 @@ fn entries(names: &mut Names) -> Vec<u32> {
 }
 
 /// The places of the holders that are reported, with their names.
-fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Vec<(u32, Holder)> {
+fn choose(
+    names: &mut Names,
+    tree: &Tree,
+    explained: &HashSet<NodeId, FixedState>,
+    blocks: &[Block],
+) -> Vec<(u32, Holder)> {
     let nodes = names.searched.graph.len();
     let entries = &tree.nodes;
     let bytes = |place: u32| entries[place as usize].bytes;
@@ -169,7 +177,7 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
     let candidates = ends_of_chains(entries, candidates);
     let shared = candidates.iter().filter(|candidate| candidate.is_shared);
     let shared: Vec<u32> = shared.map(|candidate| candidate.place).collect();
-    let ways = Ways::find(names, tree, &shared, stale, blocks);
+    let ways = Ways::find(names, tree, &shared, explained, blocks);
     let mut named: Vec<(u32, Holder)> = Vec::new();
     let mut budget = BUDGET;
     for candidate in candidates {
@@ -193,7 +201,7 @@ fn choose(names: &mut Names, tree: &Tree, stale: &Stale, blocks: &[Block]) -> Ve
     if kept.len() > REPORTED {
         let mut order: Vec<u32> = kept.iter().map(|(place, _)| *place).collect();
         order.sort_by_key(|&place| (Reverse(bytes(place)), place));
-        let last: std::collections::HashSet<u32> = order.into_iter().take(REPORTED).collect();
+        let last: HashSet<u32> = order.into_iter().take(REPORTED).collect();
         kept.retain(|(place, _)| last.contains(place));
     }
     kept
@@ -302,7 +310,7 @@ pub(super) fn may_have_name(names: &mut Names, node: NodeId) -> bool {
 /// Whether this is a native root of several variables. One variable has a name of its own, which is that of all it holds.
 fn is_of_file(names: &Names, root: NodeId) -> bool {
     let graph = &names.searched.graph;
-    !graph.is_variable(root) && matches!(graph.root(root), Some(Root::Native { .. }))
+    !graph.is_variable(root) && matches!(graph.root(root), Some(Root::Native(_)))
 }
 
 /// Whether what several refer to is of use to a reader, although it has no name. Many refer to classes and frames, which the
@@ -348,9 +356,7 @@ fn name_of_block(names: &mut Names, block: usize) -> Option<Holder> {
         name: words.origin,
         detail: words.origin_type,
         root: words.root,
-        parent: None,
-        also: Vec::new(),
-        more: 0,
+        ..Holder::default()
     })
 }
 
@@ -363,30 +369,20 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
             name,
             detail,
             root,
-            parent: None,
-            also: Vec::new(),
-            more: 0,
+            ..Holder::default()
         });
     }
     let is_reached = graph.phase(node) != Phase::None;
-    let mut path = names.path(node, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let mut path = names.path(node, budget);
     let root = names.searched.graph.root(path.first()?.0)?;
     if !is_reached || root == &Root::Garbage {
         return None;
     }
     path.push((node, Edge::default()));
     let last = path.len() - 1;
-    let path = super::bounded(path);
-    let parts = names.parts(&path.nodes, &path.omitted);
+    let (parts, words) = words_of(names, path, true);
     let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
     let is_dictionary = parts.last().is_some_and(is_inner);
-    let style = Style {
-        concrete: true,
-        to_object: true,
-        ..Style::default()
-    };
-    let mut words = text::words(&parts, style);
     if is_dictionary || words.origin_part >= parts.len() || last == 0 {
         return None;
     }
@@ -394,9 +390,6 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
     let detail = if words.origin_part + 1 == parts.len() {
         words.origin_type
     } else {
-        if let Some(step) = words.steps.last_mut() {
-            step.holder.clear();
-        }
         text::append(&mut text, &words.steps);
         parts.last().map(|part| part.detail.clone()).unwrap_or_default()
     };
@@ -404,8 +397,22 @@ pub(super) fn name(names: &mut Names, node: NodeId, budget: &mut usize) -> Optio
         name: text,
         detail,
         root: words.root,
-        parent: None,
-        also: Vec::new(),
-        more: 0,
+        ..Holder::default()
     })
+}
+
+/// The parts and words of a path to an object, or to a block; without what the last reference leads to.
+pub(super) fn words_of(names: &mut Names, path: Vec<(NodeId, Edge)>, to_object: bool) -> (Vec<Part>, Words) {
+    let path = super::bounded(path);
+    let parts = names.parts(&path.nodes, &path.omitted);
+    let style = Style {
+        concrete: true,
+        to_object,
+        ..Style::default()
+    };
+    let mut words = text::words(&parts, style);
+    if let Some(step) = words.steps.last_mut() {
+        step.holder.clear();
+    }
+    (parts, words)
 }

@@ -173,7 +173,7 @@ impl Shapes {
     pub fn reference(&mut self, names: &mut Names, parent: NodeId, from: Kind, place: Place, edge: Edge) -> u32 {
         let plain = |index: u64| (edge.kind() as u32) << 27 | (index.min((1 << 27) - 1)) as u32;
         match (edge.kind(), from) {
-            (EdgeKind::Word, Kind::Root) if matches!(names.searched.graph.root(parent), Some(Root::Native { .. })) => {
+            (EdgeKind::Word, Kind::Root) if matches!(names.searched.graph.root(parent), Some(Root::Native(_))) => {
                 match names.beginning(parent, edge) {
                     Beginning::Word(name, ..) => self.text(&name),
                     _ => plain(0),

@@ -2,23 +2,18 @@
 
 use super::names::Kind;
 use super::text::{Pace, attribute};
+use crate::native::kinds::Kind as ClassKind;
 
-/// By the full name of a class: `c10::TensorImpl`.
-pub(super) fn kind_of(class: &str) -> Kind {
-    let class = unwrapped(class);
-    let last = last_component(class);
-    match last {
-        "StorageImpl" => Kind::Storage,
-        "AutogradMeta" | "DifferentiableViewMeta" => Kind::AutogradMeta,
-        "PyNode" => Kind::PyNode,
-        "AccumulateGrad" | "CopySlices" | "CopyBackwards" | "GraphRoot" | "Error"
-            if class.starts_with("torch::autograd::") =>
-        {
-            Kind::GradNode
-        }
-        _ if last.ends_with("TensorImpl") => Kind::Tensor,
-        _ if class.starts_with("torch::autograd::generated::") || is_backward(last) => Kind::GradNode,
-        _ => Kind::Native,
+/// How paths call what is known about a class.
+pub(super) fn kind_of(class: ClassKind) -> Kind {
+    match class {
+        ClassKind::Unnamed => Kind::Unnamed,
+        ClassKind::Named | ClassKind::Leaf => Kind::Native,
+        ClassKind::Tensor | ClassKind::PlainTensor => Kind::Tensor,
+        ClassKind::TensorMeta => Kind::AutogradMeta,
+        ClassKind::AutogradNode | ClassKind::WrappingNode | ClassKind::LeafNode => Kind::GradNode,
+        ClassKind::PythonNode => Kind::PyNode,
+        ClassKind::Storage => Kind::Storage,
     }
 }
 
@@ -73,15 +68,8 @@ fn key_of_module(step: &str) -> Option<&str> {
     is_one.then_some(key)
 }
 
-/// `ExpBackward0`.
-fn is_backward(name: &str) -> bool {
-    name.trim_end_matches(|c: char| c.is_ascii_digit())
-        .ends_with("Backward")
-}
-
 /// Without the namespaces of PyTorch, and without long template arguments: `ExpBackward0`, `foo::Cache<…>`.
 pub(super) fn short_class(class: &str) -> String {
-    let class = unwrapped(class);
     let is_torch = ["torch::", "c10::", "c10d::", "at::"]
         .iter()
         .any(|space| class.starts_with(space));
@@ -90,26 +78,6 @@ pub(super) fn short_class(class: &str) -> String {
         Some((template, _)) if name.len() > 40 => format!("{template}<…>"),
         _ => name.to_owned(),
     }
-}
-
-/// What a shared pointer's counts enclose: `foo::Cache` for `std::_Sp_counted_ptr_inplace<foo::Cache, …>`.
-fn unwrapped(class: &str) -> &str {
-    let Some((name, arguments)) = class.split_once('<') else {
-        return class;
-    };
-    if !last_component(name).starts_with("_Sp_counted") && !name.contains("__shared_ptr_emplace") {
-        return class;
-    }
-    let mut depth = 0;
-    let end = arguments.find(|c| {
-        match c {
-            '<' | '(' => depth += 1,
-            '>' | ')' => depth -= 1,
-            _ => {}
-        }
-        depth < 0 || depth == 0 && c == ','
-    });
-    arguments[..end.unwrap_or(arguments.len())].trim_end_matches([' ', '*'])
 }
 
 /// After the last `::` outside of template arguments.
@@ -140,14 +108,6 @@ mod tests {
             ("c10::StorageImpl", "StorageImpl"),
             ("foo::Cache", "foo::Cache"),
             (
-                "std::_Sp_counted_ptr_inplace<foo::Cache, std::allocator<foo::Cache>, (__gnu_cxx::_Lock_policy)2>",
-                "foo::Cache",
-            ),
-            (
-                "std::_Sp_counted_ptr<at::Tensor*, (__gnu_cxx::_Lock_policy)2>",
-                "Tensor",
-            ),
-            (
                 "foo::Map<std::string, std::vector<int>, std::less<std::string> >",
                 "foo::Map<…>",
             ),
@@ -156,14 +116,5 @@ mod tests {
         ] {
             assert_eq!(short_class(class), short);
         }
-    }
-
-    #[test]
-    fn nodes_of_autograd_are_recognised() {
-        assert_eq!(kind_of("torch::autograd::generated::MulBackward0"), Kind::GradNode);
-        assert_eq!(kind_of("torch::autograd::CppNode<MyBackward>"), Kind::Native);
-        assert_eq!(kind_of("torch::autograd::AccumulateGrad"), Kind::GradNode);
-        assert_eq!(kind_of("c10::TensorImpl"), Kind::Tensor);
-        assert_eq!(kind_of("foo::Feedback"), Kind::Native);
     }
 }

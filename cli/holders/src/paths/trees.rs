@@ -14,7 +14,7 @@ pub(super) const UNCOLLECTED: &str = "uncollected cycles";
 
 /// What holders of different copies must have in common to be one: what is around them, their names, and those of the other
 /// references.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 struct Key {
     parent: Option<usize>,
     root: RootKind,
@@ -83,12 +83,23 @@ impl Trees {
         if let Some(known) = self.numbers[copy].get(&place) {
             return *known;
         }
-        let holder = &self.holders[copy][place as usize];
+        let Holder {
+            name,
+            detail,
+            root,
+            also,
+            more,
+            ..
+        } = self.holders[copy][place as usize].clone();
+        let text = match detail.is_empty() {
+            true => name.clone(),
+            false => format!("{name} ({detail})"),
+        };
         let mut key = Key {
             parent,
-            root: holder.root,
-            name: holder.name.clone(),
-            also: holder.also.clone(),
+            root,
+            name,
+            also,
             nth: 0,
         };
         // The words of a variable of native code lead to different parts of what it holds.
@@ -97,36 +108,30 @@ impl Trees {
             key.nth = *alike;
             *alike += 1;
         }
-        let number = *self.known.entry(key).or_insert_with(|| {
-            self.retainers.push(Retainer {
-                name: match holder.detail.is_empty() {
-                    true => holder.name.clone(),
-                    false => format!("{} ({})", holder.name, holder.detail),
-                },
-                also: holder.also.clone(),
-                also_unnamed: holder.more,
-                root: holder.root,
-                parent,
-                ..Retainer::default()
-            });
-            self.retainers.len() - 1
-        });
+        let number = self.number(key, text, more);
         self.numbers[copy].insert(place, number);
         number
     }
 
     fn uncollected(&mut self) -> usize {
+        let name = UNCOLLECTED.to_owned();
         let key = Key {
-            parent: None,
             root: RootKind::None,
-            name: UNCOLLECTED.to_owned(),
-            also: Vec::new(),
-            nth: 0,
+            name: name.clone(),
+            ..Key::default()
         };
-        *self.known.entry(key).or_insert_with(|| {
+        self.number(key, name, 0)
+    }
+
+    /// The number of the retainer with this key, which is added if it is new.
+    fn number(&mut self, key: Key, name: String, also_unnamed: u64) -> usize {
+        *self.known.entry(key).or_insert_with_key(|key| {
             self.retainers.push(Retainer {
-                name: UNCOLLECTED.to_owned(),
-                root: RootKind::None,
+                name,
+                also: key.also.clone(),
+                also_unnamed,
+                root: key.root,
+                parent: key.parent,
                 ..Retainer::default()
             });
             self.retainers.len() - 1

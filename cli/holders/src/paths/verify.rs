@@ -8,10 +8,10 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use super::names::Names;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
-use crate::native::NativeRoot;
-use crate::python::PythonRoot;
+use crate::native::RootSort;
+use crate::python::{PythonRoot, ThreadPart};
 
 /// Nodes that are read again.
 const NODES: usize = 500_000;
@@ -41,8 +41,8 @@ impl Pages {
             let copy = names.searched.copy;
             match names.searched.graph.kind(node) {
                 NodeKind::Root => {
-                    if let Some(Root::Native { start, .. }) = names.searched.graph.root(node) {
-                        self.range(copy, start.next_multiple_of(8) + edge.index() * 8, 8);
+                    if let Some(Root::Native(root)) = names.searched.graph.root(node) {
+                        self.range(copy, root.range.start + edge.index() * 8, 8);
                     }
                 }
                 NodeKind::Frame if is_new => self.range(copy, address, FRAME),
@@ -50,7 +50,7 @@ impl Pages {
                     self.range(copy, address, 16);
                     self.range(copy, address + edge.index() * 8, 16);
                 }
-                NodeKind::Python if is_new => self.object(names, node),
+                NodeKind::Python if is_new => self.object_in(names, copy, node),
                 NodeKind::Frame | NodeKind::Python => {}
             }
             // What is known has been added with all above it.
@@ -70,12 +70,8 @@ impl Pages {
         }
     }
 
-    fn object(&mut self, names: &mut Names, node: NodeId) {
-        self.object_in(names, names.searched.copy, node);
-    }
-
     /// Adds the arrays that the objects have now, which may have moved because they grew. Returns whether there are any.
-    pub fn add_moved(&mut self, names: &mut Names, newer: &Copy) -> bool {
+    pub fn add_moved(&mut self, names: &mut Names, newer: &Image) -> bool {
         let before = self.pages.len();
         let nodes: Vec<NodeId> = self.nodes.iter().copied().collect();
         for node in nodes {
@@ -86,7 +82,7 @@ impl Pages {
         self.pages.len() > before
     }
 
-    fn object_in(&mut self, names: &mut Names, copy: &Copy, node: NodeId) {
+    fn object_in(&mut self, names: &mut Names, copy: &Image, node: NodeId) {
         let address = names.searched.graph.address(node);
         let of = names.type_of(node);
         if let (Some(python), Some(of)) = (&mut names.searched.python, of) {
@@ -99,7 +95,7 @@ impl Pages {
         }
     }
 
-    fn range(&mut self, copy: &Copy, start: u64, bytes: u64) {
+    fn range(&mut self, copy: &Image, start: u64, bytes: u64) {
         let mut page = start & !(PAGE - 1);
         let end = start.saturating_add(bytes);
         while page < end && self.pages.len() < PAGES {
@@ -122,7 +118,7 @@ const FRAME: u64 = 2048;
 
 /// Compares paths with memory that was read again.
 pub(super) struct Check<'n, 'c> {
-    newer: &'n Copy<'c>,
+    newer: &'n Image<'c>,
     /// What objects refer to now.
     targets: HashMap<NodeId, Targets, FixedState>,
     /// By node: the reference to it is still there, and all before it.
@@ -139,7 +135,7 @@ struct Targets {
 }
 
 impl<'n, 'c> Check<'n, 'c> {
-    pub fn new(newer: &'n Copy<'c>) -> Check<'n, 'c> {
+    pub fn new(newer: &'n Image<'c>) -> Check<'n, 'c> {
         Check {
             newer,
             targets: HashMap::default(),
@@ -182,11 +178,8 @@ impl<'n, 'c> Check<'n, 'c> {
         let address = names.searched.graph.address(from);
         match names.searched.graph.kind(from) {
             NodeKind::Root => match names.searched.graph.root(from) {
-                Some(Root::Native {
-                    root: NativeRoot::Registers { .. },
-                    ..
-                }) => true,
-                Some(Root::Native { start, .. }) => self.same_word(names, start.next_multiple_of(8) + edge.index() * 8),
+                Some(Root::Native(root)) if root.sort == RootSort::Registers => true,
+                Some(Root::Native(root)) => self.same_word(names, root.range.start + edge.index() * 8),
                 Some(Root::Python(root)) if is_of_thread(root) => self.is_rooted(names, target),
                 _ => true,
             },
@@ -237,28 +230,16 @@ impl<'n, 'c> Check<'n, 'c> {
 
 /// Frames end, and exceptions are handled.
 fn is_of_thread(root: &PythonRoot) -> bool {
-    matches!(
-        root,
-        PythonRoot::Frame { .. }
-            | PythonRoot::Exception { .. }
-            | PythonRoot::Context { .. }
-            | PythonRoot::ThreadLocals { .. }
-    )
+    matches!(root, PythonRoot::Thread { part, .. } if !matches!(part, ThreadPart::State | ThreadPart::Hook(_)))
 }
 
-fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
+fn read(names: &mut Names, copy: &Image, node: NodeId) -> Targets {
     let address = names.searched.graph.address(node);
     let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
-    let mut references = Vec::new();
-    if let Some(python) = &mut names.searched.python {
-        if is_frame {
-            python.frame_references(copy, address, &mut references);
-        } else if let Some(of) = python.object(copy, address) {
-            python.references(copy, address, of, &mut references);
-        }
-    }
+    let python = names.searched.python.as_mut();
+    let references = python.map(|python| python.references_of(copy, address, is_frame));
     let mut targets = Targets::default();
-    for reference in references {
+    for reference in references.unwrap_or_default() {
         if reference.edge.kind() != EdgeKind::Word {
             targets.objects.insert(reference.target);
         }

@@ -14,15 +14,15 @@ use std::ops::Range;
 use culeak::snapshot::RootKind;
 use foldhash::fast::FixedState;
 
-use super::holding::Stale;
 use super::names::{Names, Place};
-use super::retained::may_have_name;
-use super::text::{self, Style};
+use super::retained::{may_have_name, words_of};
+use super::text;
 use super::trees::UNCOLLECTED;
 use crate::Block;
-use crate::classes::Searched;
+use crate::findings::Findings;
 use crate::graph::dominators::Tree;
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::native::RootSort;
 use crate::python::Sort;
 
 /// References to one node that are looked at.
@@ -60,7 +60,13 @@ struct Search {
 
 impl Ways {
     /// Finds the references to these places.
-    pub fn find(names: &mut Names, tree: &Tree, places: &[u32], stale: &Stale, blocks: &[Block]) -> Ways {
+    pub fn find(
+        names: &mut Names,
+        tree: &Tree,
+        places: &[u32],
+        explained: &HashSet<NodeId, FixedState>,
+        blocks: &[Block],
+    ) -> Ways {
         let nodes = names.searched.graph.len();
         let mut search = Search {
             nodes,
@@ -91,7 +97,7 @@ impl Ways {
         sources.sort_unstable();
         sources.dedup();
         for group in sources.chunk_by(|a, b| a.0 == b.0) {
-            search.source(names, group, stale, tree);
+            search.source(names, group, explained, tree);
         }
         search.found
     }
@@ -113,8 +119,7 @@ impl Ways {
             let Some((name, root)) = name(names, from, edge, object, budget) else {
                 continue;
             };
-            let path = names.path(from, *budget);
-            *budget = budget.saturating_sub(path.len());
+            let path = names.path(from, budget);
             on_paths.extend(path.into_iter().map(|(node, _)| node));
             on_paths.insert(from);
             // A variable of native code has several words.
@@ -191,8 +196,7 @@ fn outside(tree: &Tree, place: u32, nodes: usize, on_paths: &HashSet<NodeId, Fix
 
 /// What to call a holder from outside. `None`: it has no name.
 fn name_outside(names: &mut Names, holder: NodeId, at: NodeId, budget: &mut usize) -> Option<String> {
-    let path = names.path(holder, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let path = names.path(holder, budget);
     let graph = &names.searched.graph;
     let is_node = (at.0 as usize) < graph.len();
     let is_object = |node: NodeId| graph.kind(node) == NodeKind::Python;
@@ -223,7 +227,13 @@ impl Search {
     }
 
     /// Adds the references of one node to these places.
-    fn source(&mut self, names: &mut Names, group: &[(NodeId, u32)], stale: &Stale, tree: &Tree) {
+    fn source(
+        &mut self,
+        names: &mut Names,
+        group: &[(NodeId, u32)],
+        explained: &HashSet<NodeId, FixedState>,
+        tree: &Tree,
+    ) {
         let from = group[0].0;
         let is_wanted = |place: u32| group.binary_search(&(from, place)).is_ok();
         match names.searched.graph.kind(from) {
@@ -234,8 +244,8 @@ impl Search {
             }
             NodeKind::Root => {
                 let root = names.searched.graph.root(from).cloned();
-                let range = match &root {
-                    Some(Root::Native { root, start }) => root.range().map(|range| *start..range.end),
+                let range = match root {
+                    Some(Root::Native(root)) if root.sort != RootSort::Registers => Some(root.range),
                     _ => None,
                 };
                 let Some(range) = range else {
@@ -267,17 +277,9 @@ impl Search {
             kind @ (NodeKind::Python | NodeKind::Frame) => {
                 let address = names.searched.graph.address(from);
                 let copy = names.searched.copy;
-                let mut references = Vec::new();
-                if let Some(python) = &mut names.searched.python {
-                    match kind {
-                        NodeKind::Frame => python.frame_references(copy, address, &mut references),
-                        _ => {
-                            if let Some(of) = python.object(copy, address) {
-                                python.references(copy, address, of, &mut references);
-                            }
-                        }
-                    }
-                }
+                let python = names.searched.python.as_mut();
+                let references = python.map(|python| python.references_of(copy, address, kind == NodeKind::Frame));
+                let references = references.unwrap_or_default();
                 let Some(rest) = self.budget.checked_sub(references.len()) else {
                     return;
                 };
@@ -289,7 +291,7 @@ impl Search {
                     };
                     let node = tree.nodes[place as usize].node;
                     let is_doubtful = matches!(reference.sort, Sort::Word | Sort::Possible);
-                    if !is_doubtful || !stale.is_explained(NodeId(node)) {
+                    if !is_doubtful || !explained.contains(&NodeId(node)) {
                         self.add(place, from, reference.edge);
                     }
                 }
@@ -310,7 +312,7 @@ impl Search {
 
 /// The addresses at which a node is pointed to.
 fn range_of(names: &Names, node: NodeId) -> Range<u64> {
-    let Searched {
+    let Findings {
         graph, native, copy, ..
     } = &*names.searched;
     let address = graph.address(node);
@@ -334,8 +336,7 @@ fn name(
     object: Option<NodeId>,
     budget: &mut usize,
 ) -> Option<(String, RootKind)> {
-    let mut path = names.path(from, *budget);
-    *budget = budget.saturating_sub(path.len());
+    let mut path = names.path(from, budget);
     path.push((from, edge));
     if object.is_none() {
         while path.len() > 1 && path.last().is_some_and(|(node, _)| is_native(names, *node)) {
@@ -355,17 +356,7 @@ fn name(
     if let Some(object) = object {
         path.push((object, Edge::default()));
     }
-    let path = super::bounded(path);
-    let parts = names.parts(&path.nodes, &path.omitted);
-    let style = Style {
-        concrete: true,
-        to_object: object.is_some(),
-        ..Style::default()
-    };
-    let mut words = text::words(&parts, style);
-    if let Some(step) = words.steps.last_mut() {
-        step.holder.clear();
-    }
+    let (parts, words) = words_of(names, path, object.is_some());
     let mut text = words.origin;
     if words.origin_part + 1 < parts.len() || object.is_none() && words.origin_part < parts.len() {
         text::append(&mut text, &words.steps);

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::references::is_address;
 use crate::python::types::Kind;
@@ -34,7 +34,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    pub fn key(&self, copy: &Copy, index: u64) -> u64 {
+    pub fn key(&self, copy: &Image, index: u64) -> u64 {
         if index < self.count {
             copy.word(self.first + index * self.step + self.key)
         } else {
@@ -42,7 +42,7 @@ impl Entries {
         }
     }
 
-    pub fn value(&self, copy: &Copy, index: u64) -> u64 {
+    pub fn value(&self, copy: &Image, index: u64) -> u64 {
         copy.word(self.first + (index + 1) * self.step - 8)
     }
 
@@ -52,7 +52,7 @@ impl Entries {
 }
 
 /// Whether an array can be where an object claims that it is.
-pub fn is_present(copy: &Copy, range: &Range<u64>) -> bool {
+pub fn is_present(copy: &Image, range: &Range<u64>) -> bool {
     let bytes = range.end.saturating_sub(range.start);
     bytes == 0
         || range.start & 7 == 0
@@ -86,7 +86,7 @@ fn push(found: &mut Vec<Reference>, kind: EdgeKind, index: u64, target: u64) {
 
 impl Python {
     /// The entries of a dictionary's keys; `None` if they are torn.
-    pub(super) fn entries(&self, copy: &Copy, keys: u64) -> Option<Entries> {
+    pub(super) fn entries(&self, copy: &Image, keys: u64) -> Option<Entries> {
         let o = &self.offsets;
         if !is_address(keys) || keys & 7 != 0 {
             return None;
@@ -133,7 +133,7 @@ impl Python {
     }
 
     /// The values of a split dictionary.
-    fn split_values(&self, copy: &Copy, values: u64, count: u64) -> Option<Range<u64>> {
+    fn split_values(&self, copy: &Image, values: u64, count: u64) -> Option<Range<u64>> {
         let o = &self.offsets;
         if !is_address(values) {
             return None;
@@ -148,13 +148,13 @@ impl Python {
     }
 
     /// The values of a split dictionary are part of the object whose attributes they are.
-    fn is_embedded(&self, copy: &Copy, values: u64) -> bool {
+    fn is_embedded(&self, copy: &Image, values: u64) -> bool {
         self.offsets.values_embedded != ABSENT
             && is_address(values)
             && copy.byte(values + self.offsets.values_embedded) != 0
     }
 
-    pub(super) fn dict_references(&self, copy: &Copy, dict: u64, found: &mut Vec<Reference>) {
+    pub(super) fn dict_references(&self, copy: &Image, dict: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
         let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else {
             return;
@@ -181,7 +181,7 @@ impl Python {
         }
     }
 
-    pub(super) fn dict_arrays(&self, copy: &Copy, dict: u64, arrays: &mut Vec<Range<u64>>) {
+    pub(super) fn dict_arrays(&self, copy: &Image, dict: u64, arrays: &mut Vec<Range<u64>>) {
         let o = &self.offsets;
         let Some(entries) = self.entries(copy, copy.word(dict + o.dict_keys)) else {
             return;
@@ -194,7 +194,7 @@ impl Python {
     }
 
     /// An `OrderedDict` has a list of nodes {key, hash, next, previous} besides; each counts as a reference to its key.
-    fn ordered_nodes<'a>(&self, copy: &'a Copy, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
+    fn ordered_nodes<'a>(&self, copy: &'a Image, dict: u64) -> impl Iterator<Item = u64> + use<'a> {
         const NEXT: u64 = 16;
         // A torn list may lead back into itself.
         let used = copy.word(dict + OBJECT_SIZE).min(copy.copied_bytes() / 32);
@@ -209,29 +209,29 @@ impl Python {
         })
     }
 
-    pub(super) fn ordered_references(&self, copy: &Copy, dict: u64, found: &mut Vec<Reference>) {
+    pub(super) fn ordered_references(&self, copy: &Image, dict: u64, found: &mut Vec<Reference>) {
         for (index, node) in self.ordered_nodes(copy, dict).enumerate() {
             push(found, EdgeKind::Key, index as u64, copy.word(node));
         }
     }
 
-    pub(super) fn ordered_arrays(&self, copy: &Copy, dict: u64, arrays: &mut Vec<Range<u64>>) {
+    pub(super) fn ordered_arrays(&self, copy: &Image, dict: u64, arrays: &mut Vec<Range<u64>>) {
         arrays.extend(self.ordered_nodes(copy, dict).map(|node| node..node + 32));
     }
 
     /// The array of a list, or the elements of a tuple.
-    pub(super) fn elements(&self, copy: &Copy, start: u64, object: u64) -> Option<Range<u64>> {
+    pub(super) fn elements(&self, copy: &Image, start: u64, object: u64) -> Option<Range<u64>> {
         array(start, copy.word(object + OBJECT_SIZE), 8).filter(|range| is_present(copy, range))
     }
 
-    pub(super) fn element_references(&self, copy: &Copy, elements: Option<Range<u64>>, found: &mut Vec<Reference>) {
+    pub(super) fn element_references(&self, copy: &Image, elements: Option<Range<u64>>, found: &mut Vec<Reference>) {
         for (index, at) in elements.unwrap_or_default().step_by(8).enumerate() {
             push(found, EdgeKind::Item, index as u64, copy.word(at));
         }
     }
 
     /// The address of the array of a list, dictionary or set with many elements.
-    pub fn large_array(&self, copy: &Copy, object: u64, of: TypeId) -> Option<u64> {
+    pub fn large_array(&self, copy: &Image, object: u64, of: TypeId) -> Option<u64> {
         const MANY: u64 = 1 << 12;
         let o = &self.offsets;
         let word = |offset| copy.word(object + offset);
@@ -247,13 +247,13 @@ impl Python {
     }
 
     /// The table of a set: {key, hash}.
-    pub(super) fn set_table(&self, copy: &Copy, set: u64) -> Option<Range<u64>> {
+    pub(super) fn set_table(&self, copy: &Image, set: u64) -> Option<Range<u64>> {
         let slots = copy.word(set + self.offsets.set_mask).checked_add(1)?;
         let range = array(copy.word(set + self.offsets.set_table), slots, 16)?;
         (slots.is_power_of_two() && is_present(copy, &range)).then_some(range)
     }
 
-    pub(super) fn set_references(&self, copy: &Copy, set: u64, found: &mut Vec<Reference>) {
+    pub(super) fn set_references(&self, copy: &Image, set: u64, found: &mut Vec<Reference>) {
         // The hash of a removed entry.
         const REMOVED: u64 = u64::MAX;
         for (index, at) in self.set_table(copy, set).unwrap_or_default().step_by(16).enumerate() {
@@ -264,7 +264,7 @@ impl Python {
     }
 
     /// The blocks of a deque: {previous, 64 elements, next}, and the elements in use: index of the first, number.
-    fn deque_blocks(&self, copy: &Copy, deque: u64) -> (Vec<u64>, u64, u64) {
+    fn deque_blocks(&self, copy: &Image, deque: u64) -> (Vec<u64>, u64, u64) {
         let (mut block, first, count) = (
             copy.word(deque + 24),
             copy.word(deque + 40),
@@ -284,7 +284,7 @@ impl Python {
         (blocks, first, count)
     }
 
-    pub(super) fn deque_references(&self, copy: &Copy, deque: u64, found: &mut Vec<Reference>) {
+    pub(super) fn deque_references(&self, copy: &Image, deque: u64, found: &mut Vec<Reference>) {
         let (blocks, first, count) = self.deque_blocks(copy, deque);
         for index in 0..count {
             let place = first + index;
@@ -300,13 +300,13 @@ impl Python {
         }
     }
 
-    pub(super) fn deque_arrays(&self, copy: &Copy, deque: u64, arrays: &mut Vec<Range<u64>>) {
+    pub(super) fn deque_arrays(&self, copy: &Image, deque: u64, arrays: &mut Vec<Range<u64>>) {
         let blocks = self.deque_blocks(copy, deque).0.into_iter();
         arrays.extend(blocks.map(|block| block..block + DEQUE_NEXT + 8));
     }
 
     /// What a module written in C keeps for itself.
-    pub(super) fn module_state(&self, copy: &Copy, module: u64) -> Option<Range<u64>> {
+    pub(super) fn module_state(&self, copy: &Image, module: u64) -> Option<Range<u64>> {
         const MOST_BYTES: u64 = 1 << 20;
         let o = &self.offsets;
         let state = copy.word(module + o.module_state);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::python::references::is_address;
 use crate::python::text::{MOST_CHARACTERS, plain};
 use crate::python::{OBJECT_SIZE, Python};
@@ -16,7 +16,7 @@ const FRAME_BYTES: u64 = 512;
 
 impl Python {
     /// The variable of the enclosing function that is in this cell of a function's closure.
-    pub(crate) fn free_variable(&mut self, copy: &Copy, function: u64, index: u64) -> Option<String> {
+    pub(crate) fn free_variable(&mut self, copy: &Image, function: u64, index: u64) -> Option<String> {
         let o = self.offsets;
         let code = copy.word(function + o.function_code);
         let cells = copy.word(copy.word(function + o.function_closure) + OBJECT_SIZE);
@@ -39,7 +39,7 @@ impl Python {
     }
 
     /// The name of a context variable; `None` if the object is of another type.
-    pub(crate) fn context_variable(&mut self, copy: &Copy, address: u64) -> Option<String> {
+    pub(crate) fn context_variable(&mut self, copy: &Image, address: u64) -> Option<String> {
         let of = self.object(copy, address)?;
         if self.type_name(of) != "ContextVar" {
             return None;
@@ -49,7 +49,7 @@ impl Python {
     }
 
     /// Whether the collector runs by itself; `None` if that is not known.
-    pub(crate) fn is_collector_enabled(&self, copy: &Copy) -> Option<bool> {
+    pub(crate) fn is_collector_enabled(&self, copy: &Image) -> Option<bool> {
         let o = &self.offsets;
         let collector = match o.runtime_gc {
             ABSENT => *self.interpreters(copy).first()? + o.interpreter_gc,
@@ -69,7 +69,7 @@ impl Python {
     }
 
     /// What [`Python::roots`] reads.
-    pub(crate) fn root_ranges(&self, copy: &Copy) -> Vec<Range<u64>> {
+    pub(crate) fn root_ranges(&self, copy: &Image) -> Vec<Range<u64>> {
         let o = &self.offsets;
         let mut ranges = Vec::new();
         let interpreters = self.interpreters(copy);

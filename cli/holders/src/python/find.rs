@@ -5,7 +5,7 @@
 //! change, the description is adopted. At last, known objects must be where the structures say.
 
 use crate::Error;
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::python::references::is_address;
 use crate::python::types::{Kind, Types};
@@ -20,7 +20,7 @@ impl Python {
     ///
     /// # Errors
     /// The interpreter is not supported: an unknown version, a free-threaded or a debug build, or a failed check.
-    pub fn find(copy: &Copy, modules: &Modules) -> Result<Option<Python>, Error> {
+    pub fn find(copy: &Image, modules: &Modules) -> Result<Option<Python>, Error> {
         let unsupported = |module: &Module, reason: Reason| Error::Unsupported(format!("{}: {reason}", module.path));
         // An interpreter has another name if a program contains it; looking at every file takes longer.
         let (likely, others): (Vec<_>, Vec<_>) = modules
@@ -44,7 +44,7 @@ impl Python {
 
 const UNKNOWN: &str = "is not supported (3.8 to 3.15 are); what it holds cannot be searched for";
 
-fn examine(copy: &Copy, module: &Module, runtime: u64, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
+fn examine(copy: &Image, module: &Module, runtime: u64, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let exported = find("Py_Version").map(|address| copy.half(address));
     let version = exported.or_else(|| version_of(module.file_name()));
     if find("_Py_NegativeRefcount").is_some() {
@@ -71,7 +71,12 @@ fn version_of(file: &str) -> Option<u32> {
     Some(u32::from(major) << 24 | u32::from(minor) << 16)
 }
 
-fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
+fn with_version(
+    copy: &Image,
+    runtime: u64,
+    version: u32,
+    find: &dyn Fn(&str) -> Option<u64>,
+) -> Result<Python, Reason> {
     let (major, minor) = (version >> 24, version >> 16 & 0xff);
     let name = format!("Python {major}.{minor}");
     let table = if major == 3 { cpython::of(minor).next() } else { None };
@@ -98,7 +103,7 @@ fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> 
 }
 
 /// Compares the interpreter's description of its structures with the table, and adopts that of its own state.
-fn described(copy: &Copy, runtime: u64, name: &str, table: &Offsets) -> Result<(Offsets, State), Reason> {
+fn described(copy: &Image, runtime: u64, name: &str, table: &Offsets) -> Result<(Offsets, State), Reason> {
     if table.described_runtime_interpreters == ABSENT {
         return Ok((*table, State::Known));
     }
@@ -137,7 +142,7 @@ fn described(copy: &Copy, runtime: u64, name: &str, table: &Offsets) -> Result<(
 const LARGEST_STATE: u64 = 1 << 24;
 
 /// Compares sizes in type objects with the table.
-fn sizes(copy: &Copy, o: &Offsets, minor: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<(), &'static str> {
+fn sizes(copy: &Image, o: &Offsets, minor: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<(), &'static str> {
     let frame = match minor {
         ..=10 => o.frame_object_locals + 8,
         _ => o.frame_object_data + o.frame_locals,
@@ -166,7 +171,7 @@ fn sizes(copy: &Copy, o: &Offsets, minor: u32, find: &dyn Fn(&str) -> Option<u64
 
 impl Python {
     /// Whether known objects are where the structures say.
-    fn known_objects(&mut self, copy: &Copy, find: &dyn Fn(&str) -> Option<u64>) -> Result<(), &'static str> {
+    fn known_objects(&mut self, copy: &Image, find: &dyn Fn(&str) -> Option<u64>) -> Result<(), &'static str> {
         let o = self.offsets;
         let type_type = find("PyType_Type").ok_or("types")?;
         if copy.word(type_type + OBJECT_TYPE) != type_type {

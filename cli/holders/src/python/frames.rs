@@ -10,7 +10,7 @@ use std::collections::HashSet;
 
 use culeak::reader::{BEFORE_FIRST, python_line};
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
 use crate::python::references::is_address;
@@ -48,18 +48,18 @@ impl Python {
         if self.minor() >= 14 { word & !TAGS } else { word }
     }
 
-    fn is_code(&self, copy: &Copy, address: u64) -> bool {
+    fn is_code(&self, copy: &Image, address: u64) -> bool {
         is_address(address) && copy.has(address) && copy.word(address + OBJECT_TYPE) == self.code_type
     }
 
     /// The code of a frame that is not an object; `None` if it runs none.
-    pub(super) fn frame_code(&self, copy: &Copy, frame: u64) -> Option<u64> {
+    pub(super) fn frame_code(&self, copy: &Image, frame: u64) -> Option<u64> {
         let code = self.untagged(copy.word(frame.checked_add(self.offsets.frame_code)?));
         self.is_code(copy, code).then_some(code)
     }
 
     /// The number of variables of a code object, those of enclosing functions and for inner ones included.
-    fn variables(&self, copy: &Copy, code: u64) -> u64 {
+    fn variables(&self, copy: &Image, code: u64) -> u64 {
         let o = &self.offsets;
         let mut count = u64::from(copy.half(code + o.code_variables));
         if o.code_cell_names != ABSENT {
@@ -70,7 +70,7 @@ impl Python {
         count
     }
 
-    fn slots(&self, copy: &Copy, code: u64, first: u64) -> Option<Slots> {
+    fn slots(&self, copy: &Image, code: u64, first: u64) -> Option<Slots> {
         let (variables, stack) = (
             self.variables(copy, code),
             copy.half(code + self.offsets.code_stack_slots).into(),
@@ -86,7 +86,7 @@ impl Python {
     }
 
     /// The slots of a frame that is not an object.
-    fn frame_slots_of(&self, copy: &Copy, frame: u64) -> Option<Slots> {
+    fn frame_slots_of(&self, copy: &Image, frame: u64) -> Option<Slots> {
         let o = &self.offsets;
         let mut slots = self.slots(copy, self.frame_code(copy, frame)?, frame + o.frame_locals)?;
         let top = match o.frame_stack_pointer {
@@ -98,7 +98,7 @@ impl Python {
     }
 
     /// The slots of a frame object before 3.11.
-    fn frame_object_slots(&self, copy: &Copy, frame: u64) -> Option<Slots> {
+    fn frame_object_slots(&self, copy: &Image, frame: u64) -> Option<Slots> {
         let o = &self.offsets;
         let code = copy.word(frame + o.frame_object_code);
         if !self.is_code(copy, code) {
@@ -117,7 +117,7 @@ impl Python {
     }
 
     /// Slots for variables and values of a frame object or generator, from 3.11 on.
-    pub(super) fn frame_slots(&self, copy: &Copy, address: u64, kind: Kind) -> u64 {
+    pub(super) fn frame_slots(&self, copy: &Image, address: u64, kind: Kind) -> u64 {
         let frame = match kind {
             Kind::Generator => Some(address + self.offsets.generator_frame),
             _ => self.own_frame(copy, address),
@@ -127,12 +127,12 @@ impl Python {
     }
 
     /// The frame within a frame object, from 3.11 on.
-    fn own_frame(&self, copy: &Copy, object: u64) -> Option<u64> {
+    fn own_frame(&self, copy: &Image, object: u64) -> Option<u64> {
         let own = object + self.offsets.frame_object_data;
         (copy.word(object + self.offsets.frame_object_frame) == own).then_some(own)
     }
 
-    fn slot_references(&self, copy: &Copy, slots: Slots, found: &mut Vec<Reference>) {
+    fn slot_references(&self, copy: &Image, slots: Slots, found: &mut Vec<Reference>) {
         let stack = match slots.depth {
             Some(depth) => depth,
             None => slots.stack,
@@ -158,11 +158,11 @@ impl Python {
     }
 
     /// As [`Python::references`], for an `_PyInterpreterFrame`.
-    pub fn frame_references(&mut self, copy: &Copy, frame: u64, found: &mut Vec<Reference>) {
+    pub fn frame_references(&mut self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
         self.inner_frame_references(copy, frame, found);
     }
 
-    fn inner_frame_references(&self, copy: &Copy, frame: u64, found: &mut Vec<Reference>) {
+    fn inner_frame_references(&self, copy: &Image, frame: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
         let Some(slots) = self.frame_slots_of(copy, frame) else {
             return;
@@ -183,7 +183,7 @@ impl Python {
         }
     }
 
-    pub(super) fn frame_object_references(&self, copy: &Copy, object: u64, found: &mut Vec<Reference>) {
+    pub(super) fn frame_object_references(&self, copy: &Image, object: u64, found: &mut Vec<Reference>) {
         if self.minor() >= 11 {
             // The frames of a thread and of a generator do not belong to their objects.
             if let Some(frame) = self.own_frame(copy, object) {
@@ -194,7 +194,7 @@ impl Python {
         }
     }
 
-    pub(super) fn generator_references(&self, copy: &Copy, generator: u64, found: &mut Vec<Reference>) {
+    pub(super) fn generator_references(&self, copy: &Image, generator: u64, found: &mut Vec<Reference>) {
         if let Some(frame) = self.generator_frame(copy, generator) {
             self.inner_frame_references(copy, frame, found);
         } else if self.minor() >= 12 {
@@ -212,7 +212,7 @@ impl Python {
     }
 
     /// The frame within a generator that has not ended, from 3.11 on.
-    fn generator_frame(&self, copy: &Copy, generator: u64) -> Option<u64> {
+    fn generator_frame(&self, copy: &Image, generator: u64) -> Option<u64> {
         let o = &self.offsets;
         if o.generator_frame == ABSENT {
             return None;
@@ -229,7 +229,7 @@ impl Python {
     }
 
     /// The code and current instruction of a frame, frame object or generator.
-    fn position(&self, copy: &Copy, address: u64, kind: Option<Kind>) -> Option<(u64, u32)> {
+    fn position(&self, copy: &Image, address: u64, kind: Option<Kind>) -> Option<(u64, u32)> {
         let o = &self.offsets;
         if self.minor() < 11 {
             let frame = match kind {
@@ -265,7 +265,7 @@ impl Python {
     }
 
     /// `gen, train.py:62`.
-    pub(super) fn place(&mut self, copy: &Copy, address: u64, kind: Option<Kind>) -> Option<String> {
+    pub(super) fn place(&mut self, copy: &Image, address: u64, kind: Option<Kind>) -> Option<String> {
         let (code, offset) = self.position(copy, address, kind)?;
         let o = self.offsets;
         let name = self.short_text(copy, copy.word(code + o.code_name));
@@ -289,7 +289,7 @@ impl Python {
     }
 
     /// The name of a variable.
-    pub(super) fn variable(&mut self, copy: &Copy, address: u64, kind: Option<Kind>, index: u64) -> Option<String> {
+    pub(super) fn variable(&mut self, copy: &Image, address: u64, kind: Option<Kind>, index: u64) -> Option<String> {
         let (code, _) = self.position(copy, address, kind)?;
         let o = self.offsets;
         let name_in = |tuple: u64, index: u64| {
@@ -314,7 +314,7 @@ impl Python {
     }
 
     /// The frames of a thread, innermost first: objects before 3.11.
-    pub(super) fn thread_frames(&self, copy: &Copy, thread: u64) -> Vec<u64> {
+    pub(super) fn thread_frames(&self, copy: &Image, thread: u64) -> Vec<u64> {
         let o = &self.offsets;
         let mut frame = match o.c_frame_current {
             ABSENT => copy.word(thread + o.thread_frame),

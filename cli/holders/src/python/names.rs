@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use foldhash::fast::FixedState;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
 use crate::python::references::STATE_WORDS;
@@ -14,7 +14,7 @@ use crate::python::{Label, OBJECT_SIZE, Python, Reference, TypeId};
 
 impl Python {
     /// What to call an object: `list of 60`, `Cache`, `function f`, `generator gen, train.py:62`.
-    pub fn name(&mut self, copy: &Copy, address: u64, of: TypeId) -> String {
+    pub fn name(&mut self, copy: &Image, address: u64, of: TypeId) -> String {
         let (kind, name) = (self.types[of].kind, plain(&self.types[of].name));
         let o = self.offsets;
         let named = |text: String| format!("{name} {text}");
@@ -53,25 +53,25 @@ impl Python {
     }
 
     /// The name of a class, without its module.
-    fn class_name(&mut self, copy: &Copy, class: u64) -> String {
+    fn class_name(&mut self, copy: &Image, class: u64) -> String {
         let name = copy.text(copy.word(class + self.offsets.type_name), 200);
         name.rsplit('.').next().unwrap_or_default().to_owned()
     }
 
     /// A text for a name: bounded, on one line. `?` means that the object is not a text.
-    pub(super) fn short_text(&mut self, copy: &Copy, address: u64) -> String {
+    pub(super) fn short_text(&mut self, copy: &Image, address: u64) -> String {
         let text = self.text(copy, address, MOST_CHARACTERS);
         text.map_or_else(|| "?".to_owned(), |text| plain(&text))
     }
 
     /// `frame of gen, train.py:62`.
-    pub fn frame_name(&mut self, copy: &Copy, frame: u64) -> String {
+    pub fn frame_name(&mut self, copy: &Image, frame: u64) -> String {
         let place = self.place(copy, frame, None);
         place.map_or_else(|| "frame".to_owned(), |place| format!("frame of {place}"))
     }
 
     /// What to call a reference of the object: `[3]`, `['a']`, `.store`, `local t`, `.__closure__`; and its shape: `[*]`.
-    pub fn label(&mut self, copy: &Copy, address: u64, is_frame: bool, edge: Edge) -> Label {
+    pub fn label(&mut self, copy: &Image, address: u64, is_frame: bool, edge: Edge) -> Label {
         let index = edge.index();
         let of = if is_frame { None } else { self.object(copy, address) };
         let kind = of.map(|of| self.types[of].kind);
@@ -129,12 +129,11 @@ impl Python {
     }
 
     /// The attributes of an object, or the values of a dictionary, whose names are texts.
-    pub fn values_by_name(&mut self, copy: &Copy, address: u64) -> Vec<(String, u64)> {
+    pub fn values_by_name(&mut self, copy: &Image, address: u64) -> Vec<(String, u64)> {
         let Some(of) = self.object(copy, address) else {
             return Vec::new();
         };
-        let mut found = Vec::new();
-        self.references(copy, address, of, &mut found);
+        let found = self.references_of(copy, address, false);
         let keys = match self.is_dict(of) {
             true => copy.word(address + self.offsets.dict_keys),
             false => copy.word(self.types[of].address + self.offsets.type_cached_keys),
@@ -161,13 +160,13 @@ impl Python {
     }
 
     /// The key of the entry of a dictionary.
-    pub fn key_of(&self, copy: &Copy, dict: u64, index: u64) -> Option<u64> {
+    pub fn key_of(&self, copy: &Image, dict: u64, index: u64) -> Option<u64> {
         let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
         Some(entries.key(copy, index))
     }
 
     /// The addresses of all types that were met and have a base of this name.
-    pub fn types_below(&self, copy: &Copy, base: &str) -> HashSet<u64, FixedState> {
+    pub fn types_below(&self, copy: &Image, base: &str) -> HashSet<u64, FixedState> {
         let o = &self.offsets;
         let is_base = |class: u64| copy.text(copy.word(class + o.type_name), 200).rsplit('.').next() == Some(base);
         let is_below = |class: u64| {
@@ -180,7 +179,7 @@ impl Python {
     }
 
     /// A key as it is written in Python; of other objects than texts and small numbers, the type.
-    fn key(&mut self, copy: &Copy, key: u64) -> String {
+    fn key(&mut self, copy: &Image, key: u64) -> String {
         if let Some(text) = self.text(copy, key, MOST_CHARACTERS) {
             return quoted(&text);
         }
@@ -200,7 +199,7 @@ impl Python {
     }
 
     /// The value of an `int` of at most 60 bits.
-    pub(crate) fn small_number(&self, copy: &Copy, number: u64) -> Option<i64> {
+    pub(crate) fn small_number(&self, copy: &Image, number: u64) -> Option<i64> {
         const DIGITS: u64 = 24;
         const DIGIT_BITS: u32 = 30;
         let size = copy.word(number + OBJECT_SIZE);

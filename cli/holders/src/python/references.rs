@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::containers::is_present;
 use crate::python::types::{Kind, TypeInfo};
@@ -22,7 +22,7 @@ const MOST_BYTES: u64 = 1 << 32;
 impl Python {
     /// Appends everything that the object refers to. Each counted reference occurs exactly once, so that their number can be
     /// compared with the count.
-    pub fn references(&mut self, copy: &Copy, address: u64, of: TypeId, found: &mut Vec<Reference>) {
+    pub fn references(&mut self, copy: &Image, address: u64, of: TypeId, found: &mut Vec<Reference>) {
         let info = &self.types[of];
         if info.is_heap {
             found.push(Reference {
@@ -78,14 +78,25 @@ impl Python {
         }
     }
 
+    /// The references of a frame, or of the object that is there.
+    pub fn references_of(&mut self, copy: &Image, address: u64, is_frame: bool) -> Vec<Reference> {
+        let mut found = Vec::new();
+        if is_frame {
+            self.frame_references(copy, address, &mut found);
+        } else if let Some(of) = self.object(copy, address) {
+            self.references(copy, address, of, &mut found);
+        }
+        found
+    }
+
     /// The words of the object whose meaning is not known.
-    pub fn words_of(&self, copy: &Copy, address: u64, of: TypeId) -> impl Iterator<Item = u64> {
+    pub fn words_of(&self, copy: &Image, address: u64, of: TypeId) -> impl Iterator<Item = u64> {
         let fields = self.types[of].fields.iter().filter(|field| field.sort == Sort::Word);
         fields.map(move |field| copy.word(address + field.offset))
     }
 
     /// The dictionary of an instance, or the attributes in its place, where it is not a field.
-    fn attributes(&self, copy: &Copy, address: u64, info: &TypeInfo, found: &mut Vec<Reference>) {
+    fn attributes(&self, copy: &Image, address: u64, info: &TypeInfo, found: &mut Vec<Reference>) {
         let mut dictionary = |target: u64| {
             if is_address(target) {
                 let edge = Edge::new(EdgeKind::Dictionary, 0);
@@ -120,7 +131,7 @@ impl Python {
     }
 
     /// Attributes that are not in a dictionary, in the order of the type's keys.
-    fn values(&self, copy: &Copy, address: u64, info: &TypeInfo) -> Range<u64> {
+    fn values(&self, copy: &Image, address: u64, info: &TypeInfo) -> Range<u64> {
         if self.minor() < 11 || !info.has_managed_dict() {
             return 0..0;
         }
@@ -157,7 +168,7 @@ impl Python {
     }
 
     /// Bytes from the object's head to its end, without what is in front of it.
-    pub(super) fn bytes(&self, copy: &Copy, address: u64, info: &TypeInfo) -> u64 {
+    pub(super) fn bytes(&self, copy: &Image, address: u64, info: &TypeInfo) -> u64 {
         let more = match info.kind {
             Kind::Text => self.text_bytes(copy, address),
             // Their size is not in the object.
@@ -184,7 +195,7 @@ impl Python {
     }
 
     /// The object's memory: from before its header for the collector to its end.
-    pub fn extent(&self, copy: &Copy, address: u64, of: TypeId) -> Range<u64> {
+    pub fn extent(&self, copy: &Image, address: u64, of: TypeId) -> Range<u64> {
         let info = &self.types[of];
         let mut end = address + self.bytes(copy, address, info);
         if self.minor() >= 13 && info.has_inline_values() {
@@ -196,7 +207,7 @@ impl Python {
 
     /// Ranges other than the object itself that its references are read from: the array of a list, the keys of a
     /// dictionary.
-    pub fn arrays(&mut self, copy: &Copy, address: u64, of: TypeId) -> Vec<Range<u64>> {
+    pub fn arrays(&mut self, copy: &Image, address: u64, of: TypeId) -> Vec<Range<u64>> {
         let info = &self.types[of];
         let mut arrays = Vec::new();
         match info.kind {
@@ -230,7 +241,7 @@ pub fn is_address(word: u64) -> bool {
 }
 
 /// Words whose meaning is not known. `first` is the index of the first one.
-pub fn words(copy: &Copy, range: Range<u64>, first: u64, found: &mut Vec<Reference>) {
+pub fn words(copy: &Image, range: Range<u64>, first: u64, found: &mut Vec<Reference>) {
     for (index, at) in range.step_by(8).enumerate() {
         let target = copy.word(at);
         if is_address(target) {

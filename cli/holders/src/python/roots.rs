@@ -4,11 +4,9 @@
 use std::collections::HashSet;
 use std::ops::Range;
 
-use crate::copy::Copy;
-use crate::graph::EdgeKind;
+use crate::copy::Image;
 use crate::python::references::is_address;
-use crate::python::types::Kind;
-use crate::python::{Python, PythonRoot, Rooted, Sort};
+use crate::python::{Python, PythonRoot, Rooted, Sort, ThreadPart};
 use culeak::cpython::{ABSENT, OLDEST};
 
 const MOST_EXCEPTIONS: usize = 1000;
@@ -26,7 +24,7 @@ pub(super) struct ThreadState {
 
 impl Python {
     /// Calls `see` with everything that the roots lead to, best roots first.
-    pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    pub fn roots(&mut self, copy: &Image, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let interpreters = self.interpreters(copy);
         let interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
@@ -83,14 +81,14 @@ impl Python {
     }
 
     /// The states of all threads, whose words are roots: nothing else leads on through them.
-    pub(crate) fn thread_states(&self, copy: &Copy) -> Vec<Range<u64>> {
+    pub(crate) fn thread_states(&self, copy: &Image) -> Vec<Range<u64>> {
         let interpreters = self.interpreters(copy);
         let state = |thread: ThreadState| thread.address..thread.address.saturating_add(self.offsets.thread_bytes);
         self.threads(copy, &interpreters).into_iter().map(state).collect()
     }
 
     /// The threads of these interpreters, oldest last.
-    pub(super) fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
+    pub(super) fn threads(&self, copy: &Image, interpreters: &[u64]) -> Vec<ThreadState> {
         let o = &self.offsets;
         let system_threads = copy.source().threads();
         let pid = copy.source().pid();
@@ -122,9 +120,10 @@ impl Python {
         found
     }
 
-    fn thread_roots(&mut self, copy: &Copy, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn thread_roots(&mut self, copy: &Image, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let (thread, main) = (state.id, state.is_main);
+        let root = |part| PythonRoot::Thread { thread, main, part };
         let word = |at: u64| copy.word(state.address + at);
         // References with a name of their own: each is one holder.
         let mut named: Vec<u64> = [
@@ -138,18 +137,12 @@ impl Python {
         .to_vec();
         let is_frame = self.minor() >= 11;
         for target in self.thread_frames(copy, state.address) {
-            see(
-                &PythonRoot::Frame { thread, main },
-                Rooted {
-                    target,
-                    is_frame,
-                    sort: Sort::Named,
-                },
-            );
+            let sort = Sort::Named;
+            see(&root(ThreadPart::Frame), Rooted { target, is_frame, sort });
         }
-        object(see, &PythonRoot::ThreadLocals { thread, main }, word(o.thread_dict));
-        object(see, &PythonRoot::Context { thread, main }, word(o.thread_context));
-        let exception = PythonRoot::Exception { thread, main };
+        object(see, &root(ThreadPart::Locals), word(o.thread_dict));
+        object(see, &root(ThreadPart::Context), word(o.thread_context));
+        let exception = root(ThreadPart::Exception);
         object(see, &exception, word(o.thread_raised));
         if self.minor() < 12 {
             // Its traceback.
@@ -173,25 +166,20 @@ impl Python {
             (o.thread_profiler, "profile function"),
             (o.thread_tracer, "trace function"),
         ] {
-            object(see, &PythonRoot::Hook { thread, main, name }, word(at));
+            object(see, &root(ThreadPart::Hook(name)), word(at));
         }
         for at in (0..o.thread_bytes).step_by(8) {
             let target = word(at);
             // Its links to other states, and to its own frame.
             if is_address(target) && !named.contains(&(state.address + at)) && self.object(copy, target).is_some() {
-                let rooted = Rooted {
-                    target,
-                    is_frame: false,
-                    sort: Sort::Word,
-                };
-                see(&PythonRoot::ThreadState { thread, main }, rooted);
+                see(&root(ThreadPart::State), Rooted::to(target, Sort::Word));
             }
         }
     }
 
     /// A list from 3.14 on. Before, an array of pointers to {function, arguments, keyword arguments}: in the interpreter's
     /// state, or in that of the module until 3.9.
-    fn atexit_callbacks(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn atexit_callbacks(&mut self, copy: &Image, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let root = PythonRoot::Interpreter("atexit");
         let o = self.offsets;
         let state = match o.interpreter_atexit {
@@ -223,7 +211,7 @@ impl Python {
     }
 
     /// From 3.12 on each interpreter has its own dictionaries and lists of subclasses for the types that interpreters share.
-    fn static_types(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+    fn static_types(&mut self, copy: &Image, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         for (first, bytes) in [
             (o.interpreter_types, o.interpreter_types_bytes),
@@ -239,12 +227,10 @@ impl Python {
                 for at in [o.static_type_dict, o.static_type_subclasses] {
                     let target = copy.word(entry + at);
                     if is_address(target) {
-                        let rooted = Rooted {
-                            target,
-                            is_frame: false,
-                            sort: Sort::Context,
-                        };
-                        see(&PythonRoot::Interpreter("static types"), rooted);
+                        see(
+                            &PythonRoot::Interpreter("static types"),
+                            Rooted::to(target, Sort::Context),
+                        );
                     }
                 }
             }
@@ -252,47 +238,27 @@ impl Python {
     }
 
     /// The address of what a module has under this name.
-    pub fn attribute_of_module(&mut self, copy: &Copy, module: &str, name: &str) -> Option<u64> {
-        let all = self.interpreters(copy).into_iter();
-        let mut all = all
-            .map(|state| copy.word(state + self.offsets.interpreter_modules))
-            .collect::<Vec<_>>()
-            .into_iter();
-        let module = all.find_map(|all| self.value_of(copy, all, module))?;
+    pub fn attribute_of_module(&mut self, copy: &Image, module: &str, name: &str) -> Option<u64> {
+        let modules = self.offsets.interpreter_modules;
+        let mut all = self.interpreters(copy).into_iter();
+        let module = all.find_map(|state| self.value_of(copy, copy.word(state + modules), module))?;
         let dict = copy.word(module + self.offsets.module_dict);
         self.value_of(copy, dict, name)
     }
 
     /// The value of a text in a dictionary.
-    pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
+    pub(super) fn value_of(&mut self, copy: &Image, dict: u64, name: &str) -> Option<u64> {
         let of = self.object(copy, dict)?;
-        if !matches!(self.types[of].kind, Kind::Dict | Kind::OrderedDict) {
-            return None;
-        }
-        let mut found = Vec::new();
-        self.dict_references(copy, dict, &mut found);
-        let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
-        found.retain(|reference| reference.edge.kind() == EdgeKind::Value);
-        let mut values = found.into_iter();
-        let limit = name.len() as u64 + 1;
-        let value = values.find(|value| {
-            let key = entries.key(copy, value.edge.index());
-            self.text(copy, key, limit).as_deref() == Some(name)
-        });
-        Some(value?.target)
+        let values = self.is_dict(of).then(|| self.values_by_name(copy, dict))?;
+        values
+            .into_iter()
+            .find_map(|(key, value)| (key == name).then_some(value))
     }
 }
 
 fn object(see: &mut dyn FnMut(&PythonRoot, Rooted), root: &PythonRoot, target: u64) {
     if is_address(target) {
-        see(
-            root,
-            Rooted {
-                target,
-                is_frame: false,
-                sort: Sort::Named,
-            },
-        );
+        see(root, Rooted::to(target, Sort::Named));
     }
 }
 

@@ -5,7 +5,7 @@
 //! its contents: entry 0 is empty, and all others have an object, most of them the numbers that stand for the default action
 //! and for none.
 
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::modules::Module;
 use crate::python::{Python, TypeId};
 
@@ -14,49 +14,19 @@ pub(super) const SIGNALS: u64 = 64;
 const ENTRY: u64 = 16;
 
 /// The names of the signals 1 to 31 on x86-64 and aarch64; real-time signals have numbers.
-const NAMES: [&str; 31] = [
-    "SIGHUP",
-    "SIGINT",
-    "SIGQUIT",
-    "SIGILL",
-    "SIGTRAP",
-    "SIGABRT",
-    "SIGBUS",
-    "SIGFPE",
-    "SIGKILL",
-    "SIGUSR1",
-    "SIGSEGV",
-    "SIGUSR2",
-    "SIGPIPE",
-    "SIGALRM",
-    "SIGTERM",
-    "SIGSTKFLT",
-    "SIGCHLD",
-    "SIGCONT",
-    "SIGSTOP",
-    "SIGTSTP",
-    "SIGTTIN",
-    "SIGTTOU",
-    "SIGURG",
-    "SIGXCPU",
-    "SIGXFSZ",
-    "SIGVTALRM",
-    "SIGPROF",
-    "SIGWINCH",
-    "SIGIO",
-    "SIGPWR",
-    "SIGSYS",
-];
+const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU \
+                     XFSZ VTALRM PROF WINCH IO PWR SYS";
 
 /// What to call a signal: `SIGUSR2`, `64`.
 pub(crate) fn name(signal: u32) -> String {
-    let named = signal.checked_sub(1).and_then(|place| NAMES.get(place as usize));
-    named.map_or_else(|| signal.to_string(), |name| (*name).to_owned())
+    let place = signal.checked_sub(1);
+    let name = place.and_then(|place| NAMES.split(' ').nth(place as usize));
+    name.map_or_else(|| signal.to_string(), |name| format!("SIG{name}"))
 }
 
 impl Python {
     /// Where the table is in the static memory of the interpreter's file; `None` before the signals are set up.
-    pub(super) fn find_handlers(&mut self, copy: &Copy, module: &Module) -> Option<u64> {
+    pub(super) fn find_handlers(&mut self, copy: &Image, module: &Module) -> Option<u64> {
         for range in &module.globals {
             let mut page = range.start & !(PAGE - 1);
             while page < range.end {
@@ -74,7 +44,7 @@ impl Python {
         None
     }
 
-    fn is_table(&mut self, copy: &Copy, at: u64) -> bool {
+    fn is_table(&mut self, copy: &Image, at: u64) -> bool {
         // Most places are ruled out by these.
         if copy.word(at + 8) != 0 || copy.word(at + ENTRY) > 1 || copy.word(at + ENTRY + 8) == 0 {
             return false;
@@ -97,7 +67,7 @@ impl Python {
     }
 
     /// The function of each signal that has one.
-    pub(super) fn handlers(&mut self, copy: &Copy) -> Vec<(u32, u64)> {
+    pub(super) fn handlers(&mut self, copy: &Image) -> Vec<(u32, u64)> {
         let Some(table) = self.signal_handlers else {
             return Vec::new();
         };

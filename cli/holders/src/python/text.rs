@@ -1,6 +1,6 @@
 //! Python's strings, as text of bounded length.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::python::Python;
 use crate::python::references::is_address;
 
@@ -9,7 +9,7 @@ pub const MOST_CHARACTERS: u64 = 80;
 
 impl Python {
     /// The characters of a `str`, at most `limit` of them; `None` if the object is no `str`. What is not a character becomes `\u{fffd}`.
-    pub(crate) fn text(&mut self, copy: &Copy, address: u64, limit: u64) -> Option<String> {
+    pub(crate) fn text(&mut self, copy: &Image, address: u64, limit: u64) -> Option<String> {
         let of = self.object(copy, address)?;
         if !self.types[of].is_text() {
             return None;
@@ -39,7 +39,7 @@ impl Python {
     }
 
     /// Bytes of a `str` behind its header.
-    pub(super) fn text_bytes(&self, copy: &Copy, address: u64) -> u64 {
+    pub(super) fn text_bytes(&self, copy: &Image, address: u64) -> u64 {
         let state = copy.half(address + self.offsets.text_state);
         let is_compact = state >> 5 & 1 == 1;
         let (width, length) = (u64::from(state >> 2 & 7), copy.word(address + self.offsets.text_length));
@@ -51,7 +51,7 @@ impl Python {
     }
 
     /// The contents of a `bytes` object up to a limit.
-    pub(super) fn byte_string(&self, copy: &Copy, address: u64, limit: u64) -> Option<Vec<u8>> {
+    pub(super) fn byte_string(&self, copy: &Image, address: u64, limit: u64) -> Option<Vec<u8>> {
         const CONTENTS: u64 = 32;
         if !is_address(address) {
             return None;

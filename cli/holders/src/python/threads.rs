@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::EdgeKind;
-use crate::python::Python;
 use crate::python::text::{MOST_CHARACTERS, plain};
+use crate::python::{Python, Reference};
 
 /// More threads than that have no names.
 const MOST_THREADS: usize = 10_000;
 
 impl Python {
     /// The names of threads, by the number by which roots refer to the thread. Threads that Python did not start have none.
-    pub(crate) fn thread_names(&mut self, copy: &Copy) -> HashMap<u64, String> {
+    pub(crate) fn thread_names(&mut self, copy: &Image) -> HashMap<u64, String> {
         let mut names = HashMap::new();
         let interpreters = self.interpreters(copy);
         let threads = self.threads(copy, &interpreters);
@@ -25,18 +25,20 @@ impl Python {
             let Some(active) = self.value_of(copy, variables, "_active") else {
                 continue;
             };
-            for (key, thread) in self.entries_of(copy, active).into_iter().take(MOST_THREADS) {
+            let mut references = self.references_of(copy, active, false);
+            references.retain(|reference| reference.edge.kind() == EdgeKind::Value);
+            for Reference { edge, target, .. } in references.into_iter().take(MOST_THREADS) {
                 // The key is what `pthread_self` returned.
-                let Some(pthread) = self.integer(copy, key) else {
+                let key = self.key_of(copy, active, edge.index());
+                let Some(pthread) = key.and_then(|key| self.integer(copy, key)) else {
                     continue;
                 };
-                let state = threads
-                    .iter()
-                    .find(|state| copy.word(state.address + self.offsets.thread_id) == pthread);
-                if let Some(state) = state
-                    && let Some(name) = self.attribute_of(copy, thread, "_name")
-                    && let Some(name) = self.text(copy, name, MOST_CHARACTERS)
-                    // The name of a thread that other code started.
+                let state = (threads.iter()).find(|state| copy.word(state.address + self.offsets.thread_id) == pthread);
+                let Some(state) = state else { continue };
+                let attributes = self.values_by_name(copy, target);
+                let name = attributes.into_iter().find(|(name, _)| name == "_name");
+                // The name of a thread that other code started.
+                if let Some(name) = name.and_then(|(_, name)| self.text(copy, name, MOST_CHARACTERS))
                     && !name.starts_with("Dummy-")
                 {
                     names.insert(state.id, plain(&name));
@@ -46,44 +48,7 @@ impl Python {
         names
     }
 
-    /// Keys and values of a dictionary.
-    fn entries_of(&mut self, copy: &Copy, dict: u64) -> Vec<(u64, u64)> {
-        let Some(of) = self.object(copy, dict).filter(|of| self.type_name(*of) == "dict") else {
-            return Vec::new();
-        };
-        let mut found = Vec::new();
-        self.references(copy, dict, of, &mut found);
-        let Some(entries) = self.entries(copy, copy.word(dict + self.offsets.dict_keys)) else {
-            return Vec::new();
-        };
-        found.retain(|reference| reference.edge.kind() == EdgeKind::Value);
-        let entry =
-            |reference: &crate::python::Reference| (entries.key(copy, reference.edge.index()), reference.target);
-        found.iter().map(entry).collect()
-    }
-
-    /// The value of an attribute of an instance.
-    fn attribute_of(&mut self, copy: &Copy, address: u64, name: &str) -> Option<u64> {
-        let of = self.object(copy, address)?;
-        let mut found = Vec::new();
-        self.references(copy, address, of, &mut found);
-        let label = format!(".{name}");
-        for reference in found {
-            match reference.edge.kind() {
-                EdgeKind::Dictionary => return self.value_of(copy, reference.target, name),
-                EdgeKind::Field if self.label(copy, address, false, reference.edge).hidden => {
-                    return self.value_of(copy, reference.target, name);
-                }
-                EdgeKind::Attribute if self.label(copy, address, false, reference.edge).concrete == label => {
-                    return Some(reference.target);
-                }
-                _ => {}
-            }
-        }
-        None
-    }
-
-    fn integer(&mut self, copy: &Copy, address: u64) -> Option<u64> {
+    fn integer(&mut self, copy: &Image, address: u64) -> Option<u64> {
         let of = self.object(copy, address)?;
         if self.type_name(of) != "int" {
             return None;

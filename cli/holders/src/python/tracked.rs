@@ -3,7 +3,7 @@
 //! The header is two words: the next object of the list and the previous one, with flags in their low bits. A list in the
 //! copy of a running process usually breaks off; what it yields until then is a bonus.
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::python::references::is_address;
 use crate::python::types::{Kind, TypeInfo};
@@ -18,7 +18,7 @@ const MOST_INTERPRETERS: usize = 1000;
 
 impl Python {
     /// The states of all interpreters, the main one last.
-    pub(super) fn interpreters(&self, copy: &Copy) -> Vec<u64> {
+    pub(super) fn interpreters(&self, copy: &Image) -> Vec<u64> {
         let mut found = Vec::new();
         let mut interpreter = copy.word(self.runtime + self.offsets.runtime_interpreters);
         while is_address(interpreter) && copy.has(interpreter) && found.len() < MOST_INTERPRETERS {
@@ -28,7 +28,7 @@ impl Python {
         found
     }
 
-    fn collectors(&self, copy: &Copy) -> Vec<u64> {
+    fn collectors(&self, copy: &Image) -> Vec<u64> {
         match self.offsets.runtime_gc {
             ABSENT => (self.interpreters(copy).into_iter())
                 .map(|state| state + self.offsets.interpreter_gc)
@@ -38,7 +38,7 @@ impl Python {
     }
 
     /// Objects that `gc.freeze()` keeps from being freed.
-    pub fn frozen(&mut self, copy: &Copy) -> Vec<u64> {
+    pub fn frozen(&mut self, copy: &Image) -> Vec<u64> {
         let mut frozen = Vec::new();
         for collector in self.collectors(copy) {
             let head = collector + self.offsets.gc_permanent;
@@ -48,7 +48,7 @@ impl Python {
     }
 
     /// Objects that the collector tracks: its lists as far as they can be walked.
-    pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
+    pub fn tracked(&mut self, copy: &Image, see: &mut dyn FnMut(u64)) {
         let o = self.offsets;
         for collector in self.collectors(copy) {
             let generations = (0..GENERATIONS).map(|number| o.gc_generations + number * o.gc_generation_bytes);
@@ -61,7 +61,7 @@ impl Python {
     }
 
     /// Whether the collector follows the references of this object.
-    pub fn is_tracked(&self, copy: &Copy, address: u64, of: TypeId) -> bool {
+    pub fn is_tracked(&self, copy: &Image, address: u64, of: TypeId) -> bool {
         let info = &self.types[of];
         // Static types have no header.
         let has_header = info.is_tracked
@@ -69,7 +69,7 @@ impl Python {
         has_header && copy.word(address.wrapping_sub(HEADER)) & !FLAGS != 0
     }
 
-    fn list(&mut self, copy: &Copy, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {
+    fn list(&mut self, copy: &Image, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {
         let (mut previous, mut at) = (head, copy.word(head) & !FLAGS);
         // A list that leads back into itself ends after as many objects as the copy can contain.
         let mut left = copy.copied_bytes() / 32;
@@ -86,7 +86,7 @@ impl Python {
     }
 
     /// The places in a chunk where an object with the collector's header in front of it may be.
-    pub fn places_of_tracked(&self, copy: &Copy, start: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    pub fn places_of_tracked(&self, copy: &Image, start: u64, bytes: u64) -> impl Iterator<Item = u64> {
         // A dictionary and weak references may lie in front of the header.
         [HEADER, HEADER + 16].into_iter().filter_map(move |before| {
             if bytes < before + 16 || !is_address(start) {
@@ -103,7 +103,7 @@ impl Python {
     }
 
     /// The tracked object in a chunk, if it contains one.
-    pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
+    pub fn tracked_in(&mut self, copy: &Image, start: u64, bytes: u64) -> Option<u64> {
         let places: Vec<u64> = self.places_of_tracked(copy, start, bytes).collect();
         places.into_iter().find_map(|address| {
             let before = address - start;
@@ -127,7 +127,7 @@ impl Python {
     }
 
     /// The interpreter's state, which is searched for words last.
-    pub fn states(&self, copy: &Copy) -> Vec<std::ops::Range<u64>> {
+    pub fn states(&self, copy: &Image) -> Vec<std::ops::Range<u64>> {
         let bytes = self.offsets.interpreter_bytes;
         let state = |interpreter| interpreter..interpreter + bytes;
         self.interpreters(copy).into_iter().map(state).collect()

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Index;
 
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::{OBJECT_TYPE, Sort, TypeId};
 use culeak::cpython::{ABSENT, Offsets};
@@ -124,14 +124,14 @@ pub struct Types {
     /// Those that were asked for last, each at a place that its address decides.
     recent: Box<[(u64, Option<TypeId>); 256]>,
     /// The interpreter's own types, by address.
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, Structure>,
     object_type: u64,
     type_type: u64,
 }
 
 /// A type of the interpreter whose structure is known.
 #[derive(Debug, Clone)]
-pub struct Known {
+pub struct Structure {
     pub kind: Kind,
     /// Without the instance dictionary.
     pub fields: Vec<(u64, &'static str, Sort)>,
@@ -164,7 +164,7 @@ impl Types {
     }
 
     #[inline]
-    pub fn get(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+    pub fn get(&mut self, copy: &Image, offsets: &Offsets, address: u64) -> Option<TypeId> {
         let place = (address >> 4 ^ address >> 12) as usize % self.recent.len();
         if self.recent[place].0 == address {
             return self.recent[place].1;
@@ -182,7 +182,7 @@ impl Types {
     }
 
     #[cold]
-    fn add(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+    fn add(&mut self, copy: &Image, offsets: &Offsets, address: u64) -> Option<TypeId> {
         let found = (|| {
             let bases = self.bases(copy, offsets, address)?;
             let id = TypeId(u16::try_from(self.all.len()).ok()?);
@@ -196,7 +196,7 @@ impl Types {
     }
 
     /// The type and its bases up to `object`; `None` if it is not a type.
-    fn bases(&self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
+    fn bases(&self, copy: &Image, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
         let mut bases = vec![address];
         let mut at = address;
         loop {
@@ -229,7 +229,7 @@ impl Types {
         }
     }
 
-    fn examine(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> TypeInfo {
+    fn examine(&self, copy: &Image, offsets: &Offsets, bases: &[u64]) -> TypeInfo {
         let address = bases[0];
         let word = |offset: u64| copy.word(address + offset);
         let flags = word(offsets.type_flags);
@@ -289,7 +289,7 @@ impl Types {
     }
 
     /// The nearest base with a known structure: its kind, its fields, and where unknown words begin.
-    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
+    fn known_part(&self, copy: &Image, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
         let basic = |of: u64| copy.word(of + offsets.type_basic_bytes);
         let item = |of: u64| copy.word(of + offsets.type_item_bytes);
         for &base in bases {
@@ -328,7 +328,7 @@ impl Types {
 }
 
 /// Of the type or its nearest base in the interpreter that has one.
-fn number(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
+fn number(copy: &Image, offsets: &Offsets, bases: &[u64]) -> Option<Number> {
     let is_heap = |base: u64| copy.word(base + offsets.type_flags) & HEAP != 0;
     let of = bases.iter().find(|base| !is_heap(**base))?;
     match copy.text(copy.word(of + offsets.type_name), 16).as_str() {
@@ -351,7 +351,7 @@ fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
 }
 
 /// The members of a type and its bases that are references, by offset.
-fn members(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
+fn members(copy: &Image, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
     /// `T_OBJECT` and `T_OBJECT_EX`.
     const REFERENCES: [u32; 2] = [6, 16];
     const ROW: u64 = 40;
@@ -374,24 +374,61 @@ fn members(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String
     found
 }
 
+/// Fields of a structure: how they hold, where they are, and their names.
+macro_rules! fields {
+    ($($sort:ident $offset:expr => $name:literal),* $(,)?) => { vec![$(($offset, $name, Sort::$sort)),*] };
+}
+
 /// The types of the interpreter with a known structure, by exported name.
-fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
-    use Sort::{Context, Named};
-    let generator = vec![
-        (o.generator_frame_object, "gi_frame", Named),
-        (o.generator_code, "gi_code", Context),
-        (o.generator_exception, "exception", Named),
-        // Before 3.11 there are three words: type, value, traceback.
-        (older(o, o.generator_exception, 8), "exception", Named),
-        (older(o, o.generator_exception, 16), "exception", Named),
-    ];
-    let with_origin = |name| {
-        let mut fields = generator.clone();
-        fields.push((o.generator_origin, name, Named));
-        fields
+fn known(o: &Offsets) -> Vec<(&'static str, Structure)> {
+    // Before 3.11 an exception has three words: type, value, traceback.
+    let older = |more: u64| {
+        if o.version < 0x30b {
+            o.generator_exception + more
+        } else {
+            ABSENT
+        }
     };
+    let generator = fields![
+        Named o.generator_frame_object => "gi_frame", Context o.generator_code => "gi_code",
+        Named o.generator_exception => "exception", Named older(8) => "exception", Named older(16) => "exception",
+    ];
+    let coroutine = fields![Named o.generator_origin => "cr_origin"];
+    let async_generator = fields![Named o.generator_origin => "finalizer"];
+    let builtin = fields![Named o.builtin_self => "__self__", Context o.builtin_module => "__module__"];
+    let method_of_class = fields![Context o.builtin_class => "__class__"];
+    let class = fields![
+        Named o.type_dict => "__dict__", Context o.type_mro => "__mro__", Context o.type_bases => "__bases__",
+        Context o.type_base => "__base__", Context o.type_cache => "cache", Context o.type_subclasses => "__subclasses__",
+        Context o.type_slots => "__slots__", Context o.type_module => "module",
+    ];
+    let function = fields![
+        Named o.function_closure => "__closure__", Named o.function_defaults => "__defaults__",
+        Named o.function_keyword_defaults => "__kwdefaults__", Named o.function_annotations => "__annotations__",
+        Named o.function_annotate => "__annotate__", Named o.function_type_parameters => "__type_params__",
+        Named o.function_doc => "__doc__", Context o.function_module => "__module__", Context o.function_code => "__code__",
+        Context o.function_globals => "__globals__", Context o.function_builtins => "__builtins__",
+    ];
+    let frame = fields![
+        Context o.frame_object_back => "f_back", Context o.frame_object_code => "f_code",
+        Context o.frame_object_builtins => "f_builtins", Context o.frame_object_globals => "f_globals",
+        Context o.frame_object_names => "f_locals", Named o.frame_object_trace => "f_trace",
+        Named o.frame_object_extra_locals => "f_locals", Context o.frame_object_locals_cache => "f_locals",
+        Named o.frame_object_overwritten => "f_locals",
+    ];
+    // The words of extensions hold what a tracer or compiler keeps for the code.
+    let code = fields![Context o.code_constants => "co_consts", Word o.code_extra => ""];
+    let method = fields![Named o.method_self => "__self__", Named o.method_function => "__func__"];
+    let traceback = fields![Named o.traceback_next => "tb_next", Named o.traceback_frame => "tb_frame"];
+    let weak = fields![Named o.weakref_callback => "__callback__"];
+    // The buffer that it describes again belongs to the managed buffer.
+    let view = fields![Named o.memoryview_buffer => "obj"];
+    // The value that it remembers belongs to the context.
+    let variable = fields![Named 24 => "default"];
+    let range = fields![Named 16 => "start", Named 24 => "stop", Named 32 => "step", Named 40 => "length"];
+    let descriptor = fields![Context 16 => "__objclass__"];
     let exported = [
-        (Kind::Type, "PyType_Type", class(o)),
+        (Kind::Type, "PyType_Type", class),
         (Kind::Dict, "PyDict_Type", vec![]),
         (Kind::Dict, "PyFrozenDict_Type", vec![]),
         (Kind::OrderedDict, "PyODict_Type", vec![]),
@@ -402,81 +439,58 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (
             Kind::Object,
             "PyCell_Type",
-            vec![(o.cell_contents, "cell_contents", Named)],
+            fields![Named o.cell_contents => "cell_contents"],
         ),
-        (Kind::Function, "PyFunction_Type", function(o)),
-        (
-            Kind::Method,
-            "PyMethod_Type",
-            vec![
-                (o.method_self, "__self__", Named),
-                (o.method_function, "__func__", Named),
-            ],
-        ),
-        (Kind::Object, "PyCFunction_Type", builtin(o)),
-        (
-            Kind::Object,
-            "PyCMethod_Type",
-            [builtin(o), vec![(o.builtin_class, "__class__", Context)]].concat(),
-        ),
+        (Kind::Function, "PyFunction_Type", function),
+        (Kind::Method, "PyMethod_Type", method),
+        (Kind::Object, "PyCFunction_Type", builtin.clone()),
+        (Kind::Object, "PyCMethod_Type", [builtin, method_of_class].concat()),
         (Kind::Module, "PyModule_Type", vec![]),
-        (Kind::Frame, "PyFrame_Type", frame(o)),
+        (Kind::Frame, "PyFrame_Type", frame),
         (Kind::Generator, "PyGen_Type", generator.clone()),
-        (Kind::Generator, "PyCoro_Type", with_origin("cr_origin")),
-        (Kind::Generator, "PyAsyncGen_Type", with_origin("finalizer")),
-        (Kind::Code, "PyCode_Type", code(o)),
+        (Kind::Generator, "PyCoro_Type", [generator.clone(), coroutine].concat()),
         (
-            Kind::Object,
-            "PyTraceBack_Type",
-            vec![
-                (o.traceback_next, "tb_next", Named),
-                (o.traceback_frame, "tb_frame", Named),
-            ],
+            Kind::Generator,
+            "PyAsyncGen_Type",
+            [generator, async_generator].concat(),
         ),
-        (Kind::Object, "_PyWeakref_RefType", callback(o)),
-        (Kind::Object, "_PyWeakref_ProxyType", callback(o)),
-        (Kind::Object, "_PyWeakref_CallableProxyType", callback(o)),
-        // The buffer that it describes again belongs to the managed buffer.
-        (
-            Kind::Object,
-            "PyMemoryView_Type",
-            vec![(o.memoryview_buffer, "obj", Named)],
-        ),
-        // The value that it remembers belongs to the context.
-        (Kind::Object, "PyContextVar_Type", vec![(24, "default", Named)]),
-        (Kind::Object, "PyGetSetDescr_Type", descriptor()),
-        (Kind::Object, "PyMemberDescr_Type", descriptor()),
-        (Kind::Object, "PyMethodDescr_Type", descriptor()),
-        (Kind::Object, "PyWrapperDescr_Type", descriptor()),
-        (Kind::Object, "PyClassMethodDescr_Type", descriptor()),
+        (Kind::Code, "PyCode_Type", code),
+        (Kind::Object, "PyTraceBack_Type", traceback),
+        (Kind::Object, "_PyWeakref_RefType", weak.clone()),
+        (Kind::Object, "_PyWeakref_ProxyType", weak.clone()),
+        (Kind::Object, "_PyWeakref_CallableProxyType", weak),
+        (Kind::Object, "PyMemoryView_Type", view),
+        (Kind::Object, "PyContextVar_Type", variable),
+        (Kind::Object, "PyGetSetDescr_Type", descriptor.clone()),
+        (Kind::Object, "PyMemberDescr_Type", descriptor.clone()),
+        (Kind::Object, "PyMethodDescr_Type", descriptor.clone()),
+        (Kind::Object, "PyWrapperDescr_Type", descriptor.clone()),
+        (Kind::Object, "PyClassMethodDescr_Type", descriptor),
         (Kind::Text, "PyUnicode_Type", vec![]),
         (Kind::Leaf, "PyLong_Type", vec![]),
         (Kind::Leaf, "PyBytes_Type", vec![]),
         (Kind::Leaf, "PyByteArray_Type", vec![]),
         (Kind::Leaf, "PyFloat_Type", vec![]),
         (Kind::Leaf, "PyComplex_Type", vec![]),
-        (
-            Kind::Object,
-            "PyRange_Type",
-            vec![
-                (16, "start", Named),
-                (24, "stop", Named),
-                (32, "step", Named),
-                (40, "length", Named),
-            ],
-        ),
+        (Kind::Object, "PyRange_Type", range),
     ];
     let exported = exported.into_iter();
     exported
-        .map(|(kind, name, fields)| (name, Known { kind, fields }))
+        .map(|(kind, name, fields)| (name, Structure { kind, fields }))
         .collect()
 }
 
 /// Types whose address is not exported, by name.
-fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
-    use Sort::{Named, Word};
+fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Structure> {
     let (kind, fields) = match name {
-        "BaseException" => (Kind::Object, exception(o)),
+        "BaseException" => (
+            Kind::Object,
+            fields![
+                Named o.exception_args => "args", Named o.exception_notes => "__notes__",
+                Named o.exception_traceback => "__traceback__", Named o.exception_context => "__context__",
+                Named o.exception_cause => "__cause__",
+            ],
+        ),
         "collections.deque" => (Kind::Deque, vec![]),
         // A lock's memory is not cleared, and an unlocked one holds nothing.
         "_thread.lock" | "_thread.RLock" => (Kind::Leaf, vec![]),
@@ -485,105 +499,23 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
         // Behind its header it is the head of the list of its elements, which belong to the dictionary.
         "functools._lru_cache_wrapper" => {
             let names = |offset| match offset {
-                72 => ("cache", Named),
-                88 => ("__wrapped__", Named),
-                _ => ("", Word),
+                72 => ("cache", Sort::Named),
+                88 => ("__wrapped__", Sort::Named),
+                _ => ("", Sort::Word),
             };
             // Ends before the dictionary and the list of weak references.
             let words = (72..basic.saturating_sub(16)).step_by(8);
             let fields = words.map(|offset| (offset, names(offset).0, names(offset).1));
             (Kind::Object, fields.collect())
         }
-        "functools._lru_list_elem" => (Kind::Object, vec![(40, "key", Named), (48, "result", Named)]),
+        "functools._lru_list_elem" => (Kind::Object, fields![Named 40 => "key", Named 48 => "result"]),
         // Behind it is the buffer for bytes, whose contents are no pointers.
-        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => (Kind::Object, vec![(16, "raw", Named)]),
+        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => {
+            (Kind::Object, fields![Named 16 => "raw"])
+        }
         _ => return None,
     };
-    Some(Known { kind, fields })
-}
-
-fn older(o: &Offsets, offset: u64, more: u64) -> u64 {
-    if o.version < 0x30b { offset + more } else { ABSENT }
-}
-
-fn class(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    use Sort::Context;
-    vec![
-        (o.type_dict, "__dict__", Sort::Named),
-        (o.type_mro, "__mro__", Context),
-        (o.type_bases, "__bases__", Context),
-        (o.type_base, "__base__", Context),
-        (o.type_cache, "cache", Context),
-        (o.type_subclasses, "__subclasses__", Context),
-        (o.type_slots, "__slots__", Context),
-        (o.type_module, "module", Context),
-    ]
-}
-
-fn function(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    use Sort::{Context, Named};
-    vec![
-        (o.function_closure, "__closure__", Named),
-        (o.function_defaults, "__defaults__", Named),
-        (o.function_keyword_defaults, "__kwdefaults__", Named),
-        (o.function_annotations, "__annotations__", Named),
-        (o.function_annotate, "__annotate__", Named),
-        (o.function_type_parameters, "__type_params__", Named),
-        (o.function_doc, "__doc__", Named),
-        (o.function_module, "__module__", Context),
-        (o.function_code, "__code__", Context),
-        (o.function_globals, "__globals__", Context),
-        (o.function_builtins, "__builtins__", Context),
-    ]
-}
-
-fn builtin(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    vec![
-        (o.builtin_self, "__self__", Sort::Named),
-        (o.builtin_module, "__module__", Sort::Context),
-    ]
-}
-
-fn frame(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    use Sort::{Context, Named};
-    vec![
-        (o.frame_object_back, "f_back", Context),
-        (o.frame_object_code, "f_code", Context),
-        (o.frame_object_builtins, "f_builtins", Context),
-        (o.frame_object_globals, "f_globals", Context),
-        (o.frame_object_names, "f_locals", Context),
-        (o.frame_object_trace, "f_trace", Named),
-        (o.frame_object_extra_locals, "f_locals", Named),
-        (o.frame_object_locals_cache, "f_locals", Context),
-        (o.frame_object_overwritten, "f_locals", Named),
-    ]
-}
-
-/// The words of extensions hold what a tracer or compiler keeps for the code.
-fn code(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    vec![
-        (o.code_constants, "co_consts", Sort::Context),
-        (o.code_extra, "", Sort::Word),
-    ]
-}
-
-fn callback(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    vec![(o.weakref_callback, "__callback__", Sort::Named)]
-}
-
-fn exception(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
-    use Sort::Named;
-    vec![
-        (o.exception_args, "args", Named),
-        (o.exception_notes, "__notes__", Named),
-        (o.exception_traceback, "__traceback__", Named),
-        (o.exception_context, "__context__", Named),
-        (o.exception_cause, "__cause__", Named),
-    ]
-}
-
-fn descriptor() -> Vec<(u64, &'static str, Sort)> {
-    vec![(16, "__objclass__", Sort::Context)]
+    Some(Structure { kind, fields })
 }
 
 impl TypeInfo {

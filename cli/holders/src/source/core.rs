@@ -21,13 +21,12 @@ use std::path::{Path, PathBuf};
 use super::{Region, Source, Thread};
 use crate::Error;
 use crate::copy::PAGE;
-use crate::modules::headers::Headers;
+use crate::modules::headers::{Headers, Segment};
 
 mod notes;
 mod segments;
 
 use notes::{Mapped, Notes};
-use segments::Segment;
 
 /// The largest distance between a program and its heap.
 const HEAP_DISTANCE: u64 = 1 << 30;
@@ -63,7 +62,7 @@ impl Core {
             limits: Vec::new(),
         };
         core.regions = core.named_regions();
-        let is_memory = |segment: &&Segment| segment.is_writable() && segment.dumped > 0;
+        let is_memory = |segment: &&Segment| segment.is_writable() && segment.file_bytes > 0;
         if core.segments.iter().find(is_memory).is_none() {
             return Err(damaged(
                 "contains no writable memory; bits 0 and 1 of /proc/PID/coredump_filter must be set before the crash"
@@ -98,42 +97,37 @@ impl Core {
     fn named_regions(&self) -> Vec<Region> {
         let mut regions: Vec<Region> = Vec::new();
         let mut mapped = self.notes.mapped.iter().peekable();
-        // Mappings of files without a segment: read-only, since others are dumped.
-        let of_file = |mapped: &Mapped, range: Range<u64>| Region {
-            offset: mapped.offset + (range.start - mapped.range.start),
-            range,
-            readable: true,
-            writable: false,
-            executable: true,
-            shared: false,
-            name: mapped.name.clone(),
-        };
         let mut end = 0;
-        for segment in &self.segments {
-            while let Some(next) = mapped.next_if(|next| next.range.start < segment.range.start) {
-                let part = next.range.start.max(end)..next.range.end.min(segment.range.start);
-                if part.start < part.end {
-                    regions.push(of_file(next, part));
+        for segment in self.segments.iter().map(Some).chain([None]) {
+            let start = segment.map_or(u64::MAX, |segment| segment.address);
+            // Mappings of files without a segment: read-only, since others are dumped.
+            while let Some(next) = mapped.next_if(|next| next.range.start < start) {
+                let range = next.range.start.max(end)..next.range.end.min(start);
+                if range.start < range.end {
+                    regions.push(Region {
+                        offset: next.offset + (range.start - next.range.start),
+                        range,
+                        readable: true,
+                        writable: false,
+                        executable: true,
+                        shared: false,
+                        name: next.name.clone(),
+                    });
                 }
             }
-            let file = self.mapped_at(segment.range.start);
+            let Some(segment) = segment else { break };
+            let file = self.mapped_at(segment.address);
             let name = file.map(|file| file.name.clone()).unwrap_or_default();
             regions.push(Region {
-                range: segment.range.clone(),
+                range: segment.memory(0),
                 readable: segment.is_readable(),
                 writable: segment.is_writable(),
                 executable: segment.is_executable(),
                 shared: segment.is_writable() && is_shared(&name),
-                offset: file.map_or(0, |file| file.offset + (segment.range.start - file.range.start)),
+                offset: file.map_or(0, |file| file.offset + (segment.address - file.range.start)),
                 name,
             });
-            end = segment.range.end;
-        }
-        for next in mapped {
-            let part = next.range.start.max(end)..next.range.end;
-            if part.start < part.end {
-                regions.push(of_file(next, part));
-            }
+            end = segment.memory(0).end;
         }
         self.name_special(&mut regions);
         regions
@@ -188,10 +182,12 @@ impl Core {
     }
 
     fn segment_at(&self, address: u64) -> Option<&Segment> {
-        let place = self.segments.partition_point(|segment| segment.range.end <= address);
+        let place = self
+            .segments
+            .partition_point(|segment| segment.memory(0).end <= address);
         self.segments
             .get(place)
-            .filter(|segment| segment.range.contains(&address))
+            .filter(|segment| segment.memory(0).contains(&address))
     }
 
     /// Opens the mapped files, and reports those that are needed but missing.
@@ -235,7 +231,7 @@ impl Core {
             .filter(|region| region.name == name && region.readable);
         regions.any(|region| {
             self.segment_at(region.range.start)
-                .is_none_or(|segment| segment.dumped == 0)
+                .is_none_or(|segment| segment.file_bytes == 0)
         })
     }
 
@@ -263,11 +259,9 @@ impl Core {
 
     /// Says how much private memory was not dumped.
     fn report_missing(&mut self) {
-        let is_private = |segment: &&Segment| segment.is_writable() && self.mapped_at(segment.range.start).is_none();
+        let is_private = |segment: &&Segment| segment.is_writable() && self.mapped_at(segment.address).is_none();
         let missing = self.segments.iter().filter(is_private);
-        let missing: u64 = missing
-            .map(|segment| segment.range.end - segment.range.start - segment.dumped)
-            .sum();
+        let missing: u64 = missing.map(|segment| segment.memory_bytes - segment.file_bytes).sum();
         if missing > 0 {
             self.limits.push(format!(
                 "{} KiB of private memory are not in the core file: the program or its coredump_filter left them out.",
@@ -281,8 +275,8 @@ impl Core {
         let Some(segment) = self.segment_at(address) else {
             return 0;
         };
-        let inside = address - segment.range.start;
-        let wanted = buffer.len().min(segment.dumped.saturating_sub(inside) as usize);
+        let inside = address - segment.address;
+        let wanted = buffer.len().min(segment.file_bytes.saturating_sub(inside) as usize);
         read_at(&self.file, &mut buffer[..wanted], segment.offset + inside)
     }
 
@@ -367,12 +361,14 @@ impl Source for Core {
         let mut found: Vec<Range<u64>> = Vec::new();
         let mut address = range.start;
         while address < range.end {
-            let place = self.segments.partition_point(|segment| segment.range.end <= address);
+            let place = self
+                .segments
+                .partition_point(|segment| segment.memory(0).end <= address);
             let Some(segment) = self.segments.get(place) else { break };
-            let start = address.max(segment.range.start);
-            let end = range.end.min(segment.range.start + segment.dumped);
+            let start = address.max(segment.address);
+            let end = range.end.min(segment.address + segment.file_bytes);
             if start < end {
-                let shift = segment.range.start.wrapping_sub(segment.offset);
+                let shift = segment.address.wrapping_sub(segment.offset);
                 for data in data(&self.file, start.wrapping_sub(shift)..end.wrapping_sub(shift)) {
                     let data = data.start.wrapping_add(shift)..data.end.wrapping_add(shift);
                     let pages = (data.start & !(PAGE - 1)).max(start)..data.end.next_multiple_of(PAGE).min(end);
@@ -382,7 +378,7 @@ impl Source for Core {
                     }
                 }
             }
-            address = segment.range.end;
+            address = segment.memory(0).end;
         }
         found
     }

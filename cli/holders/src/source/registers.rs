@@ -24,7 +24,7 @@ impl Machine {
         }
     }
 
-    /// Stores the registers in the thread; nothing if the set is too short. The thread pointer of aarch64 is in another set.
+    /// Stores the registers in the thread; nothing if the set is too short. The thread pointer of aarch64 is in another set, and not used.
     pub fn store(self, words: &[u64], thread: &mut Thread) {
         if words.len() < self.words() {
             return;

@@ -8,13 +8,10 @@
 //! its allocator is not known, so what they lead to is possibly held. The CUDA driver has shared memory, too: a pointer on a
 //! stack does not count if the driver's own memory points to the area as well.
 
-use std::ops::Range;
-
 use super::{Walk, object_in};
 use crate::copy::PAGE;
 use crate::copy::apart::{Apart, Area};
 use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Phase, Placement, Root};
-use crate::native::NativeRoot;
 
 /// Words of the copy that point to one area and are looked at.
 const POINTERS: usize = 1 << 16;
@@ -204,25 +201,15 @@ impl Walk<'_, '_> {
 
     /// The root that this word belongs to.
     fn root_at(&self, address: u64) -> Option<(Rank, NodeId, Edge)> {
-        let starts_before = |root: &&(NodeId, Root)| matches!(&root.1, Root::Native { root, start } if *start <= address && range_of(root).contains(&address));
-        let roots = self.graph.roots().iter().filter(starts_before);
-        let of_start = |root: &&(NodeId, Root)| match &root.1 {
-            Root::Native { start, .. } => *start,
-            _ => 0,
+        let (id, root) = (self.graph.roots().iter()).find_map(|(id, root)| match root {
+            Root::Native(root) if root.range.contains(&address) => Some((*id, root)),
+            _ => None,
+        })?;
+        let rank = if root.sort.is_static() {
+            Rank::Static
+        } else {
+            Rank::Stack
         };
-        let (id, root) = roots.max_by_key(of_start)?;
-        let Root::Native { root, start } = root else {
-            return None;
-        };
-        let rank = match root {
-            NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. } => Rank::Static,
-            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => Rank::Stack,
-        };
-        Some((rank, *id, Edge::new(EdgeKind::Word, (address - start) / 8)))
+        Some((rank, id, Edge::new(EdgeKind::Word, (address - root.range.start) / 8)))
     }
-}
-
-/// Empty for registers.
-fn range_of(root: &NativeRoot) -> Range<u64> {
-    root.range().unwrap_or(0..0)
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::Walk;
 use crate::copy::selection::without;
 use crate::graph::{Edge, EdgeKind, Phase, Root};
-use crate::native::NativeRoot;
+use crate::native::{NativeRoot, RootSort};
 use crate::python::{PythonRoot, Rooted, Sort};
 
 /// The largest range whose word offsets fit in an edge.
@@ -45,7 +45,6 @@ impl Walk<'_, '_> {
     /// What words that may be stale lead to, if the count of the object says that they are not.
     pub fn search_entries(&mut self) {
         for (object, from, edge, sort) in std::mem::take(&mut self.entries) {
-            self.graph.follow(edge);
             self.refer(from, edge, object, sort);
         }
         self.run();
@@ -55,21 +54,17 @@ impl Walk<'_, '_> {
     pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
         self.phase = phase;
         for root in roots {
-            match root {
-                NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => {
-                    for part in without(range, left_out) {
-                        self.root_words(root, part, false);
+            match root.sort {
+                RootSort::Globals | RootSort::ThreadLocals => {
+                    for part in without(&root.range, left_out) {
+                        self.root_words(root, part);
                     }
                 }
-                NativeRoot::Stack { range, sure, .. } => self.root_words(root, range.clone(), !sure),
-                NativeRoot::Registers { values, .. } => {
-                    let root = Root::Native {
-                        root: root.clone(),
-                        start: 0,
-                    };
-                    let id = self.graph.add_root(root, phase);
+                RootSort::Stack | RootSort::WholeStack => self.root_words(root, root.range.clone()),
+                RootSort::Registers => {
+                    let id = self.graph.add_root(Root::Native(root.clone()), phase);
                     self.graph.begin_scan(id);
-                    for (number, value) in values.iter().enumerate() {
+                    for (number, value) in root.values.iter().enumerate() {
                         self.behind = 0;
                         self.word(id, Edge::new(EdgeKind::Word, number as u64), *value);
                     }
@@ -80,18 +75,16 @@ impl Walk<'_, '_> {
         self.run();
     }
 
-    fn root_words(&mut self, root: &NativeRoot, range: Range<u64>, weak: bool) {
-        let mut start = range.start;
+    fn root_words(&mut self, root: &NativeRoot, range: Range<u64>) {
+        let mut start = range.start.next_multiple_of(8);
         while start < range.end {
             let end = range.end.min(start + ROOT_BYTES);
-            let id = self.graph.add_root(
-                Root::Native {
-                    root: root.clone(),
-                    start,
-                },
-                self.phase,
-            );
-            if weak {
+            let part = NativeRoot {
+                range: start..end,
+                ..root.clone()
+            };
+            let id = self.graph.add_root(Root::Native(part), self.phase);
+            if root.sort == RootSort::WholeStack {
                 self.graph.mark_weak(id);
             }
             self.graph.begin_scan(id);

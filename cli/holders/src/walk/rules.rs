@@ -1,124 +1,18 @@
 //! What a word may point to, and which memory holds what.
 
-use crate::copy::Copy;
-use crate::native::{Chunk, ClassId, Heap, Native};
+use crate::copy::Image;
+use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort, TypeId};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
 /// its storage and to what autograd keeps of it. What follows may be uninitialised.
 pub const FIRST_BYTES: u64 = 40;
 
-/// What the class of a chunk says about its memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Unnamed,
-    Named,
-    /// Classes derived from `c10::TensorImpl`. Among native objects, only tensors hold a storage.
-    Tensor,
-    /// `c10::TensorImpl` itself. Its sizes and strides are partly uninitialised; the rest leads to a storage and to what
-    /// autograd keeps of the tensor.
-    PlainTensor,
-    /// What autograd keeps of a tensor.
-    TensorMeta,
-    /// A node of autograd's graph. Only counted pointers refer to it: those of a vector of the previous node, and others of
-    /// which many are stale.
-    AutogradNode,
-    /// As above, with further pointers of its own: to a node that it wraps, or to a Python object.
-    WrappingNode,
-    /// As above, for a leaf. The leaf itself has a weak pointer to it.
-    LeafNode,
-    /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator. Its words lead to nothing else: the data of a tensor
-    /// in host memory are numbers.
-    Storage,
-    /// Its words hold nothing.
-    Leaf,
-}
-
-impl Kind {
-    /// Of autograd's graph.
-    pub fn is_node(self) -> bool {
-        matches!(self, Kind::AutogradNode | Kind::WrappingNode | Kind::LeafNode)
-    }
-}
-
-/// The kind of a class. Most names need not be demangled for it.
-pub fn kind_of_class(native: &Native, class: ClassId) -> Kind {
-    let mangled = native.mangled_class_name(class);
-    match PARTS.iter().any(|part| mangled.contains(part)) {
-        true => kind_of(native.class_name(class)),
-        false => Kind::Named,
-    }
-}
-
-/// The names of all kinds but [`Kind::Named`] contain one of these.
-const PARTS: [&str; 17] = [
-    "StorageImpl",
-    "TensorImpl",
-    "AccumulateGrad",
-    "CopySlices",
-    "PyNode",
-    "AutogradMeta",
-    "DifferentiableViewMeta",
-    "VersionCounter",
-    "_Sp_counted_",
-    "ReadyQueue",
-    "ThreadPoolShared",
-    "Backward",
-    "GraphRoot",
-    "CppNode",
-    "stream_executor",
-    "tsl",
-    "xla",
-];
-
-fn kind_of(class: &str) -> Kind {
-    // Counts of shared pointers whose object is elsewhere, and of tensors' versions. What autograd has yet to visit is held
-    // by its graph, too, and what it has visited stays in the queue's memory. Its pool of threads has weak pointers to tasks,
-    // in a queue whose unused words are not cleared.
-    const HOLDS_NOTHING: [&str; 5] = [
-        "VersionCounter",
-        "_Sp_counted_deleter",
-        "_Sp_counted_ptr<",
-        "torch::autograd::ReadyQueue",
-        "torch::autograd::Engine::ThreadPoolShared",
-    ];
-    const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
-    match class {
-        "c10::StorageImpl" => Kind::Storage,
-        "c10::TensorImpl" => Kind::PlainTensor,
-        _ if class.ends_with("TensorImpl") => Kind::Tensor,
-        "torch::autograd::AccumulateGrad" => Kind::LeafNode,
-        "torch::autograd::CopySlices" | "torch::autograd::PyNode" => Kind::WrappingNode,
-        _ if class.ends_with("AutogradMeta") || class.ends_with("DifferentiableViewMeta") => Kind::TensorMeta,
-        _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
-        _ if class.ends_with("_Sp_counted_ptr") || is_of_runtime(class) => Kind::Leaf,
-        _ if class.starts_with("torch::autograd::")
-            && (class.contains("Backward") || NODES.iter().any(|node| class.contains(node))) =>
-        {
-            Kind::AutogradNode
-        }
-        _ => Kind::Named,
-    }
-}
-
-/// What all buffers of XLA share: clients, devices, streams and allocators. They have records of all memory, and the programs
-/// refer to buffers by other objects.
-fn is_of_runtime(class: &str) -> bool {
-    let is_allocator = || class.starts_with("tsl::") && class.contains("Allocator");
-    let is_shared = || {
-        class.starts_with("xla::")
-            && ["Client", "Device", "MemorySpace", "Shape"]
-                .iter()
-                .any(|end| class.ends_with(end))
-    };
-    class.starts_with("stream_executor::") || is_allocator() || is_shared()
-}
-
 /// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.
 const HEADERS: [u64; 3] = [0, 16, 32];
 
 /// The Python object that a chunk was allocated for.
-pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> {
+pub fn object_in(copy: &Image, python: &mut Python, chunk: Chunk) -> Option<u64> {
     HEADERS.into_iter().find_map(|header| {
         let address = chunk.start + header;
         let of = python.object(copy, address)?;
@@ -130,7 +24,7 @@ pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> 
 
 /// Whether an object of this type may begin at this address: behind its own header, and no other one. The memory of a module
 /// or of a library may begin like an object, with a small address and that of a type.
-pub fn is_place_of_object(copy: &Copy, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
+pub fn is_place_of_object(copy: &Image, python: &Python, native: &Native, address: u64, of: TypeId) -> bool {
     let start = address.wrapping_sub(python.header_bytes(of));
     match native.chunk(copy, address) {
         Some(chunk) => chunk.heap == Heap::Window || chunk.start == start,
@@ -148,12 +42,11 @@ pub fn points_into(chunk: Chunk, value: u64) -> bool {
     match chunk.heap {
         Heap::Python | Heap::Window => value == chunk.start,
         Heap::Glibc => value == chunk.start || value - chunk.start + 8 != chunk.bytes,
-        Heap::Other => true,
     }
 }
 
 /// The value of a Python `int` with two digits of 30 bits, which all addresses have.
-pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
+pub fn two_digits(copy: &Image, integer: u64) -> Option<u64> {
     // The number of digits; from 3.12 on its low 3 bits are the sign and flags.
     let size = copy.word(integer + 16);
     let digits = copy.word(integer + 24);
@@ -211,46 +104,5 @@ mod tests {
         assert!(points_into(chunk(Heap::Glibc), 1024) && points_into(chunk(Heap::Glibc), 1032));
         assert!(!points_into(chunk(Heap::Glibc), 1040));
         assert!(points_into(chunk(Heap::Python), 1024) && !points_into(chunk(Heap::Python), 1040));
-    }
-
-    #[test]
-    fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
-        assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
-        assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
-        // An object within its counts has its own class's name.
-        assert_eq!(kind_of("torch::autograd::ReadyQueue"), Kind::Leaf);
-        assert_eq!(kind_of("torch::autograd::Engine::ThreadPoolShared"), Kind::Leaf);
-        assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
-        assert_eq!(kind_of("torch::autograd::CopySlices"), Kind::WrappingNode);
-    }
-
-    #[test]
-    fn names_of_special_classes_have_a_part_that_the_mangled_name_has_too() {
-        let names = [
-            "c10::StorageImpl",
-            "c10::TensorImpl",
-            "c10::UndefinedTensorImpl",
-            "torch::autograd::AccumulateGrad",
-            "torch::autograd::CopySlices",
-            "torch::autograd::PyNode",
-            "torch::autograd::AutogradMeta",
-            "torch::autograd::DifferentiableViewMeta",
-            "c10::VariableVersion::VersionCounter",
-            "std::_Sp_counted_deleter<A, B>",
-            "std::_Sp_counted_ptr<A>",
-            "std::_Sp_counted_ptr",
-            "torch::autograd::ReadyQueue",
-            "torch::autograd::Engine::ThreadPoolShared",
-            "torch::autograd::generated::MulBackward0",
-            "torch::autograd::GraphRoot",
-            "torch::autograd::CppNode<A>",
-            "stream_executor::Stream",
-            "tsl::BFCAllocator",
-            "xla::PjRtClient",
-        ];
-        for name in names {
-            assert_ne!(kind_of(name), Kind::Named, "{name}");
-            assert!(PARTS.iter().any(|part| name.contains(part)), "{name}");
-        }
     }
 }

@@ -21,9 +21,8 @@ use foldhash::fast::FixedState;
 use super::fields::{Fields, Words};
 use super::rules::object_in;
 use crate::blocks::BlockIndex;
-use crate::copy::{Copy, PAGE};
+use crate::copy::{Image, PAGE};
 use crate::native::{Chunk, ClassId, Heap, Native};
-use crate::parallel;
 use crate::python::{Python, TypeId};
 
 /// Owners above a block that are looked at.
@@ -47,7 +46,7 @@ enum Owner {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Named {
+enum RoleKey {
     Class(ClassId),
     Leads(u64, Role),
 }
@@ -65,7 +64,7 @@ struct Hit {
 
 /// Where pointers to the memory of blocks usually are.
 #[derive(Default)]
-pub(crate) struct Usual {
+pub(crate) struct UsualPlaces {
     /// To how many memories each place leads.
     counts: HashMap<Place, u32, FixedState>,
     /// By the start of the chunk, or by the index of the block: the largest such number of its places.
@@ -76,14 +75,14 @@ pub(crate) struct Usual {
     fields: Fields,
 }
 
-impl Usual {
+impl UsualPlaces {
     /// Blocks of PyTorch's allocator are left out: only classes that are known hold these.
-    pub fn find(copy: &Copy, python: &mut Python, native: &mut Native, index: &BlockIndex) -> Usual {
-        let mut usual = Usual::default();
+    pub fn find(copy: &Image, python: &mut Python, native: &mut Native, index: &BlockIndex) -> UsualPlaces {
+        let mut usual = UsualPlaces::default();
         if index.of_driver().len() < LEAST as usize {
             return usual;
         }
-        let mut names: HashMap<Named, Role, FixedState> = HashMap::default();
+        let mut names: HashMap<RoleKey, Role, FixedState> = HashMap::default();
         let mut all = Words::default();
         let mut hits = words(copy, index.span(), |value| {
             let (block, _) = index.find(value)?;
@@ -118,7 +117,7 @@ impl Usual {
     }
 
     /// Counts these pointers, and returns the chunks that usually have them and were not known.
-    fn add(&mut self, hits: &mut Vec<Hit>, names: &mut HashMap<Named, Role, FixedState>) -> Vec<u64> {
+    fn add(&mut self, hits: &mut Vec<Hit>, names: &mut HashMap<RoleKey, Role, FixedState>) -> Vec<u64> {
         hits.sort_unstable();
         hits.dedup();
         for hits in hits.chunk_by(|a, b| (a.place, a.target) == (b.place, b.target)) {
@@ -139,8 +138,8 @@ impl Usual {
         for Hit { place, target, owner } in &*hits {
             let named = match place.0 {
                 Owner::Object(_) => continue,
-                Owner::Class(class) => Named::Class(class),
-                Owner::Unnamed => Named::Leads(place.1, place.2),
+                Owner::Class(class) => RoleKey::Class(class),
+                Owner::Unnamed => RoleKey::Leads(place.1, place.2),
             };
             let count = self.counts[place];
             if count >= LEAST && !is_less_usual(count, self.best[&(place.2, *target)]) {
@@ -157,7 +156,7 @@ impl Usual {
     }
 
     /// Words that point to these chunks or into them.
-    fn pointers_to(&self, copy: &Copy, native: &Native, starts: &[u64]) -> Vec<(u64, Role, u64)> {
+    fn pointers_to(&self, copy: &Image, native: &Native, starts: &[u64]) -> Vec<(u64, Role, u64)> {
         let limits = |start: &u64| Some((*start, native.chunk(copy, *start)?.bytes));
         let (first, last) = (starts.first().and_then(limits), starts.last().and_then(limits));
         let (Some((from, _)), Some((last, bytes))) = (first, last) else {
@@ -207,7 +206,7 @@ pub(super) fn is_less_usual(count: u32, best: u32) -> bool {
     best >= LEAST && count <= best / 2
 }
 
-fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64) -> Option<(Owner, Chunk)> {
+fn owner_of(copy: &Image, python: &mut Python, native: &mut Native, address: u64) -> Option<(Owner, Chunk)> {
     let chunk = native
         .around(copy, address)
         .filter(|chunk| chunk.heap != Heap::Window)?;
@@ -222,31 +221,14 @@ fn owner_of(copy: &Copy, python: &mut Python, native: &mut Native, address: u64)
 }
 
 /// The words of the copy that lead to what is wanted, which is in this span: address, and what `wanted` says of the value.
-fn words(copy: &Copy, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)> + Sync) -> Vec<(u64, Role, u64)> {
+fn words(copy: &Image, span: Range<u64>, wanted: impl Fn(u64) -> Option<(Role, u64)> + Sync) -> Vec<(u64, Role, u64)> {
     let bytes = span.end.saturating_sub(span.start);
     let is_near = |value: u64| value.wrapping_sub(span.start) < bytes;
-    let mut found = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut found = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            let Some(content) = copy.page(page) else { continue };
-            // Without a branch for each word, this is as fast as memory is read.
-            if !content.iter().fold(false, |any, value| any | is_near(*value)) {
-                continue;
-            }
-            for (place, value) in content.iter().enumerate() {
-                if *value >= PAGE
-                    && is_near(*value)
-                    && let Some((role, target)) = wanted(*value)
-                {
-                    found.push((page + 8 * place as u64, role, target));
-                }
-            }
-            if found.len() >= MOST {
-                break;
-            }
-        }
-        found
-    });
+    let wanted = |address: u64, value: u64| {
+        let (role, target) = wanted(value).filter(|_| value >= PAGE)?;
+        Some((address, role, target))
+    };
+    let mut found = copy.search(is_near, wanted);
     found.truncate(MOST);
     found
 }
@@ -265,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_place_that_leads_to_few_is_unusual_if_another_leads_to_many() {
-        let mut usual = Usual::default();
+        let mut usual = UsualPlaces::default();
         // Eight blocks have a pointer at word 1 of an own chunk; word 30 of a large chunk leads to one of them, and is all that
         // leads to another one.
         let mut hits: Vec<Hit> = (0..8).map(|block| hit(1, block, 1000 + block * 64)).collect();
@@ -279,7 +261,7 @@ mod tests {
 
     #[test]
     fn an_array_of_pointers_has_them_at_all_offsets() {
-        let mut usual = Usual::default();
+        let mut usual = UsualPlaces::default();
         let mut hits: Vec<Hit> = (0..8).map(|block| hit(1, block, 1000 + block * 64)).collect();
         hits.extend((0..8).map(|block| hit(10 + block, block, 9000)));
         usual.add(&mut hits, &mut HashMap::default());

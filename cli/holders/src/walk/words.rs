@@ -3,12 +3,13 @@
 use std::ops::Range;
 
 use super::rules::{FIRST_BYTES, is_place_of_object, is_short_text};
-use super::{Kind, Tail, UNNAMED, WORD, Walk};
+use super::{Tail, UNNAMED, WORD, Walk};
 use crate::copy::PAGE;
 use crate::copy::selection::without;
 use crate::graph::{BlockEdge, Edge, EdgeKind, NodeId, NodeKind, Phase, Root};
 use crate::native::counts::{self, Count};
-use crate::native::{Chunk, Heap, NativeRoot, vectors};
+use crate::native::kinds::Kind;
+use crate::native::{Chunk, Heap, RootSort, vectors};
 use crate::python::TypeId;
 
 /// Words that are looked at before those that they lead to have been loaded.
@@ -68,7 +69,6 @@ impl Walk<'_, '_> {
                 }
                 self.offer(target, from, edge, WORD, true, 0);
                 if is_new && self.graph.phase(target) != Phase::None {
-                    self.graph.follow(edge);
                     self.graph.add_target(from, target);
                 }
             }
@@ -197,7 +197,7 @@ impl Walk<'_, '_> {
             (true, _) => 1,
         };
         let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
-        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
+        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window) && !self.is_sure_object(start);
         let is_late = is_buffer || unnamed > self.unnamed;
         if is_late && self.phase < Phase::Rest {
             if self.graph.phase(id) == Phase::None {
@@ -207,6 +207,14 @@ impl Walk<'_, '_> {
         }
         let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
         self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
+    }
+
+    /// Whether an object with a class is at this place in memory of an unknown allocator, as its count shows.
+    fn is_sure_object(&mut self, start: u64) -> bool {
+        match self.kind_of(start) {
+            Kind::TensorMeta => true,
+            kind => kind.is_counted() && counts::of(self.copy, start).is_some(),
+        }
     }
 
     /// Whether most references to such a chunk are elsewhere.
@@ -360,8 +368,8 @@ impl Walk<'_, '_> {
     }
 
     /// The last words of a chunk may be what its previous owner left there.
-    pub(super) fn unnamed_words(&mut self, from: NodeId, chunk: Chunk) {
-        let tail = chunk.start + self.native.requested(self.copy, &chunk);
+    pub(super) fn words_and_tail(&mut self, from: NodeId, chunk: Chunk) {
+        let tail = chunk.start + self.native.requested(&chunk);
         let end = chunk.start + chunk.bytes;
         self.words(from, chunk.start..tail);
         self.behind = 0;
@@ -405,12 +413,9 @@ impl Walk<'_, '_> {
         }
         let start = match self.graph.root(from) {
             _ if edge.kind() != EdgeKind::Word || self.index.is_of_torch(block) => return false,
-            Some(Root::Native {
-                root: NativeRoot::Registers { .. },
-                ..
-            })
-            | Some(Root::Python(_)) => return false,
-            Some(Root::Native { start, .. }) => *start,
+            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
+            Some(Root::Python(_)) => return false,
+            Some(Root::Native(root)) => root.range.start,
             _ => self.graph.address(from),
         };
         let at = start.wrapping_add(edge.index() * 8);
@@ -434,11 +439,8 @@ impl Walk<'_, '_> {
             return false;
         };
         let start = match self.graph.root(owner) {
-            Some(Root::Native {
-                root: NativeRoot::Registers { .. },
-                ..
-            }) => return false,
-            Some(Root::Native { start, .. }) => *start,
+            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
+            Some(Root::Native(root)) => root.range.start,
             None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
             _ => return false,
         };
@@ -486,7 +488,6 @@ impl Walk<'_, '_> {
                             None => copy.word(at + 8),
                         };
                         let edge = Edge::new(EdgeKind::Word, (at - start) / 8);
-                        self.graph.follow(edge);
                         if self.native.is_end(copy, at, value) {
                             self.tail_word(from, edge, value);
                         } else {

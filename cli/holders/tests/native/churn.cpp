@@ -1,4 +1,4 @@
-// Allocates and frees at random on several threads, until a percentage of what was in use is left. Writes all allocations of each
+// Allocates and frees at random on several threads. Writes all allocations of each
 // thread in order: address, usable size, and whether it is still in use. What the program itself needs is not in malloc's heaps.
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct Piece {
     int used;
 };
 static Piece *pieces[THREADS];
-static int *live[THREADS], counts[THREADS], rounds, percent = 100;
+static int *live[THREADS], counts[THREADS], rounds;
 static pthread_barrier_t begin, done;
 
 static void *work(void *argument) {
@@ -36,10 +36,8 @@ static void *work(void *argument) {
     // Creating a thread allocates, and so does its first allocation.
     free(malloc(1));
     pthread_barrier_wait(&begin);
-    for (int i = 0, most = 0; i < rounds || count > most * (int64_t)percent / 100; i++) {
-        if (i < rounds)
-            most = count;
-        if (i < rounds && (count == 0 || draw() % 5 < 3)) {
+    for (int i = 0; i < rounds; i++) {
+        if ((count == 0 || draw() % 5 < 3)) {
             size_t shape = draw() % 1000, bytes = shape < 600 ? draw() % 120 : shape < 998 ? draw() % 3000 : draw() % 400000;
             char *memory = (char *)(shape % 10 ? malloc(bytes) : aligned_alloc(64, bytes + 64 & ~63));
             bytes = malloc_usable_size(memory);
@@ -70,8 +68,6 @@ static void *mapped(size_t bytes) {
 
 int main(int, char **arguments) {
     rounds = atoi(arguments[1]);
-    if (arguments[3])
-        percent = atoi(arguments[3]);
     pthread_barrier_init(&begin, nullptr, THREADS);
     pthread_barrier_init(&done, nullptr, THREADS);
     for (long i = 0; i < THREADS; i++) {

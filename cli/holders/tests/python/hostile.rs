@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use culeak_holders::Error;
-use culeak_holders::copy::Copy;
+use culeak_holders::copy::Image;
 use culeak_holders::modules::Modules;
 use culeak_holders::python::{Python, PythonRoot};
 use culeak_holders::source::live::Process;
@@ -120,7 +120,7 @@ impl Source for Damaged {
 }
 
 /// Asks for everything about an address.
-fn examine(reader: &mut Python, copy: &Copy, address: u64) -> usize {
+fn examine(reader: &mut Python, copy: &Image, address: u64) -> usize {
     let mut found = Vec::new();
     reader.frame_references(copy, address, &mut found);
     let _ = (
@@ -151,13 +151,13 @@ fn damaged_memory_is_survived() {
         let mut source = Damaged::new(&program);
         // The interpreter is found in sound memory; otherwise little would be read.
         let sound = Damaged::new(&program);
-        let whole = Copy::take(&sound, &[]).unwrap();
+        let whole = Image::take(&sound, &[]).unwrap();
         let mut reader = crate::read(&whole);
         let mut addresses = Vec::new();
         reader.tracked(&whole, &mut |address| addresses.push(address));
         addresses.truncate(4000);
         source.rate = rate;
-        let copy = Copy::take(&source, &[]).unwrap();
+        let copy = Image::take(&source, &[]).unwrap();
         let _ = Python::find(&copy, &Modules::find(&copy));
         reader.roots(&copy, &mut |_, rooted| addresses.push(rooted.target));
         reader.tracked(&copy, &mut |address| addresses.push(address));
@@ -178,7 +178,7 @@ fn unknown_and_unsupported_builds_are_refused_by_name() {
         program.line();
         let mut source = Damaged::new(&program);
         let (runtime, version, dict) = {
-            let copy = Copy::take(&source, &[]).unwrap();
+            let copy = Image::take(&source, &[]).unwrap();
             let modules = Modules::find(&copy);
             let find = |name: &str| modules.all().iter().find_map(|module| modules.address_of(module, name));
             (
@@ -189,7 +189,7 @@ fn unknown_and_unsupported_builds_are_refused_by_name() {
         };
         let mut refused = |at: u64, value: u64, expected: &str| {
             source.patches = vec![(at & !7, value << ((at & 7) * 8))];
-            let copy = Copy::take(&source, &[]).unwrap();
+            let copy = Image::take(&source, &[]).unwrap();
             match Python::find(&copy, &Modules::find(&copy)) {
                 Err(Error::Unsupported(text)) => assert!(text.contains(expected), "{}: {text}", python.version),
                 Err(other) => panic!("{other}"),
@@ -215,7 +215,7 @@ fn free_threaded_and_debug_builds_are_refused_by_name() {
         let mut program = Waiting::start(&python.command, "interpreters.py");
         assert_eq!(program.line(), "ready");
         let process = program.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let expected = match python.version.contains('d') {
             true => "a debug build of Python keeps other structures and is not supported",
             false => "keeps other structures and is not supported; run the build with the GIL",
@@ -235,7 +235,7 @@ fn every_interpreter_of_a_process_is_searched() {
         let mut program = Waiting::start(&python.command, "interpreters.py");
         assert_eq!(program.line(), "ready");
         let process = program.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let mut modules = 0;
         let mut reader = crate::read(&copy);
         reader.roots(&copy, &mut |root, _| {
@@ -253,6 +253,6 @@ fn a_process_without_python_has_none() {
     // The child has replaced its own image.
     assert_eq!(program.line(), "ready");
     let process = program.process();
-    let copy = Copy::take(&process, &[]).unwrap();
+    let copy = Image::take(&process, &[]).unwrap();
     assert!(Python::find(&copy, &Modules::find(&copy)).unwrap().is_none());
 }

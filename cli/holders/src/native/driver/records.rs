@@ -20,10 +20,10 @@ use std::collections::{HashMap, HashSet};
 use foldhash::fast::FixedState;
 
 use super::{Driver, OfProgram};
-use crate::copy::{Copy, PAGE};
-use crate::native::pages::{Bits, Kind};
+use crate::bits::Bits;
+use crate::copy::{Image, PAGE};
+use crate::native::pages::Kind;
 use crate::native::{Chunk, Heap, Native};
-use crate::parallel;
 
 /// A chunk that contains the address of a block.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ const LARGEST: u64 = 4096;
 /// A block that more chunks mention is not examined.
 const MOST: usize = 256;
 
-pub fn find(driver: &mut Driver, copy: &Copy, native: &Native, blocks: &[u64]) {
+pub fn find(driver: &mut Driver, copy: &Image, native: &Native, blocks: &[u64]) {
     /// A record can lead to another one that is found later.
     const PASSES: u32 = 8;
     if driver.records.is_empty() || blocks.is_empty() {
@@ -65,31 +65,19 @@ pub fn find(driver: &mut Driver, copy: &Copy, native: &Native, blocks: &[u64]) {
 }
 
 /// The chunks that contain the address of each block, by address.
-fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
+fn mentions(copy: &Image, native: &Native, blocks: &[u64]) -> ByBlock {
     let mut found: ByBlock = blocks.iter().map(|block| (*block, Vec::new())).collect();
     let (Some(first), Some(last)) = (blocks.iter().min(), blocks.iter().max()) else {
         return found;
     };
     let (pages, span) = (&native.pages, *first..=*last);
-    let words = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut words = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            if !matches!(pages.kind_at(copy, page), Kind::Glibc | Kind::Extent) {
-                continue;
-            }
-            let Some(content) = copy.page(page) else { continue };
-            let inside = content
-                .iter()
-                .zip((page..).step_by(8))
-                .filter(|(word, _)| span.contains(word));
-            words.extend(
-                inside
-                    .filter(|(word, _)| found.contains_key(word))
-                    .map(|(word, place)| (*word, place)),
-            );
-        }
-        words
-    });
+    let words = copy.search(
+        |word| span.contains(&word),
+        |place, word| {
+            let is_wanted = found.contains_key(&word) && pages.kind_at(copy, place) == Kind::Glibc;
+            is_wanted.then_some((word, place))
+        },
+    );
     let mut program = OfProgram::default();
     for (word, place) in words {
         let Some(of_one) = found.get_mut(&word) else { continue };
@@ -110,15 +98,15 @@ fn mentions(copy: &Copy, native: &Native, blocks: &[u64]) -> ByBlock {
 }
 
 /// The chunks that a chunk leads to, without itself.
-fn targets<'a>(copy: &'a Copy, native: &'a Native, chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<'a> {
+fn targets<'a>(copy: &'a Image, native: &'a Native, chunk: &Chunk) -> impl Iterator<Item = Chunk> + use<'a> {
     let own = chunk.start;
     let places = (own..own + chunk.bytes).step_by(8);
     let found = places.filter_map(|place| native.around(copy, copy.word(place)));
-    found.filter(move |target| matches!(target.heap, Heap::Glibc | Heap::Other) && target.start != own)
+    found.filter(move |target| target.heap == Heap::Glibc && target.start != own)
 }
 
 /// Rules 1 and 2.
-fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention]) -> Vec<Chunk> {
+fn of_block(driver: &Driver, copy: &Image, native: &Native, mentions: &[Mention]) -> Vec<Chunk> {
     const TIMES: u32 = 3;
     if mentions.len() > MOST {
         return Vec::new();
@@ -155,7 +143,7 @@ fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention])
 }
 
 /// Rules 3 and 4.
-fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &ByBlock) {
+fn of_equal_form(driver: &mut Driver, copy: &Image, native: &Native, mentions: &ByBlock) {
     /// Fewer may be a coincidence.
     const FEWEST: usize = 3;
     let mut forms: HashMap<(u64, u32), Vec<Chunk>, FixedState> = HashMap::default();
@@ -237,7 +225,7 @@ struct Owner {
 /// What leads to each component.
 fn owners(
     driver: &Driver,
-    copy: &Copy,
+    copy: &Image,
     native: &Native,
     components: &[(HashSet<u64, FixedState>, Vec<Chunk>)],
 ) -> Vec<Owner> {
@@ -254,21 +242,14 @@ fn owners(
         }
     }
     let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
-    let pointers = parallel::flat_map(&copy.pieces(), |piece| {
-        let mut pointers = Vec::new();
-        for page in piece.iter().flat_map(|run| run.clone().step_by(PAGE as usize)) {
-            let Some(words) = copy.page(page) else { continue };
-            for (word, place) in words.iter().zip((page..).step_by(8)) {
-                if word % 16 == 0
-                    && copy.granule(*word).is_some_and(|granule| starts.get(granule))
-                    && let Some(component) = components.iter().position(|(own, _)| own.contains(word))
-                {
-                    pointers.push((place, component));
-                }
-            }
-        }
-        pointers
-    });
+    let pointers = copy.search(
+        |word| word % 16 == 0 && word >= PAGE,
+        |place, word| {
+            starts.get(copy.granule(word)?).then_some(())?;
+            let component = components.iter().position(|(own, _)| own.contains(&word))?;
+            Some((place, component))
+        },
+    );
     for (place, component) in pointers {
         let is_driver = match native.around(copy, place) {
             Some(parent) if components[component].0.contains(&parent.start) => continue,

@@ -13,7 +13,7 @@
 //! have the list's size and count as allocated, so it ends, whatever it contains.
 
 use super::{Heaps, SMALLEST};
-use crate::copy::Copy;
+use crate::copy::Image;
 use crate::modules::{Module, Modules};
 use crate::native::driver::Role;
 use crate::native::pages::{Kind, Pages};
@@ -39,7 +39,7 @@ const LINKED: u64 = 16;
 const BINS: u64 = 127;
 
 /// Removes the freed chunks from those that count as allocated.
-pub fn remove(copy: &Copy, modules: &Modules, pages: &mut Pages, heaps: &Heaps) {
+pub fn remove(copy: &Image, modules: &Modules, pages: &mut Pages, heaps: &Heaps) {
     let mut random: Vec<(u64, u32)> = Vec::new();
     let mut marks: Vec<u64> = Vec::new();
     let has_marks = !has_old_libc(modules);
@@ -97,12 +97,12 @@ fn has_old_libc(modules: &Modules) -> bool {
     versions.any(|version| version < 29)
 }
 
-fn size_of(copy: &Copy, start: u64) -> u64 {
+fn size_of(copy: &Image, start: u64) -> u64 {
     copy.word(start.wrapping_sub(8)) & !7
 }
 
 /// Whether a list of chunks of this size may contain this one.
-fn is_listed(copy: &Copy, pages: &Pages, start: u64, size: Option<u64>) -> bool {
+fn is_listed(copy: &Image, pages: &Pages, start: u64, size: Option<u64>) -> bool {
     start.is_multiple_of(16)
         && start > SMALLEST
         && copy.granule(start).is_some_and(|granule| pages.is_start(granule))
@@ -110,7 +110,7 @@ fn is_listed(copy: &Copy, pages: &Pages, start: u64, size: Option<u64>) -> bool 
 }
 
 /// The first chunk of each list of a thread's cache, if this is one.
-fn cache_lists(copy: &Copy, pages: &Pages, cache: u64) -> Option<Vec<(u64, Option<u64>)>> {
+fn cache_lists(copy: &Image, pages: &Pages, cache: u64) -> Option<Vec<(u64, Option<u64>)>> {
     let (lists, width) = layout(size_of(copy, cache));
     let count = |list: u64| match width {
         1 => u32::from(copy.byte(cache + list)),
@@ -135,7 +135,7 @@ fn cache_lists(copy: &Copy, pages: &Pages, cache: u64) -> Option<Vec<(u64, Optio
 }
 
 /// Removes the chunks of a list. Its links lead to the memory of a chunk, or `linked` bytes before it.
-fn remove_list(copy: &Copy, pages: &mut Pages, head: u64, size: Option<u64>, linked: u64) {
+fn remove_list(copy: &Image, pages: &mut Pages, head: u64, size: Option<u64>, linked: u64) {
     let mut at = head;
     while is_listed(copy, pages, at, size) && pages.remove(copy, at) {
         let link = copy.word(at);
@@ -150,7 +150,7 @@ fn remove_list(copy: &Copy, pages: &mut Pages, head: u64, size: Option<u64>, lin
 
 /// Where an arena's state contains the pointer to the top chunk. After it and another word come the bins, which are heads
 /// of circular lists; those that are empty point to themselves.
-fn top_pointer(copy: &Copy, places: impl Iterator<Item = u64>) -> Option<u64> {
+fn top_pointer(copy: &Image, places: impl Iterator<Item = u64>) -> Option<u64> {
     const ENOUGH: usize = 16;
     let empty_bins = |place: u64| {
         let is_empty = |bin: &u64| {
@@ -167,7 +167,7 @@ fn top_pointer(copy: &Copy, places: impl Iterator<Item = u64>) -> Option<u64> {
 }
 
 /// That of the main arena: in libc, or in the program if it is linked statically.
-fn main_top_pointer(copy: &Copy, modules: &Modules) -> Option<u64> {
+fn main_top_pointer(copy: &Image, modules: &Modules) -> Option<u64> {
     let is_libc = |module: &&Module| Role::of(&module.path) == Role::System;
     let of_libc = modules.all().iter().filter(is_libc).flat_map(|module| &module.globals);
     let of_first = modules.all().iter().take(1).flat_map(|module| &module.globals);

@@ -1,7 +1,7 @@
 //! Heaps of versions that are not installed.
 
 use super::*;
-use crate::testing::{Victim, pages as fresh_pages};
+use crate::process_tests::{Victim, pages as fresh_pages};
 
 const KEY: u64 = 0xdead_beef_1234_5678;
 
@@ -47,7 +47,7 @@ fn freed_chunks_in_a_cache_of_2_42_and_later_are_not_in_use() {
         }
         let victim = Victim::fork();
         let process = victim.process();
-        let copy = Copy::take(&process, &[]).unwrap();
+        let copy = Image::take(&process, &[]).unwrap();
         let mut pages = Pages::new(&copy);
         let heap = base..base + end as u64;
         find(&copy, &Modules::find(&copy), &mut pages, &[], &[heap]);
@@ -76,7 +76,7 @@ fn mappings_of_their_own_are_found_as_each_version_lays_them_out() {
     words[page(6) + 1] = (2 * PAGE - 32) | 2;
     let victim = Victim::fork();
     let process = victim.process();
-    let copy = Copy::take(&process, &[]).unwrap();
+    let copy = Image::take(&process, &[]).unwrap();
     let mut pages = Pages::new(&copy);
     let memory = base..base + 12 * PAGE;
     pages.set_kind(&copy, memory.clone(), Kind::Unknown);

@@ -12,7 +12,6 @@ const NT_PRSTATUS: u32 = 1;
 const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
-const NT_ARM_TLS: u32 = 0x401;
 
 /// Notes beyond this are not those of a real process: a thread takes about 10 KiB.
 const LARGEST: u64 = 1 << 30;
@@ -106,11 +105,6 @@ impl Notes {
                 };
                 machine.store(&words(&content[REGISTERS..]), &mut thread);
                 self.threads.push(thread);
-            }
-            NT_ARM_TLS if machine == Machine::Aarch64 => {
-                if let Some(thread) = self.threads.last_mut() {
-                    thread.thread_pointer = words(content).first().copied();
-                }
             }
             NT_PRPSINFO if content.len() >= 56 => {
                 self.process_id = word4(content, 24);

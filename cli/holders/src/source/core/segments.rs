@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use crate::copy::PAGE;
-use crate::modules::headers::{half, word, word4};
+use crate::modules::headers::{LOAD, NOTE, Segment, half, word, word4};
 use crate::source::registers::Machine;
 
 const HEADER: usize = 64;
@@ -14,38 +14,13 @@ const SECTION: usize = 64;
 /// A process has at most 2^31 mappings, by default 65,530.
 const MOST: u32 = 1 << 22;
 
-/// A mapping of the process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Segment {
-    pub range: Range<u64>,
-    flags: u32,
-    /// Where it is in the core file.
-    pub offset: u64,
-    /// The bytes from its beginning that are in the core file.
-    pub dumped: u64,
-}
-
-impl Segment {
-    pub fn is_executable(&self) -> bool {
-        self.flags & 1 != 0
-    }
-
-    pub fn is_writable(&self) -> bool {
-        self.flags & 2 != 0
-    }
-
-    pub fn is_readable(&self) -> bool {
-        self.flags & 4 != 0
-    }
-}
-
-type Found = (Machine, Vec<Segment>, Vec<Range<u64>>);
+type Parsed = (Machine, Vec<Segment>, Vec<Range<u64>>);
 
 /// The processor, the mappings by address, and where the notes are in the file.
 ///
 /// # Errors
 /// Why the file cannot be used.
-pub fn read(file: &File, bytes: u64) -> Result<Found, String> {
+pub fn read(file: &File, bytes: u64) -> Result<Parsed, String> {
     let mut header = [0; HEADER];
     let read = file.read_at(&mut header, 0).unwrap_or(0);
     let machine = checked_header(&header[..read])?;
@@ -59,41 +34,33 @@ pub fn read(file: &File, bytes: u64) -> Result<Found, String> {
         .map_err(|error| format!("its program headers cannot be read: {error}"))?;
     let (mut segments, mut notes) = (Vec::new(), Vec::new());
     let mut needed = 0;
-    for row in table.chunks_exact(ROW) {
-        let (offset, start) = (word(row, 8), word(row, 16));
-        let (dumped, size) = (word(row, 32), word(row, 40));
-        let end = offset
-            .checked_add(dumped)
-            .ok_or("damaged: a segment has an impossible size")?;
-        match word4(row, 0) {
-            1 if size > 0 => {
-                let range = start
-                    ..start
-                        .checked_add(size)
-                        .ok_or("damaged: a segment has an impossible address")?;
-                if range.start % PAGE != 0 || range.end % PAGE != 0 || dumped > size {
+    for segment in table.chunks_exact(ROW).map(Segment::of) {
+        let end =
+            (segment.offset.checked_add(segment.file_bytes)).ok_or("damaged: a segment has an impossible size")?;
+        match segment.kind {
+            LOAD if segment.memory_bytes > 0 => {
+                let (start, bytes) = (segment.address, segment.memory_bytes);
+                if start.checked_add(bytes).is_none() {
+                    return Err("damaged: a segment has an impossible address".to_owned());
+                }
+                if start % PAGE != 0 || bytes % PAGE != 0 || segment.file_bytes > bytes {
                     return Err(format!("damaged: the segment at {start:#x} is not made of pages"));
                 }
-                segments.push(Segment {
-                    range,
-                    flags: word4(row, 4),
-                    offset,
-                    dumped,
-                });
+                segments.push(segment);
             }
-            4 => notes.push(offset..end),
+            NOTE => notes.push(segment.offset..end),
             _ => continue,
         }
-        if dumped > 0 {
+        if segment.file_bytes > 0 {
             needed = needed.max(end);
         }
     }
     if needed > bytes {
         return Err(truncated(needed, bytes));
     }
-    segments.sort_by_key(|segment| segment.range.start);
-    if let Some(pair) = segments.windows(2).find(|pair| pair[0].range.end > pair[1].range.start) {
-        return Err(format!("damaged: two segments contain {:#x}", pair[1].range.start));
+    segments.sort_by_key(|segment| segment.address);
+    if let Some(pair) = (segments.windows(2)).find(|pair| pair[0].memory(0).end > pair[1].address) {
+        return Err(format!("damaged: two segments contain {:#x}", pair[1].address));
     }
     Ok((machine, segments, notes))
 }

@@ -43,7 +43,7 @@ struct Scan {
 
 #[repr(C)]
 #[derive(Default, Clone, Copy)]
-struct Found {
+struct PageRange {
     start: u64,
     end: u64,
     categories: u64,
@@ -61,7 +61,7 @@ const IS_ZERO_PAGE: u64 = 1 << 5;
 /// zeros, are left out, as are those of the other categories in `without`.
 fn scanned(pagemap: &File, range: &Range<u64>, without: u64) -> Option<Vec<Range<u64>>> {
     let mut found = Vec::new();
-    let mut pieces = [Found::default(); 512];
+    let mut pieces = [PageRange::default(); 512];
     let mut start = range.start;
     while start < range.end {
         let mut scan = Scan {

@@ -194,12 +194,7 @@ fn described(pid: u32, id: u32) -> Thread {
         ..Thread::default()
     };
     const NT_PRSTATUS: usize = 1;
-    const NT_ARM_TLS: usize = 0x401;
-    let machine = Machine::HERE;
-    machine.store(&register_set(id, NT_PRSTATUS), &mut thread);
-    if machine == Machine::Aarch64 {
-        thread.thread_pointer = register_set(id, NT_ARM_TLS).first().copied();
-    }
+    Machine::HERE.store(&register_set(id, NT_PRSTATUS), &mut thread);
     thread
 }
 

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 use crate::copy::PAGE;
-use crate::testing::{Victim, compile, pages};
+use crate::process_tests::{Victim, compile, pages};
 
 fn word(process: &Process, address: u64) -> u64 {
     let mut buffer = [0; 8];
@@ -69,7 +69,7 @@ fn untouched_memory_is_not_present_and_stays_so() {
     let process = victim.process();
     for _ in 0..2 {
         assert_eq!(process.present(range.clone()), [start + 5 * PAGE..start + 6 * PAGE]);
-        crate::copy::Copy::take(&process, &[]).expect("readable");
+        crate::copy::Image::take(&process, &[]).expect("readable");
     }
 }
 
@@ -112,7 +112,7 @@ fn a_process_that_has_ended_is_an_error() {
     }
     let error = process.regions().expect_err("a zombie has no memory");
     assert!(error.to_string().contains("it has ended"), "{error}");
-    assert!(crate::copy::Copy::take(&process, &[]).is_err());
+    assert!(crate::copy::Image::take(&process, &[]).is_err());
     assert!(Process::new(victim.pid()).is_err());
 }
 

@@ -1,4 +1,4 @@
-//! Processes to examine.
+//! Processes that tests examine.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
