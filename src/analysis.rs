@@ -37,6 +37,7 @@
 //! | [`job`] | What do the processes of a job hold, and which of them differs from the others? |
 //! | [`lives`] | Which memory over time lies behind blocks, and which does a filter accept? |
 //! | [`over_time`] | How much memory was held when, in levels of detail? |
+//! | [`whatif`] | How much would PyTorch's allocator have reserved under other settings? |
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
 pub mod baseline;
@@ -68,5 +69,6 @@ pub mod stats;
 pub mod suppressions;
 pub mod tally;
 pub mod trend;
+pub mod whatif;
 pub mod why;
 pub mod words;

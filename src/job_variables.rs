@@ -1,4 +1,5 @@
-//! The environment variables by which launchers tell a process which part of a job it is.
+//! The environment variables by which launchers tell a process which part of a job it is, and those with the settings of PyTorch's
+//! allocator.
 //!
 //! One row per variable: what it states, and the launcher that sets it. The recorder stores those that are set, and readers
 //! take each statement from the first row that has a usable value, so the order of rows is the order of precedence:
@@ -32,6 +33,8 @@ pub enum States {
     Restart,
     /// The process's coordinate in one dimension of parallelism.
     Group(Dimension),
+    /// Settings of PyTorch's allocator. They are no part of what the process is.
+    Allocator,
 }
 
 named! {
@@ -155,7 +158,16 @@ variables! {
         "DATA_PARALLEL_RANK" Group(Data);
         "VLLM_DP_RANK" Group(Data);
         "SGLANG_DP_RANK" Group(Data);
+        "PYTORCH_ALLOC_CONF" Allocator;
+        "PYTORCH_CUDA_ALLOC_CONF" Allocator;
     }
+}
+
+/// Whether a recorded variable is one by which the process is known.
+pub fn is_of_job(name: &str) -> bool {
+    JOB_VARIABLES
+        .iter()
+        .all(|row| row.name != name || row.states != States::Allocator)
 }
 
 /// The longest value that is recorded, in bytes.
@@ -196,6 +208,7 @@ mod tests {
             ("expert rank", Group(Expert)),
             ("context rank", Group(Context)),
             ("data rank", Group(Data)),
+            ("allocator", Allocator),
         ];
         for (fact, states) in facts {
             let start = format!("| {fact} | ");

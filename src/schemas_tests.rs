@@ -14,7 +14,7 @@ use crate::analysis::categories::Category;
 use crate::analysis::filter::Location;
 use crate::analysis::site::Fingerprint;
 use crate::analysis::suppressions::Pattern;
-use crate::analysis::{baseline, check, diff, job, ledger, phases, report, stats, trend, why};
+use crate::analysis::{baseline, check, diff, job, ledger, phases, report, stats, trend, whatif, why};
 use crate::point::Point;
 use crate::snapshot::{self, Allocations, Call};
 
@@ -113,6 +113,12 @@ fn documents() -> Vec<Document> {
         document::<report::Report>("report --json", report::FORMAT, report::VERSION),
         document::<job::JobReport>("report --json` of several inputs", job::FORMAT, job::VERSION),
         document::<phases::Phases>("report --view phases --json", phases::FORMAT, phases::VERSION),
+        document::<ledger::segments::Segments>(
+            "report --view segments --json",
+            ledger::segments::FORMAT,
+            ledger::segments::VERSION,
+        ),
+        document::<whatif::WhatIf>("whatif --json", whatif::FORMAT, whatif::VERSION),
         document::<diff::Diff>("diff --json", diff::FORMAT, diff::VERSION),
         document::<ledger::LedgerDiff>(
             "diff --view ledger --json",

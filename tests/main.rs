@@ -58,6 +58,7 @@ mod transparent;
 mod trend;
 mod undisturbed;
 mod vmm;
+mod whatif;
 mod whole_system;
 mod why;
 mod why_running;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::support::outcome::recordings_in;
 use crate::support::{Outcome, culeak, profile};
 
-const LOGGED: (&str, &str) = ("CULEAK_TIMELINE", "64MiB");
+pub const LOGGED: (&str, &str) = ("CULEAK_TIMELINE", "64MiB");
 
 const MIB: u64 = 1 << 20;
 
@@ -26,11 +26,11 @@ fn steps(settings: &[(&str, &str)]) -> Outcome {
     outcome
 }
 
-fn recording(outcome: &Outcome) -> PathBuf {
+pub fn recording(outcome: &Outcome) -> PathBuf {
     recordings_in(&outcome.out()).pop().expect("a recording")
 }
 
-fn run(words: &[&str], recording: &Path) -> Output {
+pub fn run(words: &[&str], recording: &Path) -> Output {
     let mut command = Command::new(culeak());
     command.args(&words[..1]).arg(recording).args(&words[1..]);
     command.arg("--no-symbol-cache").env_remove("CULEAK_CONFIG");
@@ -41,12 +41,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn json(words: &[&str], recording: &Path) -> Value {
+pub fn json(words: &[&str], recording: &Path) -> Value {
     let output = run(words, recording);
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
 }
 
-fn refused(words: &[&str], recording: &Path) -> String {
+pub fn refused(words: &[&str], recording: &Path) -> String {
     let output = run(words, recording);
     assert_eq!(output.status.code(), Some(2), "{}", text(&output.stdout));
     text(&output.stderr)

@@ -25,6 +25,7 @@ use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
 use crate::commands::trend::TrendArgs;
 use crate::commands::watch::WatchArgs;
+use crate::commands::whatif::WhatIfArgs;
 use crate::commands::why::WhyArgs;
 use crate::escape::Escaped;
 use crate::launch::preload;
@@ -80,6 +81,8 @@ pub enum Command {
     Live(LiveArgs),
     Diff(DiffArgs),
     Trend(TrendArgs),
+    #[command(name = "whatif")]
+    WhatIf(WhatIfArgs),
     Check(CheckArgs),
     Export(ExportArgs),
     Watch(WatchArgs),
@@ -120,6 +123,7 @@ impl Command {
             | Command::Live(_)
             | Command::Diff(_)
             | Command::Trend(_)
+            | Command::WhatIf(_)
             | Command::Check(_)
             | Command::Export(_)
             | Command::Watch(_) => true,
@@ -320,6 +324,7 @@ const USUAL: &[(&str, &[&str])] = &[
     ("why", &["class", "core", "pause", "top", "output"]),
     ("diff", &["at", "by", "kind", "view", "output"]),
     ("trend", &["only", "pid", "every", "fail_on", "output"]),
+    ("whatif", &["settings", "device_memory", "oom", "output"]),
     ("check", &["allow", "baseline", "suppressions", "at", "format"]),
     ("export", &["format", "output", "at", "kind", "to"]),
     ("watch", &["listen", "textfile", "to", "dataset", "every"]),
@@ -372,7 +377,7 @@ fn short(argument: clap::Arg) -> clap::Arg {
 /// The commands, as `culeak --help` lists them.
 const GROUPS: &[(&str, &[&str])] = &[
     ("Record", &["run", "live"]),
-    ("Read", &["report", "why", "diff", "trend"]),
+    ("Read", &["report", "why", "diff", "trend", "whatif"]),
     ("Gate", &["check"]),
     ("Share", &["export", "watch"]),
     ("Set up", &["doctor", "demo", "snapshot", "help"]),

@@ -123,6 +123,7 @@ fn main() -> ExitCode {
         Command::Live(args) => commands::live::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),
         Command::Trend(args) => commands::trend::execute(&args),
+        Command::WhatIf(args) => commands::whatif::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
         Command::Watch(args) => commands::watch::execute(&args),
         Command::Export(args) => commands::export::execute(&args),

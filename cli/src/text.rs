@@ -15,10 +15,12 @@ pub mod pager;
 pub mod parts;
 pub mod phases;
 pub mod report;
+pub mod segments;
 pub mod stats;
 pub mod tree;
 pub mod trend;
 pub mod units;
+pub mod whatif;
 pub mod why;
 
 use std::io::{self, Write};

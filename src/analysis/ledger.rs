@@ -44,6 +44,7 @@ mod host;
 mod modes;
 mod pages;
 mod process;
+pub mod segments;
 
 pub use caches::{Cache, CacheSegment};
 use caches::{Holder, Spread};

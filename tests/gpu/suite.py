@@ -22,6 +22,7 @@ import compare
 import devices
 import ends
 import exports
+import fragmentation
 import frameworks
 import harness
 import jobs
@@ -40,7 +41,7 @@ import tensors
 import watching
 import why
 
-assert adapters and answers and backward and categories and claims and coexist and devices and ends and exports and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
+assert adapters and answers and backward and categories and claims and coexist and devices and ends and exports and fragmentation and frameworks and jobs and ledgers and libraries and long_programs and objects and observed and pages and phases and plugin and reach and sampled and segments and tensors and watching and why  # importing them registers their claims
 
 
 def main():

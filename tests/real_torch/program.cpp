@@ -1,8 +1,13 @@
-// Tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
+// `run`: tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
+// `reserves`: requests as programs make them, the same ones under all settings. Prints what the allocator had reserved at most.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
 #include <unistd.h>
+#include <vector>
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
@@ -24,6 +29,85 @@ extern "C" int run() {
     }
     auto held = allocator::getDeviceStats(0);
     std::printf("allocated %ld\nreserved %ld\nevents %ld\n", (long)held.allocated_bytes[0].current, (long)held.reserved_bytes[0].current, events);
+    std::fflush(stdout);
+    _exit(0);
+}
+
+namespace {
+
+uint64_t state = 1;
+// Up to, and without, a number.
+size_t upto(size_t most) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % most;
+}
+
+constexpr size_t KIB = 1 << 10, MIB = 1 << 20;
+using Blocks = std::vector<void *>;
+
+void give_all(Blocks &blocks) {
+    for (auto block = blocks.rbegin(); block != blocks.rend(); block++) allocator::raw_delete(*block);
+    blocks.clear();
+}
+
+// Weights that stay; activations of another batch size in each step, freed in reverse; gradients; small blocks between them.
+void train() {
+    Blocks weights, activations, gradients;
+    for (int layer = 0; layer < 12; layer++) weights.push_back(allocator::raw_alloc((layer % 4 + 1) * 4 * MIB));
+    for (int step = 0; step < 40; step++) {
+        size_t batch = 1 + upto(64);
+        for (int layer = 0; layer < 12; layer++) {
+            activations.push_back(allocator::raw_alloc(batch * 300 * KIB));
+            activations.push_back(allocator::raw_alloc(batch * 4 * KIB));
+            allocator::raw_delete(allocator::raw_alloc(batch * 900 * KIB));
+        }
+        for (int layer = 0; layer < 12; layer++) gradients.push_back(allocator::raw_alloc((layer % 4 + 1) * 4 * MIB));
+        give_all(activations);
+        give_all(gradients);
+    }
+}
+
+// A cache that grows by concatenation beside blocks that stay.
+void cache() {
+    void *held = allocator::raw_alloc(8 * MIB);
+    size_t bytes = 8 * MIB;
+    for (int round = 0; round < 80; round++) {
+        size_t more = (1 + upto(40)) * 512 * KIB;
+        void *added = allocator::raw_alloc(more), *both = allocator::raw_alloc(bytes + more);
+        allocator::raw_delete(held);
+        allocator::raw_delete(added);
+        held = both, bytes += more;
+        allocator::raw_alloc(1200 * KIB + upto(3 * MIB));
+    }
+}
+
+// Blocks of any size, each for a random time. `stream`: of the round.
+void random(int rounds, const std::function<cudaStream_t(int)> &stream, const std::function<void(int)> &at) {
+    std::multimap<size_t, void *> live;
+    for (int round = 0; round < rounds; round++) {
+        while (!live.empty() && live.begin()->first <= (size_t)round) {
+            allocator::raw_delete(live.begin()->second);
+            live.erase(live.begin());
+        }
+        size_t bytes = (1 + upto(1000)) << upto(18);
+        live.emplace(round + 1 + upto(60), allocator::raw_alloc_with_stream(bytes, stream(round)));
+        at(round);
+    }
+}
+
+} // namespace
+
+extern "C" int reserves(const char *program) {
+    allocator::init(1);
+    auto default_stream = [](int) -> cudaStream_t { return nullptr; };
+    auto nothing = [](int) {};
+    if (!std::strcmp(program, "train")) train();
+    if (!std::strcmp(program, "cache")) cache();
+    if (!std::strcmp(program, "random")) random(5000, default_stream, nothing);
+    if (!std::strcmp(program, "emptied")) random(5000, default_stream, [](int round) { if (round % 701 == 700) allocator::emptyCache(); });
+    if (!std::strcmp(program, "streams")) random(3000, [](int round) { return reinterpret_cast<cudaStream_t>(round % 3 ? 0 : 0x40); }, nothing);
+    auto held = allocator::getDeviceStats(0);
+    std::printf("%ld\n", (long)held.reserved_bytes[0].peak);
     std::fflush(stdout);
     _exit(0);
 }

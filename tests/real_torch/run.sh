@@ -6,6 +6,8 @@
 #
 # Of CUDA's runtime only the functions that the allocator calls are implemented: allocations go to the fake driver, all others
 # succeed and do nothing. The last line is `ok` and the number of events compared.
+#
+# Then `culeak whatif` predicts from each program's log what the allocator reserves under other settings, and the allocator says it.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)
@@ -73,4 +75,35 @@ assert allocator["events"] == int(printed["events"]), (allocator, printed)
 assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapshot["failed"]), snapshot["failed"]
 assert len(sys.argv) == 4, f"one request failed, and {len(sys.argv) - 3} snapshots were taken"
 print("ok", allocator["events"], "events")
+PYTHON
+
+# Peaks of the allocator (the second column) and of the model, by settings.
+settings=("" expandable_segments:True max_split_size_mb:32 max_split_size_mb:128 roundup_power2_divisions:4)
+reserves() { # reserves PROGRAM SETTINGS: the peak in bytes
+    PYTORCH_ALLOC_CONF=$2 PYTORCH_CUDA_ALLOC_CONF=$2 "$python" -c "import ctypes; ctypes.CDLL('$work/program.so').reserves(b'$1')"
+}
+for program in train cache random emptied streams; do
+    for set in "${settings[@]}"; do
+        CULEAK_TIMELINE=64MiB CULEAK_OUTPUT="$work/$program-$set.culeak" LD_PRELOAD=$shim reserves "$program" "$set" >"$work/peak"
+        culeak whatif "$work/$program-$set.culeak" --json >"$work/$program-$set.json" || true
+        echo "$program $(cat "$work/peak") $set" >>"$work/measured"
+    done
+done
+"$python" - "$work" <<'PYTHON'
+import json
+import sys
+
+work, wrong = sys.argv[1], 0
+measured = [line.rstrip("\n").split(" ") for line in open(f"{work}/measured")]
+for program, peak, settings in measured:
+    peak = int(peak)
+    [own] = json.load(open(f"{work}/{program}-{settings}.json"))["devices"]
+    [default] = json.load(open(f"{work}/{program}-.json"))["devices"]
+    predicted = {row["settings"]: row["peak_reserved_bytes"] for row in default["rows"]}
+    predicted[""] = default["rows"][0]["peak_reserved_bytes"] if default["rows"] else 0
+    error = abs(predicted.get(settings, 0) - peak) / peak
+    wrong += own["error"] > 0.01 or error > 0.10 or own["recorded_peak_bytes"] != peak
+    print(f"{program:8} {peak >> 20:6} MiB, predicted {predicted.get(settings, 0) >> 20:6} ({error:6.1%}), own settings {own['error']:6.2%} of {own['pools']} pools  {settings or 'default'}")
+assert not wrong, f"{wrong} wrong"
+print("ok", len(measured), "runs")
 PYTHON

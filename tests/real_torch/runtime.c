@@ -1,6 +1,7 @@
 /* What PyTorch's allocator needs of CUDA's runtime to allocate: memory from the fake driver, and a device. run.sh adds the
  * other imported functions, which succeed and do nothing. One function per line: run.sh reads them. */
 #include "cuda.h"
+#include <dlfcn.h>
 #include <string.h>
 
 static void start(void) {
@@ -20,6 +21,10 @@ int cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = 1ull << 36; retur
 int cudaDriverGetVersion(int *version) { *version = 13000; return 0; }
 int cudaRuntimeGetVersion(int *version) { *version = 13000; return 0; }
 int cudaStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
-int cudaGetDeviceProperties(void *properties, int device) { (void)device; memset(properties, 0, 1008); return 0; }
+/* totalGlobalMem follows name, uuid and luid. Expandable segments reserve addresses for a little more. */
+int cudaGetDeviceProperties(void *properties, int device) { (void)device; memset(properties, 0, 1008); *(size_t *)((char *)properties + 288) = 1ull << 36; return 0; }
+static int nothing(void) { return 0; }
+/* Functions that the fake driver lacks do nothing. */
+int cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags, int *status) { (void)version, (void)flags; start(); void *found = dlsym(dlopen("libcuda.so.1", RTLD_LAZY), name); *out = found ? found : (void *)nothing; *status = 0; return 0; }
 const char *cudaGetErrorString(int error) { (void)error; return "an error"; }
 const char *cudaGetErrorName(int error) { (void)error; return "an error"; }

@@ -1,6 +1,6 @@
 /* Stands in for PyTorch's libc10_cuda: segments from the driver, divided into blocks of multiples of 512 bytes, each
  * reported to libc10 under the allocator's lock. Blocks are cut from the end of a segment; free lists are per size.
- * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. */
+ * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. -DNAMED: in a function of the real one's name. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -25,7 +25,15 @@ static int take_segment(CUdeviceptr *at, size_t bytes) {
 }
 static int give_segment_back(CUdeviceptr at) { return cudaFree((void *)(uintptr_t)at); }
 #else
-static int take_segment(CUdeviceptr *at, size_t bytes) { return cuMemAlloc_v2(at, bytes); }
+#ifdef NAMED
+__attribute__((noinline)) int take_segment(CUdeviceptr *, size_t) __asm__("_ZN3c104cuda20CUDACachingAllocator6Native22DeviceCachingAllocator11alloc_blockEm");
+#else
+static
+#endif
+int take_segment(CUdeviceptr *at, size_t bytes) {
+    int result = cuMemAlloc_v2(at, bytes);
+    return result;
+}
 static int give_segment_back(CUdeviceptr at) { return cuMemFree_v2(at); }
 #endif
 

@@ -151,6 +151,23 @@ static void reloaded(void) {
     }
 }
 
+/* Each tensor is freed before the next one, which is a little larger, is allocated: no segment serves two of them. Then a small one
+ * stays in a large segment's place. */
+static void grows(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    for (size_t round = 0; round < 20; round++) torch.free(training_step(&torch, (40 + 2 * round) << 20));
+    culeak_mark("grown");
+    training_step(&torch, 1000);
+}
+
+/* A segment of 3 MiB, as the allocator of PyTorch takes none. */
+static void odd_segment(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 3 << 20);
+}
+
 /* A test of a harness in which PyTorch allocates a segment, and one in which it does not. */
 static void intervals(void) {
     start_cuda();
@@ -166,4 +183,4 @@ static void intervals(void) {
     }
 }
 
-MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals))
+MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals), BEHAVIOUR(grows), BEHAVIOUR(odd_segment))

@@ -70,6 +70,7 @@ guides! {
     "snapshots" = "snapshots.md";
     "live" = "live.md";
     "timeline" = "timeline.md";
+    "fragmentation" = "fragmentation.md";
     "phases" = "phases.md";
     "trend" = "trend.md";
     "metrics" = "metrics.md";

@@ -42,6 +42,7 @@ Examples:
   culeak report 4711 --view tree                call stacks as a tree
   culeak report app.host.4711.culeak --view phases    memory by phase (NVTX ranges)
   culeak report app.host.4711.culeak --view churn     temporary allocations and lifetimes, of run --timeline
+  culeak report 4711 --view segments            why memory is reserved and not used, and which lines keep it
   culeak report 4711 -o gpu.svg                 call stacks as a flame graph
   culeak report runs/ --json > job.json         which rank differs from the others, as JSON
   culeak report runs/ --per-process             one report for each recording in a folder")]
@@ -151,6 +152,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     match args.view.shape() {
         Shape::Phases(name) => return super::phases::execute(args, name.as_deref(), form),
         Shape::Churn => return super::churn::execute(args, form),
+        Shape::Segments => return super::segments::execute(args, form),
         _ => {}
     }
     let rules = Rules {

@@ -57,7 +57,8 @@ const TABLE: &[Row] = table! {
     OBJECTS => "--view tree", "-o FILE.svg";
         "trees and flame graphs show bytes, which objects without an address do not have; use --view objects, or \
          culeak export --objects";
-    KERNEL => "--between", "--view objects", "--view phases", "--view churn", "--by object-kind", "--why",
+    KERNEL => "--between", "--view objects", "--view phases", "--view churn", "--view segments", "--by object-kind",
+        "--why",
         "--category", "--objects", "culeak trend", "culeak why", JOB;
         "memory from the kernel driver is known at points in time only; culeak report --kind segment shows it, and \
          culeak diff of two processes";
@@ -72,6 +73,9 @@ const TABLE: &[Row] = table! {
         "phases have times of their own, and rows for each of them";
     "--view churn" => "--at", "--suppressions", "--why", "--min-bytes", OTHER_ROWS, "--sort age", SEVERAL;
         "it counts events by call site or stack, of all of a recording or between two moments (--between A B)";
+    "--view segments" => "--between", "--since", "--suppressions", "--why", "--min-bytes", "--by", "--sort", "--kind", "--device",
+        "--focus", "--ignore", "--category", "--full-stacks", SEVERAL;
+        "segments are shown whole, of one process at one point in time (--at)";
     "--view losses" => "-o FILE.html", "-o FILE.json"; "these formats have all counts of losses anyway";
     HELD => "--sort temporary", "--sort lifetime"; "only events have such an order; add --view churn";
     LEDGER_DIFF => "--by", "--sort", "--top", "--min-bytes", "--kind", "--device", "--focus", "--ignore",
@@ -80,14 +84,17 @@ const TABLE: &[Row] = table! {
     JOB => "--view tree", "--view stacks", "--full-stacks", "--all", "--sort count", OBJECTS;
         "stacks and counts are compared of two processes; name one process on each side";
     "--view tree" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view phases",
-        "--view churn";
+        "--view churn", "--view segments";
         "each is a view of its own; only stacks, ledger, objects and losses are shown together";
-    "--view phases" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view churn";
+    "--view phases" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view churn",
+        "--view segments";
         "each is a view of its own; only stacks, ledger, objects and losses are shown together";
-    "--view churn" => "--view stacks", "--view ledger", "--view objects", "--view losses";
+    "--view churn" => "--view stacks", "--view ledger", "--view objects", "--view losses", "--view segments";
         "each is a view of its own; only stacks, ledger, objects and losses are shown together";
-    "culeak diff" => "--between", "--view phases", "--view churn", "--view objects", "--view losses", "--sort age",
-        "--sort temporary", "--sort lifetime", OTHER_ROWS, "--category";
+    "--view segments" => "--view stacks", "--view ledger", "--view objects", "--view losses";
+        "each is a view of its own; only stacks, ledger, objects and losses are shown together";
+    "culeak diff" => "--between", "--view phases", "--view churn", "--view segments", "--view objects", "--view losses",
+        "--sort age", "--sort temporary", "--sort lifetime", OTHER_ROWS, "--category";
         "it compares two points in time (--at A --at B) by call site or stack, objects included";
     "culeak trend" => "--at", "--between", "--since", "--category", "--sort", "--view", "--full-stacks", "--lines",
         "-o FILE.svg", OTHER_ROWS;

@@ -39,6 +39,8 @@ pub enum Shape {
     Phases(Option<String>),
     /// Temporary allocations, lifetimes and reuse.
     Churn,
+    /// Why caching allocators hold memory that no live block uses.
+    Segments,
     /// The table, and objects without an address.
     Objects,
     /// The table, and all counts of losses.
@@ -48,13 +50,14 @@ pub enum Shape {
 }
 
 /// Names of shapes, and what they are.
-const SHAPES: [(&str, &str); 8] = table! {
+const SHAPES: [(&str, &str); 9] = table! {
     "table", "rows, largest first";
     "stacks", "rows with their stacks; report: also their kinds, devices, streams and threads";
     "tree", "call stacks as a tree with main at its root; --top and --min-bytes limit its branches";
     "phases",
         "report: what each phase (NVTX range, culeak_phase_begin) held, allocated and left behind; phases:NAME: each of this name";
     "churn", "report: which call sites allocate often, for a short time, or the same again; needs run --timeline";
+    "segments", "report: why memory is reserved and not used: pinned by live blocks, and by which lines, or idle";
     "objects", "report: also objects without an address, by call site: streams, events, modules, graphs …";
     "losses", "report: also all counts of losses, including zeros";
     "ledger", "what holds each byte of the devices: categories, caches, libraries, code, contexts, graphs; report: and all sums";
@@ -82,6 +85,7 @@ impl TypedValueParser for ShapeParser {
             "tree" => Shape::Tree,
             "phases" => Shape::Phases(None),
             "churn" => Shape::Churn,
+            "segments" => Shape::Segments,
             "objects" => Shape::Objects,
             "losses" => Shape::Losses,
             "ledger" => Shape::Ledger,

@@ -81,12 +81,13 @@ impl LedgerTally {
 }
 
 /// A range of addresses that blocks can lie in.
-struct Range<'a> {
-    start: u64,
-    end: u64,
-    device: Option<usize>,
-    holder: Holder<'a>,
-    mapped: bool,
+#[derive(Clone)]
+pub(super) struct Range<'a> {
+    pub start: u64,
+    pub end: u64,
+    pub device: Option<usize>,
+    pub holder: Holder<'a>,
+    pub mapped: bool,
     /// End of the last block so far.
     reached: u64,
     live: u64,
@@ -126,7 +127,7 @@ impl Range<'_> {
 
 /// Mapped memory, by device, holder and size.
 #[derive(Default)]
-struct Mapped<'a> {
+pub(super) struct Mapped<'a> {
     /// Number of allocations of physical memory.
     memory: BTreeMap<(usize, Holder<'a>, u64), u64>,
     /// Number of mappings that contain the blocks of another holder, whose name is last.
@@ -166,7 +167,8 @@ impl<'a> Spread<'a> {
         // If there is only one device, mappings of unknown device are on it.
         let only = (snapshot.devices.len() == 1).then_some(0);
         let mut mapped = Mapped::default();
-        let mut ranges = ranges(snapshot, stacks, groups, &mut mapped);
+        let mut ranges = pieces(snapshot, stacks, groups, &mut mapped);
+        join(&mut ranges, snapshot);
         spread.give_to_owners(&mapped, only);
         spread.lay_blocks(&groups.blocks, &mut ranges);
         spread.limit_to_held();
@@ -309,9 +311,9 @@ fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks)
     }
 }
 
-/// The ranges that blocks can lie in, by address: mappings, with adjacent ones joined; records that contain blocks; and
-/// empty segments of pools whose blocks are recorded. Fills in `mapped_memory`.
-fn ranges<'a>(
+/// The ranges that blocks can lie in, by address: mappings; records that contain blocks; and empty segments of pools whose
+/// blocks are recorded. Fills in `mapped_memory`.
+pub(super) fn pieces<'a>(
     snapshot: &Snapshot,
     stacks: &CallStacks,
     groups: &Groups<'a>,
@@ -361,6 +363,11 @@ fn ranges<'a>(
         }
     }
     ranges.sort_by_key(|range| (range.start, range.end));
+    ranges
+}
+
+/// Joins mappings that are adjacent within one reserved range.
+pub(super) fn join(ranges: &mut Vec<Range>, snapshot: &Snapshot) {
     let of_reserved = |record: &Allocation| record.kind == Kind::Reserved;
     let reserved = snapshot.allocations.iter().filter(of_reserved);
     let starts: BTreeSet<u64> = reserved.map(|record| record.address).collect();
@@ -374,7 +381,6 @@ fn ranges<'a>(
         }
         joins
     });
-    ranges
 }
 
 fn cache(owner: &str, mut segments: Vec<CacheSegment>) -> Cache<'_> {

@@ -6,6 +6,7 @@ use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{DeviceUsage, OtherProcesses};
 
 mod change;
+mod segments;
 
 const CACHING: FrameText = (
     "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",

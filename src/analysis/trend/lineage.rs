@@ -5,6 +5,7 @@
 
 use crate::analysis::program::Program;
 use crate::facts::{Facts, Instant};
+use crate::job_variables::is_of_job;
 
 /// The facts of each lineage, in order of time, without duplicates.
 pub fn lineages(mut all: Vec<Facts>) -> Vec<Facts> {
@@ -49,7 +50,11 @@ fn instant(facts: &Facts) -> &Instant {
 
 fn follows(process: &Facts, lineage: &Facts) -> bool {
     let (first, last) = (instant(process), &lineage.instants[lineage.instants.len() - 1]);
-    first.process.ranks == last.process.ranks
+    let of_job = |instant: &Instant| {
+        let variables = instant.process.ranks.clone().into_iter();
+        variables.filter(|(name, _)| is_of_job(name)).collect::<Vec<_>>()
+    };
+    of_job(first) == of_job(last)
         && first.member.program.is_like(&last.member.program)
         && first.process.started_unix_ns >= last.time_unix_ns()
 }

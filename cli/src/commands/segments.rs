@@ -1,0 +1,65 @@
+//! `culeak report --view segments`: why caching allocators hold memory that no live block uses.
+
+use std::collections::HashSet;
+use std::process::ExitCode;
+
+use culeak::analysis::groups::Groups;
+use culeak::analysis::ledger::segments::Segments;
+use culeak::analysis::site::CallStacks;
+use culeak::analysis::whatif::settings_of;
+use culeak::analysis::whatif::trace::Trace;
+use culeak::format::ADDRESS;
+use culeak::point::Point;
+
+use super::report::ReportArgs;
+use crate::errors::Failure;
+use crate::load::{self, at};
+use crate::options::output::Form;
+use crate::options::rows_shown;
+use crate::text;
+
+/// # Errors
+/// The input cannot be read, or its blocks at that point are not known.
+pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
+    let (mut item, timeline) = load::single(args.input()?)?.load_with_events()?;
+    args.names.name_frames(&mut item);
+    let logged = timeline.map(|timeline| (item.snapshot.clone(), timeline));
+    let point = match args.selection.point() {
+        // The rows of a peak have no addresses, but the event log has the state at its time.
+        Some(Point::Peak) if item.snapshot.taken.point.is_none() => {
+            let peaks = item.snapshot.device_peaks.iter();
+            peaks
+                .max_by_key(|peak| peak.peak_bytes)
+                .map(|peak| Point::Time(peak.time_ns))
+        }
+        point => point.cloned(),
+    };
+    at::show(&mut item, point.as_ref(), &args.names)?;
+    let failed = |why: &str| Err(Failure::new(format!("{}: {why}", item.source)));
+    if item.snapshot.allocations.is_summed() {
+        return failed("at the peak, blocks are known by stack and not by address; record with culeak run --timeline");
+    }
+    let at_ns = item.snapshot.taken.at_ns;
+    let passed_over = logged.map_or_else(HashSet::new, |(whole, timeline)| {
+        let (stacks, timeline) = (CallStacks::of(&whole), timeline.until(at_ns));
+        let own = settings_of(&whole).1.unwrap_or_default();
+        let of_device = |device| Trace::of(&whole, &whole.allocations, &timeline, &stacks, device, &own, None).ok();
+        let traces = (0..whole.devices.len()).filter_map(of_device);
+        traces.flat_map(|trace| trace.passed_over).collect()
+    });
+    let stacks = CallStacks::of(&item.snapshot);
+    let groups = Groups::of(&item.snapshot, &stacks);
+    let top = rows_shown(args.selection.top, form != Form::Json);
+    let segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
+        passed_over.contains(&(address & ADDRESS))
+    });
+    if segments.pools.is_empty() {
+        return failed(
+            "no caching allocator holds memory here whose blocks were recorded; culeak report --view ledger shows the rest",
+        );
+    }
+    let title = format!("culeak: segments of {}", text::parts::process(&segments.process));
+    args.output
+        .page(form, &title, &segments, || text::segments::page(&segments))?;
+    Ok(ExitCode::SUCCESS)
+}

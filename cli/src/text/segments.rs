@@ -1,0 +1,126 @@
+//! Why memory is reserved and not used: for each allocator the parts, what pins it, and why a request failed.
+
+use culeak::analysis::ledger::segments::{Idle, IdleReason, Pin, PinSite, Segments, Unfit, Unused};
+
+use super::{parts, units};
+use crate::document::{Cell, Document, Rows, Site, bold, counted, dim, things};
+use crate::escape::Escaped;
+
+/// Call sites beside the first one.
+const SITES_SHOWN: usize = 2;
+
+pub fn page(segments: &Segments) -> Document {
+    let mut page = Document::default();
+    for pool in &segments.pools {
+        write_pool(pool, &mut page);
+        page.blank();
+    }
+    page.field("process", parts::process(&segments.process));
+    if let Some(point) = segments.point {
+        page.field("at", point.to_string());
+    }
+    page
+}
+
+fn write_pool(pool: &Unused, page: &mut Document) {
+    let unused = pool.pinned.bytes.saturating_add(pool.idle.bytes);
+    page.line(
+        bold(format!("GPU {}", pool.ordinal))
+            + format!(
+                "  {}: {} reserved, {} in live blocks: {} not used",
+                Escaped(pool.owner),
+                units::bytes(pool.reserved_bytes),
+                units::bytes(pool.live_bytes),
+                units::bytes(unused)
+            ),
+    );
+    let pinned = format!(
+        "pinned in {}, which live blocks keep",
+        counted(pool.pinned.count, "segment")
+    );
+    let idle_lines = pool.idle_by.iter().map(|of| (of.tally.bytes, idle(of)));
+    let lines = [(pool.pinned.bytes, pinned)].into_iter().chain(idle_lines);
+    let lines: Vec<(u64, String)> = lines.filter(|(bytes, _)| *bytes > 0).collect();
+    page.table(
+        Rows::of(lines)
+            .bare()
+            .column("bytes", |line| Cell::Size(line.0))
+            .column("why", |line| line.1.clone()),
+    );
+    let largest = format!("largest free range {}", units::bytes(pool.largest_free_run));
+    page.item(dim(match pool.rounding_bytes {
+        Some(bytes) => format!("{largest}; {} of the live blocks is rounding", units::bytes(bytes)),
+        None => largest,
+    }));
+    if let Some(failed) = &pool.failed {
+        write_failed(failed, pool, page);
+    }
+    if pool.pins.is_empty() {
+        return;
+    }
+    let rows = Rows::of(&pool.pins)
+        .column("pinned", |pin| Cell::Size(pin.free_bytes))
+        .column("segments", |pin| Cell::Count(pin.segments))
+        .short("segs")
+        .column("by", |pin| things(pin.blocks.count, "block"))
+        .column("of", |pin| Cell::Size(pin.blocks.bytes))
+        .column("allocated at", |pin| {
+            pin.sites.first().map_or_else(Site::default, |first| site(&first))
+        })
+        .below(|pin, below| also(pin, below));
+    page.table(rows);
+    page.more(pool.pins_hidden, "row", "; --top 0 shows all");
+}
+
+fn also(pin: &Pin, below: &mut Document) {
+    for other in pin.sites.iter().skip(1).take(SITES_SHOWN) {
+        let place = other
+            .place
+            .as_ref()
+            .map_or(String::new(), |place| format!("  {}", Escaped(place)));
+        let size = units::bytes(other.tally.bytes);
+        let blocks = counted(other.tally.count, "block");
+        below.indented(
+            10,
+            dim(format!("and {blocks} of {size}  {}{place}", parts::name(&other.label))),
+        );
+    }
+    let hidden = pin.sites.len().saturating_sub(1 + SITES_SHOWN);
+    below.more_at(10, hidden as u64, "call site", "");
+}
+
+fn site(site: &&PinSite) -> Site {
+    Site::at(&site.label, site.place.as_deref(), "")
+}
+
+fn idle(idle: &Idle) -> String {
+    let segments = counted(idle.tally.count, "segment");
+    let why = match idle.why {
+        IdleReason::OtherPool => {
+            "a later request fits and got new memory, so they are of another stream or of a private pool (CUDA graphs, MemPool)"
+        }
+        IdleReason::Small => {
+            "of the small pool, which only requests of up to 1 MiB use; torch.cuda.empty_cache() gives them back"
+        }
+        IdleReason::Cached => "without live blocks, kept for later requests; torch.cuda.empty_cache() gives them back",
+    };
+    format!("idle in {segments} {why}")
+}
+
+fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
+    let (pinned, requested) = (units::bytes(pool.pinned.bytes), units::bytes(failed.requested_bytes));
+    let largest = units::bytes(pool.largest_free_run);
+    page.line(bold(format!(
+        "the request of {requested} failed: the driver had no more, and the largest free range in segments was {largest}, although \
+         {pinned} was free in them"
+    )));
+    let Some(sites) = &failed.in_the_way else {
+        page.item("no segment is large enough for it, even without its blocks: segments must be given back and joined (expandable_segments:True)");
+        return;
+    };
+    let rows = Rows::of(sites)
+        .column("in the way", |site| Cell::Size(site.tally.bytes))
+        .column("blocks", |site| things(site.tally.count, "block"))
+        .column("allocated at", site);
+    page.table(rows);
+}

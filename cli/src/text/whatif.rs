@@ -1,0 +1,122 @@
+//! What PyTorch's allocator would have reserved: the error of the model, a table of settings, and the recommended ones.
+
+use culeak::analysis::report::shell_word;
+use culeak::analysis::whatif::{Fit, OnDevice, Row, VARIABLE, WhatIf};
+
+use super::{parts, units};
+use crate::document::{BOLD, Cell, Document, PLAIN, Rows, WARN, bold, counted, dim, styled};
+use crate::escape::Escaped;
+
+pub fn page(whatif: &WhatIf, source: &str) -> Document {
+    let mut page = Document::default();
+    for device in &whatif.devices {
+        write_device(device, &mut page);
+        page.blank();
+    }
+    page.field("process", parts::process(&whatif.process));
+    page.next(format!("culeak report {} --view segments", shell_word(source)));
+    page
+}
+
+fn write_device(device: &OnDevice, page: &mut Document) {
+    let peak = units::bytes(device.recorded_peak_bytes);
+    page.line(
+        bold(format!("GPU {}", device.ordinal))
+            + format!(
+                "  PyTorch reserved {peak} at its peak, of which {} were in live blocks at most; {}",
+                units::bytes(device.peak_live_bytes),
+                counted(device.allocations, "request")
+            ),
+    );
+    let settings = match (device.settings.as_str(), &device.variable) {
+        ("", _) => "default settings".to_owned(),
+        (settings, Some(variable)) => format!("{variable}={}", Escaped(settings)),
+        (settings, None) => format!("{} (by its segments; no setting was recorded)", Escaped(settings)),
+    };
+    page.item(format!(
+        "the run: {settings}; the model is off by at most {} after any request ({:.1} % of the peak), with {}",
+        units::bytes(device.error_bytes),
+        device.error * 100.0,
+        counted(device.pools as u64, "stream or pool").replace("pools", "pools of its own")
+    ));
+    if let Some(ignored) = &device.ignored {
+        page.item(styled(
+            WARN,
+            format!("{ignored} had no effect: the memory was taken in whole segments"),
+        ));
+    }
+    if let Some(refusal) = &device.refusal {
+        page.line(styled(WARN, format!("no advice: {refusal}")));
+        return;
+    }
+    if let Some(limit) = device.limit_bytes {
+        let besides = units::bytes(device.besides_bytes);
+        page.item(format!(
+            "PyTorch may have {}, since the process needs {besides} besides",
+            units::bytes(limit)
+        ));
+    }
+    if let Some(bytes) = device.failed_bytes {
+        page.item(format!("the request that failed is of {}", units::bytes(bytes)));
+    }
+    table(device, page);
+    page.item(dim(format!(
+        "no setting needs less than {} (live blocks), or {} in pages of 2 MiB",
+        units::bytes(device.peak_live_bytes),
+        units::bytes(device.peak_pages_bytes)
+    )));
+    recommend(device, page);
+}
+
+fn table(device: &OnDevice, page: &mut Document) {
+    let fits = |row: &&Row| match row.fits {
+        Some(true) => "yes",
+        _ => "no",
+    };
+    let failed = |row: &&Row| match row.failed_request_fits {
+        Some(Fit::Yes) => "fits",
+        Some(Fit::Perhaps) => "perhaps",
+        _ => "fails",
+    };
+    let is_best = |row: &&Row| {
+        device
+            .recommended
+            .first()
+            .is_some_and(|&best| &device.rows[best] == *row)
+    };
+    let rows = Rows::of(&device.rows)
+        .column("peak reserved", |row| Cell::Size(row.peak_reserved_bytes))
+        .short("peak")
+        .column("at the end", |row| Cell::Size(row.end_reserved_bytes))
+        .short("end")
+        .column("driver calls", |row| Cell::Count(row.driver_calls))
+        .short("calls")
+        .column_if(device.limit_bytes.is_some(), "fits", fits)
+        .column_if(device.failed_bytes.is_some(), "failed request", failed)
+        .column("setting", |row| row.label.clone())
+        .style(|row| if is_best(row) { BOLD } else { PLAIN });
+    page.table(rows);
+}
+
+fn recommend(device: &OnDevice, page: &mut Document) {
+    let own = device.rows[0].peak_reserved_bytes;
+    if device.recommended.is_empty() {
+        page.line("no setting reserves clearly less; the lines whose blocks pin memory are in --view segments");
+        return;
+    }
+    page.line(bold("put one of these into the environment"));
+    let variable = device.variable.as_deref().unwrap_or(VARIABLE);
+    for &nth in &device.recommended {
+        let row = &device.rows[nth];
+        let settings = row.settings.as_deref().unwrap_or_default();
+        let saved = match own.checked_sub(row.peak_reserved_bytes) {
+            Some(saved) => format!("{} less", units::bytes(saved)),
+            None => format!("{} more", units::bytes(row.peak_reserved_bytes - own)),
+        };
+        let line = match settings {
+            "" => format!("unset {variable}"),
+            settings => format!("export {variable}={}", shell_word(settings)),
+        };
+        page.item(bold(line) + format!("    {saved}"));
+    }
+}

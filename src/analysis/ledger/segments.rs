@@ -1,0 +1,375 @@
+//! Why a caching allocator holds memory that no live block uses.
+//!
+//! ```text
+//! segments   |== 20 MiB ======|   |== 20 MiB ======|   |= 2 MiB =|     what the driver gives and takes back as a whole:
+//! blocks      ##        ###                                  #         cudaMalloc's memory, or one mapping of an expandable segment
+//! free       pinned by 2 blocks   idle                 pinned by 1
+//! ```
+//!
+//! - *Pinned*: free memory in a segment with live blocks. The allocator cannot give it back, and a larger request does not fit
+//!   into it. It counts for the call sites whose blocks keep the segment, together.
+//! - *Idle*: a segment without live blocks. `empty_cache()` gives it back, and so does the allocator when the driver has no more.
+//!
+//! Rounding of single blocks is a part of the live bytes, and known only if the input has the sizes requested. Deliberately
+//! absent: private pools of CUDA graphs, since neither the driver nor the allocator tells which pool a segment is of.
+
+use std::collections::BTreeMap;
+
+use foldhash::HashMap;
+use serde::Serialize;
+
+use super::caches::{Holder, Mapped, Range, join, pieces};
+use crate::analysis::framework::Block;
+use crate::analysis::groups::Groups;
+use crate::analysis::report::{ProcessLine, process_line};
+use crate::analysis::site::{CallStacks, Fingerprint, NO_STACK};
+use crate::analysis::tally::Tally;
+use crate::kind::Kind;
+use crate::point::Point;
+use crate::snapshot::allocations::stack_of;
+use crate::snapshot::{BY_PYTORCH, Failed, Snapshot};
+
+/// The value of [`Segments::format`].
+pub const FORMAT: &str = "culeak-segments";
+pub const VERSION: u32 = 1;
+
+/// Segments of PyTorch for requests of up to 1 MiB have this size, and no others have.
+const SMALL: u64 = 2 << 20;
+const OUT_OF_MEMORY: i32 = 2;
+
+/// What the caching allocators of a process hold and do not use.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Segments<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub process: ProcessLine<'a>,
+    /// The point in time that this describes; `None`: the last one.
+    pub point: Option<&'a Point>,
+    /// Of each device and allocator.
+    pub pools: Vec<Unused<'a>>,
+}
+
+/// One caching allocator on one device: reserved = live + pinned + idle.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Unused<'a> {
+    pub ordinal: i32,
+    pub owner: &'a str,
+    pub reserved_bytes: u64,
+    pub live_bytes: u64,
+    /// Free memory in segments that live blocks keep, and the number of these segments.
+    pub pinned: Tally,
+    /// Segments without live blocks.
+    pub idle: Tally,
+    /// What the live blocks have beyond the sizes requested; `None`: these are not known.
+    pub rounding_bytes: Option<u64>,
+    /// The longest range without a live block.
+    pub largest_free_run: u64,
+    /// What keeps segments, by the free memory in them, largest first.
+    pub pins: Vec<Pin>,
+    /// Rows of `pins` that are left out.
+    pub pins_hidden: usize,
+    pub idle_by: Vec<Idle>,
+    /// The request that failed, if the input was taken because of it.
+    pub failed: Option<Unfit>,
+}
+
+/// Segments that are kept by blocks of the same call sites.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Pin {
+    /// Most bytes first.
+    pub sites: Vec<PinSite>,
+    /// The blocks that keep the segments, with their bytes in these.
+    pub blocks: Tally,
+    pub segments: u64,
+    /// The free memory in the segments. Freeing the blocks gives this and the bytes of the blocks back.
+    pub free_bytes: u64,
+}
+
+/// A call site with blocks in a segment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PinSite {
+    pub label: String,
+    pub place: Option<String>,
+    pub fingerprint: Fingerprint,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// Why segments without live blocks were not used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum IdleReason {
+    /// A later request that fits got new memory, so the segment is of another stream or of a private pool.
+    OtherPool,
+    /// Only requests of up to 1 MiB use it.
+    Small,
+    /// No later request needed new memory, or which ones did is not known.
+    Cached,
+}
+
+/// Segments without live blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Idle {
+    pub why: IdleReason,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// Why a request failed although memory was free.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Unfit {
+    pub requested_bytes: u64,
+    /// The blocks with the fewest bytes whose free would make a free range of that size. `None`: no segment is large enough.
+    pub in_the_way: Option<Vec<PinSite>>,
+}
+
+/// Blocks in one segment or between two points of it.
+type BySite = BTreeMap<Fingerprint, (Option<usize>, Tally)>;
+
+struct Builder<'s, 'a> {
+    snapshot: &'a Snapshot,
+    stacks: &'s CallStacks<'a>,
+    blocks: &'s [Block],
+}
+
+impl<'a> Segments<'a> {
+    /// `top`: the most rows of each allocator. `is_passed_over`: whether a later request that fits into the segment at this address
+    /// got new memory while it was idle.
+    pub fn of(
+        snapshot: &'a Snapshot,
+        stacks: &CallStacks<'a>,
+        groups: &Groups<'a>,
+        top: Option<usize>,
+        is_passed_over: impl Fn(u64) -> bool,
+    ) -> Segments<'a> {
+        let pieces = pieces(snapshot, stacks, groups, &mut Mapped::default());
+        let only = (snapshot.devices.len() == 1).then_some(0);
+        let builder = Builder {
+            snapshot,
+            stacks,
+            blocks: &groups.blocks.blocks,
+        };
+        let mut pools: BTreeMap<(usize, &str), Vec<Range>> = BTreeMap::new();
+        for mut range in pieces {
+            let Holder::Pool(owner) = range.holder else { continue };
+            let blocks = builder.within(&range);
+            let of_blocks = blocks
+                .first()
+                .and_then(|block| groups.blocks.calls[block.call as usize].device);
+            range.device = range.device.or(of_blocks).or(only);
+            if let Some(device) = range.device.filter(|_| groups.watched.contains(owner)) {
+                pools.entry((device, owner)).or_default().push(range);
+            }
+        }
+        let pools = pools.into_iter().map(|((device, owner), ranges)| Unused {
+            failed: builder.failed(device, &ranges),
+            ..builder.unused((device, owner), ranges, top, &is_passed_over)
+        });
+        Segments {
+            format: FORMAT,
+            version: VERSION,
+            process: process_line(snapshot),
+            point: snapshot.taken.point.as_ref(),
+            pools: pools.collect(),
+        }
+    }
+}
+
+impl<'a> Builder<'_, 'a> {
+    /// The blocks that lie in a range, in part or as a whole, by address.
+    fn within(&self, range: &Range) -> &[Block] {
+        let end = self.blocks.partition_point(|block| block.address < range.end);
+        let mut first = self.blocks.partition_point(|block| block.address < range.start);
+        // One that began in an earlier mapping.
+        let before = first.checked_sub(1).map(|before| &self.blocks[before]);
+        if range.mapped && before.is_some_and(|block| block.address.saturating_add(block.bytes) > range.start) {
+            first -= 1;
+        }
+        let first_with_bytes = self.blocks[first..end].iter().position(|block| block.bytes > 0);
+        &self.blocks[first_with_bytes.map_or(end, |skipped| first + skipped)..end]
+    }
+
+    fn unused(
+        &self,
+        (device, owner): (usize, &'a str),
+        mut ranges: Vec<Range<'a>>,
+        top: Option<usize>,
+        is_passed_over: impl Fn(u64) -> bool,
+    ) -> Unused<'a> {
+        let mut pins: HashMap<Vec<Fingerprint>, (BySite, u64, u64)> = HashMap::default();
+        let mut idle: BTreeMap<IdleReason, Tally> = BTreeMap::new();
+        let (mut reserved_bytes, mut live_bytes, mut pinned) = (0u64, 0u64, Tally::default());
+        for range in &ranges {
+            let bytes = range.end - range.start;
+            reserved_bytes = reserved_bytes.saturating_add(bytes);
+            let (by_site, live) = self.by_site(range, self.within(range));
+            if live == 0 {
+                let why = match () {
+                    () if is_passed_over(range.start) => IdleReason::OtherPool,
+                    () if owner == "PyTorch" && bytes == SMALL => IdleReason::Small,
+                    () => IdleReason::Cached,
+                };
+                idle.entry(why).or_default().add(bytes);
+                continue;
+            }
+            live_bytes += live;
+            if live == bytes {
+                continue;
+            }
+            pinned.add(bytes - live);
+            let key = by_site.keys().copied().collect();
+            let (sites, segments, free) = pins.entry(key).or_default();
+            for (site, (stack, tally)) in by_site {
+                sites.entry(site).or_insert((stack, Tally::default())).1.join(tally);
+            }
+            (*segments, *free) = (*segments + 1, *free + (bytes - live));
+        }
+        let mut pins: Vec<Pin> = pins
+            .into_values()
+            .map(|(sites, segments, free_bytes)| Pin {
+                blocks: Tally::total(sites.values().map(|(_, tally)| *tally)),
+                sites: self.named(sites),
+                segments,
+                free_bytes,
+            })
+            .collect();
+        let rank = |pin: &Pin| {
+            (
+                std::cmp::Reverse(pin.free_bytes),
+                pin.sites.first().map(|site| site.fingerprint),
+            )
+        };
+        pins.sort_by_key(rank);
+        let shown = top.unwrap_or(pins.len()).min(pins.len());
+        let pins_hidden = pins.len() - shown;
+        pins.truncate(shown);
+        join(&mut ranges, self.snapshot);
+        let runs = ranges.iter().map(|range| self.largest_run(range));
+        Unused {
+            ordinal: self.snapshot.devices[device].ordinal,
+            owner,
+            reserved_bytes,
+            live_bytes,
+            pinned,
+            idle: Tally::total(idle.values().copied()),
+            rounding_bytes: self.rounding(device, owner),
+            largest_free_run: runs.max().unwrap_or(0),
+            pins,
+            pins_hidden,
+            idle_by: idle.into_iter().map(|(why, tally)| Idle { why, tally }).collect(),
+            failed: None,
+        }
+    }
+
+    /// The blocks in a range by call site, and their bytes in it. Overlapping bytes count once.
+    fn by_site(&self, range: &Range, blocks: &[Block]) -> (BySite, u64) {
+        let (mut by_site, mut live, mut reached) = (BySite::new(), 0, range.start);
+        for block in blocks {
+            let end = block.address.saturating_add(block.bytes).min(range.end);
+            let bytes = end.saturating_sub(block.address.max(reached));
+            reached = reached.max(end);
+            live += bytes;
+            let stack = stack_of(self.snapshot.allocations.rows[block.row as usize].stack);
+            let site = self.stacks.get(stack).site_fingerprint;
+            by_site.entry(site).or_insert((stack, Tally::default())).1.add(bytes);
+        }
+        (by_site, live)
+    }
+
+    fn named(&self, by_site: BySite) -> Vec<PinSite> {
+        let mut sites: Vec<PinSite> = by_site
+            .into_iter()
+            .map(|(fingerprint, (stack, tally))| {
+                let frame = self.stacks.get(stack).site().copied();
+                PinSite {
+                    label: frame.map_or_else(|| NO_STACK.to_owned(), |frame| frame.name()),
+                    place: frame.and_then(|frame| frame.short_place()),
+                    fingerprint,
+                    tally,
+                }
+            })
+            .collect();
+        sites.sort_by_key(|site| (std::cmp::Reverse(site.tally.bytes), site.fingerprint));
+        sites
+    }
+
+    fn largest_run(&self, range: &Range) -> u64 {
+        let (mut largest, mut reached) = (0, range.start);
+        for block in self.within(range) {
+            largest = largest.max(block.address.saturating_sub(reached));
+            reached = reached.max(block.address.saturating_add(block.bytes));
+        }
+        largest.max(range.end.saturating_sub(reached))
+    }
+
+    /// Recordings have the sizes of blocks alone; the snapshots of PyTorch have those requested too.
+    fn rounding(&self, device: usize, owner: &str) -> Option<u64> {
+        let rows = self.snapshot.allocations.iter();
+        let blocks = rows.filter(|row| row.kind == Kind::Tensor && row.device == Some(device) && owner == "PyTorch");
+        let rounding = blocks.map(|row| row.bytes.saturating_sub(row.requested)).sum();
+        (self.snapshot.taken.by == BY_PYTORCH).then_some(rounding)
+    }
+
+    /// What was in the way of the request for which the input was taken.
+    fn failed(&self, device: usize, ranges: &[Range<'a>]) -> Option<Unfit> {
+        let (snapshot, automatic) = (self.snapshot, self.snapshot.taken.automatic.as_ref());
+        let of_pytorch = || {
+            let is_last = snapshot.taken.by == BY_PYTORCH;
+            snapshot
+                .failed
+                .iter()
+                .filter(|_| is_last)
+                .max_by_key(|failed| failed.last_ns)
+        };
+        let failed = automatic.and_then(|automatic| snapshot.failed.get(automatic.failed?));
+        let is_here = |failed: &&Failed| failed.device == Some(device) && failed.error == OUT_OF_MEMORY;
+        let bytes = failed.or_else(of_pytorch).filter(is_here)?.bytes;
+        let mut ranges = ranges.to_vec();
+        join(&mut ranges, snapshot);
+        let fewest = ranges
+            .iter()
+            .filter_map(|range| self.in_the_way(range, bytes))
+            .min_by_key(|found| found.0);
+        Some(Unfit {
+            requested_bytes: bytes,
+            in_the_way: fewest.map(|(_, sites)| self.named(sites)),
+        })
+    }
+
+    /// The blocks with the fewest bytes of which a range must be free to have room for a request.
+    fn in_the_way(&self, range: &Range, bytes: u64) -> Option<(u64, BySite)> {
+        let blocks = self.within(range);
+        let start = |nth: usize| blocks.get(nth).map_or(range.end, |block| block.address);
+        let end = |nth: usize| blocks[nth].address.saturating_add(blocks[nth].bytes);
+        let mut best: Option<(u64, usize, usize)> = None;
+        let (mut last, mut live) = (0, 0u64);
+        // Blocks `first..last` are freed; what is free then goes from the block before to the block after.
+        for first in 0..=blocks.len() {
+            let from = first.checked_sub(1).map_or(range.start, end);
+            while start(last) < from.saturating_add(bytes) && last < blocks.len() {
+                live += blocks[last].bytes;
+                last += 1;
+            }
+            if start(last) < from.saturating_add(bytes) {
+                break;
+            }
+            if best.as_ref().is_none_or(|&(fewest, ..)| live < fewest) {
+                best = Some((live, first, last));
+            }
+            live -= blocks
+                .get(first)
+                .filter(|_| first < last)
+                .map_or(0, |block| block.bytes);
+            last = last.max(first + 1);
+        }
+        let (live, first, last) = best?;
+        Some((live, self.by_site(range, &blocks[first..last.min(blocks.len())]).0))
+    }
+}

@@ -1,0 +1,138 @@
+use super::*;
+use crate::analysis::ledger::segments::{IdleReason, Pin, Segments};
+use crate::snapshot::{Automatic, Failed, Reason};
+
+const OTHER: FrameText = ("make_state", "/home/me/optimizer.py:88", PYTHON);
+
+/// Two segments of 20 MiB that 3 blocks of one line keep, one that both lines keep, one of each pool without blocks.
+fn fragmented() -> Sample {
+    let mut sample = Sample::new().running();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    let state = sample.stack(&[RUNTIME, CACHING, OTHER]);
+    for nth in 0..4 {
+        memory(
+            &mut sample,
+            Kind::Device,
+            0x1000_0000 + nth * 0x1000_0000,
+            20 * MIB,
+            pool,
+        );
+    }
+    memory(&mut sample, Kind::Device, 0x9000_0000, 2 * MIB, pool);
+    tensor(&mut sample, 0x1000_0000, 2 * MIB, state);
+    tensor(&mut sample, 0x1000_0000 + 10 * MIB, 2 * MIB, state);
+    tensor(&mut sample, 0x2000_0000 + 4 * MIB, 2 * MIB, state);
+    tensor(&mut sample, 0x3000_0000, 16 * MIB, pool);
+    tensor(&mut sample, 0x3000_0000 + 16 * MIB, MIB, state);
+    sample
+}
+
+fn of(snapshot: &Snapshot) -> Segments<'_> {
+    let stacks = CallStacks::of(snapshot);
+    Segments::of(snapshot, &stacks, &Groups::of(snapshot, &stacks), None, |_| false)
+}
+
+fn shown(pin: &Pin) -> (Vec<&str>, u64, u64, u64) {
+    let places = pin.sites.iter().filter_map(|site| site.place.as_deref());
+    (places.collect(), pin.blocks.count, pin.segments, pin.free_bytes / MIB)
+}
+
+#[test]
+fn free_memory_is_pinned_by_the_lines_of_live_blocks_or_idle() {
+    let snapshot = fragmented().finish(0, 0);
+    let segments = of(&snapshot);
+    let [pool] = &segments.pools[..] else {
+        panic!("one pool")
+    };
+    assert_eq!((pool.reserved_bytes, pool.live_bytes), (82 * MIB, 23 * MIB));
+    assert_eq!(
+        (pool.pinned, pool.idle),
+        (Tally::new(37 * MIB, 3), Tally::new(22 * MIB, 2))
+    );
+    let pins: Vec<_> = pool.pins.iter().map(shown).collect();
+    let first = (vec!["optimizer.py:88"], 3, 2, 34);
+    assert_eq!(pins, [first, (vec!["train.py:212", "optimizer.py:88"], 2, 1, 3)]);
+    let idle: Vec<_> = pool.idle_by.iter().map(|idle| (idle.why, idle.tally.bytes)).collect();
+    assert_eq!(idle, [(IdleReason::Small, 2 * MIB), (IdleReason::Cached, 20 * MIB)]);
+    assert_eq!((pool.largest_free_run, pool.rounding_bytes), (20 * MIB, None));
+}
+
+#[test]
+fn an_idle_segment_that_a_later_request_did_not_use_is_of_another_pool() {
+    let snapshot = fragmented().finish(0, 0);
+    let stacks = CallStacks::of(&snapshot);
+    let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), Some(1), |at| {
+        at == 0x4000_0000
+    });
+    let pool = &segments.pools[0];
+    assert_eq!(pool.idle_by[0].why, IdleReason::OtherPool);
+    assert_eq!((pool.pins.len(), pool.pins_hidden), (1, 1));
+}
+
+#[test]
+fn each_mapping_of_an_expandable_segment_is_kept_by_the_blocks_in_it() {
+    let mut sample = Sample::new().running();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    for nth in 0..4 {
+        memory(&mut sample, Kind::Physical, 0x7700 + nth, 20 * MIB, pool);
+        memory(&mut sample, Kind::Mapping, 0x4000_0000 + nth * 20 * MIB, 20 * MIB, pool);
+    }
+    // One block in the first two mappings; the others can be unmapped.
+    tensor(&mut sample, 0x4000_0000 + 10 * MIB, 20 * MIB, pool);
+    let snapshot = sample.finish(0, 0);
+    let segments = of(&snapshot);
+    let pool = &segments.pools[0];
+    assert_eq!((pool.reserved_bytes, pool.live_bytes), (80 * MIB, 20 * MIB));
+    assert_eq!(
+        (pool.pinned, pool.idle),
+        (Tally::new(20 * MIB, 2), Tally::new(40 * MIB, 2))
+    );
+    assert_eq!(pool.largest_free_run, 50 * MIB);
+}
+
+/// The blocks in the way of a request that failed, by bytes.
+fn in_the_way(mut sample: Sample, requested: u64) -> Option<Vec<u64>> {
+    sample.0.failed.push(Failed {
+        bytes: requested,
+        count: 1,
+        kind: Kind::Tensor,
+        api: "CUDACachingAllocator".to_owned(),
+        device: Some(0),
+        error: 2,
+        thread: 0,
+        stack: None,
+        first_ns: 0,
+        last_ns: 0,
+    });
+    sample.0.taken.automatic = Some(Automatic {
+        reason: Reason::OutOfMemory,
+        name: None,
+        failed: Some(sample.0.failed.len() - 1),
+    });
+    let snapshot = sample.finish(0, 0);
+    let failed = of(&snapshot).pools.remove(0).failed.expect("a failed request");
+    assert_eq!(failed.requested_bytes, requested);
+    Some(failed.in_the_way?.iter().map(|site| site.tally.bytes).collect())
+}
+
+#[test]
+fn a_request_that_is_larger_than_all_segments_has_no_block_in_its_way() {
+    assert_eq!(in_the_way(fragmented(), 20 * MIB), Some(vec![]));
+    assert_eq!(in_the_way(fragmented(), 21 * MIB), None);
+    let snapshot = fragmented().finish(0, 0);
+    assert_eq!(of(&snapshot).pools[0].failed, None);
+}
+
+#[test]
+fn the_fewest_blocks_in_the_way_of_a_failed_request_are_named() {
+    for (requested, bytes) in [(7, 0), (8, 1), (13, 1), (14, 4), (20, 4)] {
+        let mut sample = Sample::new().running();
+        let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+        memory(&mut sample, Kind::Device, 0x1000_0000, 20 * MIB, pool);
+        // 4 free, 3 live, 5 free, 1 live, 7 free
+        tensor(&mut sample, 0x1000_0000 + 4 * MIB, 3 * MIB, pool);
+        tensor(&mut sample, 0x1000_0000 + 12 * MIB, MIB, pool);
+        let found = in_the_way(sample, requested * MIB).expect("the segment is large enough");
+        assert_eq!(found.iter().sum::<u64>(), bytes * MIB, "{requested} MiB");
+    }
+}

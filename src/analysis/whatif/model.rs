@@ -1,0 +1,490 @@
+//! A model of PyTorch's caching allocator: what it takes from the driver and gives back for a series of requests.
+//!
+//! ```text
+//! request ─► rounded ─► pool: small (up to 1 MiB) or large ─► best fit among the free blocks of its stream ─► split
+//!                                                         └─► none: a segment, or more pages of an expandable one
+//! free ─► joined with free neighbours ─► back to the pool
+//! ```
+//!
+//! It follows `DeviceCachingAllocator` of PyTorch 2.6 to 2.11: the names of its functions are in the comments. Streams and
+//! private pools are numbers here ("classes"): blocks of different ones never serve each other's requests. Deliberately absent:
+//! frees that wait for events of other streams, since the log has when a block was freed and not when its events were complete.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use foldhash::HashMap;
+
+use super::settings::Settings;
+
+const MIB: u64 = 1 << 20;
+/// Requests up to this size are served from the small pool (`kSmallSize`).
+pub const SMALL: u64 = MIB;
+/// Segments of the small pool, and what larger segments are a multiple of (`kSmallBuffer`, `kRoundLarge`).
+pub const PAGE: u64 = 2 * MIB;
+/// Segments for requests of 1 to 10 MiB, and pages of expandable ones (`kLargeBuffer`).
+const LARGE_PAGE: u64 = 20 * MIB;
+/// Requests of at least this size have segments of their own size (`kMinLargeAlloc`).
+const OWN_SEGMENT: u64 = 10 * MIB;
+pub const SMALLEST: u64 = 512;
+/// A damaged log may have any sizes.
+const LARGEST: u64 = 1 << 50;
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Live,
+    Free,
+    /// Addresses of an expandable segment without memory.
+    Unmapped,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    class: u32,
+    is_small: bool,
+    expandable: bool,
+    used: Use,
+    address: u64,
+    bytes: u64,
+    prev: u32,
+    next: u32,
+    /// The number of requests to the pool before it was freed.
+    freed_at: u64,
+}
+
+impl Block {
+    fn whole(class: u32, is_small: bool, address: u64, bytes: u64) -> Block {
+        let (expandable, used, prev, next, freed_at) = (false, Use::Free, NONE, NONE, 0);
+        Block {
+            class,
+            is_small,
+            expandable,
+            used,
+            address,
+            bytes,
+            prev,
+            next,
+            freed_at,
+        }
+    }
+}
+
+/// Blocks by class, size and address: best fit is the first one that is large enough.
+type BySize = BTreeSet<(u32, u64, u64, u32)>;
+
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    settings: Settings,
+    /// The most bytes that the driver gives.
+    pub limit: Option<u64>,
+    blocks: Vec<Block>,
+    spare: Vec<u32>,
+    /// Free blocks of the large and the small pool.
+    free: [BySize; 2],
+    /// Unmapped blocks, by class and address.
+    unmapped: [BTreeSet<(u32, u64, u32)>; 2],
+    requests: [u64; 2],
+    /// Addresses for segments, by size: among equal blocks, the lowest address is used first.
+    addresses: HashMap<u64, VecDeque<u64>>,
+    next_address: u64,
+    pub reserved: u64,
+    pub peak: u64,
+    /// Calls that take memory from the driver or give it back.
+    pub driver_calls: u64,
+    /// Requests that did not fit under the limit. They are served nevertheless, so that the replay can go on.
+    pub failed: u64,
+}
+
+impl Model {
+    pub fn new(settings: Settings, limit: Option<u64>, addresses: HashMap<u64, VecDeque<u64>>) -> Model {
+        Model {
+            settings,
+            limit,
+            addresses,
+            next_address: 1 << 48,
+            ..Model::default()
+        }
+    }
+
+    /// `malloc`. The result is for [`Model::free`].
+    pub fn allocate(&mut self, bytes: u64, class: u32) -> u32 {
+        let size = self.settings.round(bytes.min(LARGEST));
+        let is_small = size <= SMALL;
+        self.requests[usize::from(is_small)] += 1;
+        if let Some(id) = self.best_fit(size, class, is_small) {
+            return self.hand_out(id, size);
+        }
+        if self.settings.collect_above > 0.0 {
+            self.collect_garbage();
+        }
+        let mut found = self.take(size, class, is_small);
+        if found.is_none() && self.release_oversize(size, class, is_small) {
+            found = self.take(size, class, is_small);
+        }
+        if found.is_none() {
+            self.release_cached();
+            found = self.take(size, class, is_small);
+        }
+        let id = found.unwrap_or_else(|| {
+            self.failed += 1;
+            let limit = self.limit.take();
+            let id = self.take(size, class, is_small);
+            self.limit = limit;
+            id.unwrap_or(NONE)
+        });
+        self.hand_out(id, size)
+    }
+
+    /// `free`, of a block that no other stream uses.
+    pub fn free(&mut self, id: u32) {
+        self.block_mut(id).used = Use::Free;
+        self.join(id);
+        let is_small = self.block(id).is_small;
+        self.block_mut(id).freed_at = self.requests[usize::from(is_small)];
+        self.enter(id);
+    }
+
+    /// `release_cached_blocks`: what `empty_cache()` does.
+    pub fn release_cached(&mut self) {
+        let free: Vec<u32> = self.free.iter().flatten().map(|entry| entry.3).collect();
+        for id in free {
+            match self.block(id) {
+                Block { expandable: true, .. } => self.unmap(id),
+                block if block.prev == NONE && block.next == NONE => self.release(id),
+                _ => {}
+            }
+        }
+    }
+
+    fn block(&self, id: u32) -> Block {
+        self.blocks[id as usize]
+    }
+
+    fn block_mut(&mut self, id: u32) -> &mut Block {
+        &mut self.blocks[id as usize]
+    }
+
+    fn add(&mut self, block: Block) -> u32 {
+        match self.spare.pop() {
+            Some(id) => {
+                self.blocks[id as usize] = block;
+                id
+            }
+            None => {
+                self.blocks.push(block);
+                self.blocks.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Enters a block that is not live into its pool.
+    fn enter(&mut self, id: u32) {
+        let of = self.block(id);
+        match of.used {
+            Use::Free => self.free[usize::from(of.is_small)].insert((of.class, of.bytes, of.address, id)),
+            _ => self.unmapped[usize::from(of.is_small)].insert((of.class, of.address, id)),
+        };
+    }
+
+    fn leave(&mut self, id: u32) {
+        let of = self.block(id);
+        match of.used {
+            Use::Free => self.free[usize::from(of.is_small)].remove(&(of.class, of.bytes, of.address, id)),
+            _ => self.unmapped[usize::from(of.is_small)].remove(&(of.class, of.address, id)),
+        };
+    }
+
+    /// `get_free_block`.
+    fn best_fit(&mut self, size: u64, class: u32, is_small: bool) -> Option<u32> {
+        let mut fitting = self.free[usize::from(is_small)].range((class, size, 0, 0)..(class + 1, 0, 0, 0));
+        let mut id = fitting.next()?.3;
+        if self.block(id).expandable {
+            // What a block can grow to counts as its size.
+            let can_be = |id: u32| {
+                let of = self.block(id);
+                let next = (of.next != NONE).then(|| self.block(of.next));
+                of.bytes
+                    + next
+                        .filter(|next| next.used == Use::Unmapped)
+                        .map_or(0, |next| next.bytes)
+            };
+            for next in fitting {
+                if can_be(next.3) >= can_be(id) {
+                    break;
+                }
+                id = next.3;
+            }
+        }
+        let bytes = self.block(id).bytes;
+        self.settings.accepts(size, bytes).then_some(())?;
+        self.leave(id);
+        Some(id)
+    }
+
+    /// `alloc_found_block`: the block, or its first part.
+    fn hand_out(&mut self, id: u32, size: u64) -> u32 {
+        let of = self.block(id);
+        let rest = of.bytes - size;
+        // `should_split`
+        let splits = match of.is_small || self.settings.expandable {
+            true => rest >= SMALLEST,
+            false => size < self.settings.max_split && rest > SMALL,
+        };
+        if !splits {
+            self.block_mut(id).used = Use::Live;
+            return id;
+        }
+        let rest = self.split(id, size);
+        self.block_mut(rest).used = Use::Free;
+        self.enter(rest);
+        self.block_mut(id).used = Use::Live;
+        id
+    }
+
+    /// Cuts a block, which is in no pool, after so many bytes. Returns the rest, which is in none either.
+    fn split(&mut self, id: u32, bytes: u64) -> u32 {
+        let of = self.block(id);
+        let (address, left) = (of.address + bytes, of.bytes - bytes);
+        let rest = self.add(Block {
+            address,
+            bytes: left,
+            prev: id,
+            ..of
+        });
+        if of.next != NONE {
+            self.block_mut(of.next).prev = rest;
+        }
+        let block = self.block_mut(id);
+        (block.bytes, block.next) = (bytes, rest);
+        rest
+    }
+
+    /// Joins a block with neighbours of the same use (`try_merge_blocks`). It must be in no pool.
+    fn join(&mut self, id: u32) {
+        for is_prev in [true, false] {
+            let of = self.block(id);
+            let other = if is_prev { of.prev } else { of.next };
+            if other == NONE || self.block(other).used != of.used {
+                continue;
+            }
+            self.leave(other);
+            let from = self.block(other);
+            let block = self.block_mut(id);
+            block.bytes += from.bytes;
+            match is_prev {
+                true => (block.address, block.prev) = (from.address, from.prev),
+                false => block.next = from.next,
+            }
+            let beyond = if is_prev { from.prev } else { from.next };
+            if beyond != NONE {
+                let beyond = self.block_mut(beyond);
+                *(if is_prev { &mut beyond.next } else { &mut beyond.prev }) = id;
+            }
+            self.spare.push(other);
+        }
+    }
+
+    /// Whether the driver gives this much.
+    fn driver_gives(&mut self, bytes: u64) -> bool {
+        let gives = self
+            .limit
+            .is_none_or(|limit| self.reserved.saturating_add(bytes) <= limit);
+        if gives {
+            self.reserved = self.reserved.saturating_add(bytes);
+            self.peak = self.peak.max(self.reserved);
+        }
+        gives
+    }
+
+    /// `alloc_block`: a free block from new memory, which is in no pool.
+    fn take(&mut self, size: u64, class: u32, is_small: bool) -> Option<u32> {
+        if self.settings.expandable {
+            return self.grow(size, class, is_small);
+        }
+        let bytes = Model::segment_for(size);
+        self.driver_calls += 1;
+        if !self.driver_gives(bytes) {
+            return None;
+        }
+        let known = self.addresses.get_mut(&bytes).and_then(VecDeque::pop_front);
+        let address = known.unwrap_or_else(|| {
+            self.next_address = self.next_address.wrapping_add(bytes);
+            self.next_address.wrapping_sub(bytes)
+        });
+        Some(self.add(Block::whole(class, is_small, address, bytes)))
+    }
+
+    /// `get_allocation_size`.
+    pub fn segment_for(size: u64) -> u64 {
+        match size {
+            _ if size <= SMALL => PAGE,
+            _ if size < OWN_SEGMENT => LARGE_PAGE,
+            _ => size.next_multiple_of(PAGE),
+        }
+    }
+
+    fn page(is_small: bool) -> u64 {
+        if is_small { PAGE } else { LARGE_PAGE }
+    }
+
+    /// `try_allocate_expandable_block`.
+    fn grow(&mut self, size: u64, class: u32, is_small: bool) -> Option<u32> {
+        let mut id = self.room(size, class, is_small);
+        if self.block(id).used == Use::Unmapped {
+            let most = self.block(id).bytes.min(size);
+            self.map(id, most)?;
+        }
+        while self.block(id).bytes < size {
+            let next = self.block(id).next;
+            let most = self.block(next).bytes.min(size - self.block(id).bytes);
+            self.map(next, most)?;
+            id = next;
+        }
+        self.leave(id);
+        Some(id)
+    }
+
+    /// `find_expandable_block`: the first block of a range of free and unmapped ones with room for a request.
+    fn room(&mut self, size: u64, class: u32, is_small: bool) -> u32 {
+        let unmapped = &self.unmapped[usize::from(is_small)];
+        for &(_, _, id) in unmapped.range((class, 0, 0)..(class + 1, 0, 0)) {
+            let prev = self.block(id).prev;
+            let first = if prev != NONE && self.block(prev).used == Use::Free {
+                prev
+            } else {
+                id
+            };
+            let (mut at, mut bytes) = (first, 0);
+            while at != NONE && bytes < size && self.block(at).used != Use::Live {
+                bytes += self.block(at).bytes;
+                at = self.block(at).next;
+            }
+            if bytes >= size {
+                return first;
+            }
+        }
+        // More addresses than any device has memory. Pages are counted from the first one.
+        let page = Model::page(is_small);
+        let span = (page << 20).max(size.next_multiple_of(page));
+        let address = self.next_address.next_multiple_of(span);
+        self.next_address = address.wrapping_add(span);
+        let whole = Block::whole(class, is_small, address, span);
+        let id = self.add(Block {
+            used: Use::Unmapped,
+            expandable: true,
+            ..whole
+        });
+        self.enter(id);
+        id
+    }
+
+    /// `map_block`: gives memory to the first bytes of an unmapped block, in whole pages.
+    fn map(&mut self, id: u32, bytes: u64) -> Option<()> {
+        let of = self.block(id);
+        let page = Model::page(of.is_small);
+        let bytes = bytes.next_multiple_of(page);
+        self.driver_calls += 2 * (bytes / page) + 1;
+        self.driver_gives(bytes).then_some(())?;
+        self.leave(id);
+        if bytes < of.bytes {
+            let rest = self.split(id, bytes);
+            self.enter(rest);
+        }
+        self.block_mut(id).used = Use::Free;
+        self.join(id);
+        self.enter(id);
+        Some(())
+    }
+
+    /// `unmap_block`: gives the whole pages of a free block back.
+    fn unmap(&mut self, mut id: u32) {
+        let of = self.block(id);
+        let page = Model::page(of.is_small);
+        let begin = of.address.next_multiple_of(page);
+        let end = (of.address + of.bytes) / page * page;
+        if begin >= end {
+            return;
+        }
+        self.leave(id);
+        if begin > of.address {
+            let whole = self.split(id, begin - of.address);
+            self.enter(std::mem::replace(&mut id, whole));
+        }
+        if end < of.address + of.bytes {
+            let after = self.split(id, end - begin);
+            self.enter(after);
+        }
+        self.block_mut(id).used = Use::Unmapped;
+        self.join(id);
+        self.enter(id);
+        self.reserved -= end - begin;
+        self.driver_calls += 2 * ((end - begin) / page);
+    }
+
+    /// `release_block`: gives a free segment back.
+    fn release(&mut self, id: u32) {
+        self.leave(id);
+        self.reserved -= self.block(id).bytes;
+        self.driver_calls += 1;
+        self.spare.push(id);
+    }
+
+    /// `release_available_cached_blocks`: gives back blocks that are too large to be split, as many as the request needs.
+    fn release_oversize(&mut self, size: u64, class: u32, is_small: bool) -> bool {
+        let max_split = self.settings.max_split;
+        if max_split == u64::MAX || self.settings.expandable {
+            return false;
+        }
+        let wanted = size.max(max_split);
+        let of_class = |from: u64| (class, from, 0, 0)..(class + 1, 0, 0, 0);
+        let free = &self.free[usize::from(is_small)];
+        if let Some(&(.., id)) = free.range(of_class(wanted)).next() {
+            self.release(id);
+            return true;
+        }
+        let mut released = 0;
+        let largest: Vec<(u64, u32)> = free
+            .range(of_class(max_split))
+            .rev()
+            .map(|entry| (entry.1, entry.3))
+            .collect();
+        for (bytes, id) in largest {
+            if released >= wanted {
+                break;
+            }
+            released += bytes;
+            self.release(id);
+        }
+        released >= wanted
+    }
+
+    /// `garbage_collect_cached_blocks`: gives back the segments that were unused for longest.
+    fn collect_garbage(&mut self) {
+        let Some(limit) = self.limit else { return };
+        let above = (self.settings.collect_above * limit as f64) as u64;
+        let wanted = self.reserved.saturating_sub(above);
+        let mut reclaimed = 0;
+        while reclaimed < wanted {
+            let whole = |id: &u32| {
+                let block = self.block(*id);
+                !block.expandable && block.prev == NONE && block.next == NONE
+            };
+            let ids: Vec<u32> = self.free[0].iter().map(|entry| entry.3).filter(whole).collect();
+            let age = |id: &u32| self.requests[0] - self.block(*id).freed_at;
+            let total: u64 = ids.iter().map(age).sum();
+            let oldest = |id: &u32| age(id) as f64 >= total as f64 / ids.len() as f64;
+            let old: Vec<u32> = ids.iter().copied().filter(oldest).collect();
+            if old.is_empty() {
+                return;
+            }
+            for id in old {
+                reclaimed += self.block(id).bytes;
+                self.release(id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+"""Claims about memory that PyTorch reserves and does not use: what `culeak whatif` predicts, and what pins a segment.
+
+The figures of each claim are in `whatif.txt` beside the logs of its program, so that a wrong prediction can be read from there.
+"""
+
+import json
+
+from ends import TIMELINE, ran
+from harness import HERE, claim, expect, expect_equal, site
+
+PROGRAMS = ["train", "attention", "cache", "streams"]
+SETTINGS = ["expandable_segments:True", "max_split_size_mb:32", "roundup_power2_divisions:4"]
+# Of the recorded peak: the own settings, and others.
+OWN, OTHERS = 0.01, 0.10
+
+
+def program(t, mode, settings="", how="run"):
+    env = {"PYTORCH_ALLOC_CONF": settings, "PYTORCH_CUDA_ALLOC_CONF": settings} if settings else None
+    command = [t.python, HERE / "victims" / "fw_fragmentation.py", mode]
+    options = TIMELINE if how == "run" else ()
+    return t.run(*command, env=env, how=how, timeout=200, options=options).must(0)
+
+
+def mib(size):
+    return f"{size / (1 << 20):,.0f} MiB"
+
+
+@claim(over=PROGRAMS, slow=True)
+def the_log_of_a_run_predicts_what_pytorch_reserves_under_other_settings(t, mode):
+    done = program(t, mode)
+    path = done.recording(done.pid())
+    code, out, err = t.cli("whatif", path, "--json")
+    expect(code in (0, 2) and out.startswith("{"), f"culeak whatif {path} gave exit code {code}\n{err}")
+    [device] = json.loads(out)["devices"]
+    peak = done.fact("peak_reserved")
+    lines = [f"recorded peak {mib(device['recorded_peak_bytes'])}, max_memory_reserved() {mib(peak)}, live {mib(device['peak_live_bytes'])}"]
+    lines.append(f"own settings: off by {device['error']:.2%}, {device['pools']} pools, refusal: {device['refusal']}")
+    rows, wrong = {row["settings"]: row for row in device["rows"] if row["settings"] is not None}, []
+    for settings in SETTINGS:
+        measured = program(t, mode, settings, how="bare").fact("peak_reserved")
+        predicted = rows.get(settings, {}).get("peak_reserved_bytes")
+        error = abs(predicted - measured) / measured if predicted is not None else 1
+        lines.append(f"{settings}: predicted {mib(predicted or 0)}, measured {mib(measured)}, off by {error:.1%}")
+        if error > OTHERS:
+            wrong.append(settings)
+    table = "\n".join(lines)
+    (done.folder / "whatif.txt").write_text(table + "\n")
+    expect_equal(device["recorded_peak_bytes"], peak, f"recorded peak of segments (got) and max_memory_reserved()\n{table}")
+    expect(device["refusal"] is None and device["error"] <= OWN, f"the model does not reproduce {path}\n{table}")
+    expect(not wrong, f"wrong predictions for {wrong} from {path}\n{table}")
+
+
+@claim(over=SETTINGS, slow=True)
+def the_model_reproduces_a_run_under_other_settings_which_the_recording_has(t, settings):
+    done = program(t, "train", settings)
+    path = done.recording(done.pid())
+    code, out, err = t.cli("whatif", path, "--json")
+    expect(out.startswith("{"), f"culeak whatif {path} gave exit code {code}\n{err}")
+    [device] = json.loads(out)["devices"]
+    expect_equal((device["settings"], device["ignored"]), (settings, None), f"settings of {path}")
+    expect(device["refusal"] is None and device["error"] <= OWN, f"the model is off by {device['error']:.2%}: {path}\n{device['refusal']}")
+
+
+@claim(slow=True)
+def freeing_the_blocks_of_the_pinning_line_gives_back_what_the_report_says(t):
+    done, repaired = program(t, "pins"), program(t, "repaired", how="bare")
+    path = done.recording(done.pid())
+    [pool] = json.loads(ran(t, "report", path, "--view", "segments", "--json"))["pools"]
+    shown = json.dumps(pool, indent=1)
+    got = (pool["reserved_bytes"], pool["live_bytes"])
+    expect_equal(got, (done.fact("reserved"), done.fact("allocated")), f"reserved and live bytes of {path} (got) and PyTorch's own\n{shown}")
+    pin = pool["pins"][0]
+    [of] = pin["sites"]
+    file, line = site("fragmentation_pin")
+    expect_equal(of["place"], f"{file}:{line}", f"the line that pins most\n{shown}")
+    expect_equal((pin["segments"], pin["blocks"]["count"]), (16, 16), f"segments and blocks\n{shown}")
+    gain = done.fact("reserved") - repaired.fact("reserved")
+    expect_equal(pin["free_bytes"] + pin["blocks"]["bytes"], gain, f"what the report says (got) and what is reserved less without the line\n{shown}")

@@ -1,0 +1,166 @@
+//! Memory that PyTorch's allocator reserves and does not use: what pins it, and what other settings would have reserved.
+//!
+//! The stand-in for PyTorch takes segments as the real one does for the requests here, except for the odd one. Claims about the
+//! real one are in `gpu/fragmentation.py`.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::support::Outcome;
+use crate::tensors::{tensors, torch};
+use crate::timeline::{LOGGED, json, recording, refused, run};
+
+const MIB: u64 = 1 << 20;
+/// Of the behaviour `grows`: 40, 42 … 78 MiB, and a small segment.
+const RESERVED: u64 = 1182 * MIB;
+
+fn logged(behaviour: &str, variables: &[(&str, &str)]) -> (Outcome, PathBuf) {
+    let run = tensors(behaviour, &torch(1, &["-DNAMED", "-fno-optimize-sibling-calls"])).env(LOGGED.0, LOGGED.1);
+    let outcome = variables
+        .iter()
+        .fold(run, |run, (name, value)| run.env(name, value))
+        .run();
+    outcome.expect_success();
+    let file = recording(&outcome);
+    (outcome, file)
+}
+
+fn peak_of(whatif: &Value, label: &str) -> Option<u64> {
+    let rows = whatif["devices"][0]["rows"].as_array()?;
+    rows.iter().find(|row| row["label"] == label)?["peak_reserved_bytes"].as_u64()
+}
+
+#[test]
+fn a_run_that_the_model_reproduces_gets_the_setting_that_reserves_least() {
+    let (_outcome, file) = logged("grows", &[]);
+    let whatif = json(&["whatif", "--json", "--try", "roundup_power2_divisions:2"], &file);
+    let device = &whatif["devices"][0];
+    assert_eq!(
+        (&device["error_bytes"], &device["refusal"]),
+        (&0.into(), &Value::Null),
+        "{device}"
+    );
+    assert_eq!(device["recorded_peak_bytes"], RESERVED, "{device}");
+    assert_eq!(device["allocations"], 21);
+    assert_eq!(device["peak_live_bytes"], 78 * MIB);
+    assert_eq!(peak_of(&whatif, "as recorded"), Some(RESERVED));
+    // The requests are multiples of 2 MiB, so pages of 20 MiB up to 80 MiB, and one of the small pool.
+    assert_eq!(peak_of(&whatif, "expandable_segments:True"), Some(82 * MIB));
+    // 40 to 48, 50 to 64, and 66 to 78 MiB.
+    assert_eq!(
+        peak_of(&whatif, "roundup_power2_divisions:2"),
+        Some((48 + 64 + 96 + 2) * MIB)
+    );
+    let best = device["recommended"][0].as_u64().expect("a setting") as usize;
+    assert_eq!(device["rows"][best]["settings"], "expandable_segments:True");
+    let shown = run(&["whatif"], &file);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.status.success(), "{text}");
+    assert!(
+        text.contains("export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_cache_given_back_at_a_mark_or_for_a_smaller_device_is_reserved_no_more() {
+    let (_outcome, file) = logged("grows", &[]);
+    let whatif = json(&["whatif", "--json", "--device-memory", "200MiB"], &file);
+    let rows = whatif["devices"][0]["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["fits"] == true), "{rows:#?}");
+    let limit = whatif["devices"][0]["limit_bytes"].as_u64().expect("a limit");
+    assert!(
+        peak_of(&whatif, "as recorded").is_some_and(|peak| peak <= limit),
+        "{rows:#?}"
+    );
+    let too_small = json(&["whatif", "--json", "--device-memory", "60MiB"], &file);
+    assert_eq!(too_small["devices"][0]["rows"][0]["fits"], false);
+    let end = |label: &str| {
+        let whatif = json(&["whatif", "--json"], &file);
+        let rows = whatif["devices"][0]["rows"].as_array().expect("rows").clone();
+        let row = rows.into_iter().find(|row| row["label"] == label).expect("the row");
+        row["end_reserved_bytes"].as_u64()
+    };
+    assert_eq!(end("as recorded"), Some(RESERVED));
+    assert_eq!(end("empty_cache() at mark:grown"), Some(2 * MIB));
+}
+
+#[test]
+fn a_run_that_the_model_does_not_reproduce_gets_no_advice() {
+    let (_outcome, file) = logged("odd_segment", &[]);
+    let shown = run(&["whatif"], &file);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert_eq!(shown.status.code(), Some(2), "{text}");
+    assert!(
+        text.contains("no advice: the model does not reproduce this run"),
+        "{text}"
+    );
+    assert!(!text.contains("export "), "{text}");
+}
+
+#[test]
+fn the_settings_of_the_run_are_recorded_and_one_without_effect_is_named() {
+    let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")]);
+    let whatif = json(&["whatif", "--json"], &file);
+    let device = &whatif["devices"][0];
+    assert_eq!(device["variable"], "PYTORCH_CUDA_ALLOC_CONF");
+    assert_eq!(device["ignored"], "expandable_segments:True");
+    assert_eq!(device["error_bytes"], 0);
+    let shown = String::from_utf8_lossy(&run(&["whatif"], &file).stdout).into_owned();
+    assert!(shown.contains("expandable_segments:True had no effect"), "{shown}");
+    let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+    let refusal = json(&["whatif", "--json"], &file)["devices"][0]["refusal"].clone();
+    assert!(
+        refusal.as_str().is_some_and(|why| why.contains("not modelled")),
+        "{refusal}"
+    );
+}
+
+#[test]
+fn a_request_that_failed_is_tried_under_each_setting() {
+    let (_outcome, file) = logged("runs_out", &[]);
+    let whatif = json(&["whatif", "--json", "--oom"], &file);
+    let device = &whatif["devices"][0];
+    assert_eq!(device["failed_bytes"], 1u64 << 50);
+    let rows = device["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["failed_request_fits"] == "no"), "{rows:#?}");
+    let (_outcome, file) = logged("grows", &[]);
+    assert!(refused(&["whatif", "--oom"], &file).contains("no request to PyTorch's allocator failed"));
+}
+
+#[test]
+fn the_view_of_segments_divides_what_is_reserved() {
+    let (_outcome, file) = logged("grows", &[]);
+    let segments = json(&["report", "--view", "segments", "--json"], &file);
+    let pool = &segments["pools"][0];
+    assert_eq!(
+        (&pool["reserved_bytes"], &pool["live_bytes"]),
+        (&RESERVED.into(), &1024.into()),
+        "{pool}"
+    );
+    assert_eq!(pool["idle"]["bytes"], 1180 * MIB);
+    assert_eq!(pool["idle_by"][0]["why"], "cached");
+    let [pin] = &pool["pins"].as_array().expect("pins")[..] else {
+        panic!("{pool}")
+    };
+    assert_eq!(
+        (&pin["free_bytes"], &pin["segments"]),
+        (&(2 * MIB - 1024).into(), &1.into())
+    );
+    let [site] = &pin["sites"].as_array().expect("sites")[..] else {
+        panic!("{pin}")
+    };
+    assert!(
+        site["label"].as_str().is_some_and(|label| label == "training_step"),
+        "{site}"
+    );
+    // The peak and any other time, from the log.
+    let at_mark = json(&["report", "--view", "segments", "--at", "mark:grown", "--json"], &file);
+    assert_eq!(at_mark["pools"][0]["live_bytes"], 0);
+    let at_peak = json(&["report", "--view", "segments", "--at", "peak", "--json"], &file);
+    assert_eq!(at_peak["pools"][0]["reserved_bytes"], RESERVED, "{at_peak}");
+    let shown = run(&["report", "--view", "segments"], &file);
+    let text = String::from_utf8_lossy(&shown.stdout);
+    assert!(text.contains("1.2 GiB reserved, 1 KiB in live blocks"), "{text}");
+}
