@@ -168,6 +168,12 @@ where
         self.change(amount, false);
     }
 
+    /// As `change`, if the local credit suffices. False: nothing has changed.
+    #[inline(always)]
+    pub fn change_alone(&self, amount: u64, grows: bool) -> bool {
+        amount != 0 && self.change_locally(amount.min(LARGEST), grows).is_ok()
+    }
+
     /// `grow` or `shrink`.
     #[inline(always)]
     pub fn change(&self, amount: u64, grows: bool) -> bool {

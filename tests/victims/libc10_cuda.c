@@ -34,7 +34,7 @@ struct block { struct block *next; CUdeviceptr at; size_t bytes; };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *kept[SIZES];
 static CUdeviceptr segment;
-static size_t left, live, reserved;
+static size_t left, live, reserved, most;
 static const struct device gpu = {1, 0};
 
 /* The error in the allocator's totals, for claims about the check. */
@@ -62,6 +62,7 @@ struct block *stand_in_malloc(size_t bytes) {
         *block = (struct block){NULL, segment + left, bytes};
     }
     live += bytes;
+    if (live > most) most = live;
     report_usage((void *)block->at, (int64_t)bytes, live + lie, reserved, gpu);
     pthread_mutex_unlock(&lock);
     return block;
@@ -93,4 +94,5 @@ void stand_in_free_of_unknown(void) { report_usage((void *)0x1000, -512, live, r
 void stand_in_other_device(void) { report_usage((void *)0x2000, 4096, 4096, 4096, (struct device){20, 0}); }
 
 size_t stand_in_live(void) { return live; }
+size_t stand_in_peak(void) { return most; }
 size_t stand_in_reserved(void) { return reserved; }
