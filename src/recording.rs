@@ -276,7 +276,12 @@ impl Recording {
     /// Nanoseconds since the recording began.
     #[inline]
     pub fn now(&self) -> u64 {
-        monotonic_ns().saturating_sub(self.often.started_monotonic_ns)
+        self.since_start(monotonic_ns())
+    }
+
+    #[inline]
+    fn since_start(&self, now: u64) -> u64 {
+        now.saturating_sub(self.often.started_monotonic_ns)
     }
 
     /// Stacks are taken once in this many bytes on average, or less often where a thread has raised the distance. To be called

@@ -59,11 +59,15 @@ impl TensorEvent {
 }
 
 impl Reported {
-    /// What [`Reported::know`] stored in this state, which is not 0.
+    /// What [`Reported::know`] stored in this state, which is not 0. 0: nothing.
     #[inline(always)]
-    pub fn known_in(&self, state: u64) -> Option<u64> {
+    pub fn known_in(&self, state: u64) -> u64 {
         let [known, of] = &self.known;
-        (of.load(Relaxed) == state).then(|| known.load(Relaxed))
+        if of.load(Relaxed) == state {
+            known.load(Relaxed)
+        } else {
+            0
+        }
     }
 
     pub fn know(&self, state: u64, word: u64) {
@@ -73,36 +77,25 @@ impl Reported {
     }
 
     #[inline(always)]
-    fn counter(&self) -> Option<&CounterRow> {
-        // SAFETY: null, or in an extent that is never unmapped, published by the `code_bytes` that the caller has loaded.
-        unsafe { self.counter.load(Relaxed).as_ref() }
+    fn row<'a, T>(&'a self, row: &AtomicPtr<T>) -> &'a T {
+        // SAFETY: in an extent that is never unmapped, and stored before `code_bytes`, without which `Recording::reported`, from which all
+        // callers have this, does not return it.
+        unsafe { &*row.load(Relaxed) }
     }
 
     /// Changes the sum of tensors on the device. False: nothing has changed, since the credit of this counter does not suffice.
     #[inline(always)]
-    fn changes<const GROWS: bool>(&self, row: &CounterRow, bytes: u64) -> bool {
-        // SAFETY: as in `counter`.
-        let Some(peak) = (unsafe { self.peak.load(Relaxed).as_ref() }) else {
-            return false;
-        };
+    fn changes<const GROWS: bool>(&self, counter: &CounterRow, bytes: u64) -> bool {
         let sum = Sum {
-            central: &peak.credit,
+            central: &self.row(&self.peak).credit,
             local: LocalCredit {
-                word: &row.credit[0],
-                hint: &row.hints[0],
+                word: &counter.credit[0],
+                hint: &counter.hints[0],
             },
             // Not asked for.
             shards: std::iter::empty,
         };
         sum.change_alone(bytes, GROWS)
-    }
-
-    #[inline(always)]
-    fn report(&self, event: &TensorEvent) {
-        // SAFETY: as in `counter`.
-        if let Some(row) = unsafe { self.allocator.load(Relaxed).as_ref() } {
-            row.report(event.change, event.live, event.reserved);
-        }
     }
 }
 
@@ -142,7 +135,9 @@ impl Recording {
         let found = || {
             let of_kind = self.often.cells.of(key)?;
             let counter = self.add_counter(key, Kind::Tensor, of_kind.rows.last()?)?;
-            Some((counter, of_kind.peak.load(Acquire), self.add_allocator(device)?))
+            let peak = of_kind.peak.load(Acquire);
+            let allocator = self.add_allocator(device)?;
+            (!peak.is_null()).then_some((counter, peak, allocator))
         };
         if let Some((counter, peak, allocator)) = found() {
             of.counter.store(std::ptr::from_ref(counter).cast_mut(), Relaxed);
@@ -164,15 +159,24 @@ impl Recording {
         }
     }
 
-    /// Records a tensor without a stack. False: nothing was recorded, and the usual way is to be taken.
+    /// Records a tensor without a stack. `now`: on the clock of [`crate::system::monotonic_ns`]. False: nothing was recorded, and the usual way
+    /// is to be taken.
     #[inline(always)]
-    pub fn tensor_allocated(&self, of: &Reported, device: u8, api: Api, thread: u32, event: &TensorEvent) -> bool {
-        let Some(counter) = of.counter() else { return false };
+    pub fn tensor_allocated(
+        &self,
+        of: &Reported,
+        device: u8,
+        api: Api,
+        thread: u32,
+        now: u64,
+        event: &TensorEvent,
+    ) -> bool {
+        let counter = of.row(&of.counter);
         let bytes = event.change as u64;
         let entry = Entry {
             bytes,
             requested: bytes,
-            time_ns: self.now(),
+            time_ns: self.since_start(now),
             extra: 0,
             pool: 0,
             stack: UNSAMPLED,
@@ -196,7 +200,7 @@ impl Recording {
         if !of.changes::<true>(counter, bytes) {
             self.change_tensors::<true>(device, counter, bytes, entry.time_ns);
         }
-        of.report(event);
+        of.row(&of.allocator).report(event.change, event.live, event.reserved);
         true
     }
 
@@ -208,7 +212,7 @@ impl Recording {
             cold_path();
             return false;
         }
-        let Some(counter) = of.counter() else { return false };
+        let counter = of.row(&of.counter);
         let count = |bytes| {
             counter.freed_count.add_alone(1);
             if !of.changes::<false>(counter, bytes) {
@@ -219,7 +223,7 @@ impl Recording {
             cold_path();
             return false;
         }
-        of.report(event);
+        of.row(&of.allocator).report(event.change, event.live, event.reserved);
         true
     }
 

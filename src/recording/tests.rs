@@ -194,7 +194,9 @@ fn tensors(path: &std::path::Path, is_short: bool) -> Snapshot {
         };
         let shard = Shard::first_own();
         let has_taken = match of {
-            Some(of) if change > 0 && stack == UNSAMPLED => recording.tensor_allocated(of, 0, Api(5), thread, &event),
+            Some(of) if change > 0 && stack == UNSAMPLED => {
+                recording.tensor_allocated(of, 0, Api(5), thread, super::monotonic_ns(), &event)
+            }
             Some(of) if change < 0 => recording.tensor_freed(of, 0, &event),
             _ => false,
         };

@@ -9,7 +9,7 @@
 typedef struct block block;
 struct torch {
     block *(*malloc)(size_t);
-    void (*free)(block *), (*unknown)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
+    void (*free)(block *), (*unknown)(void), (*totals)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
     CUdeviceptr (*address)(block *);
     size_t (*live)(void), (*peak)(void), (*reserved)(void), *lie;
 };
@@ -32,7 +32,7 @@ static struct torch load_torch(int pair) {
     void *cuda = load(arguments[pair * 2]), *c10 = load(arguments[pair * 2 + 1]);
     return (struct torch){
         find(cuda, "stand_in_malloc"), find(cuda, "stand_in_free"), find(cuda, "stand_in_free_of_unknown"),
-        find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
+        find(cuda, "stand_in_report_totals"), find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
         find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_peak"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
     };
 }
@@ -80,6 +80,7 @@ static void lies(void) {
     training_step(&torch, 512);
     *torch.lie = 0;
     torch.unknown();
+    torch.totals();
 }
 
 static void *work(void *argument) {

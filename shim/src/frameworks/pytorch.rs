@@ -22,7 +22,7 @@ use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Entry, Space};
-use culeak::recording::{Recording, TensorEvent};
+use culeak::recording::{Recording, Reported, TensorEvent};
 use culeak::system::aside;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
@@ -97,43 +97,60 @@ type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
 /// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
 #[inline(always)]
 fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
-    match sampling::is_on() {
-        true => used_in_sample(block, change, live, reserved, device, caller),
-        false => used_rarely(block, change, live, reserved, device, caller, name),
+    if !sampling::is_on() {
+        used_rarely(block, change, live, reserved, device, caller, name);
+    } else if change < 0 {
+        freed_in_sample(block, change, live, reserved, device, caller);
+    } else {
+        allocated_in_sample(block, change, live, reserved, device, caller);
     }
 }
 
-/// As `used`, if stacks are sampled: the way of most blocks is short then.
-#[inline(never)]
-#[unsafe(link_section = ".text.culeak_events")]
-fn used_in_sample(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
-    let event = TensorEvent {
-        address: block,
-        change,
-        live,
-        reserved,
-    };
-    let recorded = device
-        .ordinal()
-        .and_then(|ordinal| tensors::recorded(ALLOCATOR, ordinal, caller, &event));
-    let Some(of) = recorded else {
-        return used_rarely(block, change, live, reserved, device, caller, usage::NAME);
-    };
-    let loaded = Loaded::now();
-    let next = match of.known_in(loaded.word()) {
-        Some(next) => next as *const c_void,
-        None => {
-            let Some(next) = next_definition(usage::NAME, caller) else {
-                return;
+/// As `used`, if stacks are sampled: the way of a block without one is short.
+macro_rules! in_sample {
+    ($name:ident: $record:expr) => {
+        #[inline(never)]
+        #[unsafe(link_section = ".text.culeak_events")]
+        fn $name(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+            let event = TensorEvent {
+                address: block,
+                change,
+                live,
+                reserved,
             };
-            if loaded.is_settled() {
-                of.know(loaded.word(), next as u64);
+            let record = |ordinal| $record(ordinal, caller, &event);
+            let Some(of) = device.ordinal().and_then(record) else {
+                return used_rarely(block, change, live, reserved, device, caller, usage::NAME);
+            };
+            if let Some(next) = next_of(of, caller) {
+                // SAFETY: libc10's function of this name, which contains the argument types.
+                unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
             }
-            next
         }
     };
-    // SAFETY: libc10's function of this name, which contains the argument types.
-    unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
+}
+in_sample!(allocated_in_sample: |ordinal, caller, event| tensors::allocated(ALLOCATOR, ordinal, caller, event));
+in_sample!(freed_in_sample: tensors::freed);
+
+/// The next definition, which is the same for all code of the library that reports `of`.
+#[inline(always)]
+fn next_of(of: &Reported, caller: u64) -> Option<*const c_void> {
+    let loaded = Loaded::now();
+    let known = of.known_in(loaded.word());
+    if known == 0 {
+        return look_up_next(of, caller, loaded);
+    }
+    Some(known as *const c_void)
+}
+
+#[cold]
+#[inline(never)]
+fn look_up_next(of: &Reported, caller: u64, loaded: Loaded) -> Option<*const c_void> {
+    let next = next_definition(usage::NAME, caller)?;
+    if loaded.is_settled() {
+        of.know(loaded.word(), next as u64);
+    }
+    Some(next)
 }
 
 /// As `used`, of any block.
@@ -168,7 +185,7 @@ fn used_rarely(block: u64, change: i64, live: u64, reserved: u64, device: Device
         }
     }
     if let Some(next) = next_definition(name, caller) {
-        // SAFETY: as in `used_in_sample`.
+        // SAFETY: as in `in_sample`.
         unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
     }
 }
@@ -185,7 +202,7 @@ fn ran_out(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller:
     }
     if let Some(next) = next_definition(name, caller) {
         type Out = unsafe extern "C-unwind" fn(i64, u64, u64, DeviceArgument);
-        // SAFETY: as in `used_in_sample`.
+        // SAFETY: as in `in_sample`.
         unsafe { std::mem::transmute::<*const c_void, Out>(next)(bytes, live, reserved, device) }
     }
 }

@@ -5,48 +5,65 @@
 //! Nothing here can panic or changes `errno`.
 
 use crate::recorder::cost::Cost;
-use crate::recorder::thread::THREAD;
+use crate::recorder::thread::{THREAD, ThreadState};
 use crate::recorder::{auto_snapshot, current, hold, sampling, session};
 use crate::resolve::loader;
 use culeak::cuda_functions::Api;
 use culeak::recording::{Recording, Reported, TensorEvent};
-use culeak::system::cold_path;
+use culeak::system::{cold_path, monotonic_ns};
 
 /// The library of PyTorch's allocator, which has a lock for each device and holds it while it reports.
 const LIBRARY: &[u8] = b"libc10_cuda";
 
-/// Records a report of the code at `caller`. `None`: nothing was recorded, and the usual way is to be taken.
+/// Records a tensor that the code at `caller` reports. `None`: nothing was recorded, and the usual way is to be taken.
 #[inline(always)]
-pub fn recorded(api: Api, device: i32, caller: u64, event: &TensorEvent) -> Option<&'static Reported> {
+pub fn allocated(api: Api, device: i32, caller: u64, event: &TensorEvent) -> Option<&'static Reported> {
+    // First, since a call needs all registers.
+    let cost = Cost::begin();
+    let now = monotonic_ns();
+    recorded(device, caller, cost, |recording, of, thread, row| {
+        let (bytes, left) = (event.change as u64, thread.before_stack.get());
+        // As in `sampling::chooses`; 0 bytes are no tensor.
+        let is_rare = bytes.wrapping_sub(1) >= left || hold::may_watch_script() || auto_snapshot::is_watching();
+        let is_recorded = !is_rare && recording.tensor_allocated(of, device as u8, api, row, now, event);
+        if is_recorded {
+            thread.before_stack.set(left - bytes);
+        }
+        is_recorded
+    })
+}
+
+/// Records the free of a tensor. As [`allocated`].
+#[inline(always)]
+pub fn freed(device: i32, caller: u64, event: &TensorEvent) -> Option<&'static Reported> {
+    recorded(device, caller, Cost::begin(), |recording, of, _, _| {
+        recording.tensor_freed(of, device as u8, event)
+    })
+}
+
+#[inline(always)]
+fn recorded(
+    device: i32,
+    caller: u64,
+    cost: Cost,
+    work: impl FnOnce(&Recording, &Reported, &ThreadState, u32) -> bool,
+) -> Option<&'static Reported> {
     let recording = session::running()?;
     let of = recording.reported(device, caller)?;
-    if hold::is_script_ending() {
+    let is_recorded = THREAD.with(|thread| {
+        let row = thread.known_row().filter(|_| !hold::is_script_ending());
+        let is_recorded = row.is_some_and(|row| work(recording, of, thread, row));
+        if is_recorded {
+            thread.recorded.set(true);
+        }
+        is_recorded
+    });
+    if !is_recorded {
         cold_path();
         return None;
     }
-    THREAD.with(|thread| {
-        let row = thread.known_row()?;
-        let cost = Cost::begin();
-        let device = device as u8;
-        let is_recorded = if event.change > 0 {
-            let (bytes, left) = (event.change as u64, thread.before_stack.get());
-            let is_rare = bytes > left || hold::may_watch_script() || auto_snapshot::is_watching();
-            let is_recorded = !is_rare && recording.tensor_allocated(of, device, api, row, event);
-            if is_recorded {
-                thread.before_stack.set(left - bytes);
-            }
-            is_recorded
-        } else {
-            event.change < 0 && recording.tensor_freed(of, device, event)
-        };
-        if !is_recorded {
-            cold_path();
-            return None;
-        }
-        thread.recorded.set(true);
-        cost.end(recording);
-        Some(of)
-    })
+    cost.end(recording);
+    Some(of)
 }
 
 /// The tensors that a report of the code at `caller` belongs to; `None`: they are as all other memory.

@@ -199,6 +199,7 @@ impl Guarded {
     }
 
     fn enlarge(&self, old: Option<Words>) -> Result<Words<'_>, Errno> {
+        let before = self.0.load(Relaxed);
         let places = old.map_or(FIRST, |old| 2 * (old.mask + 1));
         let memory = elements::<AtomicU64>(HEAD + places as usize)?;
         // SAFETY: a head and a word for each place, mapped just now at a page's begin; zeros are valid.
@@ -219,8 +220,8 @@ impl Guarded {
             }
         }
         // Release: pairs with the Acquire in `words`.
-        self.0.store(memory, Release);
-        Ok(new)
+        let published = self.0.compare_exchange(before, memory, Release, Relaxed);
+        published.map(|_| new).map_err(|_| Errno(libc::EBUSY))
     }
 
     /// Frees the record of a block without a stack. `count` gets its bytes, before the record can be used again. False: there is no such
