@@ -168,12 +168,14 @@ fn facts(snapshot: &Snapshot) -> impl PartialEq + Debug + use<> {
 fn a_tensor_without_a_stack_is_recorded_as_one_with_it() {
     let unsigned = [torch(1, &[]), torch(2, &[])].concat();
     let signed = torch(1, &["-DSIGNED_TOTALS"]).to_vec();
+    let on_two_devices = [torch(1, &[]), torch(2, &["-DGPU=1"])].concat();
     for (behaviour, libraries) in [
         ("leaks", &unsigned[..2]),
         ("leaks", &signed),
         ("lies", &unsigned[..2]),
         ("runs_out", &unsigned[..2]),
         ("two_copies", &unsigned),
+        ("two_copies", &on_two_devices),
         ("reloaded", &unsigned[..2]),
         ("forks", &unsigned[..2]),
     ] {

@@ -1,6 +1,6 @@
 /* Stands in for PyTorch's libc10_cuda: segments from the driver, divided into blocks of multiples of 512 bytes, each
  * reported to libc10 under the allocator's lock. Blocks are cut from the end of a segment; free lists are per size.
- * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. */
+ * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. -DGPU=n: it reports that they are on this device. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -35,7 +35,10 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *kept[SIZES];
 static CUdeviceptr segment;
 static size_t left, live, reserved, most;
-static const struct device gpu = {1, 0};
+#ifndef GPU
+#define GPU 0
+#endif
+static const struct device gpu = {1, GPU};
 
 /* The error in the allocator's totals, for claims about the check. */
 size_t lie;

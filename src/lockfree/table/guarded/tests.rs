@@ -132,7 +132,7 @@ fn records_are_nobody_elses() {
         for (number, guarded) in devices.iter().enumerate() {
             let table = owned.shard(number as u32);
             scope.spawn(move || {
-                let address = |round: u64| (number as u64 + 1) << 40 | 512 * (round % 100);
+                let address = |round: u64| ((number as u64 + 1) << 40) + 512 * (round % 100);
                 for round in 0..ROUNDS {
                     if round >= 100 {
                         let (mut counted, old) = (0, key(address(round)));
