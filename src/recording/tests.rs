@@ -283,6 +283,50 @@ fn the_short_way_of_tensors_leaves_what_the_usual_one_leaves() {
     );
 }
 
+/// A removed file takes the place of a full disk, as below.
+#[test]
+fn tensors_that_do_not_fit_are_lost_and_the_others_are_not() {
+    let folder = Folder::new("tensors-full-disk");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    recording.enable_sampling(1 << 40);
+    recording.add_device(0, None, b"");
+    recording.begin_reported(0, Some((100, 200)));
+    let of = recording.reported(0, 100).unwrap();
+    let event = |number: u64, change: i64| TensorEvent {
+        address: number << 9,
+        change,
+        live: 0,
+        reserved: 0,
+    };
+    let is_stored = |&number: &u64| {
+        let event = event(number, 512);
+        let key = Key {
+            space: Space::Tensor,
+            address: event.address,
+        };
+        let mut entry = entry(recording, 512, UNSAMPLED, 0);
+        (entry.attributes.kind, entry.attributes.space) = (Kind::Tensor, Space::Tensor);
+        recording.tensor_allocated(of, 0, Api(5), 0, super::monotonic_ns(), &event)
+            || recording.any_tensor_allocated(of, Shard::first_own(), key, &entry)
+    };
+    assert!(is_stored(&0));
+    std::fs::remove_file(&path).unwrap();
+    const ALL: u64 = 1000;
+    let stored: Vec<u64> = (1..=ALL).filter(is_stored).collect();
+    assert!(stored.len() > 16 && stored.len() < ALL as usize, "{}", stored.len());
+    assert_eq!(recording.loss(Loss::Allocations), ALL - stored.len() as u64);
+    for round in 0..2 {
+        assert!(
+            stored
+                .iter()
+                .all(|&number| recording.tensor_freed(of, 0, &event(number, -512)))
+        );
+        assert!(stored.iter().all(is_stored), "round {round}");
+    }
+    assert!(!recording.tensor_freed(of, 0, &event(ALL, -512)));
+}
+
 /// Blocks grow with every round, so the peaks rise until the end.
 #[test]
 fn no_kind_has_a_higher_peak_than_its_device() {
