@@ -15,7 +15,12 @@ fn count() -> Profile {
         &["-O2", "-DADDRESSES_PER_THREAD", "-DANSWERS_IOCTL"],
         &[],
     );
-    let allocator = library("tiny_c10_cuda", "libc10_cuda.so", &["-O2"], &[driver.clone()]);
+    let allocator = library(
+        "tiny_c10_cuda",
+        "libc10_cuda.so",
+        &["-O2"],
+        std::slice::from_ref(&driver),
+    );
     program(executable("../../benches/count", &["-O2"], &[driver, allocator]))
         .arg("20")
         .env("CULEAK_TEST_MAJOR", "1")

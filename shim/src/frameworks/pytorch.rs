@@ -85,7 +85,7 @@ exports! {
     usage = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
         (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
     usage_signed = "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"
-        (block: u64, change: i64, live: u64, reserved: u64) => used_rarely, "r9", "x5";
+        (block: u64, change: i64, live: u64, reserved: u64) => used_as_usual, "r9", "x5";
     out = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
         (bytes: i64, live: u64, reserved: u64) => ran_out, "r8", "x4";
     out_signed = "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"
@@ -98,7 +98,7 @@ type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
 #[inline(always)]
 fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if !sampling::is_on() {
-        used_rarely(block, change, live, reserved, device, caller, name);
+        used_as_usual(block, change, live, reserved, device, caller, name);
     } else if change < 0 {
         freed_in_sample(block, change, live, reserved, device, caller);
     } else {
@@ -120,7 +120,7 @@ macro_rules! in_sample {
             };
             let record = |ordinal| $record(ordinal, caller, &event);
             let Some(of) = device.ordinal().and_then(record) else {
-                return used_rarely(block, change, live, reserved, device, caller, usage::NAME);
+                return used_as_usual(block, change, live, reserved, device, caller, usage::NAME);
             };
             if let Some(next) = next_of(of, caller) {
                 // SAFETY: libc10's function of this name, which contains the argument types.
@@ -153,10 +153,10 @@ fn look_up_next(of: &Reported, caller: u64, loaded: Loaded) -> Option<*const c_v
     Some(next)
 }
 
-/// As `used`, of any block.
+/// As `used`, in the way of all memory.
 #[inline(never)]
 #[unsafe(link_section = ".text.culeak_events")]
-fn used_rarely(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
+fn used_as_usual(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if let Some(ordinal) = device.ordinal() {
         let report = |recording: &Recording, device| recording.allocator_reported(device, change, live, reserved);
         let report_alone = |recording: &Recording| report(recording, current::reported_device(recording, ordinal));
