@@ -1,7 +1,8 @@
 /* The number of instructions of one allocation and one free of memory, of a block that PyTorch's allocator reports, of objects and
  * of segments, of a request at ioctl that is not recorded, of a reading of the clock, which is the kernel's code, of an allocation
  * whose stack is one of hundreds in turn, and of one whose stack is new; and how many of the instructions are locked, or system
- * calls: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL); x86-64 only.
+ * calls: figures that do not depend on the load of the machine. Linked with a driver that does nothing (tests/victims/tiny_driver.c with -DANSWERS_IOCTL) and
+ * a libc10_cuda that only reports (tests/victims/tiny_c10_cuda.c); x86-64 only.
  *
  *   CULEAK_TEST_MAJOR=1 count FRAMES
  *
@@ -28,7 +29,7 @@ int cuStreamCreate(address *, unsigned);
 int cuStreamDestroy_v2(address);
 int cuEventCreate(address *, unsigned);
 int cuEventDestroy_v2(address);
-void report(address, int64_t change, size_t live, size_t reserved, uint64_t device) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+void tiny_report(address, int64_t change, size_t live, size_t reserved, uint64_t device);
 
 enum { ROUNDS = 300, KEPT = 64, COUNTED = 10 };
 static volatile int sink;
@@ -50,7 +51,7 @@ static struct timespec now;
 PAIR(memory, cuMemAlloc_v2(&kept[i], 512), cuMemFree_v2(kept[i]))
 enum { CUDA = 1 };
 static size_t live;
-PAIR(tensor, report(0x600000000000 + 512 * i, 512, live += 512, 1 << 20, CUDA), report(0x600000000000 + 512 * i, -512, live -= 512, 1 << 20, CUDA))
+PAIR(tensor, tiny_report(0x600000000000 + 512 * i, 512, live += 512, 1 << 20, CUDA), tiny_report(0x600000000000 + 512 * i, -512, live -= 512, 1 << 20, CUDA))
 PAIR(stream, cuStreamCreate(&kept[i], 1), cuStreamDestroy_v2(kept[i]))
 PAIR(event, cuEventCreate(&kept[i], 2), cuEventDestroy_v2(kept[i]))
 PAIR(segment, request(DEVICE, FIRST + i, CLASS_MEMORY, 2 << 20), release(FIRST + i))

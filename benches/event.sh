@@ -18,7 +18,9 @@ build() {
     "${CC:-cc}" -O2 -pthread -DSEGMENT benches/event.c "$driver" -o "$1/segment"
     "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
     "${CC:-cc}" -O2 benches/stacks.c "$driver" -o "$1/stacks"
-    [ "$(uname -m)" != x86_64 ] || "${CC:-cc}" -O2 benches/count.c "$driver" -o "$1/count"
+    [ "$(uname -m)" = x86_64 ] || return 0
+    "${CC:-cc}" -O2 -shared -fPIC -Wl,-soname,libc10_cuda.so tests/victims/tiny_c10_cuda.c "$driver" -o "$1/driver/libc10_cuda.so"
+    "${CC:-cc}" -O2 benches/count.c "$driver" "$1/driver/libc10_cuda.so" -o "$1/count"
 }
 if [ "${1:-}" = --build ]; then
     build "${2:?--build needs a folder}"
@@ -61,5 +63,5 @@ if [ -x "$work/count" ]; then
     printf '\n%s\n' "instructions at 20 frames, the bench's own included:"
     LD_PRELOAD="$shim" "$work/count" 20
     printf '\n%s\n' "the same of a block that sampling leaves out:"
-    CULEAK_SAMPLE=1TiB LD_PRELOAD="$shim" "$work/count" 20 | head -n 2
+    CULEAK_SAMPLE=1TiB LD_PRELOAD="$shim" "$work/count" 20 | head -n 4
 fi

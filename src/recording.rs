@@ -15,6 +15,7 @@
 //! events        the event log
 //! details       devices, contexts, threads, modules
 //! python        functions of Python, with their line tables
+//! reported      tensors of which an allocator reports each under its own lock
 //! frameworks    domains of framework allocators, their totals, marks
 //! phases        ranges of time that the program names
 //! dump          automatic snapshots
@@ -30,11 +31,13 @@ mod frameworks;
 mod kernels;
 mod phases;
 mod python;
+mod reported;
 mod totals;
 
 pub use kernels::KERNEL_NAME_MAX;
 pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
+pub use reported::{Reported, TensorEvent};
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -53,6 +56,7 @@ pub use crate::system::monotonic_ns;
 use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
 use events::Log;
+use reported::DEVICES;
 
 /// The longest text stored, in bytes (a command line, for example); longer texts are truncated.
 const TEXT_MAX: usize = 8 << 10;
@@ -137,6 +141,8 @@ pub struct Recording {
     /// Private to the process.
     owners: Owners,
     table: Table,
+    /// By device. Private to the process.
+    reported: [Reported; DEVICES],
     frame_index: Index,
     stack_index: Index,
     failure_index: Index,
@@ -270,7 +276,12 @@ impl Recording {
     /// Nanoseconds since the recording began.
     #[inline]
     pub fn now(&self) -> u64 {
-        monotonic_ns().saturating_sub(self.often.started_monotonic_ns)
+        self.since_start(monotonic_ns())
+    }
+
+    #[inline]
+    fn since_start(&self, now: u64) -> u64 {
+        now.saturating_sub(self.often.started_monotonic_ns)
     }
 
     /// Stacks are taken once in this many bytes on average, or less often where a thread has raised the distance. To be called

@@ -7,7 +7,8 @@ use culeak::point::Point;
 use culeak::snapshot::{EndOf, Snapshot};
 
 use crate::interpreters::{Python, interpreters};
-use crate::support::{Outcome, profile, program, sources};
+use crate::support::{Outcome, Profile, profile, program, sources};
+use crate::tensors::torch;
 
 fn ends(python: &Python, case: &str) -> Outcome {
     let profile = program(&python.command);
@@ -75,6 +76,31 @@ fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
             let outcome = ends(python, case);
             let expected = held_at_end(python, &outcome);
             expect_end_of_script(outcome.only_snapshot(), &expected, python);
+        }
+    }
+}
+
+/// All tensors have a stack, or none, or some.
+#[test]
+fn tensors_that_the_interpreter_frees_while_it_finalizes_are_known_without_stacks_too() {
+    let libraries = torch(1, &[]);
+    for python in interpreters() {
+        for mean in ["0", "1TiB", "4KiB"] {
+            let profile = program(&python.command)
+                .arg("-B")
+                .arg(sources().join("victims/ends.py"));
+            let profile = libraries.iter().fold(profile.arg("tensors"), Profile::arg);
+            let outcome = profile.setting("CULEAK_SAMPLE", mean).run();
+            let expected = held_at_end(python, &outcome);
+            let snapshot = outcome.only_snapshot();
+            let end = snapshot.end.expect("an end");
+            assert_eq!(end.of, EndOf::Script, "{}, {mean}", python.version);
+            let still = snapshot.allocations.iter().filter(|a| a.time_ns <= end.time_ns);
+            let all = still.chain(&snapshot.freed_after_end);
+            let tensors: BTreeSet<u64> = all.filter(|a| a.kind == Kind::Tensor).map(|a| a.address).collect();
+            assert_eq!(tensors, expected, "{}, {mean}", python.version);
+            assert!(snapshot.freed_after_end.len() >= 3, "{}, {mean}", python.version);
+            assert_eq!(snapshot.losses.unknown_blocks, 0, "{}, {mean}", python.version);
         }
     }
 }

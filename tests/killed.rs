@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::fs;
 
+use culeak::kind::Kind;
 use culeak::snapshot::{Allocation, Snapshot};
 
 use crate::support::profile::folder;
 use crate::support::{Profile, profile};
+use crate::tensors::torch;
 
 const EVENTS: usize = 2000;
 
@@ -50,9 +52,10 @@ fn calls(page: &[u8]) -> Vec<Call> {
 }
 
 /// Compares one child's notes with its recording. Returns how many calls had returned.
-fn compare(pid: u32, calls: &[Call], snapshot: Option<&Snapshot>) -> usize {
+fn compare(pid: u32, calls: &[Call], snapshot: Option<&Snapshot>, kind: Kind) -> usize {
     let mut recorded: HashMap<u64, Allocation> = HashMap::new();
-    for allocation in snapshot.iter().flat_map(|snapshot| &snapshot.allocations) {
+    let allocations = snapshot.iter().flat_map(|snapshot| &snapshot.allocations);
+    for allocation in allocations.filter(|allocation| allocation.kind == kind) {
         let twice = recorded.insert(allocation.bytes, allocation);
         assert!(twice.is_none(), "{pid}: {} bytes recorded twice", allocation.bytes);
     }
@@ -80,16 +83,21 @@ fn compare(pid: u32, calls: &[Call], snapshot: Option<&Snapshot>) -> usize {
 
 /// Kills `kills` children with `threads` threads each, and compares their recordings with their own notes.
 fn kill(profile: Profile, kills: usize, threads: usize) {
+    kill_of(Kind::Device, profile, kills, threads);
+}
+
+fn kill_of(kind: Kind, profile: Profile, kills: usize, threads: usize) {
+    let tensors = (kind == Kind::Tensor).then(|| torch(1, &[])[0].clone());
     let folder = folder();
     let pages = folder.path().join("pages");
     fs::create_dir(&pages).expect("made");
-    let outcome = profile
+    let profile = profile
         .arg("killed")
         .arg(kills.to_string())
         .arg(threads.to_string())
         .arg(&pages)
-        .leaving_hooks_halfway()
-        .run_in(folder);
+        .leaving_hooks_halfway();
+    let outcome = tensors.into_iter().fold(profile, Profile::arg).run_in(folder);
     outcome.expect_success();
     let snapshots: HashMap<u32, &Snapshot> = outcome.snapshots.iter().map(|s| (s.process.pid, s)).collect();
     let (mut seen, mut returned, mut halfway) = (0, 0, 0);
@@ -100,7 +108,7 @@ fn kill(profile: Profile, kills: usize, threads: usize) {
         assert_eq!(calls.len(), EVENTS * threads);
         // Without a recording, it was killed before its first call returned.
         seen += 1;
-        returned += compare(pid, &calls, snapshots.get(&pid).copied());
+        returned += compare(pid, &calls, snapshots.get(&pid).copied(), kind);
         let under_way = |one: &Call| matches!(one.progress, Progress::Allocating | Progress::Freeing);
         halfway += usize::from(calls.iter().any(under_way));
         if let Some(snapshot) = snapshots.get(&pid) {
@@ -135,6 +143,15 @@ fn of_500_processes_killed_at_random_all_leave_a_correct_recording() {
 fn of_500_processes_with_four_threads_killed_at_random_all_leave_a_correct_recording() {
     kill(killed(), 250, 4);
     kill(killed().env("TINY_RECYCLES", "1"), 250, 4);
+}
+
+/// They are reported under a lock, which most of the processes hold when they are killed.
+#[test]
+fn of_500_processes_killed_with_tensors_without_stacks_all_leave_a_correct_recording() {
+    // Some of them have one.
+    let tensors = |threads| kill_of(Kind::Tensor, killed().setting("CULEAK_SAMPLE", "8MiB"), 250, threads);
+    tensors(1);
+    tensors(4);
 }
 
 /// Shows that the claims above can fail: on processes that are not recorded.

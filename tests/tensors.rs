@@ -3,9 +3,11 @@
 //! Two libraries with the same exported names and the same calls through the PLT stand in for PyTorch
 //! (`victims/libc10.c`, `victims/libc10_cuda.c`). Claims about the real one are in `gpu/`.
 
+use std::fmt::Debug;
 use std::path::PathBuf;
 
 use culeak::kind::Kind::*;
+use culeak::snapshot::{Allocation, Counter, Losses, Snapshot};
 
 use crate::support::claims::Claims;
 use crate::support::{Profile, fake_driver, library, profile};
@@ -127,6 +129,119 @@ fn a_forked_child_that_drops_inherited_tensors_records_nothing() {
 fn tensors_of_the_cpu_leave_no_recording() {
     let outcome = tensors("cpu_only", &torch(1, &[])).run();
     outcome.expect_success().expect_same_output_as_bare().expect_no_file();
+}
+
+/// What is known of the tensors of a process, in an order of their own.
+fn facts(snapshot: &Snapshot) -> impl PartialEq + Debug + use<> {
+    let counter = Counter {
+        device: None,
+        ..snapshot.counted(Tensor)
+    };
+    let segments = snapshot.of_kind(Device);
+    let row = |row: &Allocation| {
+        let segment = segments
+            .iter()
+            .position(|of| (of.address..of.address + of.bytes).contains(&row.address));
+        let at = segment.map(|segment| row.address - segments[segment].address);
+        (
+            row.bytes,
+            row.requested,
+            segment,
+            at,
+            row.device,
+            row.thread,
+            row.api.clone(),
+            row.domain.clone(),
+        )
+    };
+    let mut rows: Vec<_> = snapshot.of_kind(Tensor).iter().map(row).collect();
+    rows.sort();
+    let losses = Losses {
+        recorder_ns: 0,
+        ..snapshot.losses.clone()
+    };
+    (counter, rows, snapshot.allocators.clone(), losses)
+}
+
+/// All of them, none of them, and some of them have a stack.
+#[test]
+fn a_tensor_without_a_stack_is_recorded_as_one_with_it() {
+    let unsigned = [torch(1, &[]), torch(2, &[])].concat();
+    let signed = torch(1, &["-DSIGNED_TOTALS"]).to_vec();
+    let on_two_devices = [torch(1, &[]), torch(2, &["-DGPU=1"])].concat();
+    for (behaviour, libraries) in [
+        ("leaks", &unsigned[..2]),
+        ("leaks", &signed),
+        ("lies", &unsigned[..2]),
+        ("runs_out", &unsigned[..2]),
+        ("two_copies", &unsigned),
+        ("two_copies", &on_two_devices),
+        ("reloaded", &unsigned[..2]),
+        ("forks", &unsigned[..2]),
+    ] {
+        let all = tensors(behaviour, libraries).run();
+        for mean in ["1TiB", "2KiB"] {
+            let sampled = tensors(behaviour, libraries).setting("CULEAK_SAMPLE", mean).run();
+            sampled.expect_success().expect_same_output_as_bare();
+            assert_eq!(
+                facts(sampled.only_snapshot()),
+                facts(all.only_snapshot()),
+                "{behaviour}, {mean}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_peak_of_tensors_without_stacks_is_that_of_the_allocator() {
+    for mean in ["0", "4KiB", "1MiB", "1TiB"] {
+        let outcome = tensors("peaks", &torch(1, &[])).setting("CULEAK_SAMPLE", mean).run();
+        outcome.expect_success();
+        let counted: Vec<u64> = outcome
+            .stdout
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let snapshot = outcome.only_snapshot();
+        let tensor = snapshot.counted(Tensor);
+        assert_eq!(counted[..2], [tensor.peak_bytes, tensor.live_bytes], "{mean}");
+        assert_eq!(tensor.total_count, tensor.freed_count + tensor.live_count, "{mean}");
+        assert_eq!(snapshot.allocators[0].mismatches, 0, "{mean}");
+        snapshot.expect_nothing_lost();
+    }
+}
+
+#[test]
+fn tensors_without_stacks_are_there_after_a_kill() {
+    let outcome = tensors("dies", &torch(1, &[])).setting("CULEAK_SAMPLE", "1TiB").run();
+    outcome.expect_signal(9);
+    let snapshot = outcome.only_recording();
+    snapshot.expect_live(Tensor, 1000, 1000 * 512);
+    let counter = snapshot.counted(Tensor);
+    assert_eq!((counter.total_count, counter.freed_count), (2000, 1000));
+}
+
+#[test]
+fn a_forked_child_records_tensors_of_its_own_without_stacks() {
+    for mean in ["0", "1TiB"] {
+        let outcome = tensors("forks_and_goes_on", &torch(1, &[]))
+            .setting("CULEAK_SAMPLE", mean)
+            .run();
+        outcome.expect_success();
+        let mut live: Vec<_> = outcome
+            .snapshots
+            .iter()
+            .map(|of| {
+                (
+                    of.counted(Tensor).live_bytes,
+                    of.counted(Tensor).total_count,
+                    of.losses.unknown_blocks,
+                )
+            })
+            .collect();
+        live.sort();
+        assert_eq!(live, [(1024 + 4096, 4, 0), (3 * 2048, 3, 1)], "{mean}");
+    }
 }
 
 #[test]

@@ -27,9 +27,10 @@ pub mod xla;
 
 use crate::recorder;
 use culeak::lockfree::table::Space;
+use culeak::recording::Recording;
 
 /// A framework freed a block, which cannot fail.
 #[unsafe(link_section = ".text.culeak_events")]
 fn freed(space: Space, address: u64) {
-    recorder::freed_then(space, address, |_| ());
+    recorder::freed_then(space, address, Recording::withdraw, |_| ());
 }

@@ -24,6 +24,7 @@
 //! call            whether a call has been left without returning
 //! unhooked        names of allocator-like functions that have no hook
 //! sampling        which blocks get a stack
+//! tensors         tensors without one
 //! proof           facts about this process that `culeak run` reads
 //! ```
 
@@ -39,8 +40,9 @@ pub mod kernel_objects;
 mod label;
 mod list_search;
 pub mod proof;
-mod sampling;
+pub mod sampling;
 mod session;
+pub mod tensors;
 mod thread;
 mod unhooked;
 
@@ -233,12 +235,17 @@ pub fn key(space: Space, address: u64) -> Key {
 /// An allocation succeeded.
 #[unsafe(link_section = ".text.culeak_events")]
 pub fn allocated(address: u64, event: &AllocationEvent) {
-    allocated_then(address, event, |_, _| ());
+    allocated_then(address, event, Recording::allocated_at, |_, _| ());
 }
 
-/// As [`allocated`], compiled into its caller. `then` gets the device's row when all else is recorded.
+/// As [`allocated`], compiled into its caller. `insert` publishes the record; `then` gets the device's row when all else is recorded.
 #[inline(always)]
-pub fn allocated_then(address: u64, event: &AllocationEvent, then: impl FnOnce(&Recording, u8)) {
+pub fn allocated_then(
+    address: u64,
+    event: &AllocationEvent,
+    insert: impl FnOnce(&Recording, Shard, Key, &Entry) -> bool,
+    then: impl FnOnce(&Recording, u8),
+) {
     mark_recorded();
     quietly(|| {
         let Some(recording) = session::recording_or_lose(Loss::Allocations) else {
@@ -257,7 +264,7 @@ pub fn allocated_then(address: u64, event: &AllocationEvent, then: impl FnOnce(&
             recording.prepare(shard, key);
         }
         let entry = entry_inline(recording, event, at, chosen);
-        if !recording.allocated_at(shard, key, &entry) {
+        if !insert(recording, shard, key, &entry) {
             messages::loss(recording);
         }
         cost.end(recording);
@@ -345,16 +352,22 @@ pub fn withdraw(space: Space, address: u64) -> Held {
     )
 }
 
-/// A free that cannot fail, so nothing is held; compiled into its caller. `then` runs when all else is recorded.
+/// A free that cannot fail, so nothing is held; compiled into its caller. `withdraw` finds the record; `then` runs when all else is
+/// recorded.
 #[inline(always)]
-pub fn freed_then(space: Space, address: u64, then: impl FnOnce(&Recording)) {
+pub fn freed_then(
+    space: Space,
+    address: u64,
+    withdraw: impl FnOnce(&'static Recording, Key, Shard) -> Option<Withdrawn<'static>>,
+    then: impl FnOnce(&Recording),
+) {
     mark_recorded();
     quietly(|| {
         let Some(recording) = running() else { return };
         note_end(recording);
         let cost = Cost::begin();
         let (_, shard) = thread_and_shard(recording);
-        match recording.withdraw(key(space, address), shard) {
+        match withdraw(recording, key(space, address), shard) {
             Some(withdrawn) => recording.commit(withdrawn, shard),
             None => recording.add(Loss::UnknownBlocks, 1),
         }

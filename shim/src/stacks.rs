@@ -43,7 +43,9 @@ use culeak::system::{Spares, Uncancelled, aside};
 use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
-pub use python::{call_at_end, has_script_ended, is_finalizing as is_interpreter_finalizing, may_be_ending, prepare};
+pub use python::{
+    call_at_end, has_script_ended, is_end_wanted, is_finalizing as is_interpreter_finalizing, may_be_ending, prepare,
+};
 
 #[unsafe(link_section = ".data.culeak_events")]
 static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);

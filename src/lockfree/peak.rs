@@ -168,6 +168,22 @@ where
         self.change(amount, false);
     }
 
+    /// As `change`, if the local word has credit of an open stage, and enough. False: nothing has changed.
+    #[inline(always)]
+    pub fn change_alone(&self, amount: u64, grows: bool) -> bool {
+        // Acquire, SeqCst: as in `change_locally`.
+        let local = Word(self.local.word.load(Acquire));
+        let central = Word(self.central.word.load(SeqCst));
+        let new = match grows {
+            true => local.0.wrapping_sub(amount),
+            false => local.0.wrapping_add(amount),
+        };
+        // The amount has neither borrowed from stage and round nor changed them.
+        let is_enough = Word(new).is_of(local) && amount.wrapping_sub(1) < LARGEST;
+        let is_alone = local.is_of(central) && central.stage() == Stage::Open && is_enough;
+        is_alone && swap(self.local.word, local, Word(new))
+    }
+
     /// `grow` or `shrink`.
     #[inline(always)]
     pub fn change(&self, amount: u64, grows: bool) -> bool {

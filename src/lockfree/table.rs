@@ -30,14 +30,17 @@
 //!   reader                               state? (Acquire) ── fields? ── fence(Acquire) ── state?
 //!                                        any new field seen ⇒ the second load of the state sees what preceded it
 //!   ```
+//! - Records of `guarded.rs` are found through no index of this table, so no other thread than their caller's changes them.
 //! - A thread that dies in the middle loses at most the one record it was changing, and the free records it was moving.
 //!
 //! `loom_models` checks this in every interleaving of small tables, with every ordering weakened, every tag and
 //! generation ignored in turn, and with a thread dying before each of its operations (docs/proofs.md).
 
 mod free_list;
+mod guarded;
 mod record;
 
+pub use guarded::Guarded;
 pub use record::*;
 
 use std::sync::atomic::Ordering::*;
@@ -58,6 +61,32 @@ impl Record {
             && self.address.load(Relaxed) == key.address
             && Attributes::parts(self.attributes.load(Relaxed)).space == key.space as u8;
         same.then_some(state)
+    }
+
+    /// Fills in a record that the caller took, and makes it live. Returns its generation.
+    #[inline(always)]
+    fn publish(&self, key: Key, entry: &Entry) -> u32 {
+        let generation = halves(self.state.load(Relaxed)).1;
+        let state = |status| State { status, generation }.word();
+        self.state.store(state(Status::Writing), Relaxed);
+        // Release fence: a reader that sees any field written below also sees the record as Writing.
+        fence(Release);
+        self.write(key, entry);
+        // Release: pairs with the Acquire in `is` and with readers, which read the fields of Live records only.
+        self.state.store(state(Status::Live), Release);
+        generation
+    }
+
+    /// The caller may use the address as a link from now on.
+    #[inline(always)]
+    fn set_free(&self, generation: u32) {
+        let state = State {
+            status: Status::Free,
+            generation: generation.wrapping_add(1),
+        };
+        self.state.store(state.word(), Relaxed);
+        // Release fence: a reader that sees the link written later also sees the record as Free.
+        fence(Release);
     }
 }
 
@@ -183,14 +212,7 @@ impl<'a> TableIn<'a> {
     #[inline(always)]
     pub fn insert(&self, key: Key, entry: &Entry) -> Result<u32, Errno> {
         let (number, record) = self.take()?;
-        let generation = halves(record.state.load(Relaxed)).1;
-        let state = |status| State { status, generation }.word();
-        record.state.store(state(Status::Writing), Relaxed);
-        // Release fence: a reader that sees any field written below also sees the record as Writing.
-        fence(Release);
-        record.write(key, entry);
-        // Release: pairs with the Acquire in `is` and with readers, which read the fields of Live records only.
-        record.state.store(state(Status::Live), Release);
+        let generation = record.publish(key, entry);
         if let Err(error) = self.table.index.insert(key.hash(), number) {
             aside(self).release_out_of_line(number, record, generation);
             return Err(error);

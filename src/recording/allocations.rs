@@ -50,7 +50,12 @@ impl Recording {
 
     #[cold]
     #[inline(never)]
-    fn add_counter(&self, key: CounterKey, kind: Kind, place: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
+    pub(super) fn add_counter(
+        &self,
+        key: CounterKey,
+        kind: Kind,
+        place: &AtomicPtr<CounterRow>,
+    ) -> Option<&CounterRow> {
         let of_device = CounterKey { kind: 0, ..key };
         for key in [Some(key), kind.place().on_device().then_some(of_device)]
             .into_iter()
@@ -117,9 +122,12 @@ impl Recording {
     #[cold]
     #[inline(never)]
     fn remove_stale(&self, key: Key, shard: Shard, entry: &Entry) {
-        let Some(stale) = self.table(shard).withdraw(key) else {
-            return;
-        };
+        if let Some(stale) = self.table(shard).withdraw(key) {
+            self.forget_stale(stale, key, shard, entry);
+        }
+    }
+
+    pub(super) fn forget_stale(&self, stale: Withdrawn, key: Key, shard: Shard, entry: &Entry) {
         self.uncount(Some(key), &stale, shard, Some(entry.time_ns));
         self.commit(stale, shard);
         // The driver's private tables destroy objects too.
@@ -183,7 +191,7 @@ impl Recording {
 
     /// Adds an entry to the sums of its stack, of its kind and, if its memory is on a device, of that device.
     #[inline(always)]
-    fn count(&self, key: Key, entry: &Entry, shard: Shard, op: Op) {
+    pub(super) fn count(&self, key: Key, entry: &Entry, shard: Shard, op: Op) {
         let summed = Summed::of(entry);
         let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
         let counter = self.counter(summed.device(), summed.kind, shard);
@@ -240,7 +248,7 @@ impl Recording {
 
     /// Subtracts an entry from the sums. `time_ns`: when it was freed, if not now.
     #[inline(always)]
-    fn uncount(&self, key: Option<Key>, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
+    pub(super) fn uncount(&self, key: Option<Key>, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
         let (Some(key), Some(summed)) = (key, withdrawn.summed()) else {
             cold_path();
             return;
@@ -529,11 +537,11 @@ fn sampled_weight(summed: &Summed, key: Key, mean: u64, time_ns: impl FnOnce() -
 }
 
 /// One shard's counter of a kind on a device, and the cells of the two sums it belongs to.
-struct Counter<'a> {
-    row: &'a CounterRow,
-    of_kind: &'a Cell,
+pub(super) struct Counter<'a> {
+    pub row: &'a CounterRow,
+    pub of_kind: &'a Cell,
     /// The cells of all kinds on the device; the first is the device's.
-    cells: &'a [Cell; COUNTER_STRIDE],
+    pub cells: &'a [Cell; COUNTER_STRIDE],
 }
 
 impl Counter<'_> {
@@ -548,7 +556,7 @@ impl Counter<'_> {
     /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them. The device's
     /// sum grows first and shrinks last: the sum of a kind never exceeds it.
     #[inline(always)]
-    fn change<const GROWS: bool>(&self, kind: Kind, bytes: u64, time_ns: u64) {
+    pub fn change<const GROWS: bool>(&self, kind: Kind, bytes: u64, time_ns: u64) {
         let on_device = kind.on_device();
         if !GROWS {
             self.change_kind::<GROWS>(bytes, time_ns);

@@ -61,7 +61,8 @@ pub struct Cell {
     /// In the cell of a device as a whole (kind 0), which has no rows: one bit for each kind that has rows, set before the
     /// first of them.
     pub kinds: AtomicU64,
-    pub rows: [AtomicPtr<CounterRow>; SHARDS],
+    /// By shard; the last one is that of [`super::reported`].
+    pub rows: [AtomicPtr<CounterRow>; SHARDS + 1],
 }
 
 impl Cells {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::*;
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::index::mix;
+use crate::system::cold_path;
 
 impl Recording {
     /// The number of a domain, which is registered if it is new. `None` if there is no room for another.
@@ -66,23 +67,12 @@ impl Recording {
         let Some(row) = known.filter(|_| is_counted).or_else(|| self.add_allocator(device)) else {
             return self.add(Loss::Details, 1);
         };
-        // Plain loads and stores suffice, since events of a device never overlap.
-        let expected = row.live_bytes.load(Relaxed).wrapping_add_signed(change);
-        row.live_bytes.store(live, Relaxed);
-        row.reserved_bytes.store(reserved, Relaxed);
-        let events = row.events.load(Relaxed);
-        row.events.store(events + 1, Relaxed);
-        if events == 0 {
-            // There are no records of what it held before its first event.
-            row.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed);
-        } else if expected != live {
-            row.mismatches.fetch_add(1, Relaxed);
-        }
+        row.report(change, live, reserved);
     }
 
     #[cold]
     #[inline(never)]
-    fn add_allocator(&self, device: u8) -> Option<&AllocatorRow> {
+    pub(super) fn add_allocator(&self, device: u8) -> Option<&AllocatorRow> {
         let row = self.allocators.ensure(self.backing(Section::Allocators), device.into());
         let rows = u64::from(device) + 1;
         row.inspect(|_| _ = self.elements(Section::Allocators).fetch_max(rows, Relaxed))
@@ -127,5 +117,25 @@ impl Recording {
             .map_or(0, |slash| slash + 1);
         (bytes - name) as usize >= beginning.len()
             && (name..).zip(beginning).all(|(place, &wanted)| byte(place) == wanted)
+    }
+}
+
+impl AllocatorRow {
+    /// As [`Recording::allocator_reported`]. Plain loads and stores suffice, since events of a device never overlap.
+    #[inline(always)]
+    pub(super) fn report(&self, change: i64, live: u64, reserved: u64) {
+        let expected = self.live_bytes.load(Relaxed).wrapping_add_signed(change);
+        self.live_bytes.store(live, Relaxed);
+        self.reserved_bytes.store(reserved, Relaxed);
+        let events = self.events.load(Relaxed);
+        self.events.store(events + 1, Relaxed);
+        if events == 0 {
+            cold_path();
+            // There are no records of what it held before its first event.
+            self.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed);
+        } else if expected != live {
+            cold_path();
+            self.mismatches.fetch_add(1, Relaxed);
+        }
     }
 }

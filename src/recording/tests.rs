@@ -2,14 +2,18 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::{CodeSeen, ModuleSeen, Recording};
-use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT, Section, Text};
+use super::{CodeSeen, ModuleSeen, Recording, TensorEvent};
+use crate::cuda_functions::Api;
+use crate::format::{FRAME_NAME_BYTES, FRAME_NAMES_MAX, Loss, NONE, ROOT, Section, Text, UNSAMPLED};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
-use crate::lockfree::table::Entry;
+use crate::lockfree::shards::Shard;
+use crate::lockfree::table::{Attributes, Entry, Key, Space};
 use crate::reader::tests::{Folder, entry, key, record};
 use crate::reader::{read, read_with_totals};
+use crate::snapshot::Snapshot;
+use crate::snapshot::allocations::Allocations;
 
 const STACKS: u64 = 64;
 
@@ -159,6 +163,168 @@ fn a_changed_record_is_neither_freed_nor_allocated_again() {
     let peaks: Vec<_> = snapshot.device_peaks.iter().map(|of| of.peak_bytes).collect();
     assert_eq!(peaks, [123, 100]);
     assert_eq!((snapshot.losses.vanished, snapshot.losses.implicit_frees), (0, 0));
+}
+
+/// Events of PyTorch's allocator, recorded in the short way where that is possible, or in the usual one.
+fn tensors(path: &std::path::Path, is_short: bool) -> Snapshot {
+    let recording = record(path);
+    recording.enable_sampling(1 << 20);
+    recording.add_device(0, None, b"");
+    let thread = recording.add_thread(1, &[0; 16]);
+    let stack = recording.frame(ROOT, None, 0x10).unwrap();
+    if is_short {
+        recording.begin_reported(0, Some((100, 200)));
+        assert!(recording.reported(0, 99).is_none() && recording.reported(0, 200).is_none());
+        assert!(recording.reported(-1, 100).is_none() && recording.reported(1, 100).is_none());
+    }
+    let of = recording.reported(0, 100);
+    assert_eq!(of.is_some(), is_short);
+    let (mut live, mut taken) = (0, 0);
+    let mut change = |address: u64, change: i64, stack: u32| {
+        live = u64::wrapping_add_signed(live, change);
+        let event = TensorEvent {
+            address,
+            change,
+            live,
+            reserved: 1 << 20,
+        };
+        let key = Key {
+            space: Space::Tensor,
+            address,
+        };
+        let shard = Shard::first_own();
+        let has_taken = match of {
+            Some(of) if change > 0 && stack == UNSAMPLED => {
+                recording.tensor_allocated(of, 0, Api(5), thread, super::monotonic_ns(), &event)
+            }
+            Some(of) if change < 0 => recording.tensor_freed(of, 0, &event),
+            _ => false,
+        };
+        taken += u32::from(has_taken);
+        if has_taken {
+            return;
+        }
+        if change > 0 {
+            let mut entry = entry(recording, change as u64, stack, thread);
+            entry.extra = 0;
+            entry.attributes = Attributes {
+                kind: Kind::Tensor,
+                space: Space::Tensor,
+                flags: 0,
+                context: Attributes::NO_CONTEXT,
+                ..entry.attributes
+            };
+            assert!(match of {
+                Some(of) => recording.any_tensor_allocated(of, shard, key, &entry),
+                None => recording.allocated_at(shard, key, &entry),
+            });
+        } else {
+            let withdrawn = match of {
+                Some(of) => recording.withdraw_any_tensor(of, key, shard),
+                None => recording.withdraw(key, shard),
+            };
+            recording.commit(withdrawn.expect("it is live"), shard);
+        }
+        recording.allocator_reported(0, change, live, 1 << 20);
+    };
+    for number in 1..=100 {
+        change(
+            number << 9,
+            512 * (1 + number as i64 % 5),
+            if number % 10 == 0 { stack } else { UNSAMPLED },
+        );
+    }
+    for number in (1..=100).step_by(3) {
+        change(number << 9, -512 * (1 + number as i64 % 5), UNSAMPLED);
+    }
+    // Its free was not seen.
+    change(2 << 9, 4096, UNSAMPLED);
+    change(5 << 9, 4096, stack);
+    recording.end_main();
+    for number in (3..=90).step_by(3) {
+        change(number << 9, -512 * (1 + number as i64 % 5), UNSAMPLED);
+    }
+    change(1 << 20, 512, UNSAMPLED);
+    assert_eq!(taken > 100, is_short, "{taken} in the short way");
+    read_with_totals(path).unwrap()
+}
+
+#[test]
+fn the_short_way_of_tensors_leaves_what_the_usual_one_leaves() {
+    let folder = Folder::new("reported");
+    let [short, usual] = [true, false].map(|is_short| tensors(&folder.0.join(format!("{is_short}.culeak")), is_short));
+    let facts = |snapshot: &Snapshot| {
+        let rows = |rows: &Allocations| {
+            let rows = rows
+                .iter()
+                .map(|row| (row.address, row.bytes, row.requested, row.stack, row.call.clone()));
+            let mut rows: Vec<_> = rows.collect();
+            rows.sort_by_key(|row| (row.0, row.1));
+            rows
+        };
+        let mut counters = snapshot.counters.clone();
+        counters.iter_mut().for_each(|counter| counter.peak_ns = 0);
+        let mut totals: Vec<_> = snapshot.totals.iter().map(|of| of.stack).collect();
+        totals.sort();
+        (
+            rows(&snapshot.allocations),
+            rows(&snapshot.freed_after_end),
+            counters,
+            snapshot.allocators.clone(),
+            totals,
+            snapshot.losses.clone(),
+        )
+    };
+    let (short, usual) = (facts(&short), facts(&usual));
+    assert_eq!(short, usual);
+    assert!(
+        !short.0.is_empty() && !short.1.is_empty() && short.5.vanished == 2,
+        "{short:#?}"
+    );
+}
+
+/// A removed file takes the place of a full disk, as below.
+#[test]
+fn tensors_that_do_not_fit_are_lost_and_the_others_are_not() {
+    let folder = Folder::new("tensors-full-disk");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    recording.enable_sampling(1 << 40);
+    recording.add_device(0, None, b"");
+    recording.begin_reported(0, Some((100, 200)));
+    let of = recording.reported(0, 100).unwrap();
+    let event = |number: u64, change: i64| TensorEvent {
+        address: number << 9,
+        change,
+        live: 0,
+        reserved: 0,
+    };
+    let is_stored = |&number: &u64| {
+        let event = event(number, 512);
+        let key = Key {
+            space: Space::Tensor,
+            address: event.address,
+        };
+        let mut entry = entry(recording, 512, UNSAMPLED, 0);
+        (entry.attributes.kind, entry.attributes.space) = (Kind::Tensor, Space::Tensor);
+        recording.tensor_allocated(of, 0, Api(5), 0, super::monotonic_ns(), &event)
+            || recording.any_tensor_allocated(of, Shard::first_own(), key, &entry)
+    };
+    assert!(is_stored(&0));
+    std::fs::remove_file(&path).unwrap();
+    const ALL: u64 = 1000;
+    let stored: Vec<u64> = (1..=ALL).filter(is_stored).collect();
+    assert!(stored.len() > 16 && stored.len() < ALL as usize, "{}", stored.len());
+    assert_eq!(recording.loss(Loss::Allocations), ALL - stored.len() as u64);
+    for round in 0..2 {
+        assert!(
+            stored
+                .iter()
+                .all(|&number| recording.tensor_freed(of, 0, &event(number, -512)))
+        );
+        assert!(stored.iter().all(is_stored), "round {round}");
+    }
+    assert!(!recording.tensor_freed(of, 0, &event(ALL, -512)));
 }
 
 /// Blocks grow with every round, so the peaks rise until the end.

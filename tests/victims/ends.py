@@ -135,6 +135,25 @@ def forget():
     print(json.dumps([sorted(live), 0]), flush=True)
 
 
+def tensors():
+    """As `hold`, with blocks of PyTorch's allocator, of which two libraries are the stand-ins."""
+    allocator, _ = (ctypes.CDLL(path) for path in sys.argv[2:4])
+    allocator.stand_in_malloc.restype = ctypes.c_void_p
+    allocator.stand_in_malloc.argtypes = [ctypes.c_size_t]
+    allocator.stand_in_address.restype = ctypes.c_uint64
+    allocator.stand_in_address.argtypes = allocator.stand_in_free.argtypes = [ctypes.c_void_p]
+
+    class Tensor(Block):
+        def __init__(self, size, free=allocator.stand_in_free):
+            block = allocator.stand_in_malloc(size)
+            self.address = allocator.stand_in_address(block)
+            self.free = lambda address: free(block)
+            live.add(self.address)
+
+    globals()["Block"] = Tensor
+    hold()
+
+
 def in_thread():
     ready = threading.Event()
 

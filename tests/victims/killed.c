@@ -1,5 +1,6 @@
 /* Children allocate and free, note every call before and after it in a shared page that outlives them, and are killed at a
- * random instant: killed KILLS THREADS FOLDER leaves FOLDER/PID.calls for every child. */
+ * random instant: killed KILLS THREADS FOLDER leaves FOLDER/PID.calls for every child. With the path of a stand-in for libc10_cuda
+ * behind the folder, they are tensors. */
 #include "victim.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,10 +18,41 @@ struct thread_page { struct allocation all[EVENTS]; };
 static struct thread_page *page;
 static CUcontext context;
 
+/* The allocator's blocks, by number; of memory of the driver, the address alone. */
+static struct { void *(*malloc)(size_t); void (*free)(void *); CUdeviceptr (*address)(void *); } torch;
+static void *blocks[MOST_THREADS][EVENTS];
+
+static void load_torch(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    *(void **)&torch.malloc = dlsym(library, "stand_in_malloc");
+    *(void **)&torch.free = dlsym(library, "stand_in_free");
+    *(void **)&torch.address = dlsym(library, "stand_in_address");
+    REQUIRE(torch.malloc && torch.free && torch.address);
+}
+
+static CUdeviceptr take(uint64_t bytes, void **block) {
+    CUdeviceptr address;
+    if (torch.malloc) {
+        REQUIRE(*block = torch.malloc(bytes));
+        return torch.address(*block);
+    }
+    OK(cuMemAlloc_v2(&address, bytes));
+    return address;
+}
+
+static void give_back(CUdeviceptr address, void *block) {
+    if (block) torch.free(block);
+    else OK(cuMemFree_v2(address));
+}
+
 static void note(struct allocation *one, enum progress what) { __atomic_store_n(&one->progress, what, __ATOMIC_SEQ_CST); }
 
 static void *work(void *number) {
     struct allocation *all = page[(size_t)number].all;
+    void **block = blocks[(size_t)number];
+    /* Tensors have multiples of 512 bytes. */
+    uint64_t first = torch.malloc ? 512 * EVENTS * (uint64_t)(size_t)number : (uint64_t)(size_t)number << 20;
     unsigned random = (unsigned)getpid() * 31 + (unsigned)(size_t)number;
     OK(cuCtxSetCurrent(context));
     for (int made = 0; made < EVENTS;) {
@@ -29,15 +61,13 @@ static void *work(void *number) {
         int other = made - 1 - (int)(random >> 8) % 16;
         if (random >> 31 && other >= 0 && all[other].progress == LIVE) {
             note(&all[other], FREEING);
-            OK(cuMemFree_v2(all[other].address));
+            give_back(all[other].address, block[other]);
             note(&all[other], FREED);
         } else {
             struct allocation *one = &all[made++];
-            one->bytes = ((uint64_t)(size_t)number << 20) + (uint64_t)made;
+            one->bytes = first + (uint64_t)made * (torch.malloc ? 512 : 1);
             note(one, ALLOCATING);
-            CUdeviceptr address;
-            OK(cuMemAlloc_v2(&address, one->bytes));
-            one->address = address;
+            one->address = take(one->bytes, &block[made - 1]);
             note(one, LIVE);
         }
     }
@@ -53,6 +83,7 @@ static void spend(unsigned long nanoseconds) {
 
 static void child(int threads) {
     context = start_cuda();
+    if (arguments[3]) load_torch(arguments[3]);
     pthread_t thread;
     for (int i = 1; i < threads; i++) REQUIRE(!pthread_create(&thread, NULL, work, (void *)(size_t)i));
     work(NULL);

@@ -1,6 +1,7 @@
 /* Stands in for PyTorch's libc10_cuda: segments from the driver, divided into blocks of multiples of 512 bytes, each
  * reported to libc10 under the allocator's lock. Blocks are cut from the end of a segment; free lists are per size.
- * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. -DNAMED: in a function of the real one's name. */
+ * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. -DNAMED: in a function of the real one's name.
+ * -DGPU=n: it reports that they are on this device. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -42,8 +43,11 @@ struct block { struct block *next; CUdeviceptr at; size_t bytes; };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct block *kept[SIZES];
 static CUdeviceptr segment;
-static size_t left, live, reserved;
-static const struct device gpu = {1, 0};
+static size_t left, live, reserved, most;
+#ifndef GPU
+#define GPU 0
+#endif
+static const struct device gpu = {1, GPU};
 
 /* The error in the allocator's totals, for claims about the check. */
 size_t lie;
@@ -70,6 +74,7 @@ struct block *stand_in_malloc(size_t bytes) {
         *block = (struct block){NULL, segment + left, bytes};
     }
     live += bytes;
+    if (live > most) most = live;
     report_usage((void *)block->at, (int64_t)bytes, live + lie, reserved, gpu);
     pthread_mutex_unlock(&lock);
     return block;
@@ -97,8 +102,12 @@ CUdeviceptr stand_in_address(struct block *block) { return block->at; }
 /* A block that was allocated before the recorder was there. */
 void stand_in_free_of_unknown(void) { report_usage((void *)0x1000, -512, live, reserved, gpu); }
 
+/* The totals alone. */
+void stand_in_report_totals(void) { report_usage(NULL, 0, live, reserved, gpu); }
+
 /* Other kinds of devices are reported through the same function. */
 void stand_in_other_device(void) { report_usage((void *)0x2000, 4096, 4096, 4096, (struct device){20, 0}); }
 
 size_t stand_in_live(void) { return live; }
+size_t stand_in_peak(void) { return most; }
 size_t stand_in_reserved(void) { return reserved; }

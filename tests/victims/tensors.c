@@ -3,14 +3,15 @@
 #include "victim.h"
 #include "../../shim/include/culeak.h"
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 
 typedef struct block block;
 struct torch {
     block *(*malloc)(size_t);
-    void (*free)(block *), (*unknown)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
+    void (*free)(block *), (*unknown)(void), (*totals)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
     CUdeviceptr (*address)(block *);
-    size_t (*live)(void), (*reserved)(void), *lie;
+    size_t (*live)(void), (*peak)(void), (*reserved)(void), *lie;
 };
 
 static void *find(void *library, const char *name) {
@@ -31,8 +32,8 @@ static struct torch load_torch(int pair) {
     void *cuda = load(arguments[pair * 2]), *c10 = load(arguments[pair * 2 + 1]);
     return (struct torch){
         find(cuda, "stand_in_malloc"), find(cuda, "stand_in_free"), find(cuda, "stand_in_free_of_unknown"),
-        find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
-        find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
+        find(cuda, "stand_in_report_totals"), find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
+        find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_peak"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
     };
 }
 
@@ -79,6 +80,7 @@ static void lies(void) {
     training_step(&torch, 512);
     *torch.lie = 0;
     torch.unknown();
+    torch.totals();
 }
 
 static void *work(void *argument) {
@@ -100,6 +102,43 @@ static void threads(void) {
     pthread_t all[8];
     for (int i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, work, &torch));
     for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
+}
+
+static void *grow_and_shrink(void *argument) {
+    struct torch *torch = argument;
+    block *held[64] = {0};
+    unsigned random = (unsigned)(uintptr_t)held;
+    for (int round = 0; round < 20000; round++) {
+        random = random * 1664525 + 1013904223;
+        block **one = &held[random >> 26];
+        if (*one) torch->free(*one), *one = NULL;
+        else *one = training_step(torch, (random >> 16) % 64 * 512 + 1);
+    }
+    for (int i = 0; i < 64; i++)
+        if (i % 8 && held[i]) torch->free(held[i]);
+    return NULL;
+}
+
+/* Threads that hold different amounts all the time; what the allocator itself has counted. */
+static void peaks(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 512);
+    pthread_t all[4];
+    for (int i = 0; i < 4; i++) REQUIRE(!pthread_create(&all[i], NULL, grow_and_shrink, &torch));
+    for (int i = 0; i < 4; i++) REQUIRE(!pthread_join(all[i], NULL));
+    printf("%zu %zu\n", torch.peak(), torch.live());
+}
+
+/* Killed while 1,000 tensors are live. */
+static void dies(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    for (int i = 0; i < 1000; i++) {
+        training_step(&torch, 512);
+        torch.free(training_step(&torch, 1024));
+    }
+    raise(SIGKILL);
 }
 
 /* Two copies of PyTorch in one process. */
@@ -128,6 +167,26 @@ static void forks(void) {
     int status;
     REQUIRE(waitpid(child, &status, 0) == child && !status);
     torch.say();
+}
+
+/* A forked child frees what it inherited, and goes on with tensors of its own; so does the parent. */
+static void forks_and_goes_on(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    block *inherited = training_step(&torch, 512);
+    training_step(&torch, 1024);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        for (int i = 0; i < 3; i++) training_step(&torch, 2048);
+        torch.free(inherited);
+        exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
+    torch.free(inherited);
+    training_step(&torch, 4096);
+    torch.free(training_step(&torch, 8192));
 }
 
 /* Loaded, and used for CPU tensors alone. */
@@ -183,4 +242,4 @@ static void intervals(void) {
     }
 }
 
-MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals), BEHAVIOUR(grows), BEHAVIOUR(odd_segment))
+MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(peaks), BEHAVIOUR(dies), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(forks_and_goes_on), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals), BEHAVIOUR(grows), BEHAVIOUR(odd_segment))

@@ -13,7 +13,7 @@
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 
-use crate::recorder::{self, AllocationEvent, Device, current};
+use crate::recorder::{self, AllocationEvent, Device, current, sampling, tensors};
 use crate::resolve::closing::Loaded;
 use crate::resolve::loader;
 use crate::resolve::memo::Memo;
@@ -21,8 +21,9 @@ use crate::resolve::own::is_ours;
 use crate::stacks::forward;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
-use culeak::lockfree::table::Space;
-use culeak::recording::Recording;
+use culeak::lockfree::table::{Entry, Space};
+use culeak::recording::{Recording, Reported, TensorEvent};
+use culeak::system::aside;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
 /// c10::DeviceType::CUDA; ROCm builds use it too.
@@ -50,6 +51,11 @@ macro_rules! exports {
         mod $name {
             use super::*;
 
+            pub static NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            };
+
             #[cfg(target_arch = "x86_64")]
             #[unsafe(naked)]
             #[unsafe(export_name = $symbol)]
@@ -69,10 +75,6 @@ macro_rules! exports {
 
             #[unsafe(link_section = ".text.culeak_events")]
             unsafe extern "C-unwind" fn body($($argument: $type,)* device: DeviceArgument, caller: u64) {
-                static NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => unreachable!(),
-                };
                 $record($($argument,)* device, caller, NAME);
             }
         }
@@ -83,16 +85,78 @@ exports! {
     usage = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
         (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
     usage_signed = "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"
-        (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
+        (block: u64, change: i64, live: u64, reserved: u64) => used_as_usual, "r9", "x5";
     out = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
         (bytes: i64, live: u64, reserved: u64) => ran_out, "r8", "x4";
     out_signed = "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"
         (bytes: i64, live: u64, reserved: u64) => ran_out, "r8", "x4";
 }
 
+type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
+
 /// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
-#[unsafe(link_section = ".text.culeak_events")]
+#[inline(always)]
 fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
+    if !sampling::is_on() {
+        used_as_usual(block, change, live, reserved, device, caller, name);
+    } else if change < 0 {
+        freed_in_sample(block, change, live, reserved, device, caller);
+    } else {
+        allocated_in_sample(block, change, live, reserved, device, caller);
+    }
+}
+
+/// As `used`, if stacks are sampled: the way of a block without one is short.
+macro_rules! in_sample {
+    ($name:ident: $record:expr) => {
+        #[inline(never)]
+        #[unsafe(link_section = ".text.culeak_events")]
+        fn $name(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+            let event = TensorEvent {
+                address: block,
+                change,
+                live,
+                reserved,
+            };
+            let record = |ordinal| $record(ordinal, caller, &event);
+            let Some(of) = device.ordinal().and_then(record) else {
+                return used_as_usual(block, change, live, reserved, device, caller, usage::NAME);
+            };
+            if let Some(next) = next_of(of, caller) {
+                // SAFETY: libc10's function of this name, which contains the argument types.
+                unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
+            }
+        }
+    };
+}
+in_sample!(allocated_in_sample: |ordinal, caller, event| tensors::allocated(ALLOCATOR, ordinal, caller, event));
+in_sample!(freed_in_sample: tensors::freed);
+
+/// The next definition, which is the same for all code of the library that reports `of`.
+#[inline(always)]
+fn next_of(of: &Reported, caller: u64) -> Option<*const c_void> {
+    let loaded = Loaded::now();
+    let known = of.known_in(loaded.word());
+    if known == 0 {
+        return look_up_next(of, caller, loaded);
+    }
+    Some(known as *const c_void)
+}
+
+#[cold]
+#[inline(never)]
+fn look_up_next(of: &Reported, caller: u64, loaded: Loaded) -> Option<*const c_void> {
+    let next = next_definition(usage::NAME, caller)?;
+    if loaded.is_settled() {
+        of.know(loaded.word(), next as u64);
+    }
+    Some(next)
+}
+
+/// As `used`, in the way of all memory.
+#[inline(never)]
+#[unsafe(link_section = ".text.culeak_events")]
+fn used_as_usual(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64, name: &CStr) {
     if let Some(ordinal) = device.ordinal() {
         let report = |recording: &Recording, device| recording.allocator_reported(device, change, live, reserved);
         let report_alone = |recording: &Recording| report(recording, current::reported_device(recording, ordinal));
@@ -102,16 +166,26 @@ fn used(block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgumen
                 device: Device::Reported(ordinal),
                 ..AllocationEvent::new(ALLOCATOR, Kind::Tensor, change as u64)
             };
-            recorder::allocated_then(block, &event, report);
+            let insert = |recording: &Recording, shard, key, entry: &Entry| match tensors::reported(
+                recording, ordinal, caller,
+            ) {
+                None => recording.allocated_at(shard, key, entry),
+                Some(of) => recording.any_tensor_allocated(of, shard, key, &aside(entry)),
+            };
+            recorder::allocated_then(block, &event, insert, report);
         } else if change < 0 {
-            recorder::freed_then(Space::Tensor, block, report_alone);
+            let withdraw =
+                |recording: &'static Recording, key, shard| match tensors::reported(recording, ordinal, caller) {
+                    None => recording.withdraw(key, shard),
+                    Some(of) => recording.withdraw_any_tensor(of, key, shard),
+                };
+            recorder::freed_then(Space::Tensor, block, withdraw, report_alone);
         } else {
             recorder::quietly(|| recorder::running().map(report_alone));
         }
     }
     if let Some(next) = next_definition(name, caller) {
-        type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
-        // SAFETY: libc10's function of this name, which contains the argument types.
+        // SAFETY: as in `in_sample`.
         unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
     }
 }
@@ -128,7 +202,7 @@ fn ran_out(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller:
     }
     if let Some(next) = next_definition(name, caller) {
         type Out = unsafe extern "C-unwind" fn(i64, u64, u64, DeviceArgument);
-        // SAFETY: as in `used`.
+        // SAFETY: as in `in_sample`.
         unsafe { std::mem::transmute::<*const c_void, Out>(next)(bytes, live, reserved, device) }
     }
 }

@@ -83,10 +83,16 @@ pub fn forked() {
     }
 }
 
+/// Whether an allocation may cause a snapshot.
+#[inline(always)]
+pub fn is_watching() -> bool {
+    WATCHING.load(Relaxed)
+}
+
 /// After each allocation that was recorded.
 #[inline]
 pub fn allocated(recording: &Recording, entry: &Entry) {
-    if WATCHING.load(Relaxed) {
+    if is_watching() {
         cold_path();
         take_if_due(recording, &aside(entry));
     }

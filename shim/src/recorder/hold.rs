@@ -118,6 +118,12 @@ pub fn watch_script() {
     }
 }
 
+/// Whether [`watch_script`] may do something.
+#[inline]
+pub fn may_watch_script() -> bool {
+    WATCHES.load(Relaxed) && stacks::is_end_wanted()
+}
+
 /// The script has ended, and the interpreter calls its exit callbacks.
 extern "C" fn script_ended() {
     quietly(|| {

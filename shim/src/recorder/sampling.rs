@@ -37,6 +37,12 @@ pub fn configure(recording: &Recording) {
     MEAN.store(mean, Relaxed);
 }
 
+/// Whether some blocks get no stack.
+#[inline(always)]
+pub fn is_on() -> bool {
+    MEAN.load(Relaxed) != 0
+}
+
 /// A block that gets a stack.
 #[derive(Clone, Copy)]
 pub struct Chosen {

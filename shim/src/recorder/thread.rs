@@ -118,6 +118,14 @@ pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
     })
 }
 
+impl ThreadState {
+    /// The thread's row, if it has one in this process.
+    #[inline(always)]
+    pub fn known_row(&self) -> Option<u32> {
+        (self.epoch.get() == EPOCH.load(Relaxed)).then_some(self.row.get())
+    }
+}
+
 /// A thread's first event. Signals are blocked, so that no handler registers the thread a second time meanwhile.
 #[cold]
 #[inline(never)]

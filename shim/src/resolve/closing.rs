@@ -36,6 +36,12 @@ impl Loaded {
         self.0 as u32 == 0
     }
 
+    /// The same word as long as nothing is unloaded; never 0.
+    #[inline(always)]
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
     /// A key for the answer about this place.
     #[inline(always)]
     pub fn key(self, name: u64, place: u64) -> u64 {

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-pub use culeak_cpython::may_be_ending;
 use culeak_cpython::{self as python, End, Frame, Seen, Status};
+pub use culeak_cpython::{is_end_wanted, may_be_ending};
 use culeak_walker::mix_in;
 
 use crate::resolve::loader::{self, Loaded};

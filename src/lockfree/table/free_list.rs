@@ -19,9 +19,9 @@
 
 use std::sync::atomic::Ordering::*;
 
-use super::{Record, State, Status, TableIn};
+use super::{Record, TableIn};
 use crate::format::{SHARDS, Section, halves, pack};
-use crate::lockfree::sync::{Alone, AtomicU64, fence};
+use crate::lockfree::sync::{Alone, AtomicU64};
 use crate::system::{Errno, aside, cold_path};
 
 /// Fresh records are taken in batches of this size, so that neighbours in memory belong to one shard.
@@ -199,13 +199,7 @@ impl<'a> TableIn<'a> {
     /// Makes record `number` free, which the caller has withdrawn or could not publish.
     #[inline(always)]
     pub(super) fn release(&self, number: u32, record: &Record, generation: u32) {
-        let state = State {
-            status: Status::Free,
-            generation: generation.wrapping_add(1),
-        };
-        record.state.store(state.word(), Relaxed);
-        // Release fence: a reader that sees the links written below also sees the record as Free.
-        fence(Release);
+        record.set_free(generation);
         if !self.shard.is_own() {
             cold_path();
             record.address.store(0, Relaxed);

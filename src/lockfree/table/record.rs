@@ -277,6 +277,7 @@ impl SizeEncoding {
     }
 
     /// The words `amount` and `other`. If three numbers would be needed, the size requested is dropped.
+    #[inline(always)]
     const fn words((bytes, requested, pool): Amounts) -> (SizeEncoding, u64, u64) {
         if bytes == requested || bytes != 0 && pool != 0 {
             (SizeEncoding::Plain, bytes, pool)
@@ -330,6 +331,7 @@ impl State {
 }
 
 impl Record {
+    #[inline(always)]
     pub(super) fn write(&self, key: Key, entry: &Entry) {
         self.address.store(key.address, Relaxed);
         let (encoding, amount, other) = SizeEncoding::words((entry.bytes, entry.requested, entry.pool));

@@ -6,13 +6,13 @@ use crate::kind::Kind;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-struct Owned {
+pub struct Owned {
     table: Box<Table>,
-    fresh: AtomicU64,
+    pub fresh: AtomicU64,
 }
 
 impl Owned {
-    fn new() -> Owned {
+    pub fn new() -> Owned {
         Owned {
             // SAFETY: documented: all zeros is an empty table.
             table: Box::new(unsafe { std::mem::zeroed() }),
@@ -20,7 +20,7 @@ impl Owned {
         }
     }
 
-    fn shard(&self, shard: impl Into<Shard>) -> TableIn<'_> {
+    pub fn shard(&self, shard: impl Into<Shard>) -> TableIn<'_> {
         TableIn {
             table: &self.table,
             backing: Backing::Private(16, 1024),
