@@ -121,7 +121,7 @@ impl Recording {
     /// If there is a live record of the address that was handed out for `entry`, its memory was freed before.
     #[cold]
     #[inline(never)]
-    fn remove_stale(&self, key: Key, shard: Shard, entry: &Entry) {
+    pub(super) fn remove_stale(&self, key: Key, shard: Shard, entry: &Entry) {
         if let Some(stale) = self.table(shard).withdraw(key) {
             self.forget_stale(stale, key, shard, entry);
         }

@@ -234,7 +234,10 @@ impl Recording {
         if let Some(stale) = of.records.withdraw(&table, key) {
             self.forget_stale(stale, key, shard, entry);
         }
-        if table.may_contain(key) || of.records.make_room(&table).is_err() || !of.records.insert(&table, key, entry) {
+        if table.may_contain(key) {
+            self.remove_stale(key, shard, entry);
+        }
+        if of.records.make_room(&table).is_err() || !of.records.insert(&table, key, entry) {
             return self.allocated_out_of_line(shard, key, entry);
         }
         self.count(key, entry, shard, Op::Allocated);

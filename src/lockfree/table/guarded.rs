@@ -10,7 +10,7 @@
 //!
 //! The first place of a word follows from its tag, so a word is moved without a look at its record: where one is removed, those
 //! behind it close the gap, and there are no tombstones. Free records are linked as in `free_list.rs`. An index that became too small is
-//! copied and stays mapped.
+//! copied and stays mapped. Records that became free here are used again for tensors of this device alone.
 //!
 //! If the caller's lock did not hold what it promises, records could get lost. Every place and every number that is read is valid even
 //! so: a mask is stored with its words, and a search ends after as many steps as there are words.
@@ -207,7 +207,6 @@ impl Guarded {
         let new = Words { head, mask: places - 1 };
         head.mask.store(new.mask, Relaxed);
         if let Some(old) = old {
-            head.count.store(old.head.count.load(Relaxed), Relaxed);
             head.free.store(old.head.free.load(Relaxed), Relaxed);
             for place in 0..old.mask + 1 {
                 let word = old.at(place).load(Relaxed);
@@ -216,6 +215,7 @@ impl Guarded {
                     && let Some(free) = to.find(|free| free.load(Relaxed) == 0)
                 {
                     free.store(word, Relaxed);
+                    head.count.store(head.count.load(Relaxed) + 1, Relaxed);
                 }
             }
         }
@@ -269,7 +269,7 @@ impl<'a> Found<'a> {
         record.state.store(state.word(), Relaxed);
         words.remove(self.place);
         let count = &words.head.count;
-        count.store(count.load(Relaxed).wrapping_sub(1), Relaxed);
+        count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
         Withdrawn {
             record,
             number,
