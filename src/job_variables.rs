@@ -158,8 +158,9 @@ variables! {
         "DATA_PARALLEL_RANK" Group(Data);
         "VLLM_DP_RANK" Group(Data);
         "SGLANG_DP_RANK" Group(Data);
-        "PYTORCH_ALLOC_CONF" Allocator;
+        // PyTorch reads the first one that is set.
         "PYTORCH_CUDA_ALLOC_CONF" Allocator;
+        "PYTORCH_ALLOC_CONF" Allocator;
     }
 }
 

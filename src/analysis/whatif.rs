@@ -36,8 +36,8 @@ pub const VERSION: u32 = 1;
 
 /// The largest part of the recorded peak by which the model may be off.
 pub const MOST_ERROR: f64 = 0.02;
-/// What a recommended setting saves at least.
-const WORTH: f64 = 0.02;
+/// What a recommended setting saves at least: by so much predictions were off (docs/fragmentation.md).
+const WORTH: f64 = 0.1;
 const RECOMMENDED: usize = 3;
 /// Marks with a row.
 const MARKS: usize = 3;
@@ -118,7 +118,7 @@ pub struct OnDevice {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Row {
     pub label: String,
-    /// The value for the environment variable; `None`: it is no setting.
+    /// The value for the environment variable, with those of the run's settings that do not matter here; `None`: it is no setting.
     pub settings: Option<String>,
     pub peak_reserved_bytes: u64,
     pub end_reserved_bytes: u64,
@@ -404,6 +404,7 @@ fn rows(
     };
     let first = if found.limit_bytes.is_some() { plan } else { own_plan };
     let mut rows = vec![row("as recorded", None, own, classes, first)];
+    let kept = settings::without_effect(settings_of(snapshot).0.map_or("", |(_, value)| value));
     let with_limit = plan.limit.is_some().then_some(COLLECTING);
     let asked = question.settings.iter().map(String::as_str);
     for text in CANDIDATES.into_iter().chain(with_limit).chain(asked) {
@@ -418,7 +419,9 @@ fn rows(
         };
         // It needs a change of the program, too.
         let is_alone = text != COLLECTING;
-        rows.push(row(&label, is_alone.then_some(text), &settings, classes, plan));
+        let whole: Vec<&str> = [text, &kept].into_iter().filter(|part| !part.is_empty()).collect();
+        let whole = is_alone.then(|| whole.join(","));
+        rows.push(row(&label, whole.as_deref(), &settings, classes, plan));
     }
     for (nth, mark) in trace.marks.iter().enumerate().take(MARKS) {
         let at_mark = Plan {

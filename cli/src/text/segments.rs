@@ -38,7 +38,7 @@ fn write_pool(pool: &Unused, page: &mut Document) {
         "pinned in {}, which live blocks keep",
         counted(pool.pinned.count, "segment")
     );
-    let idle_lines = pool.idle_by.iter().map(|of| (of.tally.bytes, idle(of)));
+    let idle_lines = pool.idle_by.iter().map(|of| (of.tally.bytes, idle(of, pool)));
     let lines = [(pool.pinned.bytes, pinned)].into_iter().chain(idle_lines);
     let lines: Vec<(u64, String)> = lines.filter(|(bytes, _)| *bytes > 0).collect();
     page.table(
@@ -93,18 +93,26 @@ fn site(site: &&PinSite) -> Site {
     Site::at(&site.label, site.place.as_deref(), "")
 }
 
-fn idle(idle: &Idle) -> String {
+fn idle(idle: &Idle, pool: &Unused) -> String {
     let segments = counted(idle.tally.count, "segment");
     let why = match idle.why {
         IdleReason::OtherPool => {
-            "a later request fits and got new memory, so they are of another stream or of a private pool (CUDA graphs, MemPool)"
+            "a later request fits and got new memory, so they are of another stream or of a private pool (CUDA graphs, MemPool), or a block \
+             in them still waited for another stream"
         }
-        IdleReason::Small => {
-            "of the small pool, which only requests of up to 1 MiB use; torch.cuda.empty_cache() gives them back"
-        }
-        IdleReason::Cached => "without live blocks, kept for later requests; torch.cuda.empty_cache() gives them back",
+        IdleReason::Small => "of the small pool, which only requests of up to 1 MiB use",
+        IdleReason::Cached => "without live blocks, kept for later requests",
     };
-    format!("idle in {segments} {why}")
+    let remedy = match (pool.owner, &pool.failed, idle.why) {
+        ("PyTorch", Some(_), _) => {
+            "; before a request fails, PyTorch gives back what it can, so they are of private pools in use"
+        }
+        ("PyTorch", None, IdleReason::Small | IdleReason::Cached) => {
+            "; torch.cuda.empty_cache() gives them back, unless they are of private pools in use"
+        }
+        _ => "",
+    };
+    format!("idle in {segments} {why}{remedy}")
 }
 
 fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
@@ -115,9 +123,13 @@ fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {
          {pinned} was free in them"
     )));
     let Some(sites) = &failed.in_the_way else {
-        page.item("no segment is large enough for it, even without its blocks: segments must be given back and joined (expandable_segments:True)");
+        page.item("no segment is large enough for it, even without its blocks: segments must be given back and joined, as expandable segments are");
         return;
     };
+    if sites.is_empty() {
+        page.item("a free range has room for it: the range is of another stream, of requests of other sizes, or of a private pool");
+        return;
+    }
     let rows = Rows::of(sites)
         .column("in the way", |site| Cell::Size(site.tally.bytes))
         .column("blocks", |site| things(site.tally.count, "block"))

@@ -37,7 +37,10 @@ fn write_device(device: &OnDevice, page: &mut Document) {
         "the run: {settings}; the model is off by at most {} after any request ({:.1} % of the peak), with {}",
         units::bytes(device.error_bytes),
         device.error * 100.0,
-        counted(device.pools as u64, "stream or pool").replace("pools", "pools of its own")
+        match device.pools {
+            1 => "one stream or pool".to_owned(),
+            pools => format!("{pools} streams or pools"),
+        }
     ));
     if let Some(ignored) = &device.ignored {
         page.item(styled(
@@ -52,7 +55,7 @@ fn write_device(device: &OnDevice, page: &mut Document) {
     if let Some(limit) = device.limit_bytes {
         let besides = units::bytes(device.besides_bytes);
         page.item(format!(
-            "PyTorch may have {}, since the process needs {besides} besides",
+            "PyTorch may have {}: the process had {besides} more than PyTorch at its peak",
             units::bytes(limit)
         ));
     }
@@ -61,7 +64,7 @@ fn write_device(device: &OnDevice, page: &mut Document) {
     }
     table(device, page);
     page.item(dim(format!(
-        "no setting needs less than {} (live blocks), or {} in pages of 2 MiB",
+        "live blocks of these sizes need {}, or {} in pages of 2 MiB",
         units::bytes(device.peak_live_bytes),
         units::bytes(device.peak_pages_bytes)
     )));

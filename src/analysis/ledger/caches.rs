@@ -147,6 +147,11 @@ pub(super) struct Spread<'a> {
 }
 
 impl<'a> Spread<'a> {
+    /// Whether the addresses of a pool's blocks are not known.
+    pub fn is_scattered(&self, device: usize, owner: &'a str) -> bool {
+        self.scattered.contains(&(device, owner))
+    }
+
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, groups: &Groups<'a>) -> Spread<'a> {
         let mut spread = Spread {
             held: BTreeMap::new(),

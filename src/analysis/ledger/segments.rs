@@ -11,14 +11,14 @@
 //! - *Idle*: a segment without live blocks. `empty_cache()` gives it back, and so does the allocator when the driver has no more.
 //!
 //! Rounding of single blocks is a part of the live bytes, and known only if the input has the sizes requested. Deliberately
-//! absent: private pools of CUDA graphs, since neither the driver nor the allocator tells which pool a segment is of.
+//! absent: private pools of CUDA graphs, since a recording does not tell which pool a segment is of.
 
 use std::collections::BTreeMap;
 
-use foldhash::HashMap;
+use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
-use super::caches::{Holder, Mapped, Range, join, pieces};
+use super::caches::{Holder, Mapped, Range, Spread, join, pieces};
 use crate::analysis::framework::Block;
 use crate::analysis::groups::Groups;
 use crate::analysis::report::{ProcessLine, process_line};
@@ -156,6 +156,7 @@ impl<'a> Segments<'a> {
             stacks,
             blocks: &groups.blocks.blocks,
         };
+        let spread = Spread::of(snapshot, stacks, groups);
         let mut pools: BTreeMap<(usize, &str), Vec<Range>> = BTreeMap::new();
         for mut range in pieces {
             let Holder::Pool(owner) = range.holder else { continue };
@@ -164,12 +165,13 @@ impl<'a> Segments<'a> {
                 .first()
                 .and_then(|block| groups.blocks.calls[block.call as usize].device);
             range.device = range.device.or(of_blocks).or(only);
-            if let Some(device) = range.device.filter(|_| groups.watched.contains(owner)) {
+            let is_known = |device: &usize| groups.watched.contains(owner) && !spread.is_scattered(*device, owner);
+            if let Some(device) = range.device.filter(is_known) {
                 pools.entry((device, owner)).or_default().push(range);
             }
         }
         let pools = pools.into_iter().map(|((device, owner), ranges)| Unused {
-            failed: builder.failed(device, &ranges),
+            failed: builder.failed(device, owner, &ranges),
             ..builder.unused((device, owner), ranges, top, &is_passed_over)
         });
         Segments {
@@ -203,13 +205,15 @@ impl<'a> Builder<'_, 'a> {
         top: Option<usize>,
         is_passed_over: impl Fn(u64) -> bool,
     ) -> Unused<'a> {
-        let mut pins: HashMap<Vec<Fingerprint>, (BySite, u64, u64)> = HashMap::default();
+        // With the blocks that reach beyond a range, of which each counts once.
+        let mut pins: HashMap<Vec<Fingerprint>, (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
         let mut idle: BTreeMap<IdleReason, Tally> = BTreeMap::new();
         let (mut reserved_bytes, mut live_bytes, mut pinned) = (0u64, 0u64, Tally::default());
         for range in &ranges {
             let bytes = range.end - range.start;
             reserved_bytes = reserved_bytes.saturating_add(bytes);
-            let (by_site, live) = self.by_site(range, self.within(range));
+            let blocks = self.within(range);
+            let (by_site, live) = self.by_site(range, blocks);
             if live == 0 {
                 let why = match () {
                     () if is_passed_over(range.start) => IdleReason::OtherPool,
@@ -225,15 +229,23 @@ impl<'a> Builder<'_, 'a> {
             }
             pinned.add(bytes - live);
             let key = by_site.keys().copied().collect();
-            let (sites, segments, free) = pins.entry(key).or_default();
+            let (sites, reaching, segments, free) = pins.entry(key).or_default();
             for (site, (stack, tally)) in by_site {
                 sites.entry(site).or_insert((stack, Tally::default())).1.join(tally);
             }
+            let again = blocks.first().filter(|block| reaching.contains(&block.row));
+            if let Some((_, tally)) = again.and_then(|block| sites.get_mut(&self.site(block).1)) {
+                tally.count -= 1;
+            }
+            let last = blocks
+                .last()
+                .filter(|block| block.address.saturating_add(block.bytes) > range.end);
+            reaching.extend(last.map(|block| block.row));
             (*segments, *free) = (*segments + 1, *free + (bytes - live));
         }
         let mut pins: Vec<Pin> = pins
             .into_values()
-            .map(|(sites, segments, free_bytes)| Pin {
+            .map(|(sites, _, segments, free_bytes)| Pin {
                 blocks: Tally::total(sites.values().map(|(_, tally)| *tally)),
                 sites: self.named(sites),
                 segments,
@@ -276,11 +288,16 @@ impl<'a> Builder<'_, 'a> {
             let bytes = end.saturating_sub(block.address.max(reached));
             reached = reached.max(end);
             live += bytes;
-            let stack = stack_of(self.snapshot.allocations.rows[block.row as usize].stack);
-            let site = self.stacks.get(stack).site_fingerprint;
+            let (stack, site) = self.site(block);
             by_site.entry(site).or_insert((stack, Tally::default())).1.add(bytes);
         }
         (by_site, live)
+    }
+
+    /// The stack and the call site of a block.
+    fn site(&self, block: &Block) -> (Option<usize>, Fingerprint) {
+        let stack = stack_of(self.snapshot.allocations.rows[block.row as usize].stack);
+        (stack, self.stacks.get(stack).site_fingerprint)
     }
 
     fn named(&self, by_site: BySite) -> Vec<PinSite> {
@@ -318,7 +335,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// What was in the way of the request for which the input was taken.
-    fn failed(&self, device: usize, ranges: &[Range<'a>]) -> Option<Unfit> {
+    fn failed(&self, device: usize, owner: &str, ranges: &[Range<'a>]) -> Option<Unfit> {
         let (snapshot, automatic) = (self.snapshot, self.snapshot.taken.automatic.as_ref());
         let of_pytorch = || {
             let is_last = snapshot.taken.by == BY_PYTORCH;
@@ -329,7 +346,14 @@ impl<'a> Builder<'_, 'a> {
                 .max_by_key(|failed| failed.last_ns)
         };
         let failed = automatic.and_then(|automatic| snapshot.failed.get(automatic.failed?));
-        let is_here = |failed: &&Failed| failed.device == Some(device) && failed.error == OUT_OF_MEMORY;
+        // A call of the program itself was no request to an allocator.
+        let is_of_owner = |kind: Kind| match owner {
+            "PyTorch" => kind == Kind::Tensor || snapshot.taken.by == BY_PYTORCH,
+            _ => matches!(kind, Kind::Buffer | Kind::Block),
+        };
+        let is_here = |failed: &&Failed| {
+            failed.device == Some(device) && failed.error == OUT_OF_MEMORY && is_of_owner(failed.kind)
+        };
         let bytes = failed.or_else(of_pytorch).filter(is_here)?.bytes;
         let mut ranges = ranges.to_vec();
         join(&mut ranges, snapshot);

@@ -2,7 +2,7 @@
 
 const MIB: u64 = 1 << 20;
 /// Keys that do not change how much is reserved.
-const WITHOUT_EFFECT: [&str; 10] = [
+const WITHOUT_EFFECT: [&str; 9] = [
     "pinned_use_background_threads",
     "pinned_use_cuda_host_register",
     "pinned_num_register_threads",
@@ -11,7 +11,6 @@ const WITHOUT_EFFECT: [&str; 10] = [
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
     "throw_on_cudamalloc_oom",
-    "per_process_memory_fraction",
     "graph_capture_record_stream_reuse",
 ];
 
@@ -51,6 +50,10 @@ impl Settings {
                     .parse::<u64>()
                     .map_err(|_| format!("{key}:{value}: expected a number"))
             };
+            let above_20 = |mib: u64| match mib {
+                0..=20 => Err(format!("{key}:{value}: PyTorch takes only more than 20")),
+                _ => Ok(mib.saturating_mul(MIB)),
+            };
             match key {
                 "expandable_segments" => {
                     settings.expandable = match value {
@@ -59,15 +62,15 @@ impl Settings {
                         _ => return Err(format!("{key}:{value}: expected True or False")),
                     }
                 }
-                "max_split_size_mb" => settings.max_split = number(value)?.saturating_mul(MIB).max(20 * MIB),
-                "max_non_split_rounding_mb" => settings.max_rounding = number(value)?.saturating_mul(MIB),
+                "max_split_size_mb" => settings.max_split = above_20(number(value)?)?,
+                "max_non_split_rounding_mb" => settings.max_rounding = above_20(number(value)?)?,
                 "roundup_power2_divisions" => {
-                    let power = value.parse().ok().filter(|&n: &u64| n == 0 || n.is_power_of_two());
+                    let power = value.parse().ok().filter(|n: &u64| n.is_power_of_two());
                     settings.divisions = power
                         .ok_or_else(|| format!("{key}:{value}: only one power of two for all sizes is modelled"))?;
                 }
                 "garbage_collection_threshold" => {
-                    let part = value.parse().ok().filter(|part| (0.0..1.0).contains(part));
+                    let part = value.parse().ok().filter(|part| *part > 0.0 && *part < 1.0);
                     settings.collect_above = part.ok_or_else(|| format!("{key}:{value}: expected a part of 1"))?;
                 }
                 "backend" if value == "native" => {}
@@ -108,6 +111,15 @@ impl Settings {
     }
 }
 
+/// Of these settings, those that do not change how much is reserved, in the same form.
+pub fn without_effect(text: &str) -> String {
+    let kept = pairs(text).unwrap_or_default().into_iter();
+    let kept = kept.filter(|(key, _)| WITHOUT_EFFECT.contains(key));
+    kept.map(|(key, value)| format!("{key}:{value}"))
+        .collect::<Vec<_>>()
+        .join(",")
+}
+
 /// `key:value` and `key:[a:1,b:2]`, separated by commas.
 fn pairs(text: &str) -> Result<Vec<(&str, &str)>, String> {
     let (mut pairs, mut rest) = (Vec::new(), text.trim());
@@ -146,9 +158,23 @@ mod tests {
             "backend:cudaMallocAsync",
             "no_such_key:1",
             "roundup_power2_divisions:[256:1,>:8]",
+            "roundup_power2_divisions:0",
+            "max_split_size_mb:20",
+            "garbage_collection_threshold:0",
+            "per_process_memory_fraction:0.5",
         ] {
             assert!(Settings::parse(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn settings_of_other_things_are_kept() {
+        let text = "max_split_size_mb:512, pinned_use_background_threads:True,release_lock_on_cudamalloc:True";
+        let kept = "pinned_use_background_threads:True,release_lock_on_cudamalloc:True";
+        assert_eq!(
+            (without_effect(text), without_effect("")),
+            (kept.to_owned(), String::new())
+        );
     }
 
     #[test]

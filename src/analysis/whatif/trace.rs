@@ -196,6 +196,11 @@ impl Trace {
                         (culeak run --timeline=SIZE)"
                 .to_owned());
         }
+        if snapshot.losses.lost_allocations > 0 {
+            return Err("some allocations could not be recorded, and each request counts; free disk space for the recording, and record \
+                        again"
+                .to_owned());
+        }
         let lives = lives::of(snapshot, last, timeline, stacks);
         let only = snapshot.devices.len() == 1;
         let role = |site: &crate::timeline::Site| {
