@@ -89,7 +89,11 @@ fn each_mapping_of_an_expandable_segment_is_kept_by_the_blocks_in_it() {
     );
     assert_eq!(pool.largest_free_run, 50 * MIB);
     let pins: Vec<_> = pool.pins.iter().map(|pin| (pin.segments, pin.blocks)).collect();
-    assert_eq!(pins, [(2, Tally::new(20 * MIB, 1))], "one block, although it is in both");
+    assert_eq!(
+        pins,
+        [(2, Tally::new(20 * MIB, 1))],
+        "one block, although it is in both"
+    );
 }
 
 /// The blocks in the way of a request that failed, by bytes.
