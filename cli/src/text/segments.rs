@@ -105,7 +105,7 @@ fn idle(idle: &Idle, pool: &Unused) -> String {
     };
     let remedy = match (pool.owner, &pool.failed, idle.why) {
         ("PyTorch", Some(_), _) => {
-            "; before a request fails, PyTorch gives back what it can, so they are of private pools in use"
+            "; before a request fails, PyTorch gives back what it can; possibly they are of private pools in use"
         }
         ("PyTorch", None, IdleReason::Small | IdleReason::Cached) => {
             "; torch.cuda.empty_cache() gives them back, unless they are of private pools in use"

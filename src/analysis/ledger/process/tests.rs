@@ -479,8 +479,8 @@ fn a_script_that_ended_has_the_segments_of_its_end_and_no_ledger_at_other_times(
     assert!(at(Point::Peak).0.segments.is_empty());
 }
 
-#[test]
-fn the_largest_sum_is_known_after_everything_was_given_back() {
+/// A process that had 518 MiB of the device and has none now.
+fn without_segments() -> Sample {
     let mut sample = Sample::new();
     sample.takes_context(MAIN, Some(414 * MIB));
     sample.0.segments = Default::default();
@@ -488,6 +488,12 @@ fn the_largest_sum_is_known_after_everything_was_given_back() {
     sample.has_objects(Kind::Stream, 0, 1, stack);
     let counter = sample.0.object_counters.last_mut().expect("a counter");
     (counter.kind, counter.peak_bytes, counter.peak_ns) = (Kind::Segment, 518 * MIB, 7);
+    sample
+}
+
+#[test]
+fn the_largest_sum_is_known_after_everything_was_given_back() {
+    let sample = without_segments();
     ledger(&sample, |device| {
         let process = device.process.as_ref().expect("recorded");
         assert_eq!((process.bytes, process.peak_bytes, process.peak_ns), (0, 518 * MIB, 7));
@@ -497,13 +503,8 @@ fn the_largest_sum_is_known_after_everything_was_given_back() {
 
 #[test]
 fn blocks_of_a_checkpointed_process_are_on_the_host() {
-    let mut sample = Sample::new();
-    sample.takes_context(MAIN, Some(414 * MIB));
-    sample.0.segments = Default::default();
+    let mut sample = without_segments();
     let stack = sample.stack(&[RUNTIME, MAIN]);
-    sample.has_objects(Kind::Stream, 0, 1, stack);
-    let counter = sample.0.object_counters.last_mut().expect("a counter");
-    (counter.kind, counter.peak_bytes, counter.peak_ns) = (Kind::Segment, 518 * MIB, 7);
     sample.holds(Kind::Device, "cuMemAlloc_v2", 100 * MIB, 1, stack);
     let only = |sample: &Sample| {
         let mut only = None;
