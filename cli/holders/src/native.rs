@@ -303,16 +303,17 @@ impl Native {
         } else {
             page_end.min(address + bytes)
         };
+        let class = self.classes.known(copy, address).flatten();
+        let kind = class.map(|class| self.classes.kind(class));
         // Other pointers to an object of these classes lead to its fields.
-        let class = self
-            .classes
-            .known(copy, address)
-            .flatten()
-            .map(|class| self.classes.kind(class));
-        let is_whole = class.is_some_and(|kind| kind.is_counted() || kind == kinds::Kind::TensorMeta);
+        let is_whole = kind.is_some_and(|kind| kind.is_counted() || kind == kinds::Kind::TensorMeta);
         let is_next = |at: u64| !is_whole || self.classes.may_be_table(copy.word(at));
+        // Only chunks of 8 bytes do not start at a multiple of 16, and an object with a class has more than its table.
+        let is_place = |at: u64| at.is_multiple_of(16) || at == address + 8 && class.is_none();
         let number = |at: u64| Some(copy.granule(at)? * 2 + (at >> 3 & 1) as usize);
-        let is_start = |at: &u64| number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at);
+        let is_start = |at: &u64| {
+            is_place(*at) && number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at)
+        };
         let next = |_| (address + 8..end).step_by(8).find(is_start);
         Some(Chunk {
             start: address,
@@ -430,14 +431,16 @@ impl Native {
         &self.limits
     }
 
-    /// Notes where pointers to memory of an unknown allocator lead: an object ends before the next one.
+    /// Notes where pointers to memory of an unknown allocator lead: an object ends before the next one. Short strings and
+    /// empty lists and maps of libstdc++ point to themselves.
     fn note_starts(&mut self, copy: &Image) {
         let pages = &self.pages;
-        let is_start = |value: u64| value.is_multiple_of(8) && value >= PAGE;
-        let starts = copy.search(is_start, |_, value| {
+        let is_pointer = |value: u64| value.is_multiple_of(8) && value >= PAGE;
+        let is_own = |place: u64, value: u64| value == place + 16 || place.wrapping_sub(value) <= 24;
+        let starts = copy.search(is_pointer, |place, value| {
             let granule = copy
                 .granule(value)
-                .filter(|granule| pages.kind(*granule) == Kind::Unknown)?;
+                .filter(|granule| pages.kind(*granule) == Kind::Unknown && !is_own(place, value))?;
             Some(granule * 2 + (value >> 3 & 1) as usize)
         });
         self.starts = Bits::new(copy.granules() * 2);

@@ -109,6 +109,12 @@ struct Pool {
 struct BigPool : Pool {
     void fill() override {}
 };
+// Words that lead into the pool itself: those of a short string, and what the elements of a map refer to.
+struct NamedPool : Pool {
+    std::map<int, char *> by_key;
+    std::string name = "short";
+    char *last;
+};
 
 Link *global_chain;
 std::vector<char *> global_vector;
@@ -116,6 +122,7 @@ std::map<int, char *> global_map;
 std::unordered_map<std::string, char *> global_hash_map;
 std::shared_ptr<Pool> global_shared;
 std::unique_ptr<Pool> global_unique;
+NamedPool *global_named;
 std::function<char *()> global_function;
 std::vector<std::vector<char *>> global_nested;
 struct Registry {
@@ -139,6 +146,13 @@ PART hold_in_heap() {
     global_shared->blocks.push_back(block("shared pointer", "held", "global", "global_shared"));
     global_unique = std::make_unique<BigPool>();
     global_unique->blocks.push_back(block("unique pointer", "held", "global", "global_unique|BigPool"));
+    // A call leaves the address of the member in memory that is not in use.
+    char **left = used((char **)calloc(1, 2000));
+    left[100] = (char *)&global_unique->blocks;
+    free(used(left));
+    global_named = new NamedPool;
+    global_named->by_key[1] = block("map in an object", "held", "global", "global_named");
+    global_named->last = block("behind a string", "held", "global", "global_named");
     char *captured[4] = {0, 0, block("function", "held", "global", "global_function"), 0};
     std::string large(100, 'x');
     global_function = [=] { return captured[2] + large.size(); };
