@@ -311,9 +311,8 @@ impl Native {
         // Only chunks of 8 bytes do not start at a multiple of 16, and an object with a class has more than its table.
         let is_place = |at: u64| at.is_multiple_of(16) || at == address + 8 && class.is_none();
         let number = |at: u64| Some(copy.granule(at)? * 2 + (at >> 3 & 1) as usize);
-        let is_start = |at: &u64| {
-            is_place(*at) && number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at)
-        };
+        let is_start =
+            |at: &u64| is_place(*at) && number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at);
         let next = |_| (address + 8..end).step_by(8).find(is_start);
         Some(Chunk {
             start: address,
