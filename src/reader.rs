@@ -80,6 +80,8 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
+use memchr::memmem;
+
 use crate::cuda_functions::Api;
 use crate::format::*;
 use crate::lockfree::segmented::extent_capacity;
@@ -330,18 +332,34 @@ impl<'a> Source<'a> {
         Ok(Bytes { bytes, element: 1 })
     }
 
-    /// Refuses two recordings in one file. A file has whole pages; behind those that its directory names, at most one extent is about
-    /// to be added.
-    fn refuse_second(&self, header: &Bytes) -> Result<(), ReadError> {
-        const PAGE: usize = 4096;
+    /// Refuses a file that is cut off, or that two recordings were joined into, even if both: only a part would be read.
+    fn refuse_other_length(&self, header: &Bytes) -> Result<(), ReadError> {
         const EXTENT_MOST: u64 = 4 << 30;
+        const AT_ONCE: usize = 1 << 20;
         let (began, size) = (recorded_bytes(&header.bytes), self.size()?);
         let damaged = |what: String| Err(ReadError::Damaged(self.path.to_path_buf(), what));
+        if size < began {
+            let what = format!("it has {size} of {began} bytes");
+            return Err(ReadError::Truncated(self.path.to_path_buf(), what));
+        }
+        // Behind the extents that the directory names, at most one is about to be added.
         if size.saturating_sub(began) > EXTENT_MOST {
             return damaged(format!("{} bytes follow the last of its rows", size - began));
         }
-        for at in (began..size.saturating_sub(HEADER_BYTES as u64)).step_by(PAGE) {
-            if is_recording(&self.read(at, MAGIC.len())?) {
+        let magic = memmem::Finder::new(&MAGIC);
+        let order = offset_of!(Header, byte_order);
+        let is_header = |bytes: &[u8]| {
+            let order = bytes.get(order..order + 4).and_then(|order| order.try_into().ok());
+            order
+                .map(u32::from_ne_bytes)
+                .is_some_and(|order| [BYTE_ORDER, BYTE_ORDER.swap_bytes()].contains(&order))
+        };
+        let mut buffer = vec![0; AT_ONCE + order + 4];
+        for start in (0..size).step_by(AT_ONCE) {
+            let bytes = &mut buffer[..(AT_ONCE + order + 4).min((size - start) as usize)];
+            self.read_into(start, bytes)?;
+            let places = magic.find_iter(bytes).filter(|place| is_header(&bytes[*place..]));
+            if let Some(at) = places.map(|place| start + place as u64).find(|at| *at > 0) {
                 return damaged(format!("another recording begins at byte {at}; split the file there"));
             }
         }
@@ -350,7 +368,7 @@ impl<'a> Source<'a> {
 
     fn raw(&self, wanted: fn(Section) -> bool) -> Result<RawSnapshot, ReadError> {
         let header = self.header()?;
-        self.refuse_second(&header)?;
+        self.refuse_other_length(&header)?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
         let events_before = counters::events(&self.section(&header, Section::Counters)?);
         let lost = |header: &Bytes| decode::loss(header, Loss::Allocations);

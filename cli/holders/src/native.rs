@@ -435,7 +435,14 @@ impl Native {
     fn note_starts(&mut self, copy: &Image) {
         let pages = &self.pages;
         let is_pointer = |value: u64| value.is_multiple_of(8) && value >= PAGE;
-        let is_own = |place: u64, value: u64| value == place + 16 || place.wrapping_sub(value) <= 24;
+        let is_own = |place: u64, value: u64| {
+            let is_twice = || {
+                [place - 8, place + 8]
+                    .into_iter()
+                    .any(|beside| copy.word(beside) == value)
+            };
+            value == place + 16 && copy.word(place + 8) < 16 || place.wrapping_sub(value) <= 24 && is_twice()
+        };
         let starts = copy.search(is_pointer, |place, value| {
             let granule = copy
                 .granule(value)

@@ -178,6 +178,7 @@ impl Ended<'_> {
                 Ok(ExitCode::from(self.code))
             }
             Ok(0) if is_incomplete => Ok(ExitCode::from(USAGE)),
+            Ok(0) if self.rules.is_none() => Ok(ExitCode::from(self.exit_of_gap())),
             code => code.map(ExitCode::from),
         }
     }
@@ -195,7 +196,17 @@ impl Ended<'_> {
             eprintln!("culeak: no verdict, since there is no recording to judge");
             return USAGE;
         }
-        0
+        self.exit_of_gap()
+    }
+
+    /// The exit code of a program that succeeded and whose processes should have been recorded, but were not.
+    fn exit_of_gap(&self) -> u8 {
+        match &self.gap {
+            Some(Gap::NotCreated(_) | Gap::Missing(_) | Gap::Bypassed) => USAGE,
+            // Its children may have been recorded.
+            Some(Gap::Obstacle) if self.recordings.is_empty() => USAGE,
+            _ => 0,
+        }
     }
 
     /// What a verdict on the recordings lacks.

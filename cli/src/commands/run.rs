@@ -11,7 +11,7 @@ use clap::Args;
 use culeak::analysis::report::{Options, Report, shell_word};
 
 use super::program::{self, Ended, ProgramArgs};
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::load::{self, Loaded};
 use crate::options::{NameArgs, groups, rows_shown};
@@ -26,7 +26,7 @@ Recordings are named PROGRAM.RUN.HOST.PID.culeak; RUN is four random characters.
 A recording can be read at any time, however the process ends.
 
 Exit code: the program's own, or 128+N if signal N ended it; 126 if it cannot be executed; 127 if it is not found. \
-If the program succeeded: 2 if culeak itself failed, else 0; culeak check -- COMMAND fails if it leaked.
+If the program succeeded: 2 if culeak could not record or report it, else 0; culeak check -- COMMAND fails if it leaked.
 
 Examples:
   culeak run -- python train.py
@@ -79,9 +79,9 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
         program::mention(recordings);
         return Ok(0);
     }
-    let mut loaded = Vec::new();
-    let written = write_to_destination(args, recordings, &mut loaded);
-    let written = written.and_then(|()| write_page(args, &loaded));
+    let mut read = Read::default();
+    let written = write_to_destination(args, recordings, &mut read);
+    let written = written.and_then(|()| write_page(args, &read.loaded));
     written.map_err(|failure| {
         let message = format!("{}; the recordings are complete", failure.message);
         Failure { message, ..failure }
@@ -94,15 +94,24 @@ fn report(args: &RunArgs, ended: &Ended, recordings: &[OsString]) -> Result<u8, 
             Escaped(&command)
         ));
     }
-    Ok(0)
+    Ok(if read.has_failed { USAGE } else { 0 })
 }
 
-/// Writes to the file that the user named, else to standard error. Snapshots that the page needs are added to `loaded`.
-fn write_to_destination(args: &RunArgs, recordings: &[OsString], loaded: &mut Vec<Loaded>) -> Result<(), Failure> {
+/// The recordings that were read.
+#[derive(Default)]
+struct Read {
+    /// Those that the page needs.
+    loaded: Vec<Loaded>,
+    /// One could not be read.
+    has_failed: bool,
+}
+
+/// Writes to the file that the user named, else to standard error.
+fn write_to_destination(args: &RunArgs, recordings: &[OsString], read: &mut Read) -> Result<(), Failure> {
     let Some(path) = &args.report_file else {
-        return text::to_stderr(|out| write(args, recordings, loaded, out));
+        return text::to_stderr(|out| write(args, recordings, read, out));
     };
-    output::create_plain(path, args.overwrite, |out| write(args, recordings, loaded, out))
+    output::create_plain(path, args.overwrite, |out| write(args, recordings, read, out))
 }
 
 fn write_page(args: &RunArgs, loaded: &[Loaded]) -> Result<(), Failure> {
@@ -136,7 +145,7 @@ fn load(recording: &OsString, events: bool) -> Result<Loaded, Failure> {
 }
 
 /// Writes the report of each process; those that cannot be read are reported.
-fn write(args: &RunArgs, recordings: &[OsString], loaded: &mut Vec<Loaded>, out: &mut dyn Write) -> io::Result<()> {
+fn write(args: &RunArgs, recordings: &[OsString], read: &mut Read, out: &mut dyn Write) -> io::Result<()> {
     let mut gap = "";
     for recording in recordings {
         let item = match load(recording, args.html.is_some()) {
@@ -144,6 +153,7 @@ fn write(args: &RunArgs, recordings: &[OsString], loaded: &mut Vec<Loaded>, out:
             Err(failure) => {
                 out.flush()?;
                 progress::fail(&failure);
+                read.has_failed = true;
                 continue;
             }
         };
@@ -162,7 +172,7 @@ fn write(args: &RunArgs, recordings: &[OsString], loaded: &mut Vec<Loaded>, out:
             text::report::page(&report, text::report::Extent::default()).text(out)?;
         }
         if args.html.is_some() {
-            loaded.push(item);
+            read.loaded.push(item);
         }
     }
     out.flush()

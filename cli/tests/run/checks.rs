@@ -16,9 +16,11 @@ fn check_of_script_with(options: &[&str], script: &str, variables: &[(&str, &OsS
         .output()
         .expect("culeak starts");
     let mut command = culeak(folder.path());
-    command.args(["check", "-o", "out"]);
-    command.args(options);
-    if !options.contains(&"--allow") {
+    match options {
+        ["run"] => command.args(["run", "-o", "out"]),
+        _ => command.args(["check", "-o", "out"]).args(options),
+    };
+    if !options.contains(&"--allow") && options != ["run"] {
         command.args(["--allow", "1GiB"]);
     }
     command.args(["--", "sh", "-c", script, CULEAK]);
@@ -75,6 +77,32 @@ fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
             "{script}: {message}"
         );
     }
+}
+
+/// By what `run` itself is asked for: a recording and its report.
+#[test]
+fn a_run_ends_with_code_2_if_it_could_not_record_or_report_what_used_cuda() {
+    for (script, code) in [
+        ("$0 demo-program; exit 0", 0),
+        ("exit 0", 0),
+        ("CULEAK_DISABLE=1 $0 demo-program; exit 0", 0),
+        ("$0 demo-program; rm out/*.culeak; exit 0", 2),
+        (
+            "$0 demo-program; for of in out/*.culeak; do truncate -s 5000 $of; done; exit 0",
+            2,
+        ),
+        ("$0 demo-program; rm out/*.culeak; exit 3", 3),
+    ] {
+        let output = check_of_script(&["run"], script);
+        assert_eq!(output.status.code(), Some(code), "{script}: {}", stderr(&output));
+    }
+    let folder = folder();
+    std::fs::write(folder.path().join("static.c"), "int main(void) { return 0; }").expect("written");
+    let compiler = ["-static", "-o", "static", "static.c"];
+    let compiled = Command::new("cc").args(compiler).current_dir(folder.path()).status();
+    assert!(compiled.expect("cc starts").success());
+    let output = run_in(&folder, &["./static"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 #[test]

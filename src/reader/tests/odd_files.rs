@@ -131,6 +131,15 @@ fn two_recordings_in_one_file_are_refused() {
     let error = read(&folder.0.join("joined")).unwrap_err().to_string();
     let begins = format!("another recording begins at byte {}", once.len());
     assert!(error.contains(&begins), "{error}");
+    // The first one may be cut off anywhere.
+    for cut in [HEADER_BYTES, once.len() / 2, once.len() - 1] {
+        std::fs::write(folder.0.join("joined"), [&once[..cut], &once[..]].concat()).unwrap();
+        let error = read(&folder.0.join("joined")).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("another recording begins at byte {cut};")),
+            "{error}"
+        );
+    }
 }
 
 #[test]
