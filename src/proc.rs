@@ -56,6 +56,25 @@ impl Mapping {
     }
 }
 
+/// The mappings of a process, and how much of each is resident, in bytes; by address.
+///
+/// # Errors
+/// `/proc/PID/smaps` cannot be read.
+pub fn resident(pid: u32) -> io::Result<Vec<(Mapping, u64)>> {
+    let text = fs::read(format!("/proc/{pid}/smaps"))?;
+    let mut found: Vec<(Mapping, u64)> = Vec::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        if let Some(mapping) = Mapping::parse(line) {
+            found.push((mapping, 0));
+        } else if let (Some(last), Some(rest)) = (found.last_mut(), line.strip_prefix(b"Rss:")) {
+            let kib = String::from_utf8_lossy(rest);
+            let kib = kib.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<u64>().ok());
+            last.1 = kib.unwrap_or(0).saturating_mul(1024);
+        }
+    }
+    Ok(found)
+}
+
 /// The kernel writes a line break in a path as `\012`.
 fn with_line_breaks(path: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(path.len());

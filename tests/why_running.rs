@@ -88,6 +88,59 @@ fn a_stopped_process_agrees_with_its_recording() {
     victim.kill();
 }
 
+#[test]
+fn the_host_memory_of_holders_is_what_is_freed_with_them() {
+    let (victim, ..) = case("host");
+    let pid = victim.pid.to_string();
+    let why = json(&["why", &pid, "--host", "--json"]);
+    let host = |name: &str| {
+        let retainers = lists(&why["retainers"]).iter();
+        let mut of_name = retainers.filter(|row| row["name"].as_str().is_some_and(|of| of.starts_with(name)));
+        let one = of_name.next().map(|row| row["host_bytes"].as_u64().unwrap_or(0));
+        assert!(of_name.next().is_none(), "{name}: {}", why["retainers"]);
+        one
+    };
+    // The contents, and at most a twentieth for objects and arrays.
+    for (name, bytes) in [
+        ("__main__.layers", 4 * 50 * 100_000),
+        ("__main__.history", 3000 * 10_000),
+        ("__main__.table", 1000 * 8000),
+        ("__main__.buffers", 10 << 20),
+    ] {
+        let found = host(name).unwrap_or_else(|| panic!("{name}: {}", why["retainers"]));
+        assert!(
+            (bytes..bytes + bytes / 20).contains(&found),
+            "{name}: {found} of {bytes}"
+        );
+    }
+    // Dropping one of two variables frees nothing.
+    assert_eq!((host("__main__.first"), host("__main__.second")), (None, None));
+    let names: Vec<&str> = lists(&why["retainers"])
+        .iter()
+        .filter_map(|row| row["name"].as_str())
+        .collect();
+    assert!(names[0].starts_with("__main__.history"), "{names:?}");
+    let of = &why["search"]["host"];
+    let all = of.as_object().expect("parts").iter();
+    let parts: u64 = all
+        .filter(|(name, _)| *name != "resident_bytes")
+        .filter_map(|(_, bytes)| bytes.as_u64())
+        .sum();
+    assert_eq!(of["resident_bytes"].as_u64(), Some(parts));
+    let in_use = of["malloc_bytes"].as_u64().unwrap_or(0) + of["python_bytes"].as_u64().unwrap_or(0);
+    assert!(in_use > 80_000_000, "{of}");
+    victim.quit();
+}
+
+#[test]
+fn host_memory_is_read_from_a_process_or_a_core_file() {
+    let recorded = profile("threads").arg("created_and_gone").run();
+    let recording = recorded.recordings[0].to_str().expect("a path in UTF-8");
+    let output = Command::new(culeak()).args(["why", recording, "--host"]).output();
+    let said = String::from_utf8_lossy(&output.expect("the CLI starts").stderr).into_owned();
+    assert!(said.contains("name the process id"), "{said}");
+}
+
 fn count(value: &Value) -> u64 {
     value["count"].as_u64().unwrap_or_else(|| panic!("no count in {value}"))
 }

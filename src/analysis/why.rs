@@ -62,6 +62,19 @@ pub struct Options {
     pub rows: Option<usize>,
     /// Origins and retainers with fewer bytes are cut off.
     pub min_bytes: u64,
+    /// Rank holders by the host memory that they keep.
+    pub host: bool,
+}
+
+impl Options {
+    /// By what a holder is ranked.
+    fn size(&self, retained: &Retained) -> u64 {
+        if self.host {
+            retained.host_bytes
+        } else {
+            retained.tally.bytes
+        }
+    }
 }
 
 impl Options {
@@ -275,6 +288,9 @@ pub struct Retained {
     pub parent: Option<usize>,
     #[serde(flatten)]
     pub tally: Tally,
+    /// Host memory that would be freed with it, at least; 0: none, or it was not asked for.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub host_bytes: u64,
 }
 
 impl Retained {

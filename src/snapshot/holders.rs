@@ -113,6 +113,46 @@ pub struct Search {
     /// What could not be searched, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
+    /// What the resident memory of the process was used for; absent: it was not asked for, or of a core file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostMemory>,
+}
+
+/// What the resident memory of a process is used for, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HostMemory {
+    /// The sum of all others.
+    pub resident_bytes: u64,
+    /// Blocks of CPython's allocator for small objects, in use and free.
+    pub python_bytes: u64,
+    pub python_free_bytes: u64,
+    /// Memory of glibc's malloc, in use and free.
+    pub malloc_bytes: u64,
+    pub malloc_free_bytes: u64,
+    pub stacks_bytes: u64,
+    /// Files that are mapped: the program and its libraries.
+    pub files_bytes: u64,
+    /// Mapped devices: the CUDA driver's, and shared memory.
+    pub devices_bytes: u64,
+    /// Other anonymous memory, such as that of other allocators.
+    pub other_bytes: u64,
+}
+
+impl HostMemory {
+    /// The parts with their names.
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        [
+            ("Python's heap", self.python_bytes),
+            ("free in Python's heap", self.python_free_bytes),
+            ("malloc", self.malloc_bytes),
+            ("free in malloc", self.malloc_free_bytes),
+            ("stacks", self.stacks_bytes),
+            ("mapped files", self.files_bytes),
+            ("devices", self.devices_bytes),
+            ("other", self.other_bytes),
+        ]
+    }
 }
 
 /// Why a search stopped before it was done.
@@ -264,6 +304,9 @@ pub struct Retainer {
     /// GPU memory that would be freed with it, including that of its children. Sums of `blocks`.
     pub bytes: u64,
     pub count: u64,
+    /// Host memory that would be freed with it, at least; 0: none, or it was not asked for ([`Search::host`]).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub host_bytes: u64,
 }
 
 impl Retainer {

@@ -35,6 +35,7 @@ use crate::findings::{CIRCLE, Explanation, Findings};
 use crate::garbage::{Garbage, Unreached};
 use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
+use crate::host;
 use crate::modules::Modules;
 use crate::native::{Heap, Native, NativeRoot};
 use crate::paths::Paths;
@@ -64,7 +65,7 @@ pub fn search(
     options: &Options,
 ) -> Result<Holders, Error> {
     let mut search = Search::default();
-    if blocks.is_empty() {
+    if blocks.is_empty() && !options.host {
         return Ok(Paths::new(blocks, options).finish(search));
     }
     let started = Instant::now();
@@ -111,6 +112,9 @@ pub fn search(
             }
             searched => searched?,
         };
+        if options.host && search.copies == 1 {
+            search.host = host::usage(&copy, &searched.native);
+        }
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
@@ -123,7 +127,7 @@ pub fn search(
             best[*block].is_none_or(|known| answer < known || answer == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
-        if better.iter().any(|block| searched.found[*block].class != Class::Lost) {
+        if options.host || better.iter().any(|block| searched.found[*block].class != Class::Lost) {
             complete(&mut searched, is_consistent);
         }
         let explained = |best: &[Option<Answer>]| best.iter().filter(|answer| is_final(answer)).count();

@@ -35,6 +35,7 @@
 //! * [`findings`]: what the search of one copy found
 //! * [`classes`]: the class of each block, over all copies
 //! * `counted`: references that the counts of C++ objects do not contain
+//! * `host`: host memory of holders, and of the whole process
 //! * `groups`: objects of Python and C++ that only own each other
 //! * `variables`: variables of native code that hold blocks
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
@@ -60,6 +61,7 @@ pub mod findings;
 pub mod garbage;
 pub mod graph;
 mod groups;
+mod host;
 pub mod modules;
 pub mod native;
 pub mod numba;
@@ -116,6 +118,8 @@ pub struct Options {
     pub limit: Duration,
     /// Asked before a process is copied again, so that blocks that were freed meanwhile cost no further copy.
     pub still_live: Option<StillLive>,
+    /// Sum up host memory, too: that of each holder, and what the resident memory is used for.
+    pub host: bool,
     /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
     pub concrete: Vec<usize>,
 }
@@ -143,6 +147,7 @@ impl Default for Options {
             excluded: Vec::new(),
             limit: LIMIT,
             still_live: None,
+            host: false,
             concrete: Vec::new(),
         }
     }

@@ -358,6 +358,45 @@ impl Native {
         });
     }
 
+    /// The resident bytes of a chunk of glibc or of Python's allocator, with its header.
+    pub fn resident(&self, chunk: &Chunk) -> u64 {
+        let header = if chunk.heap == Heap::Glibc { 8 } else { 0 };
+        let whole = chunk.start - header..chunk.start + chunk.bytes;
+        match chunk.bytes > PAGE {
+            true => (self.pages.present(whole.clone()))
+                .map(|part| part.end.min(whole.end) - part.start.max(whole.start))
+                .sum(),
+            false => whole.end - whole.start,
+        }
+    }
+
+    /// The resident bytes of all pages of glibc or of Python's allocator, and those of chunks in use, the CUDA driver's included.
+    pub fn bytes_in_use(&self, copy: &Image, of: Kind) -> (u64, u64) {
+        let used = parallel::flat_map(&copy.pieces(), |piece| {
+            let mut bytes = 0;
+            self.pages.each_start_in(copy, piece, of, &mut |start, _| {
+                let (size, heap) = match of {
+                    Kind::Pool => (pools::block_bytes(copy, start, self.pool_bytes), Heap::Python),
+                    _ => (glibc::usable(copy, start), Heap::Glibc),
+                };
+                let chunk = Chunk {
+                    start,
+                    bytes: size,
+                    heap,
+                };
+                bytes += self.resident(&chunk);
+            });
+            vec![bytes]
+        });
+        let all = self.pages.bytes_of(of);
+        (all, used.into_iter().sum::<u64>().min(all))
+    }
+
+    /// The stacks of threads, with their thread-local memory.
+    pub fn stack_ranges(&self) -> Vec<Range<u64>> {
+        self.stacks.iter().filter_map(|stack| stack.whole.clone()).collect()
+    }
+
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
     pub fn find_records(&mut self, copy: &Image, blocks: &[u64]) {
         let mut driver = std::mem::take(&mut self.driver);

@@ -68,6 +68,8 @@ pub struct Paths<'b> {
     known: HashMap<HolderPath, usize, FixedState>,
     /// The process was stopped while it was copied.
     was_stopped: bool,
+    /// Host memory is summed up, too.
+    host: bool,
     trees: Trees,
     modules: Modules,
 }
@@ -101,6 +103,7 @@ impl<'b> Paths<'b> {
             blocks,
             concrete: options.concrete.iter().copied().collect(),
             was_stopped: options.pause,
+            host: options.host,
             answers: vec![None; blocks.len()],
             paths: Vec::new(),
             known: HashMap::default(),
@@ -114,8 +117,9 @@ impl<'b> Paths<'b> {
     pub fn add(&mut self, searched: &mut Findings, these: &[usize]) -> Vec<usize> {
         let names = &mut Names::new(searched);
         let has_path = |block: &&usize| names.searched.found[**block].class != Class::Lost;
-        if these.iter().find(has_path).is_some() {
-            let (holders, of_blocks) = retained::holders(names, self.blocks);
+        let host = self.host && self.trees.is_empty();
+        if host || these.iter().any(|block| has_path(&block)) {
+            let (holders, of_blocks) = retained::holders(names, self.blocks, host);
             self.trees.add(holders, &of_blocks, these);
         }
         let mut shapes = Shapes::new(names.searched.graph.len());
@@ -278,6 +282,7 @@ impl<'b> Paths<'b> {
                 module: self.modules.of_block(index).filter(|_| !paths[path].changed),
             });
         }
+        self.trees.ask_for_host();
         Holders {
             search,
             paths,

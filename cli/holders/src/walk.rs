@@ -45,7 +45,7 @@ use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
 use records::Records;
-pub(crate) use rules::object_in;
+pub(crate) use rules::{FIRST_BYTES, object_in};
 use rules::{is_place_of_object, points_into, two_digits};
 pub(crate) use usual::UsualPlaces;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use culeak::analysis::why::{Options, Selector, Unanswered, Why};
-use culeak::snapshot::Class;
+use culeak::snapshot::{Class, Holders};
 
 use crate::errors::Failure;
 use crate::load::holders::{self, Wanted};
@@ -33,6 +33,7 @@ Examples:
   culeak why 4711 0x7f5a20000000             the whole path to one block
   culeak why 4711 --class cycle              memory that gc.collect() would free
   culeak why 4711 --by module                the layers of a PyTorch model
+  culeak why 4711 --host                     host memory beside that of the GPU
   culeak run --why -- python train.py        search at the end and when memory runs out; afterwards:
   culeak why python.host.4711.culeak
   culeak why runs/                           all ranks of a job, by the shape of the path
@@ -65,6 +66,9 @@ pub struct WhyArgs {
     /// Stop searching after TIME; the answer says what was not searched [default: 1m]
     #[arg(long, value_name = "TIME", value_parser = text::units::parse_duration)]
     pub limit: Option<Duration>,
+    /// Show the host memory that each holder keeps, too, and rank by it; of a running process or a core file
+    #[arg(long)]
+    pub host: bool,
     #[command(flatten)]
     pub selection: Selection,
     #[command(flatten)]
@@ -129,7 +133,15 @@ fn answer(args: &WhyArgs, item: Loaded, form: Form) -> Result<ExitCode, Failure>
         top,
         rows: rows.filter(|_| top_named != Some(0)),
         min_bytes: args.selection.min_bytes,
+        host: args.host,
     };
+    let was_asked = |holders: &Holders| holders.search.host.is_some() || args.core.is_some();
+    if args.host && !item.snapshot.holders.as_ref().is_some_and(was_asked) {
+        let source = &item.source;
+        return Err(Failure::new(format!(
+            "{source}: --host reads the memory of a running process or of a core file; name the process id, or a core file with --core"
+        )));
+    }
     let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
     let title = format!("culeak why: {}", text::parts::process(&why.process));
     args.output
@@ -154,6 +166,7 @@ fn wanted(args: &WhyArgs) -> Wanted {
         copies: args.copies,
         pause: args.pause,
         limit: args.limit,
+        host: args.host,
         concrete: match args.selector {
             Some(Selector::Address(address)) => vec![address],
             _ => Vec::new(),

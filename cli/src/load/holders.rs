@@ -46,6 +46,8 @@ pub struct Wanted {
     pub pause: bool,
     /// Stop searching after this time; `None`: the engine's default.
     pub limit: Option<Duration>,
+    /// Sum up host memory, too.
+    pub host: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
     pub concrete: Vec<u64>,
 }
@@ -186,6 +188,7 @@ fn attach_by(
         copies: wanted.copies.unwrap_or(defaults.copies),
         pause: wanted.pause,
         limit: wanted.limit.unwrap_or(defaults.limit),
+        host: wanted.host,
         excluded: listed.excluded.clone(),
         concrete: wanted
             .concrete

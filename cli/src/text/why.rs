@@ -254,17 +254,26 @@ pub fn retainers(why: &Why, page: &mut Document) {
     }
     let indent = |retainer: &Retained| "  ".repeat(retainer.depth.min(INDENTED));
     let text = |retainer: &Retained| format!("{}{}", indent(retainer), retainer_text(retainer));
-    let known = why.retainers.iter().map(|retainer| (retainer.tally, text(retainer)));
-    let unknown = (why.unretained.count > 0).then(|| (why.unretained, NOT_KNOWN.to_owned()));
+    let known = why
+        .retainers
+        .iter()
+        .map(|retainer| (retainer.tally, retainer.host_bytes, text(retainer)));
+    let unknown = (why.unretained.count > 0).then(|| (why.unretained, 0, NOT_KNOWN.to_owned()));
+    let host = |bytes: u64| match bytes {
+        0 => String::new(),
+        _ => format!("at least {} of the host", units::bytes(bytes)),
+    };
     page.blank();
     page.line(bold("dropping a holder frees"));
-    let rows = Rows::of(known.chain(unknown))
-        .bare()
-        .tally(
-            |(tally, _)| Cell::Size(tally.bytes),
-            |(tally, _)| things(tally.count, "block"),
-        )
-        .column("holder", |(_, text)| text.clone());
+    let rows = Rows::of(known.chain(unknown)).bare().tally(
+        |(tally, ..)| Cell::Size(tally.bytes),
+        |(tally, ..)| things(tally.count, "block"),
+    );
+    let rows = match why.retainers.iter().any(|retainer| retainer.host_bytes > 0) {
+        true => rows.column("host", |(_, bytes, _)| host(*bytes)),
+        false => rows,
+    };
+    let rows = rows.column("holder", |(.., text)| text.clone());
     page.table(rows);
     page.more(why.hidden_retainers, "row", "; --top 0 shows all");
 }
@@ -368,6 +377,14 @@ fn sums(why: &Why) -> Vec<Sum> {
         rows.push(("changed", format!("{}: {text}", parts::tally(why.changed))));
     }
     rows.extend(titled("not searched", not_searched(why)));
+    if let Some(host) = &why.search.host {
+        let parts = host.named().into_iter().filter(|(_, bytes)| *bytes > 0);
+        let parts: Vec<String> = parts
+            .map(|(name, bytes)| format!("{} {name}", units::bytes(bytes)))
+            .collect();
+        let resident = units::bytes(host.resident_bytes);
+        rows.push(("host", format!("{resident} resident: {}", parts.join(", "))));
+    }
     rows.push(("search", search(why)));
     let lost: Vec<String> = losses_in_words(why.losses, why.taken, false).collect();
     rows.extend(titled("not recorded", lost));

@@ -18,7 +18,7 @@ const NAME_SHOWN: usize = 200;
 
 /// The rows of the tree to show, and the number of rows that are left out.
 pub(super) fn shown(tree: Vec<Retained>, options: &Options) -> (Vec<Retained>, usize) {
-    let merged = in_order(merged(tree));
+    let merged = in_order(merged(tree), options);
     let all = merged.len();
     let shown = largest(merged, options);
     let hidden = all - shown.len();
@@ -55,6 +55,7 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
         if *members > 1 {
             let row = &mut rows[*first];
             row.tally.join(node.tally);
+            row.host_bytes += node.host_bytes;
             row.name = format!("{} × {name}", count(*members));
             continue;
         }
@@ -70,14 +71,22 @@ fn merged(tree: Vec<Retained>) -> Vec<Retained> {
 }
 
 /// The rows in the order in which they are printed, siblings by size; without rows that free nothing.
-fn in_order(rows: Vec<Retained>) -> Vec<Retained> {
+fn in_order(rows: Vec<Retained>, options: &Options) -> Vec<Retained> {
     let mut below: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
-    for (nth, row) in rows.iter().enumerate().filter(|(_, row)| row.tally.count > 0) {
+    for (nth, row) in rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.tally.count > 0 || row.host_bytes > 0)
+    {
         below.entry(row.parent).or_default().push(nth);
     }
     for siblings in below.values_mut() {
         // The last one is taken first.
-        siblings.sort_by(|&a, &b| largest_first(rows[b].tally, rows[a].tally).then(b.cmp(&a)));
+        let by_size = |a: &Retained, b: &Retained| match options.host {
+            true => options.size(a).cmp(&options.size(b)),
+            false => largest_first(b.tally, a.tally),
+        };
+        siblings.sort_by(|&a, &b| by_size(&rows[a], &rows[b]).then(b.cmp(&a)));
     }
     let mut sorted: Vec<Retained> = Vec::with_capacity(rows.len());
     let mut open: Vec<(usize, Option<usize>)> = Vec::new();

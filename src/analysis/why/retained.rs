@@ -65,6 +65,7 @@ pub(super) fn retained(holders: &Holders, options: &Options) -> Vec<Retained> {
             depth,
             parent,
             tally: group.tally,
+            host_bytes: group.members.iter().map(|nth| all[*nth].host_bytes).sum(),
         });
         let at = tree.len() - 1;
         open.extend(inner.into_iter().rev().map(|group| (group, depth + 1, Some(at))));
@@ -177,8 +178,8 @@ pub(super) fn without_indices(name: &str, all_keys: bool) -> String {
 /// The largest nodes of a tree. A node is as large as those below it, so these are a tree too.
 pub(super) fn largest(tree: Vec<Retained>, options: &Options) -> Vec<Retained> {
     let mut order: Vec<usize> = (0..tree.len()).collect();
-    order.retain(|&nth| tree[nth].tally.bytes >= options.min_bytes);
-    order.sort_by_key(|&nth| (std::cmp::Reverse(tree[nth].tally.bytes), nth));
+    order.retain(|&nth| options.size(&tree[nth]) >= options.min_bytes);
+    order.sort_by_key(|&nth| (std::cmp::Reverse(options.size(&tree[nth])), nth));
     order.truncate(options.top.unwrap_or(usize::MAX));
     order.sort_unstable();
     let mut places = vec![None; tree.len()];

@@ -165,6 +165,25 @@ def steps():
     return "held"
 
 
+class Layer:
+    """Has a block and a log."""
+
+    def __init__(self):
+        self.held = tensor()
+        self.log = [bytes(100_000) for _ in range(50)]
+
+
+def host():
+    """Host memory of known sizes: in objects with blocks, in others, and of two variables."""
+    global layers, history, table, first, second, buffers
+    layers = [Layer() for _ in range(4)]
+    history = [bytes(10_000) for _ in range(3000)]
+    table = {number: [number] * 1000 for number in range(1000)}
+    first = second = [bytes(20_000) for _ in range(1000)]
+    buffers = [bytearray(10 << 20)]
+    return "held"
+
+
 def shared():
     """Two variables hold one list, and two lists have the same elements."""
     global first, second, elements
@@ -235,7 +254,7 @@ def numbers():
     return "held"
 
 
-CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared, threads, numbers)
+CASES = (long_cycle, long_list, large_dictionaries, nested, everything_refers_to_everything, moving, look_alikes, shared_arrays, quiet, steps, shared, host, threads, numbers)
 
 
 def main():

@@ -14,6 +14,7 @@ use super::names::{Kind, Names, Part, Place};
 use super::text::{self, Style, Words};
 use super::ways::{Shared, Ways};
 use crate::Block;
+use crate::bits::Bits;
 use crate::graph::dominators::{Dominated, Tree, dominators};
 use crate::graph::{Edge, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
@@ -39,10 +40,13 @@ pub(super) struct Holder {
     pub also: Vec<String>,
     /// Those without a name here.
     pub more: u64,
+    /// Host memory that it keeps, if that is asked for.
+    pub host: u64,
 }
 
 /// The holders of one copy, parents first, and the innermost one of each block.
-pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<Option<u32>>) {
+/// `host`: sum up host memory, too, and add holders of host memory alone behind the others.
+pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<Holder>, Vec<Option<u32>>) {
     let mut weights = Vec::new();
     let nodes = names.searched.graph.len();
     for (block, found) in names.searched.found.iter().enumerate() {
@@ -66,7 +70,66 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block]) -> (Vec<Holder>, Vec<
             of_blocks[block] = innermost[place];
         }
     }
-    (kept.into_iter().map(|(_, holder)| holder).collect(), of_blocks)
+    let of_host = match host {
+        true => of_host(names, blocks, &entries, &tree, &mut kept),
+        false => Vec::new(),
+    };
+    let kept = kept.into_iter().map(|(_, holder)| holder);
+    (kept.chain(of_host).collect(), of_blocks)
+}
+
+/// Adds the host memory of the holders in the tree of blocks, and returns the outermost ones that keep host memory only.
+fn of_host(
+    names: &mut Names,
+    blocks: &[Block],
+    entries: &[u32],
+    of_blocks: &Tree,
+    kept: &mut [(u32, Holder)],
+) -> Vec<Holder> {
+    /// Holders of less than this part of the memory are left out.
+    const LEAST: u64 = 100;
+    let weights = crate::host::weights(names.searched);
+    let nodes = names.searched.graph.len();
+    let tree = dominators(&Holding::new(names.searched, blocks), entries, &weights).nodes;
+    let mut bytes = vec![0; nodes];
+    for entry in tree.iter().filter(|entry| (entry.node as usize) < nodes) {
+        bytes[entry.node as usize] = entry.bytes;
+    }
+    for (place, holder) in kept.iter_mut() {
+        let node = of_blocks.nodes[*place as usize].node as usize;
+        holder.host = bytes.get(node).copied().unwrap_or(0);
+    }
+    let mut is_taken = Bits::new(nodes);
+    for entry in &of_blocks.nodes {
+        if (entry.node as usize) < nodes && entry.count > 0 {
+            is_taken.set(entry.node as usize);
+        }
+    }
+    let total: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
+    let mut is_below = vec![false; tree.len()];
+    let mut found = Vec::new();
+    let mut budget = BUDGET;
+    for (place, entry) in tree.iter().enumerate() {
+        is_below[place] = entry.parent.is_some_and(|parent| is_below[parent as usize]);
+        let node = NodeId(entry.node);
+        if is_below[place]
+            || entry.node as usize >= nodes
+            || entry.bytes < total / LEAST
+            || is_taken.get(entry.node as usize)
+        {
+            continue;
+        }
+        if may_have_name(names, node)
+            && let Some(holder) = name(names, node, &mut budget)
+        {
+            is_below[place] = true;
+            found.push(Holder {
+                host: entry.bytes,
+                ..holder
+            });
+        }
+    }
+    found
 }
 
 /// For each place, the index of the innermost of these at or above it. They are places in order.
@@ -336,6 +399,7 @@ fn of_shared(names: &mut Names, tree: &Tree, place: u32, mut shared: Shared) -> 
         parent: None,
         also: shared.names,
         more: shared.more,
+        host: 0,
     })
 }
 

@@ -89,6 +89,7 @@ impl Trees {
             root,
             also,
             more,
+            host,
             ..
         } = self.holders[copy][place as usize].clone();
         let text = match detail.is_empty() {
@@ -109,6 +110,8 @@ impl Trees {
             *alike += 1;
         }
         let number = self.number(key, text, more);
+        let known = &mut self.retainers[number].host_bytes;
+        *known = host.max(*known);
         self.numbers[copy].insert(place, number);
         number
     }
@@ -136,6 +139,22 @@ impl Trees {
             });
             self.retainers.len() - 1
         })
+    }
+
+    /// Asks for the holders of the first copy that keep host memory.
+    pub fn ask_for_host(&mut self) {
+        let count = self.holders.first().map_or(0, Vec::len);
+        for place in 0..count {
+            let Holder { parent, host, .. } = self.holders[0][place];
+            if parent.is_none() && host > 0 {
+                self.of_holder(0, place as u32, None);
+            }
+        }
+    }
+
+    /// No copy was added.
+    pub fn is_empty(&self) -> bool {
+        self.holders.is_empty()
     }
 
     /// All that were asked for, parents first, with the sums of these blocks.
