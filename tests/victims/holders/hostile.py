@@ -170,17 +170,17 @@ class Layer:
 
     def __init__(self):
         self.held = tensor()
-        self.log = [bytes(100_000) for _ in range(50)]
+        self.log = [b"x" * size for size in [100_000] * 50]
 
 
 def host():
     """Host memory of known sizes: in objects with blocks, in others, and of two variables."""
     global layers, history, table, first, second, buffers
     layers = [Layer() for _ in range(4)]
-    history = [bytes(10_000) for _ in range(3000)]
+    history = [b"x" * size for size in [10_000] * 3000]
     table = {number: [number] * 1000 for number in range(1000)}
-    first = second = [bytes(20_000) for _ in range(1000)]
-    buffers = [bytearray(10 << 20)]
+    first = second = [b"x" * size for size in [20_000] * 1000]
+    buffers = [bytearray(b"x" * (10 << 20))]
     return "held"
 
 

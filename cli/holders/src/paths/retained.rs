@@ -71,7 +71,7 @@ pub(super) fn holders(names: &mut Names, blocks: &[Block], host: bool) -> (Vec<H
         }
     }
     let of_host = match host {
-        true => of_host(names, blocks, &entries, &tree, &mut kept),
+        true => of_host(names, blocks, &entries, &tree, &explained, &mut kept),
         false => Vec::new(),
     };
     let kept = kept.into_iter().map(|(_, holder)| holder);
@@ -84,49 +84,55 @@ fn of_host(
     blocks: &[Block],
     entries: &[u32],
     of_blocks: &Tree,
+    explained: &HashSet<NodeId, FixedState>,
     kept: &mut [(u32, Holder)],
 ) -> Vec<Holder> {
     /// Holders of less than this part of the memory are left out.
     const LEAST: u64 = 100;
     let weights = crate::host::weights(names.searched);
     let nodes = names.searched.graph.len();
-    let tree = dominators(&Holding::new(names.searched, blocks), entries, &weights).nodes;
+    let tree = dominators(&Holding::new(names.searched, blocks), entries, &weights);
     let mut bytes = vec![0; nodes];
-    for entry in tree.iter().filter(|entry| (entry.node as usize) < nodes) {
+    for entry in tree.nodes.iter().filter(|entry| (entry.node as usize) < nodes) {
         bytes[entry.node as usize] = entry.bytes;
     }
     for (place, holder) in kept.iter_mut() {
         let node = of_blocks.nodes[*place as usize].node as usize;
         holder.host = bytes.get(node).copied().unwrap_or(0);
     }
-    let mut is_taken = Bits::new(nodes);
-    for entry in &of_blocks.nodes {
-        if (entry.node as usize) < nodes && entry.count > 0 {
-            is_taken.set(entry.node as usize);
+    let mut has_blocks = Bits::new(nodes);
+    for entry in of_blocks.nodes.iter().filter(|entry| entry.count > 0) {
+        if (entry.node as usize) < nodes {
+            has_blocks.set(entry.node as usize);
         }
     }
     let total: u64 = weights.iter().map(|(_, bytes)| bytes).sum();
-    let mut is_below = vec![false; tree.len()];
+    let is_one = |place: &u32| {
+        let Dominated { node, bytes, .. } = tree.nodes[*place as usize];
+        (node as usize) < nodes && bytes >= total / LEAST && !has_blocks.get(node as usize)
+    };
+    let mut places: Vec<u32> = (0..tree.nodes.len() as u32).filter(is_one).collect();
+    places.retain(|place| may_have_name(names, NodeId(tree.nodes[*place as usize].node)));
+    let is_shared = |place: &u32| tree.holders(*place).nth(1).is_some();
+    let shared: Vec<u32> = places.iter().copied().filter(is_shared).collect();
+    let ways = Ways::find(names, &tree, &shared, explained, blocks);
+    let above = parents(&tree.nodes, &places);
+    let mut is_below = vec![false; places.len()];
     let mut found = Vec::new();
     let mut budget = BUDGET;
-    for (place, entry) in tree.iter().enumerate() {
-        is_below[place] = entry.parent.is_some_and(|parent| is_below[parent as usize]);
-        let node = NodeId(entry.node);
-        if is_below[place]
-            || entry.node as usize >= nodes
-            || entry.bytes < total / LEAST
-            || is_taken.get(entry.node as usize)
-        {
+    for (nth, &place) in places.iter().enumerate() {
+        if above[nth].is_some_and(|above| is_below[above]) {
+            is_below[nth] = true;
             continue;
         }
-        if may_have_name(names, node)
-            && let Some(holder) = name(names, node, &mut budget)
-        {
-            is_below[place] = true;
-            found.push(Holder {
-                host: entry.bytes,
-                ..holder
-            });
+        let Dominated { node, bytes, .. } = tree.nodes[place as usize];
+        let holder = match ways.shared(names, &tree, place, &mut budget) {
+            Some(shared) if shared.names.len() > 1 || shared.more > 0 => of_shared(names, &tree, place, shared),
+            _ => name(names, NodeId(node), &mut budget),
+        };
+        if let Some(holder) = holder {
+            is_below[nth] = true;
+            found.push(Holder { host: bytes, ..holder });
         }
     }
     found
