@@ -248,11 +248,12 @@ fn places_of_path(path: &Path) -> Found {
         true => members.snapshots,
         false => members.recordings,
     };
-    Found {
+    let found = Found {
         places: paths.into_iter().map(Place::File).collect(),
         failures: members.failures,
         left_out,
-    }
+    };
+    found.with_unrecorded()
 }
 
 impl fmt::Display for Place {

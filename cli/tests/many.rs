@@ -141,6 +141,27 @@ fn one_recording_does_not_hide_those_in_the_folders_below_it() {
     assert_eq!(run(&["check", "nest/*.culeak", "nest/rank0"]).0, Some(1));
     let (code, said) = run(&["report", "nest"]);
     assert!(code == Some(0) && said.contains("are left out"), "{said}");
+    // A missing rank may be accepted, and does not hide what may not.
+    let mut clean = Sample::new().finish(0, 9);
+    clean.process.ranks = [
+        ("RANK".to_owned(), "0".to_owned()),
+        ("WORLD_SIZE".to_owned(), "2".to_owned()),
+    ]
+    .into();
+    write(&folder.path().join("nest/clean.culeak"), &clean);
+    let update = [
+        "check",
+        "nest",
+        "--allow-losses",
+        "--baseline",
+        "known.json",
+        "--update-baseline",
+    ];
+    let (code, said) = run(&update);
+    assert!(
+        code == Some(2) && said.contains("no baseline written: these inputs"),
+        "{said}"
+    );
 }
 
 #[test]

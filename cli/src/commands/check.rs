@@ -205,17 +205,23 @@ fn judge(args: &CheckArgs, rules: &Rules, inputs: &[OsString], mut unrecorded: V
                 "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
             ));
         }
-        let known = |item: &Loaded| item.unseen.first().map(|unseen| (item.source.clone(), unseen.clone()));
+        let known = |item: &Loaded| {
+            let source = item.source.clone();
+            item.unseen
+                .clone()
+                .into_iter()
+                .map(move |unseen| (source.clone(), unseen))
+        };
         let processes = members(args, loaded.iter());
         let missing = missing_members(args, &loaded[0].source, &processes);
-        let mut missing = missing
+        let missing = missing
             .into_iter()
             .map(|(number, unseen)| (loaded[number].source.clone(), unseen));
         let beside = unrecorded
-            .first()
+            .iter()
             .map(|unseen| ("these inputs".to_owned(), unseen.clone()));
-        let lacks = loaded.iter().find_map(known).or(missing.next()).or(beside);
-        if let Some((source, unseen)) = lacks.filter(|(_, unseen)| !(unseen.acceptable && rules.limits.allow_losses)) {
+        let mut lacks = loaded.iter().flat_map(known).chain(missing).chain(beside);
+        if let Some((source, unseen)) = lacks.find(|(_, unseen)| !(unseen.acceptable && rules.limits.allow_losses)) {
             let sentence = unseen.sentence();
             return Err(Failure::new(format!("no baseline written: {source}: {sentence}")));
         }

@@ -97,6 +97,14 @@ pub fn recording_beside(snapshot: &Path) -> Option<PathBuf> {
 
 /// What the runs of these recordings did not record, in sentences. Of a link, also what lies beside its target.
 pub fn unrecorded_of(recordings: &[PathBuf]) -> Vec<String> {
+    let mut unknown = BTreeSet::new();
+    let unlisted = |path: &Path, error: &io::Error| {
+        let shown = path.display();
+        format!(
+            "{shown}: whether a run left a {} here is unknown ({error}); make the folder readable",
+            incomplete::ENDING
+        )
+    };
     let targets: Vec<PathBuf> = recordings
         .iter()
         .filter_map(|path| fs::canonicalize(path).ok())
@@ -110,12 +118,17 @@ pub fn unrecorded_of(recordings: &[PathBuf]) -> Vec<String> {
     let folders: BTreeSet<PathBuf> = both()
         .filter_map(|path| fs::canonicalize(path.parent()?.join(".")).ok())
         .collect();
-    let entries = folders.iter().filter_map(|folder| Entries::of(folder, usize::MAX).ok());
-    let notes = entries.flat_map(|entries| entries.ending_with(incomplete::ENDING).cloned().collect::<Vec<_>>());
-    notes
-        .filter(is_of_them)
-        .flat_map(|note| incomplete::read(&note))
-        .collect()
+    let mut notes = Vec::new();
+    for folder in &folders {
+        match Entries::of(folder, usize::MAX) {
+            Ok(entries) => notes.extend(entries.ending_with(incomplete::ENDING).cloned()),
+            Err(error) => {
+                unknown.insert(unlisted(folder, &error));
+            }
+        }
+    }
+    let notes = notes.iter().filter(|note| is_of_them(note));
+    notes.flat_map(|note| incomplete::read(note)).chain(unknown).collect()
 }
 
 fn contains(bytes: &[u8], part: &[u8]) -> bool {
@@ -463,6 +476,32 @@ mod tests {
             reason.contains("is unknown") && reason.contains("permission denied"),
             "{reason}"
         );
+    }
+
+    #[test]
+    fn a_note_of_a_folder_that_cannot_be_listed_may_exist() {
+        let folder = folder(&["app.k3f9.host.7.culeak"]);
+        let recording = [folder.path().join("app.k3f9.host.7.culeak")];
+        assert_eq!(unrecorded_of(&recording), [""; 0]);
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o711)).expect("permissions");
+        let mine = setfsuid(Uid::from_raw(65534));
+        let sentences = unrecorded_of(&recording);
+        setfsuid(mine);
+        let text = sentences.concat();
+        assert!(
+            text.contains("is unknown") && text.contains("ermission denied"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_note_of_a_link_in_a_folder_is_beside_its_target() {
+        let (own, other) = (folder(&["app.k3f9.host.7.culeak"]), folder(&[]));
+        let of = "app.k3f9.host.7.culeak";
+        symlink(own.path().join(of), other.path().join(of)).expect("a link");
+        incomplete::leave(own.path(), "k3f9", &["the program failed".to_owned()]).expect("a note");
+        let left_out = crate::load::places(other.path()).left_out.concat();
+        assert!(left_out.contains("the program failed"), "{left_out}");
     }
 
     #[test]

@@ -21,10 +21,10 @@ pub(super) fn judge(
     stacks: &CallStacks,
     rules: &Rules,
     rows: &mut [Judged<Row>],
-) -> (Vec<Breach>, Tally) {
+) -> (Vec<Breach>, Unknown) {
     let classes = &rules.limits.classes;
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !classes.is_empty()) else {
-        return (Vec::new(), Tally::default());
+        return (Vec::new(), Unknown::default());
     };
     let mut paths: HashMap<(u64, u64), &HolderPath> = HashMap::default();
     for block in &holders.blocks {
@@ -40,14 +40,19 @@ pub(super) fn judge(
     let sorts = judged.iter().map(|group| sort(group.call, group.stack, group.level));
     let sorts: HashSet<(*const Call, Option<usize>, Level)> = sorts.collect();
     let mut sums: HashMap<(SiteKey, *const HolderPath), (Tally, &HolderPath)> = HashMap::default();
-    let mut unknown = Tally::default();
+    let mut unknown = Unknown {
+        is_all: true,
+        ..Unknown::default()
+    };
     let since = since(snapshot, rules);
     for row in snapshot.allocations.iter().filter(|row| row.time_ns >= since) {
         let level = groups.level(&row, stacks);
         if !sorts.contains(&sort(row.call, row.stack, level)) {
             continue;
         }
-        match paths.get(&(row.address, row.time_ns)) {
+        let path = paths.get(&(row.address, row.time_ns));
+        unknown.is_all &= path.is_none();
+        match path {
             Some(&path) if classes.contains(&path.class) => {
                 let site = stacks.get(row.stack).site_fingerprint;
                 let site = (site, stacks.is_pool(row.call.kind, row.stack));
@@ -55,7 +60,7 @@ pub(super) fn judge(
                 sum.add(row.bytes);
             }
             // Cached memory without an answer is free.
-            None if level == Level::Held && row.bytes > 0 => unknown.add(row.bytes),
+            None if level == Level::Held && row.bytes > 0 => unknown.tally.add(row.bytes),
             _ => {}
         }
     }
@@ -81,9 +86,24 @@ pub(super) fn judge(
     (found.into_iter().map(breach).collect(), unknown)
 }
 
-/// What holds judged memory, if it is not known. A running process frees memory during the search, so a part never has an answer:
-/// that is a warning.
-pub(super) fn unseen(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Option<Unseen> {
+/// Judged memory whose holders are not known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Unknown {
+    tally: Tally,
+    /// It is all of it.
+    is_all: bool,
+}
+
+impl Unknown {
+    /// A running process frees memory during the search, so a part never has an answer: that is a warning.
+    fn is_freed(&self, snapshot: &Snapshot) -> bool {
+        let has_ended = (snapshot.holders.as_ref()).is_some_and(|holders| holders.search.stopped.is_none());
+        snapshot.process.state == ProcessState::Running && has_ended && !self.is_all
+    }
+}
+
+/// What holds judged memory, if it is not known.
+pub(super) fn unseen(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Option<Unseen> {
     const REASONS: usize = 3;
     let classes: Vec<&str> = rules.limits.classes.iter().map(|class| class.name()).collect();
     let rule = format!("--fail-on {}", classes.join(","));
@@ -94,12 +114,12 @@ pub(super) fn unseen(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Opti
             "record with culeak run --why, or name a running process",
         ));
     }
-    if unknown.count == 0 || snapshot.process.state == ProcessState::Running {
+    if unknown.tally.count == 0 || unknown.is_freed(snapshot) {
         return None;
     }
     let limits = snapshot.holders.iter().flat_map(|holders| &holders.search.limits);
     let reasons: String = limits.take(REASONS).map(|reason| format!(" ({reason})")).collect();
-    let what = format!("what holds {} is not known{reasons}", in_blocks(unknown));
+    let what = format!("what holds {} is not known{reasons}", in_blocks(unknown.tally));
     Some(Unseen::part(rule, what, "judge other memory with --kind"))
 }
 
@@ -110,17 +130,17 @@ fn in_blocks(tally: Tally) -> String {
 }
 
 /// What makes the classes uncertain.
-pub(super) fn warnings(snapshot: &Snapshot, unknown: Tally, rules: &Rules) -> Vec<String> {
+pub(super) fn warnings(snapshot: &Snapshot, unknown: Unknown, rules: &Rules) -> Vec<String> {
     /// More sentences do not help; a file may have a million.
     const SENTENCES: usize = 10;
     let mut warnings = Vec::new();
     let Some(holders) = snapshot.holders.as_ref().filter(|_| !rules.limits.classes.is_empty()) else {
         return warnings;
     };
-    if unknown.count > 0 && snapshot.process.state == ProcessState::Running {
+    if unknown.tally.count > 0 && unknown.is_freed(snapshot) {
         warnings.push(format!(
             "what holds {} is not known, so --fail-on did not judge it",
-            in_blocks(unknown)
+            in_blocks(unknown.tally)
         ));
     }
     let search = &holders.search;

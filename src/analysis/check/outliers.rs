@@ -24,7 +24,8 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
             .or_default()
             .push(number as u32);
     }
-    if populations.values().all(|members| members.len() < 2) {
+    let are_all_alone = populations.values().all(|members| members.len() < 2);
+    if are_all_alone {
         let what = match once_each(processes).len() {
             0 | 1 => "there is one process only, and nothing to compare it with",
             _ => "no two of these processes run the same program, so none can be compared with another",
@@ -38,6 +39,12 @@ pub fn fail_outliers(verdicts: &mut [&mut Verdict], processes: &[Member]) {
         }
     }
     for members in populations.values() {
+        if let [alone] = members[..]
+            && !are_all_alone
+        {
+            let what = "no other process runs its program, so it is compared with none";
+            verdicts[alone as usize].lacks([Unseen::part(RULE, what, "judge it by limits, in a check of its own")]);
+        }
         let identity = |&member: &u32| (member, &processes[member as usize].identity);
         let peers = Peers::of(members.iter().map(identity));
         let mut of_sites: BTreeMap<SiteKey, BTreeMap<u32, u64>> = BTreeMap::new();

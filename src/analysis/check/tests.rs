@@ -565,6 +565,12 @@ fn memory_without_a_class_is_unseen_and_limits_of_the_search_are_warnings() {
         (Outcome::Passed, true),
         "freed during the search"
     );
+    let mut stopped = snapshot.clone();
+    stopped.holders.as_mut().expect("searched").search.stopped = Some(crate::snapshot::Stop::Time);
+    assert_eq!(outcome(&stopped, false).0, Outcome::NoVerdict, "the search stopped");
+    stopped = snapshot.clone();
+    stopped.holders.as_mut().expect("searched").blocks.clear();
+    assert_eq!(outcome(&stopped, false).0, Outcome::NoVerdict, "nothing has an answer");
     let others = verdict(&snapshot, &Rules::default()).warnings;
     assert!(!others.iter().any(|warning| warning.contains("search")), "{others:?}");
 }

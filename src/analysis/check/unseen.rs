@@ -198,16 +198,34 @@ fn missing<'p>(
     /// More ranks than any job has are a mistake.
     const RANKS_MOST: u32 = 1_000_000;
     const RANGES: usize = 8;
-    let mut jobs: BTreeMap<_, (usize, BTreeSet<u32>)> = BTreeMap::new();
-    let mut programs: BTreeMap<_, Vec<(u32, &Member)>> = BTreeMap::new();
+    let mut ranks: BTreeMap<_, Vec<(usize, u32)>> = BTreeMap::new();
     for (number, process) in processes.iter().enumerate() {
         if let Some((noun, rank, world)) = rank(process) {
             let world = world.filter(|world| *world <= RANKS_MOST);
             let node = process.node.filter(|_| noun != "rank");
             let job = (process.job.as_deref(), process.restart, node, noun, world);
-            jobs.entry(job).or_insert((number, BTreeSet::new())).1.insert(rank);
+            ranks.entry(job).or_default().push((number, rank));
+        }
+    }
+    let mut jobs: BTreeMap<_, (usize, BTreeSet<u32>)> = BTreeMap::new();
+    let mut programs: BTreeMap<_, Vec<(u32, &Member)>> = BTreeMap::new();
+    for (job, members) in ranks {
+        // A process may have set a variable for itself after its recording began, as Lightning's first rank does.
+        let have_it = |variable: &&str| {
+            members
+                .iter()
+                .all(|(number, _)| processes[*number].launch.contains_key(*variable))
+        };
+        let variables: Vec<&str> = processes[members[0].0].launch.keys().copied().filter(have_it).collect();
+        for (number, rank) in members {
+            let process = &processes[number];
+            let launch: Vec<&str> = variables.iter().map(|variable| &*process.launch[variable]).collect();
+            jobs.entry((job, launch.clone()))
+                .or_insert((number, BTreeSet::new()))
+                .1
+                .insert(rank);
             programs
-                .entry((job, &process.program))
+                .entry(((job, launch), &process.program))
                 .or_default()
                 .push((rank, process));
         }
@@ -222,7 +240,7 @@ fn missing<'p>(
         format!("{noun}{s} {}{of} {have}", ranges(missing, 0, RANGES))
     };
     let mut lacking = Vec::new();
-    for ((_, _, _, noun, world), (number, present)) in &jobs {
+    for (((_, _, _, noun, world), _), (number, present)) in &jobs {
         // Without a number of ranks, those after the last one are not noticed.
         let ranks = world
             .or(present.last().copied().filter(|last| *last < RANKS_MOST))
@@ -233,11 +251,13 @@ fn missing<'p>(
             lacking.push((*number, Unseen::part("", what, next)));
         }
     }
-    for ((job @ (_, _, _, noun, world), program), members) in programs {
-        let (launches, are_several) = launches(members);
-        // Launches without a number of ranks may have had different ones.
-        let are_several = are_several && world.is_some();
+    for ((job, program), members) in programs {
+        let (_, _, _, noun, world) = job.0;
+        let launches = launches_by_time(members);
         let all: BTreeSet<u32> = launches.iter().flatten().copied().collect();
+        let share_ranks = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
+        // Launches without a number of ranks may have had different ones.
+        let are_several = share_ranks && world.is_some();
         let mut partial = launches
             .iter()
             .map(|launch| all.difference(launch).copied().collect::<Vec<u32>>());
@@ -249,22 +269,6 @@ fn missing<'p>(
         }
     }
     lacking
-}
-
-/// The ranks of each launch of a program, and whether they are several: by name, and those of one name by time.
-fn launches(members: Vec<(u32, &Member)>) -> (Vec<BTreeSet<u32>>, bool) {
-    let mut named: BTreeMap<Option<&str>, Vec<_>> = BTreeMap::new();
-    // A process may have set the name for itself after its recording began, as Lightning's first rank does.
-    let have_names = members.iter().all(|(_, member)| member.launch.is_some());
-    for (rank, member) in members {
-        let name = member.launch.as_deref().filter(|_| have_names);
-        named.entry(name).or_default().push((rank, member));
-    }
-    let have_different_names = named.len() > 1;
-    let launches: Vec<BTreeSet<u32>> = named.into_values().flat_map(launches_by_time).collect();
-    let all: BTreeSet<&u32> = launches.iter().flatten().collect();
-    let share_ranks = launches.iter().map(BTreeSet::len).sum::<usize>() > all.len();
-    (launches, have_different_names || share_ranks)
 }
 
 /// Ranks of one launch run at the same time. The clocks of several hosts may differ.

@@ -29,9 +29,9 @@ pub struct Identity {
     /// The number of ranks on the node.
     pub local_world: Option<u32>,
     pub node: Option<u32>,
-    /// What tells launches at the same time apart.
+    /// What tells launches at the same time apart, by variable.
     #[serde(skip)]
-    pub launch: Option<String>,
+    pub launch: BTreeMap<&'static str, String>,
     /// How often the launcher has restarted the job's processes; `None` if it does not count.
     pub restart: Option<u32>,
     /// Ranks in parallel groups.
@@ -50,6 +50,7 @@ impl Identity {
             let stated = number(variables, States::Group(dimension));
             Some((dimension, stated.or_else(|| in_title(command_line, dimension))?))
         });
+        let of_launch = JOB_VARIABLES.iter().filter(|row| row.states == States::Launch);
         let launchers = JOB_VARIABLES.iter().filter(|row| !row.launcher.is_empty());
         Identity {
             job: texts(variables, States::Job).next().map(str::to_owned),
@@ -63,7 +64,9 @@ impl Identity {
             local_rank: number(variables, States::LocalRank),
             local_world: number(variables, States::LocalWorld),
             node: number(variables, States::Node),
-            launch: texts(variables, States::Launch).next().map(str::to_owned),
+            launch: of_launch
+                .filter_map(|row| Some((row.name, variables.get(row.name)?.clone())))
+                .collect(),
             restart: number(variables, States::Restart),
             groups: groups.collect(),
         }

@@ -360,28 +360,32 @@ fn whole_jobs_of_several_runs_lack_nothing() {
 }
 
 #[test]
-fn launches_at_the_same_time_are_told_apart_by_their_ports() {
+fn launches_at_the_same_time_are_told_apart_by_their_ports_or_steps() {
     let lacking = |stated: &[(u32, Option<&str>)]| {
-        let member = |&(rank, port): &(u32, Option<&str>)| {
+        let member = |(at, &(rank, port)): (usize, &(u32, Option<&str>))| {
             let mut member = Member::of(&Sample::new().finish(0, 0));
             (member.identity.rank, member.identity.world) = (Some(rank), Some(2));
-            member.identity.launch = port.map(str::to_owned);
+            let variables = ["MASTER_PORT", "SLURM_STEP_ID"].into_iter();
+            let values = port.into_iter().flat_map(|port| port.split(' ').map(str::to_owned));
+            member.identity.launch = variables.zip(values).collect();
+            // Another program of a launch does not stand in for a rank of the first one.
+            member.program.executable = if at == 2 { "other" } else { "first" }.into();
             member
         };
-        let members: Vec<Member> = stated.iter().map(member).collect();
+        let members: Vec<Member> = stated.iter().enumerate().map(member).collect();
         let lacking = missing_ranks(&members).into_iter();
         lacking.map(|(_, unseen)| unseen.what).collect::<String>()
     };
     let (a, b) = (Some("29500"), Some("29501"));
     let text = lacking(&[(0, a), (1, a), (0, b)]);
-    assert!(
-        text.starts_with("rank 1 of 2 has no recording of one of the 2 launches of "),
-        "{text}"
-    );
+    assert_eq!(text, "rank 1 of 2 has no recording here");
+    let steps = (Some("29500 0"), Some("29500 1"));
+    assert_eq!(lacking(&[(0, steps.0), (1, steps.0), (0, steps.1)]), text);
     assert_ne!(lacking(&[(0, a), (1, b)]), "");
     assert_eq!(lacking(&[(0, a), (1, a), (0, b), (1, b)]), "");
     // Lightning's first rank sets it after its recording began.
     assert_eq!(lacking(&[(0, None), (1, a)]), "");
+    assert_eq!(lacking(&[(0, a), (1, steps.0), (0, a)]), "");
 }
 
 #[test]
