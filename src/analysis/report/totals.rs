@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::is_finished;
+use super::is_leaked;
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Device, ProcessState, Snapshot};
+use crate::snapshot::{Device, Snapshot};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -77,7 +77,7 @@ pub(super) fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
 pub(super) fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
-    let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
+    let ended_by_exit = is_leaked(snapshot);
     let has_runtime = snapshot.losses.export_tables > 0;
     for group in groups {
         let kind = group.call.kind;
