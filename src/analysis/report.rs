@@ -405,7 +405,7 @@ impl<'a> Report<'a> {
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             losses: &snapshot.losses,
-            warnings: advice::warnings(snapshot, &totals, &groups, &options.filter),
+            warnings: advice::warnings(snapshot, &totals, &groups),
             next,
             totals,
             rows: shown,

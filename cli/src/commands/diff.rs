@@ -93,6 +93,9 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if !args.output.overwrite.force {
         check_programs(&before, &after)?;
     }
+    [&before, &after]
+        .into_iter()
+        .try_for_each(|item| args.selection.knows_mark(item))?;
     let show = match load::segments::are_wanted(&args.selection.kind)? {
         true => load::segments::show,
         false => load::at::show,

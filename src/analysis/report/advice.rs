@@ -1,12 +1,11 @@
 //! Warnings with advice, and the command to run next.
 
 use super::*;
-use crate::analysis::boundaries::times;
 use crate::analysis::opaque::recording_command;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) -> Vec<String> {
     let losses = &snapshot.losses;
     let mut warnings: Vec<String> = began_late(losses).into_iter().collect();
     let mut warn = |number: u64, text: &str| {
@@ -74,11 +73,6 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
             "the stacks contain no lines of Python {}: {reason}",
             python.version
         ));
-    }
-    if let Some(name) = filter.since.as_deref()
-        && let Err(unknown) = times(snapshot, name)
-    {
-        warnings.push(format!("--since has no effect: {unknown}"));
     }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
