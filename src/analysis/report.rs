@@ -57,6 +57,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// The input as named on the command line, for the next command.
     pub source: String,
+    /// The process of a snapshot no longer runs here: its recording, or empty if that is not here either.
+    pub left: Option<String>,
     /// Rows and totals include only records that pass.
     pub filter: Filter,
     /// Rows exclude the records that match; totals include them.
@@ -368,7 +370,7 @@ impl<'a> Report<'a> {
         let (trigger, failed) = failed(snapshot, &stacks);
         let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
         let next = match options.filter.is_empty() {
-            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, &options.source),
+            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, options),
             false => format!("culeak report {}", shell_word(&options.source)),
         };
         Report {

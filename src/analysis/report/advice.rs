@@ -133,11 +133,11 @@ pub(super) fn next(
     pools: &[OpaquePool],
     rows: &[Row],
     objects: &Objects,
-    source: &str,
+    options: &Options,
 ) -> String {
     let pid = snapshot.process.number();
-    let is_snapshot = source.ends_with(".json");
-    let source = shell_word(source);
+    let is_snapshot = options.source.ends_with(".json");
+    let source = shell_word(&options.source);
     if snapshot.taken.automatic.is_some() {
         return format!("culeak report {source} --by stack");
     }
@@ -171,10 +171,13 @@ pub(super) fn next(
         }
     }
     if snapshot.process.state == ProcessState::Running {
-        return if is_snapshot {
-            format!("culeak diff {source} {pid}")
-        } else {
-            format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
+        return match (is_snapshot, options.left.as_deref()) {
+            (true, None) => format!("culeak diff {source} {pid}"),
+            (true, Some("")) => format!("culeak report {source} --by stack"),
+            (true, Some(recording)) => format!("culeak diff {source} {}", shell_word(recording)),
+            (false, _) => {
+                format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
+            }
         };
     }
     if has_several {
