@@ -28,7 +28,7 @@ use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, ProcessLine, Row, Tally, is_leaked, process_line, rows_by};
+use crate::analysis::report::{By, Exact, ProcessLine, Row, Tally, is_leaked, process_line, rows_by};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
 use crate::point::Point;
@@ -160,7 +160,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     } = sort(snapshot, by_stack.as_ref().unwrap_or(&groups), &stacks, rules);
     let whole = Whole::new(snapshot, &groups, &stacks, &judged, records.as_ref(), rules);
     let (found, hidden) = (whole.sum(&Scope::All), whole.hidden(snapshot));
-    let rows = rows_by(snapshot, &stacks, judged.iter(), By::Site);
+    let mut rows = rows_by(snapshot, &stacks, judged.iter(), By::Site);
+    Exact::of(snapshot, groups.all.iter()).limit(&mut rows);
     let (objects, objects_before_mark) = objects::rows(snapshot, &stacks, &mut sieve, since(snapshot, rules), rules);
     let besides = Besides {
         judged: found.most(),

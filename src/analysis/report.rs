@@ -38,7 +38,7 @@ mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early};
-pub use grouping::{By, RowsOfKinds, Sort};
+pub use grouping::{By, Exact, RowsOfKinds, Sort};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};
 
@@ -344,6 +344,11 @@ impl<'a> Report<'a> {
         };
         let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
         let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, &sorter, kept);
+        let exact = match is_of_stacks {
+            true => Exact::of(snapshot, groups.all.iter()),
+            false => Exact::of(snapshot, passing.iter().copied()),
+        };
+        exact.limit(&mut rows);
         options.sort.apply(&mut rows);
         if matches!(options.by, By::Site | By::Stack) {
             rows.sort_by_key(|row| row.library.is_some() || row.pool);
@@ -360,6 +365,7 @@ impl<'a> Report<'a> {
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
+        exact.limit(&mut pools);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
         let top = options.top_objects;

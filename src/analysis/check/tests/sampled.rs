@@ -285,3 +285,33 @@ fn exact_totals_do_not_contain_pools_that_chosen_blocks_show() {
     assert_eq!(devices(vec![Kind::Device]), Outcome::NoVerdict);
     assert_eq!(devices(vec![Kind::Managed]), Outcome::Passed);
 }
+
+#[test]
+fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
+    use crate::analysis::report::{Options, Report, RowsOfKinds};
+    let mut recording = Recording::new();
+    // Each of these small blocks happens to be chosen, and stands for many.
+    recording.holds(0, 64 * KIB, 10, || true).holds(1, 64 * KIB, 2, || true);
+    let snapshot = &recording.snapshot;
+    let report = Report::of(snapshot, &Options::default());
+    let exact = report.totals.held.total();
+    assert_eq!((exact.bytes, exact.count), (12 * 64 * KIB, 12));
+    let stacks = CallStacks::of(snapshot);
+    let of_kinds = RowsOfKinds::of(snapshot, &stacks, &Options::default().filter, By::Stack);
+    let verdict = verdict(snapshot, &Rules::default());
+    let judged: Vec<&Row> = verdict.rows.iter().map(|judged| &judged.row).collect();
+    let rows = report.rows.iter().chain(&of_kinds.rows).chain(judged);
+    let mut seen = 0;
+    for row in rows {
+        let parts = [row.stacks[0].tally(), row.kinds["device"], row.tally()];
+        assert!(
+            row.estimated.is_some()
+                && parts
+                    .iter()
+                    .all(|part| part.bytes <= exact.bytes && part.count <= exact.count),
+            "{row:?}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+}
