@@ -288,6 +288,8 @@ fn exact_totals_do_not_contain_pools_that_chosen_blocks_show() {
 
 #[test]
 fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
+    use crate::analysis::profile::tree::{self, Tree};
+    use crate::analysis::profile::{self, Profile};
     use crate::analysis::report::{Options, Report, RowsOfKinds};
     let mut recording = Recording::new();
     // Each of these small blocks happens to be chosen, and stands for many.
@@ -296,6 +298,14 @@ fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
     let report = Report::of(snapshot, &Options::default());
     let exact = report.totals.held.total();
     assert_eq!((exact.bytes, exact.count), (12 * 64 * KIB, 12));
+    let tree = Tree::of(
+        &Profile::of(snapshot, &profile::Options::default()),
+        &tree::Limits::default(),
+    );
+    assert!(
+        tree.nodes.len() > 2 && tree.nodes.iter().all(|node| node.tally.bytes <= exact.bytes),
+        "{tree:?}"
+    );
     let stacks = CallStacks::of(snapshot);
     let of_kinds = RowsOfKinds::of(snapshot, &stacks, &Options::default().filter, By::Stack);
     let verdict = verdict(snapshot, &Rules::default());
