@@ -86,7 +86,8 @@ fn holds(report: &Report, mut page: Document) -> Document {
         });
     }
     if held.host.count > 0 {
-        what.push(format!("{} of host memory", units::bytes(held.host.bytes)));
+        let about = parts::about(report.totals_estimated);
+        what.push(format!("{about}{} of host memory", units::bytes(held.host.bytes)));
     }
     let (style, sites) = call_sites(report);
     let (what, when) = (what.join(" and "), when(report));

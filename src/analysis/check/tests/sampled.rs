@@ -325,3 +325,27 @@ fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
     }
     assert_eq!(seen, 6);
 }
+
+#[test]
+fn no_estimate_at_the_peak_is_above_the_exact_peak() {
+    use crate::analysis::report::{Options, Report};
+    let mut recording = Recording::new();
+    recording.snapshot.at_peaks = vec![AtPeak {
+        stack: Some(recording.stacks[0]),
+        kind: Kind::Device,
+        device: Some(0),
+        domain: None,
+        api: "cudaMalloc".to_owned(),
+        bytes: 64 * MIB,
+        count: 9,
+    }];
+    for counter in &mut recording.snapshot.counters {
+        counter.peak_bytes = if counter.kind == Kind::Device { 40 * MIB } else { 0 };
+    }
+    let peak = recording.snapshot.at(&Point::Peak).expect("a peak");
+    let report = Report::of(&peak, &Options::default());
+    assert_eq!(
+        (report.totals.held.total().bytes, report.rows[0].bytes),
+        (40 * MIB, 40 * MIB)
+    );
+}
