@@ -154,6 +154,19 @@ const HINTS: [(&str, &str); 9] = table! {
     "flamegraph", "did you mean 'culeak report -o FILE.svg'?";
 };
 
+/// Options of no command, and what to type instead.
+const INSTEAD: [(&str, &str); 9] = table! {
+    "--html", "-o FILE.html";
+    "--flamegraph", "-o FILE.svg";
+    "--tree", "--view tree";
+    "--stacks", "--view stacks";
+    "--ledger", "--view ledger";
+    "--losses", "--view losses";
+    "--phases", "--view phases";
+    "--objects", "--view objects";
+    "--version", "culeak --version";
+};
+
 /// Parses the command line of this process.
 ///
 /// # Errors
@@ -191,6 +204,10 @@ pub fn command() -> clap::Command {
 }
 
 fn with_hint(mut error: clap::Error) -> clap::Error {
+    // No command has a value that begins like an option.
+    if error.kind() == ErrorKind::UnknownArgument {
+        error.remove(ContextKind::Suggested);
+    }
     if error.kind() != ErrorKind::InvalidSubcommand {
         return error;
     }
@@ -249,8 +266,17 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
                 example.unwrap_or_default()
             ))
         }
+        ErrorKind::UnknownArgument => {
+            let usage = error.get(ContextKind::Usage)?.to_string();
+            let command = usage.trim_start_matches("Usage:").trim().split(' ').nth(1)?;
+            unknown(command, first)
+        }
         ErrorKind::ArgumentConflict => {
-            let others = texts(ContextKind::PriorArg);
+            let mut others = texts(ContextKind::PriorArg);
+            // Of a group of options, those that were typed.
+            if others.len() > 1 {
+                others.retain(|other| is_typed(&bare(other), words));
+            }
             let all = [first]
                 .into_iter()
                 .chain(&others)
@@ -271,6 +297,48 @@ pub fn sentence(error: &clap::Error, words: &[OsString]) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Where an option belongs that this command does not have.
+fn unknown(command: &str, option: &str) -> Option<String> {
+    let instead = INSTEAD.iter().find(|(name, _)| *name == option);
+    if let Some((_, instead)) = instead {
+        return Some(format!("culeak {command} has no {option}; type: {instead}"));
+    }
+    let whole = public();
+    let has_it = |command: &&clap::Command| {
+        let mut shown = command.get_arguments().filter(|argument| !argument.is_hide_set());
+        shown.any(|argument| names(argument).any(|name| name == option))
+    };
+    let others = whole.get_subcommands().filter(has_it);
+    let others: Vec<String> = others.map(|command| format!("culeak {}", command.get_name())).collect();
+    (!others.is_empty()).then(|| {
+        format!(
+            "culeak {command} has no {option}; it is an option of {}",
+            others.join(", ")
+        )
+    })
+}
+
+/// `--output` and `-o`.
+fn names(argument: &clap::Arg) -> impl Iterator<Item = String> {
+    let long = argument.get_long().map(|name| format!("--{name}"));
+    long.into_iter()
+        .chain(argument.get_short().map(|name| format!("-{name}")))
+}
+
+/// Whether an option, or its short form in any command, is in the command line; other arguments are.
+fn is_typed(option: &str, words: &[OsString]) -> bool {
+    let whole = public();
+    let arguments = whole.get_subcommands().flat_map(clap::Command::get_arguments);
+    let same = arguments.filter(|argument| names(argument).any(|name| name == option));
+    let all: BTreeSet<String> = same.flat_map(names).collect();
+    let is_one = |word: &OsString| {
+        word.to_str()
+            .and_then(|word| word.split('=').next())
+            .is_some_and(|word| all.contains(word))
+    };
+    all.is_empty() || words.iter().any(is_one)
 }
 
 /// The first example in the help of a command that starts it, of those with the missing option if there are any.

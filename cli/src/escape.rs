@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+pub use culeak::analysis::words::is_active;
+
 /// Displays text with active characters escaped.
 pub struct Escaped<'a>(pub &'a str);
 
@@ -29,15 +31,6 @@ fn escaped(text: &str) -> String {
         }
     }
     safe
-}
-
-/// Whether a character has an effect other than its appearance. Includes the noncharacters U+FFFE and U+FFFF, which XML
-/// forbids.
-pub fn is_active(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{00ad}' | '\u{061c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

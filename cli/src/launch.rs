@@ -30,6 +30,7 @@ use culeak::variables;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::options::output::Form;
 use crate::progress;
 use crate::text::units;
 use environment::{Recorded, Settings, Variable};
@@ -238,6 +239,14 @@ fn warn_about(program: &Program, typed: &OsStr) {
 /// The folder as an absolute path, since the program may change its own.
 fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let folder = given.unwrap_or(Path::new("."));
+    let is_of_file = |ending: &OsStr| ending == "culeak" || Form::of(folder).is_some();
+    if folder.extension().is_some_and(is_of_file) && !folder.is_dir() {
+        return Err(Failure::new(format!(
+            "{}: --output is the folder of the recordings, which culeak names itself; for a report, record first, then: culeak report \
+             FOLDER -o FILE.html",
+            folder.display()
+        )));
+    }
     let made = fs::create_dir_all(folder).and_then(|()| fs::canonicalize(folder));
     made.map_err(|error| {
         let shown = folder.display();

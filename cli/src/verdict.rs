@@ -327,7 +327,8 @@ pub fn summary(verdict: &Verdict) -> String {
         let sites = counted(prints.len(), "call site");
         found.push(format!("{}{when} at {sites}", sentences::judged_objects(verdict)));
     }
-    format!("{result}: {}{config}", found.join("; "))
+    let without_limit = sentences::without_limit([verdict]);
+    format!("{result}: {}{without_limit}{config}", found.join("; "))
 }
 
 #[cfg(test)]

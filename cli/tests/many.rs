@@ -115,6 +115,31 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
 }
 
 #[test]
+fn a_diff_without_a_change_names_processes_of_one_side_alone() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut snapshot = leaky();
+    for (side, pid) in [("before", 1), ("after", 1), ("after", 2)] {
+        fs::create_dir_all(folder.path().join(side)).expect("made");
+        snapshot.process.pid = pid;
+        let json = serde_json::to_vec(&snapshot).expect("JSON");
+        fs::write(folder.path().join(format!("{side}/{pid}.json")), json).expect("written");
+    }
+    let output = culeak(folder.path(), &["diff", "before", "after"])
+        .output()
+        .expect("culeak starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let first = text.lines().next().unwrap_or_default();
+    assert!(
+        first.contains(": no change, from ") && first.contains("; 1 process with "),
+        "{text}"
+    );
+    assert!(
+        first.ends_with(" only after") && text.contains("next: culeak report after/2.json"),
+        "{text}"
+    );
+}
+
+#[test]
 fn one_recording_does_not_hide_those_in_the_folders_below_it() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let below = folder.path().join("nest/rank0");

@@ -519,6 +519,12 @@ fn a_second_demo_in_the_same_folder_works() {
     for _ in 0..2 {
         let mut demo = culeak(folder.path(), &["demo", "--fake", "-o", "tour"]);
         let demo = demo.output().expect("culeak starts");
+        let said = text(&demo.stdout);
+        let mut typed = said.lines().filter(|line| line.starts_with("$ culeak "));
+        assert!(
+            typed.all(|line| line.contains(" tour")),
+            "as it can be typed here: {said}"
+        );
         assert_eq!(
             demo.status.code(),
             Some(0),
@@ -529,7 +535,16 @@ fn a_second_demo_in_the_same_folder_works() {
     }
     let names = fs::read_dir(folder.path().join("tour")).expect("a folder").flatten();
     let snapshots = names.filter(|entry| entry.file_name().to_string_lossy().starts_with("before."));
-    assert_eq!(snapshots.count(), 2);
+    let snapshots: Vec<PathBuf> = snapshots.map(|entry| entry.path()).collect();
+    assert_eq!(snapshots.len(), 2);
+    // Its process has ended since.
+    let report = output(folder.path(), &["report", &snapshots[0].display().to_string()]);
+    let next = text(&report.stdout);
+    let next = next.lines().find(|line| line.starts_with("next: ")).unwrap_or_default();
+    assert!(
+        next.starts_with("next: culeak diff ") && next.ends_with(".culeak"),
+        "{next}"
+    );
 }
 
 #[test]

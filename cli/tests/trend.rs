@@ -109,6 +109,14 @@ fn fail_on_fails_on_growth_and_without_a_judgement() {
         "{}",
         stderr(&few)
     );
+    // Before the process is looked for.
+    let short = trend(&folder(0), &["--pid", "1", "--every", "1s", "--for", "6s"]);
+    let expected = "--for 6 s: takes 7 snapshots at one each 1 s, but judging growth needs 8";
+    assert!(
+        short.status.code() == Some(2) && stderr(&short).contains(expected),
+        "{}",
+        stderr(&short)
+    );
     let text = stdout(&trend(&folder(4), &["runs"]));
     assert!(
         text.contains("has grown in 3 of 3 steps to 8 MiB; 4 snapshots are too few to judge; at least 8 are needed"),

@@ -28,7 +28,7 @@ use crate::analysis::boundaries::Boundary;
 use crate::analysis::estimate::Errors;
 use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
-use crate::analysis::report::{By, ProcessLine, Row, Tally, is_finished, process_line, rows_by};
+use crate::analysis::report::{By, Exact, ProcessLine, Row, Tally, is_leaked, process_line, rows_by};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Used;
 use crate::point::Point;
@@ -59,6 +59,7 @@ pub use selection::{Ignored, judged, judged_by_site};
 use selection::{Sorted, by_stack, freed_at_shutdown, groups, since, sort};
 pub use sites::{Judged, SiteKey, SiteRow, Standing};
 use totals::Whole;
+pub use totals::WithoutLimit;
 pub use unseen::{Outcome, Unseen, missing_ranks, missing_ranks_here, of_running_process, unknown_since};
 
 /// The value of [`Verdict::format`].
@@ -81,7 +82,7 @@ pub struct Verdict<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<String>,
     pub process: ProcessLine<'a>,
-    /// The process has ended and its last state was judged, so what is left is leaked.
+    /// The process ended by itself and its last state was judged, so what is left is leaked.
     pub finished: bool,
     /// The point that was judged, in words; `None`: the last state.
     #[serde(skip)]
@@ -102,6 +103,8 @@ pub struct Verdict<'a> {
     /// The standard errors of `judged`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub judged_estimated: Option<Errors>,
+    /// The part of `judged` that no limit applies to, because all limits are of other kinds, of patterns or of objects.
+    pub without_limit: Vec<WithoutLimit>,
     /// How stacks were sampled: what call sites hold and what rules suppress is estimated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<Sampling>,
@@ -157,7 +160,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     } = sort(snapshot, by_stack.as_ref().unwrap_or(&groups), &stacks, rules);
     let whole = Whole::new(snapshot, &groups, &stacks, &judged, records.as_ref(), rules);
     let (found, hidden) = (whole.sum(&Scope::All), whole.hidden(snapshot));
-    let rows = rows_by(snapshot, &stacks, judged.iter(), By::Site);
+    let mut rows = rows_by(snapshot, &stacks, judged.iter(), By::Site);
+    Exact::of(snapshot, groups.all.iter()).limit(&mut rows);
     let (objects, objects_before_mark) = objects::rows(snapshot, &stacks, &mut sieve, since(snapshot, rules), rules);
     let besides = Besides {
         judged: found.most(),
@@ -195,7 +199,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         limits: rules.limits.clone(),
         config: rules.config.clone(),
         process: process_line(snapshot),
-        finished: is_finished(snapshot) && rules.boundary.is_none(),
+        finished: is_leaked(snapshot) && rules.boundary.is_none(),
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
         freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, rules),
@@ -203,6 +207,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         objects_created_after_end,
         judged: found.tally(),
         judged_estimated: found.estimated,
+        without_limit: whole.without_limit(rules),
         sampling: snapshot.sampling,
         ignored: ignored.all(),
         ignored_as: ignored,

@@ -155,7 +155,7 @@ pub fn recording_command(pools: &[OpaquePool], command_line: &[String]) -> Optio
         names => format!("CULEAK_ADAPTERS={} ", names.join(",")),
     };
     let options: String = options.iter().map(|option| format!(" {option}")).collect();
-    let words: Vec<String> = command_line.iter().map(|word| words::shell_word(word)).collect();
+    let words: Vec<String> = command_line.iter().map(|word| words::quoted(word)).collect();
     Some(format!("{variable}culeak run{options} -- {}", words.join(" ")))
 }
 

@@ -18,7 +18,7 @@ use crate::analysis::site::{CallStacks, Fingerprint};
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
-use crate::snapshot::{EndOf, Phase, Snapshot};
+use crate::snapshot::{EndOf, Phase, ProcessState, Snapshot};
 
 /// Sums at the end, at exit and at the peaks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -314,13 +314,15 @@ fn phase_at(phases: &[Phase], time_ns: u64) -> Option<String> {
     Some(names.join(" / "))
 }
 
-/// The point that a snapshot shows, in words: `when the script ended`. `None`: its last state.
+/// The point that a snapshot shows, in words: `when the script ended`. `None`: its last state, which it left by itself.
 pub fn when(snapshot: &Snapshot) -> Option<String> {
     if snapshot.taken.after_ns.is_some() {
         return Some("at the end of the window".to_owned());
     }
     let of = snapshot.end.map(|end| end.of);
-    Some(match snapshot.taken.point.as_ref()? {
+    let is_cut_off = snapshot.process.state == ProcessState::Ended && snapshot.taken.automatic.is_none();
+    Some(match snapshot.taken.point.as_ref().unwrap_or(&Point::Exit) {
+        Point::Exit if is_cut_off => "when the process ended".to_owned(),
         Point::Exit => return None,
         Point::End => match of {
             Some(EndOf::Script) => "when the script ended".to_owned(),

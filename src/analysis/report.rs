@@ -18,7 +18,7 @@ use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
 use crate::analysis::estimate::{Errors, Estimate};
 use crate::analysis::filter::{Filter, Filtered, Filtering};
-use crate::analysis::groups::{Group, Groups};
+use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
 use crate::analysis::objects::{self, Objects};
 use crate::analysis::opaque::OpaquePool;
@@ -38,7 +38,7 @@ mod sizes;
 mod totals;
 
 pub use advice::{began_late, ended_early};
-pub use grouping::{By, RowsOfKinds, Sort};
+pub use grouping::{By, Exact, RowsOfKinds, Sort};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};
 
@@ -57,6 +57,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// The input as named on the command line, for the next command.
     pub source: String,
+    /// The process of a snapshot no longer runs here: its recording, or empty if that is not here either.
+    pub left: Option<String>,
     /// Rows and totals include only records that pass.
     pub filter: Filter,
     /// Rows exclude the records that match; totals include them.
@@ -79,7 +81,7 @@ pub struct Report<'a> {
     pub format: &'static str,
     pub version: u32,
     pub process: ProcessLine<'a>,
-    /// The process has ended and the rows are its last state, so what is left is leaked.
+    /// The process ended by itself and the rows are its last state, so what is left is leaked.
     pub finished: bool,
     /// The point that the rows show, in words; `None`: the last state.
     #[serde(skip)]
@@ -107,6 +109,9 @@ pub struct Report<'a> {
     pub filter: Option<Filtered>,
     /// The memory that suppressions removed from the rows, in total and by rule; no rules unless requested.
     pub suppressed: Tally,
+    /// The part of `suppressed` that is held, outside pools.
+    #[serde(skip)]
+    pub suppressed_held: Tally,
     /// The number of objects without an address that they removed from the rows of objects.
     pub suppressed_objects: u64,
     pub suppressions: Vec<Used>,
@@ -314,9 +319,16 @@ impl<'a> Report<'a> {
         let mut sieve = Sieve::new(&options.suppressions);
         let listed = ranked.into_iter().filter(|group| group.level.is_listed());
         let of_memory = options.by != By::ObjectKind;
+        let mut suppressed_held = Tally::default();
         let listed: Vec<_> = listed
             .filter(|group| match of_memory {
-                true => sieve.lets_through(group.stack, group.tally(), &stacks),
+                true => {
+                    let passes = sieve.lets_through(group.stack, group.tally(), &stacks);
+                    if !passes && group.level == Level::Held {
+                        suppressed_held.join(group.tally());
+                    }
+                    passes
+                }
                 // They are counted with the rows of objects.
                 false => sieve.rule(group.stack, &stacks).is_none(),
             })
@@ -332,6 +344,11 @@ impl<'a> Report<'a> {
         };
         let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
         let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, &sorter, kept);
+        let exact = match is_of_stacks {
+            true => Exact::of(snapshot, groups.all.iter()),
+            false => Exact::of(snapshot, passing.iter().copied()),
+        };
+        exact.limit(&mut rows);
         options.sort.apply(&mut rows);
         if matches!(options.by, By::Site | By::Stack) {
             rows.sort_by_key(|row| row.library.is_some() || row.pool);
@@ -348,17 +365,18 @@ impl<'a> Report<'a> {
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = in_rows.iter().copied().filter(|group| !group.level.is_listed());
         let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
+        exact.limit(&mut pools);
         Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
         let top = options.top_objects;
         let objects = Objects::of(snapshot, &stacks, &mut filtering, &mut sieve, top, !of_memory);
         // The kernel driver takes back what a process has at its end.
         let of_segments = options.filter.kinds.iter().any(|kind| kind.place() == Place::Segment);
-        let finished = is_finished(snapshot) && !of_segments;
+        let finished = is_leaked(snapshot) && !of_segments;
         let (trigger, failed) = failed(snapshot, &stacks);
         let opaque_pools = OpaquePool::among(passing.iter().copied(), &stacks);
         let next = match options.filter.is_empty() {
-            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, &options.source),
+            true => advice::next(snapshot, &totals, &opaque_pools, &shown, &objects, options),
             false => format!("culeak report {}", shell_word(&options.source)),
         };
         Report {
@@ -379,6 +397,7 @@ impl<'a> Report<'a> {
             cut: rows_cut,
             filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
+            suppressed_held,
             suppressed_objects: sieve.suppressed_objects(),
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &passing),
@@ -394,7 +413,7 @@ impl<'a> Report<'a> {
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             losses: &snapshot.losses,
-            warnings: advice::warnings(snapshot, &totals, &groups, &options.filter),
+            warnings: advice::warnings(snapshot, &totals, &groups),
             next,
             totals,
             rows: shown,
@@ -407,8 +426,13 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether the process has ended and the rows are its last state, so what is left is leaked. An automatic snapshot shows a
-/// running process.
+/// Whether the process ended by itself and the rows are its last state, so what is left is leaked. What a process held when it was
+/// killed it had no chance to free.
+pub fn is_leaked(snapshot: &Snapshot) -> bool {
+    is_finished(snapshot) && snapshot.process.state == ProcessState::Exited
+}
+
+/// Whether the process has ended and the rows are its last state. An automatic snapshot shows a running process.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
     let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit));
     is_last && snapshot.taken.automatic.is_none() && snapshot.process.state.has_ended()

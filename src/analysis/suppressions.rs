@@ -19,7 +19,7 @@
 //!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows. ` of memory` or
 //!   ` of objects` at its end limits it to memory, or to objects without an address.
 //!
-//! In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
+//! `FILE:LINE` matches frames of this line. In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
 //! rule that matches takes the record, so each byte is suppressed once. LeakSanitizer has no `keep` and `site` rules;
 //! its types other than `leak` are deliberately absent.
 
@@ -274,7 +274,8 @@ impl SitePattern {
             _ => false,
         };
         let site = stack.site().filter(|_| by);
-        site.is_some_and(|site| self.source.matches(site.source()) && self.function.matches(&name_of_site(site)))
+        let is_source = |site: &Frame| self.source.matches(site.source()) || self.source.matches_line(&Names::of(site));
+        site.is_some_and(|site| is_source(site) && self.function.matches(&name_of_site(site)))
     }
 }
 
@@ -304,6 +305,8 @@ pub struct Pattern {
     parts: Vec<String>,
     from_start: bool,
     to_end: bool,
+    /// `FILE:LINE`: the pattern of the file, and the line.
+    line: Option<(Box<Pattern>, u32)>,
 }
 
 impl Pattern {
@@ -333,6 +336,7 @@ impl Pattern {
             parts,
             from_start,
             to_end,
+            line: at_line(text),
         })
     }
 
@@ -377,13 +381,30 @@ impl Pattern {
         self.matches_names(&Names::of(frame))
     }
 
-    fn matches_names(&self, names: &Names) -> bool {
-        names.0.iter().flatten().any(|name| self.matches(name))
+    pub(in crate::analysis) fn matches_names(&self, names: &Names) -> bool {
+        names.all.iter().flatten().any(|name| self.matches(name)) || self.matches_line(names)
+    }
+
+    fn matches_line(&self, names: &Names) -> bool {
+        let line = self.line.as_ref().filter(|(_, line)| names.line == Some(*line));
+        line.is_some_and(|(file, _)| names.files().any(|name| file.matches(name)))
     }
 }
 
+/// The file and the line of a pattern such as `train.py:88`. Line 88 is not line 8, so the number is no part of a text.
+fn at_line(text: &str) -> Option<(Box<Pattern>, u32)> {
+    let (file, line) = text.strip_suffix('$').unwrap_or(text).rsplit_once(':')?;
+    let is_number = line.bytes().all(|byte| byte.is_ascii_digit());
+    let line = line.parse().ok().filter(|_| is_number)?;
+    // The line ends the name of the file.
+    Some((Box::new(Pattern::parse(&format!("{file}$")).ok()?), line))
+}
+
 /// All names of a frame, computed once because many rules are compared with each frame.
-pub(super) struct Names<'a>([Option<Cow<'a, str>>; 6]);
+pub(super) struct Names<'a> {
+    all: [Option<Cow<'a, str>>; 6],
+    line: Option<u32>,
+}
 
 impl<'a> Names<'a> {
     pub(super) fn of(frame: &Frame<'a>) -> Names<'a> {
@@ -398,23 +419,30 @@ impl<'a> Names<'a> {
             .function
             .map(plain)
             .filter(|bare| Some(bare.as_ref()) != frame.function);
-        Names([
-            whole(frame.function),
-            bare,
-            whole(frame.file),
-            short(frame.file),
-            whole(module),
-            short(module),
-        ])
+        Names {
+            all: [
+                whole(frame.function),
+                bare,
+                whole(frame.file),
+                short(frame.file),
+                whole(module),
+                short(module),
+            ],
+            line: frame.line,
+        }
     }
 
     pub(super) fn functions(&self) -> impl Iterator<Item = &str> {
-        self.0[..2].iter().flatten().map(Cow::as_ref)
+        self.all[..2].iter().flatten().map(Cow::as_ref)
+    }
+
+    fn files(&self) -> impl Iterator<Item = &str> {
+        self.all[2..4].iter().flatten().map(Cow::as_ref)
     }
 
     /// The source file and the module.
     pub(super) fn homes(&self) -> impl Iterator<Item = &str> {
-        self.0[2..].iter().flatten().map(Cow::as_ref)
+        self.all[2..].iter().flatten().map(Cow::as_ref)
     }
 }
 

@@ -66,14 +66,47 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// A name, quoted if a shell requires it.
+/// An input or another name, quoted if a shell requires it. A file whose name begins like an option is named by its folder.
 pub fn shell_word(source: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
-    if !source.is_empty() && source.chars().all(plain) {
-        source.to_owned()
-    } else {
-        format!("'{}'", source.replace('\'', r"'\''"))
+    match source.len() > 1 && source.starts_with('-') {
+        true => quoted(&format!("./{source}")),
+        false => quoted(source),
     }
+}
+
+/// A word of a command, quoted if a shell requires it: also what a terminal would not show. In the place of bytes that are not UTF-8,
+/// the shell looks for the file.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
+    let part = |part: &str| {
+        if part.chars().all(plain) {
+            return part.to_owned();
+        }
+        if !part.contains(is_active) {
+            return format!("'{}'", part.replace('\'', r"'\''"));
+        }
+        let bytes = |c: char| c.to_string().bytes().map(|byte| format!("\\x{byte:02x}")).collect();
+        let escaped = |c: char| match c {
+            '\n' => r"\n".to_owned(),
+            '\t' => r"\t".to_owned(),
+            c if is_active(c) || r"\'".contains(c) => bytes(c),
+            c => c.to_string(),
+        };
+        format!("$'{}'", part.chars().map(escaped).collect::<String>())
+    };
+    match word {
+        "" => "''".to_owned(),
+        word => word.split('\u{fffd}').map(part).collect::<Vec<_>>().join("?"),
+    }
+}
+
+/// Whether a character has an effect other than its appearance. Includes the noncharacters U+FFFE and U+FFFF, which XML
+/// forbids.
+pub fn is_active(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{00ad}' | '\u{061c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -101,6 +134,33 @@ mod tests {
         }
         assert_eq!(signed_bytes(-4096), "-4 KiB");
         assert_eq!(signed_count(1234), "+1,234");
+    }
+
+    #[test]
+    fn a_shell_reads_each_word_of_a_command_as_it_was() {
+        let words = [
+            ("runs/a.culeak", "runs/a.culeak"),
+            ("", "''"),
+            ("-", "-"),
+            ("-x.culeak", "./-x.culeak"),
+            ("my run", "'my run'"),
+            ("it's", r"'it'\''s'"),
+            ("a\n'b\\", r"$'a\n\x27b\x5c'"),
+            ("a\u{1b}[31m", r"$'a\x1b[31m'"),
+            ("evil\u{202e}cod", r"$'evil\xe2\x80\xaecod'"),
+            ("caf\u{fffd} 1/é", "caf?' 1/é'"),
+        ];
+        for (word, shown) in words {
+            assert_eq!(shell_word(word), shown);
+            let exact = word.len() > 1 && !word.starts_with('-') && !word.contains('\u{fffd}');
+            let shell = std::process::Command::new("bash")
+                .args(["-c", &format!("printf %s {shown}")])
+                .output();
+            if exact {
+                assert_eq!(shell.expect("bash").stdout, word.as_bytes(), "{shown}");
+            }
+        }
+        assert_eq!(quoted("-u"), "-u", "an option");
     }
 
     #[test]

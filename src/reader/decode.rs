@@ -245,7 +245,7 @@ impl RawSnapshot {
         let phased = phases.iter().map(|phase| phase.end_ns.unwrap_or(phase.begin_ns)).max();
         let latest = born.max(marked).max(phased);
         let latest = latest.max(end.map(|end| end.time_ns)).unwrap_or(0);
-        if let Some(what) = self.damage(latest, &counted, &device_peaks) {
+        if let Some(what) = self.damage(latest, &counted, &device_peaks, &allocations) {
             return Err(ReadError::Damaged(path.to_path_buf(), what));
         }
         let (process, running_for) = self.process(path);

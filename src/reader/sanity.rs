@@ -3,11 +3,14 @@
 //! Fields of a damaged file have any value. References are checked where they are followed; here are times, sizes and counts that contradict
 //! each other. Deliberately absent: damage that leaves a possible recording, which only a checksum would show.
 
+use std::collections::BTreeMap;
 use std::mem::offset_of;
 
 use super::RawSnapshot;
 use super::counters::events;
 use crate::format::{Header, Loss, Section};
+use crate::kind::{Kind, Place};
+use crate::snapshot::allocations::Allocations;
 use crate::snapshot::{Counter, DevicePeak};
 
 /// Longer than any process runs.
@@ -18,7 +21,13 @@ const UNCOUNTED_MAX: u64 = 1 << 40;
 
 impl RawSnapshot {
     /// Why the file is damaged, if it is. `latest_ns`: the latest time of an event; `counters`: before they are corrected by the rows.
-    pub(super) fn damage(&self, latest_ns: u64, counters: &[Counter], peaks: &[DevicePeak]) -> Option<String> {
+    pub(super) fn damage(
+        &self,
+        latest_ns: u64,
+        counters: &[Counter],
+        peaks: &[DevicePeak],
+        live: &Allocations,
+    ) -> Option<String> {
         let word = |offset: usize| self.header.field::<u64>(offset);
         let ended_ns = word(offset_of!(Header, ended_ns));
         let of_counters = counters.iter().map(|counter| counter.peak_ns);
@@ -56,9 +65,30 @@ impl RawSnapshot {
                 return Some(format!("a peak of {} bytes on device {}", peak.peak_bytes, peak.device));
             }
         }
+        if let Some((kind, bytes)) = by_kind(live).find(|(kind, bytes)| *bytes > total(&|of| of.kind == *kind).into()) {
+            return Some(format!(
+                "{bytes} bytes of {} memory, more than was ever allocated",
+                kind.name()
+            ));
+        }
         let records = word(offset_of!(Header, counts) + Section::Records as usize * 8);
         let lost = super::decode::loss(&self.header, Loss::Allocations);
         let has_events = lost > 0 || events(self.section(Section::Counters)) > 0;
         (ended_ns != 0 && records > 0 && !has_events).then(|| format!("{records} records, but no event is counted"))
     }
+}
+
+/// The bytes of each kind of memory. The fields of a record have any value, so their sum may exceed 64 bits.
+fn by_kind(live: &Allocations) -> impl Iterator<Item = (Kind, u128)> {
+    let mut by_call = vec![0; live.calls.len()];
+    live.rows
+        .iter()
+        .for_each(|row| by_call[row.call as usize] += u128::from(row.bytes));
+    let mut kinds: BTreeMap<Kind, u128> = BTreeMap::new();
+    for (call, bytes) in live.calls.iter().zip(by_call) {
+        *kinds.entry(call.kind).or_default() += bytes;
+    }
+    kinds
+        .into_iter()
+        .filter(|(kind, _)| kind.place().is_memory() && kind.place() != Place::Nowhere)
 }

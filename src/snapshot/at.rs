@@ -175,6 +175,10 @@ impl Snapshot {
         let objects = objects.filter(|counter| counter.kind.place() == Place::Object);
         for counter in self.counters.iter_mut().chain(objects) {
             (counter.live_count, counter.live_bytes) = live.get(&place(counter)).copied().unwrap_or_default();
+            // Rows of a peak from sampled stacks are estimates, and the counter's peak is exact.
+            if self.sampling.is_some() && self.allocations.is_summed() {
+                counter.live_bytes = counter.live_bytes.min(counter.peak_bytes);
+            }
             counter.total_count = counter.total_count.max(counter.live_count);
             counter.freed_count = counter.total_count - counter.live_count;
             counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);

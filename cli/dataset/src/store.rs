@@ -63,25 +63,27 @@ fn at(path: &Path) -> impl Fn(io::Error) -> Problem {
 #[derive(Debug)]
 pub struct Store {
     folder: PathBuf,
+    is_created: Mutex<bool>,
     /// The wall clock of the snapshots that files were written from, for files that a later snapshot replaces.
     written: Mutex<HashMap<PathBuf, u64>>,
 }
 
 impl Store {
-    /// Opens a dataset, or creates one in a folder that is empty or missing.
+    /// Opens a dataset. In a folder that is empty or missing, the first process creates one: an export that reads none leaves no trace.
     ///
     /// # Errors
     /// The folder is something else, or of another version.
     pub fn open(folder: &Path) -> Result<Store, Problem> {
         let store = Store {
             folder: folder.to_owned(),
+            is_created: Mutex::default(),
             written: Mutex::default(),
         };
         let marker = folder.join(MARKER);
         if !marker.exists() {
-            store.create()?;
+            store.suits()?;
+            return Ok(store);
         }
-        // Another command may have created it meanwhile.
         let text = fs::read(&marker).map_err(at(&marker))?;
         let known: serde_json::Value = serde_json::from_slice(&text).map_err(|error| at(&marker)(error.into()))?;
         if known["format"] != FORMAT || known["version"] != VERSION {
@@ -94,11 +96,15 @@ impl Store {
         Ok(store)
     }
 
-    fn create(&self) -> Result<(), Problem> {
+    /// Whether the folder is missing, empty, or what an export that was killed has left.
+    fn suits(&self) -> Result<(), Problem> {
         let folder = &self.folder;
-        fs::create_dir_all(folder).map_err(at(folder))?;
+        let entries = match fs::read_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            entries => entries.map_err(at(folder))?,
+        };
         const TABLES: [&str; 5] = ["processes", "points", "sites", "stacks", "blocks"];
-        for entry in fs::read_dir(folder).map_err(at(folder))?.flatten() {
+        for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             let is_ours = name.starts_with(".culeak-") || TABLES.contains(&&*name) || name.ends_with(".sql");
@@ -109,6 +115,19 @@ impl Store {
                     reason,
                 });
             }
+        }
+        Ok(())
+    }
+
+    /// Creates the dataset unless it exists.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn create(&self) -> Result<(), Problem> {
+        let folder = &self.folder;
+        let mut is_created = self.is_created.lock().unwrap_or_else(PoisonError::into_inner);
+        if *is_created || folder.join(MARKER).exists() {
+            return Ok(());
         }
         // Engines need one file to read an empty table.
         let empty = |table: &str| folder.join(table).join(folder::NULL).join("empty.parquet");
@@ -128,7 +147,9 @@ impl Store {
             folder.join(MARKER),
             json!({"format": FORMAT, "version": VERSION}).to_string(),
         );
-        place(&marker, |mut file| file.write_all(text.as_bytes())).map_err(at(&marker))
+        place(&marker, |mut file| file.write_all(text.as_bytes())).map_err(at(&marker))?;
+        *is_created = true;
+        Ok(())
     }
 
     /// Writes the state of a process at a point: a snapshot with names. Files of the same process and point are replaced.
@@ -136,6 +157,7 @@ impl Store {
     /// # Errors
     /// A file cannot be written. Those of other processes are complete.
     pub fn add(&self, snapshot: &Snapshot, about: &About) -> Result<(), Problem> {
+        self.create()?;
         let subject = Subject::of(snapshot, about);
         let stacks = CallStacks::of(snapshot);
         let groups = Groups::of(snapshot, &stacks);
@@ -357,7 +379,9 @@ mod tests {
         fs::create_dir(at("other")).expect("a folder");
         fs::write(at("other/notes"), "").expect("written");
         assert!(refused(&at("other")).contains("other files (notes)"));
-        Store::open(&at("dataset")).expect("a dataset");
+        let store = Store::open(&at("dataset")).expect("a dataset");
+        assert!(!at("dataset").exists(), "nothing was added");
+        store.create().expect("created");
         let marker = at("dataset").join(MARKER);
         let text = fs::read_to_string(&marker).expect("a file");
         fs::write(&marker, text.replace("\"version\":2", "\"version\":1")).expect("written");

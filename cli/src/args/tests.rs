@@ -50,6 +50,49 @@ fn recording_options_without_a_command_are_refused() {
 }
 
 #[test]
+fn an_option_of_another_command_is_refused_with_the_place_where_it_belongs() {
+    let refused = |line: &str| {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = command().try_get_matches_from(&words).expect_err(line);
+        let error = with_hint(error);
+        sentence(&error, &words).unwrap_or_else(|| error.to_string())
+    };
+    for (line, expected) in [
+        (
+            "culeak report a.culeak --format junit -o F",
+            "culeak report has no --format; it is an option of culeak check, culeak export",
+        ),
+        (
+            "culeak diff a.json b.json --html",
+            "culeak diff has no --html; type: -o FILE.html",
+        ),
+        (
+            "culeak report a.culeak --html=x",
+            "culeak report has no --html; type: -o FILE.html",
+        ),
+        (
+            "culeak run --allow 64MiB -- true",
+            "culeak run has no --allow; it is an option of culeak check",
+        ),
+        (
+            "culeak report --version",
+            "culeak report has no --version; type: culeak --version",
+        ),
+        (
+            "culeak check a.culeak -o out.xml",
+            "[PID|RECORDING|SNAPSHOT]... and --output exclude each other; leave out one of them",
+        ),
+    ] {
+        assert_eq!(refused(line), expected, "{line}");
+    }
+    let unknown = refused("culeak report a.culeak --frobnicate");
+    assert!(
+        unknown.contains("'--frobnicate'") && !unknown.contains("-- --frobnicate"),
+        "{unknown}"
+    );
+}
+
+#[test]
 fn every_command_in_the_readme_and_the_pages_parses() {
     let pages = [
         include_str!("../../../README.md"),

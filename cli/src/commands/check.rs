@@ -244,7 +244,9 @@ fn verdicts<'a>(loaded: &'a [Loaded], rules: &'a Rules) -> Vec<(&'a str, Verdict
 pub fn has_ended(item: &mut Loaded, rules: &Rules) {
     let path = PathBuf::from(&item.source);
     let is_selected = item.root.is_some() || rules.at.is_some() && item.snapshot.taken.automatic.is_some();
-    if is_selected || load::must_be_recording(&path).is_err() {
+    // Without the file, whose name is not UTF-8, it may be a recording.
+    let is_unknown = item.source.contains(char::REPLACEMENT_CHARACTER) && !path.exists();
+    if is_selected || !is_unknown && load::must_be_recording(&path).is_err() {
         return;
     }
     let is_past = matches!(rules.at, Some(Point::Exit | Point::Time(_)));

@@ -107,6 +107,8 @@ mod with_parquet {
                 Ok(ExitCode::from(if failures.is_empty() { 0 } else { USAGE }))
             }
             Some(every) => {
+                // Engines may read it before the job begins.
+                work.store.create().map_err(|problem| unusable(&problem))?;
                 let signals = signals::block().map_err(|error| {
                     Failure::new(format!(
                         "cannot wait for signals: {error}; export once with culeak export -f dataset"

@@ -1,16 +1,17 @@
 //! `culeak demo`: a tour on a program with known leaks, and a test of this installation.
 //!
-//! Every command line shown is executed as shown, in a separate folder, and can be typed again. At the end the recording is
+//! Every command line shown is executed as shown, in a separate folder unless one is given, and can be typed again. At the end the recording is
 //! compared with what the program planted: exactly these leaks, in the functions that made them, or the demo fails.
 //! Deliberately absent: prepared output.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::{env, fs, iter};
 
 use clap::Args;
+use culeak::analysis::words::quoted;
 use culeak::snapshot::Snapshot;
 use culeak::variables;
 use culeak_driver::demo_program::{Planted, ROUND_DONE};
@@ -49,9 +50,19 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
         .prefix("culeak-demo-")
         .tempdir()
         .map_err(failed)?;
-    let folder = args.output.clone().unwrap_or_else(|| temporary.path().to_path_buf());
-    fs::create_dir_all(&folder).map_err(failed)?;
-    let tour = Tour { folder, libraries };
+    let kept = args
+        .output
+        .as_deref()
+        .map(|folder| match folder.to_string_lossy().starts_with('-') {
+            true => Path::new(".").join(folder),
+            false => folder.to_owned(),
+        });
+    fs::create_dir_all(kept.as_deref().unwrap_or(temporary.path())).map_err(failed)?;
+    let tour = Tour {
+        temporary: temporary.path().to_owned(),
+        kept,
+        libraries,
+    };
     say(format_args!(
         "{}",
         Styled(BOLD, "culeak demo: a program that leaks GPU memory")
@@ -60,38 +71,41 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
 
     heading("Record the program, and take a snapshot while it runs");
     // The messages about them would name files that the demo removes.
-    let unkept: &[&str] = if args.output.is_none() {
-        &["--snapshot", "oom:0"]
-    } else {
-        &[]
+    let folder = tour.kept.as_ref().map(|folder| folder.display().to_string());
+    let place: &[&str] = match &folder {
+        None => &["--snapshot", "oom:0"],
+        Some(folder) => &["-o", folder],
     };
     let (planted, process) =
-        tour.record(&[&["run", "--no-report"][..], unkept, &["--", "culeak", "demo-program"]].concat())?;
+        tour.record(&[&["run", "--no-report"][..], place, &["--", "culeak", "demo-program"]].concat())?;
     let recording = tour.recording(&process)?;
 
     heading("What it leaked, and where");
     tour.run(&["report", &recording], 0)?;
 
     heading("What the second round leaked");
-    tour.run(&["diff", &before(&process), &recording], 0)?;
+    tour.run(&["diff", &tour.before(&process), &recording], 0)?;
 
     heading("A verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
     tour.run(&["check", &recording], 1)?;
     tour.run(&["check", &recording, "--allow", "64MiB"], 0)?;
 
     heading("Is the report correct?");
-    let after = format!("after.{process}.json");
+    let after = tour.name(format!("after.{process}.json"));
     tour.run(&["snapshot", &recording, "-o", &after], 0)?;
-    let truth = compare(&planted, &load::one(tour.folder.join(after))?.snapshot);
+    let truth = compare(
+        &planted,
+        &load::one(tour.folder().join(format!("after.{process}.json")))?.snapshot,
+    );
     match &truth {
         Ok(result) => say(format_args!("{} {result}", Styled(GOOD, "yes:"))),
         Err(wrong) => say(format_args!("{} {wrong}", Styled(BAD, "no:"))),
     }
-    match args.output {
+    match folder {
         None => say(format_args!(
             "\nThe demo's files were removed; keep them with --output DIR."
         )),
-        Some(_) => say(format_args!("\nThe demo's files are in {}.", tour.folder.display())),
+        Some(folder) => say(format_args!("\nThe demo's files are in {folder}.")),
     }
     say(format_args!("next: culeak run -- your-program"));
     Ok(ExitCode::from(u8::from(truth.is_err())))
@@ -116,23 +130,39 @@ fn choose_driver(fake: bool) -> Result<(String, Option<PathBuf>), Failure> {
     ))
 }
 
-/// The name of the snapshot of the first round.
-fn before(process: &str) -> String {
-    format!("before.{process}.json")
-}
-
 struct Tour {
-    folder: PathBuf,
+    /// Where the commands are executed if no folder is given.
+    temporary: PathBuf,
+    /// The folder that was given, from the current one.
+    kept: Option<PathBuf>,
     /// The folder of the fake driver.
     libraries: Option<PathBuf>,
 }
 
 impl Tour {
-    /// A culeak command in the demo's folder, printed as a user would type it.
+    fn folder(&self) -> &Path {
+        self.kept.as_deref().unwrap_or(&self.temporary)
+    }
+
+    /// A file of the demo, as its commands name it.
+    fn name(&self, file: String) -> String {
+        match &self.kept {
+            Some(folder) => folder.join(file).display().to_string(),
+            None => file,
+        }
+    }
+
+    /// The name of the snapshot of the first round.
+    fn before(&self, process: &str) -> String {
+        self.name(format!("before.{process}.json"))
+    }
+
+    /// A culeak command, printed as a user would type it.
     fn command(&self, words: &[&str]) -> Result<Command, Failure> {
+        let shown: Vec<String> = words.iter().map(|word| quoted(word)).collect();
         say(format_args!(
             "{}",
-            Styled(DIM, format_args!("$ culeak {}", words.join(" ")))
+            Styled(DIM, format_args!("$ culeak {}", shown.join(" ")))
         ));
         let program = env::current_exe().map_err(|error| broken(words, error))?;
         let mut command = Command::new(&program);
@@ -140,10 +170,11 @@ impl Tour {
             "culeak" => program.as_os_str(),
             word => OsStr::new(word),
         }));
+        if self.kept.is_none() {
+            command.current_dir(&self.temporary);
+        }
         // A config file of the current project must not affect the demo.
-        command
-            .current_dir(&self.folder)
-            .env(variables::CONFIG.name(), "/dev/null");
+        command.env(variables::CONFIG.name(), "/dev/null");
         text::pass_color_on(&mut command);
         if let Some(folder) = &self.libraries {
             let others = env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty());
@@ -178,7 +209,7 @@ impl Tour {
             }
             process = line.rsplit(' ').next().unwrap_or_default().to_owned();
             if let Some(mut input) = running.0.stdin.take() {
-                self.run(&["snapshot", &process, "-o", &before(&process)], 0)?;
+                self.run(&["snapshot", &process, "-o", &self.before(&process)], 0)?;
                 writeln!(input).map_err(failed)?;
             }
         }
@@ -192,9 +223,10 @@ impl Tour {
     /// The name of this process's recording.
     fn recording(&self, process: &str) -> Result<String, Failure> {
         let ending = format!(".{process}.culeak");
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        names.find(|name| name.ends_with(&ending)).ok_or_else(|| {
+        let name = names.find(|name| name.ends_with(&ending)).map(|name| self.name(name));
+        name.ok_or_else(|| {
             let message = "the demo: the program ran, but nothing was recorded; run `culeak doctor` to find the reason";
             Failure::with_exit(message, 1)
         })

@@ -12,7 +12,8 @@ use culeak::analysis::ledger::LedgerDiff;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
-use culeak::analysis::report::{By, Sort, shell_word};
+use culeak::analysis::report::{By, Sort};
+use culeak::analysis::words::quoted;
 
 use crate::document::Document;
 use crate::errors::Failure;
@@ -92,6 +93,9 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if !args.output.overwrite.force {
         check_programs(&before, &after)?;
     }
+    [&before, &after]
+        .into_iter()
+        .try_for_each(|item| args.selection.knows_mark(item))?;
     let show = match load::segments::are_wanted(&args.selection.kind)? {
         true => load::segments::show,
         false => load::at::show,
@@ -148,7 +152,7 @@ impl DiffArgs {
 
 /// This command again, with whole stacks.
 fn with_stacks(words: impl Iterator<Item = OsString>) -> String {
-    let words = words.skip(1).map(|word| shell_word(&word.to_string_lossy()));
+    let words = words.skip(1).map(|word| quoted(&word.to_string_lossy()));
     format!("culeak {} --view stacks", words.collect::<Vec<_>>().join(" "))
 }
 

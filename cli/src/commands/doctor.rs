@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::analysis::report::shell_word;
+use culeak::analysis::words::quoted;
 use serde::Serialize;
 
 use crate::document::{self, BAD, Document, GOOD, Rows, WARN, counted, styled};
@@ -190,7 +190,7 @@ fn write_end(findings: &[Finding], program: &[OsString], page: &mut Document) {
     match count(findings, Level::Fail) {
         0 => {
             page.line(format!("culeak works here, {warned}"));
-            let words = program.iter().map(|word| shell_word(&word.to_string_lossy()));
+            let words = program.iter().map(|word| quoted(&word.to_string_lossy()));
             page.next(match program.is_empty() {
                 true => "culeak demo".to_owned(),
                 false => format!("culeak run -- {}", words.collect::<Vec<_>>().join(" ")),

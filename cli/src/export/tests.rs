@@ -176,18 +176,20 @@ fn pprofs_values_add_up_to_the_report() {
     }
 }
 
-/// Blocks of many sizes at one call site, all of them chosen.
+/// Blocks of many sizes at one call site, half of them chosen.
 fn sampled() -> Snapshot {
     let mut sample = Sample::new();
     let stack = sample.stack(&[RUNTIME, ("load", "/src/app.cu:3", "/opt/app"), MAIN]);
+    let left_out = sample.stack(&[]);
     for nth in 0..1000 {
         sample.holds(Kind::Device, "cudaMalloc", (300 << 10) + 512 * nth, 1, stack);
+        sample.holds(Kind::Device, "cudaMalloc", (300 << 10) + 512 * nth, 1, left_out);
     }
     let mut snapshot = sample.finish(0, 0);
     snapshot.sampling = Some(Sampling {
         bytes: 512 << 10,
         most_bytes: 0,
-        left_out: None,
+        left_out: Some(left_out),
     });
     snapshot
 }

@@ -36,7 +36,7 @@ pub enum Form {
 
 impl Form {
     /// By the ending of a file's name; text without one. `None`: the ending is unknown.
-    fn of(path: &Path) -> Option<Form> {
+    pub fn of(path: &Path) -> Option<Form> {
         let name = path.file_name()?.to_string_lossy();
         Some(match name.rsplit_once('.').map_or("txt", |(_, ending)| ending) {
             "html" | "htm" => Form::Html,

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::boundaries::times;
 use culeak::analysis::categories::{Categories, Category};
 use culeak::analysis::filter::{Filter, Location};
 use culeak::analysis::suppressions::Pattern;
@@ -34,7 +35,7 @@ pub struct Selection {
     /// Show only memory on this GPU (its ordinal in the process) or on the host; repeatable
     #[arg(long, value_name = "N|host", value_parser = parse_location)]
     pub device: Vec<Location>,
-    /// Show only stacks with a matching function, file or module (*, ^ and $ as in suppressions); repeatable
+    /// Show only stacks with a matching function, file, line (train.py:88) or module (*, ^ and $ as in suppressions); repeatable
     #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub focus: Vec<Pattern>,
     /// Hide stacks with a matching function, file or module; repeatable
@@ -78,8 +79,19 @@ impl Selection {
     }
 
     /// # Errors
-    /// The process never used the GPUs of `--device`.
+    /// The process never set the mark of `--since`; the message names those that it set.
+    pub fn knows_mark(&self, item: &Loaded) -> Result<(), Failure> {
+        let times = self
+            .since
+            .iter()
+            .try_for_each(|name| times(&item.snapshot, name).map(drop));
+        times.map_err(|unknown| Failure::new(format!("{}: --since: {unknown}", item.source)))
+    }
+
+    /// # Errors
+    /// The process never used the GPUs of `--device`, or set the mark of `--since`.
     pub fn suits(&self, item: &Loaded) -> Result<(), Failure> {
+        self.knows_mark(item)?;
         match self.filter(&Categories::none()).unused(&item.snapshot) {
             Some(unused) => Err(Failure::new(format!("{}: {unused}", item.source))),
             None => Ok(()),

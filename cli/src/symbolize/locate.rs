@@ -108,11 +108,25 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
 
 /// The path in the file system of the process, then in this one.
 fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
-    let outside = PathBuf::from(recorded);
-    let inside = root.map(|root| root.join(recorded.trim_start_matches('/')));
+    let outside = below(Path::new("/"), recorded);
+    let inside = root.map(|root| below(root, recorded));
     // The root of a process vanishes when it ends, perhaps while its names are read: the same file outside does not.
     let inside = inside.filter(|inside| !is_same_file(inside, &outside));
     inside.into_iter().chain([outside]).collect()
+}
+
+/// A recorded path below this root. The kernel writes a line break as `\012`, and the reader U+FFFD for bytes that are not UTF-8: the
+/// build id decides whether a file with such a name is the one.
+fn below(root: &Path, recorded: &str) -> PathBuf {
+    let mut path = root.to_owned();
+    for name in recorded.trim_start_matches('/').split('/') {
+        let name = name.replace("\\012", "\n");
+        let is_it = |entry: &std::fs::DirEntry| entry.file_name().to_string_lossy() == name;
+        let entries = || path.read_dir().ok()?.flatten().find(is_it);
+        let found = name.contains(char::REPLACEMENT_CHARACTER).then(entries).flatten();
+        path = found.map_or_else(|| path.join(&name), |entry| entry.path());
+    }
+    path
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {

@@ -1,6 +1,8 @@
 //! Names are looked up in small programs that the tests build; their symbol tables contain the addresses.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -341,6 +343,18 @@ fn a_module_deleted_while_mapped_is_found_at_its_path() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].path.push_str(" (deleted)");
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::new());
+    assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
+}
+
+#[test]
+fn a_file_below_a_folder_whose_name_has_line_breaks_or_bytes_that_are_not_utf_8_is_found() {
+    let probe = Probe::build(&["-g"]);
+    let folder = probe.folder.path().join(OsStr::from_bytes(b"a\xff\nb"));
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::rename(probe.path("libprobe.so"), folder.join("libprobe.so")).expect("moved");
+    let mut snapshot = probe.snapshot("work");
+    snapshot.modules[0].path = probe.path("a\u{fffd}\\012b/libprobe.so").display().to_string();
     assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
 }

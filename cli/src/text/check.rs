@@ -18,7 +18,7 @@ use crate::escape::Escaped;
 pub mod sentences;
 
 pub use sentences::result;
-use sentences::{headline, reason};
+use sentences::{headline, reason, without_limit};
 
 /// Call sites listed in a verdict; the report has all.
 const SITES_SHOWN: usize = 10;
@@ -51,6 +51,7 @@ pub fn page_of(verdicts: &[(&str, Verdict)]) -> Document {
     let mut page = Document::default();
     let judged = parts::tally(Tally::total(verdicts.iter().map(|(_, verdict)| verdict.judged)));
     let about = parts::about(verdicts.iter().any(|(_, verdict)| verdict.judged_estimated.is_some()));
+    let without_limit = without_limit(verdicts.iter().map(|(_, verdict)| verdict));
     let processes = counted(verdicts.len(), "process");
     let not_passed = [Outcome::Failed, Outcome::NoVerdict].map(|outcome| {
         let with = verdicts.iter().filter(|(_, verdict)| verdict.outcome == outcome);
@@ -58,9 +59,9 @@ pub fn page_of(verdicts: &[(&str, Verdict)]) -> Document {
     });
     let not_passed: Vec<_> = not_passed.into_iter().filter(|(_, of)| !of.is_empty()).collect();
     if not_passed.is_empty() {
-        page.heading(outcome(Outcome::Passed) + format!(" all of {processes}, with {about}{judged}"));
+        page.heading(outcome(Outcome::Passed) + format!(" all of {processes}, with {about}{judged}{without_limit}"));
     }
-    let mut sum = format!(", with {about}{judged} in all");
+    let mut sum = format!(", with {about}{judged} in all{without_limit}");
     for (result, of) in &not_passed {
         let (count, sum) = (units::count(of.len() as u64), std::mem::take(&mut sum));
         page.heading(outcome(*result) + format!(" {count} of {processes}{sum}"));
@@ -147,7 +148,7 @@ pub fn page(verdict: &Verdict, source: &str) -> Document {
     page.warnings(&verdict.warnings);
     if failed {
         let to_blame = verdict.objects.iter().any(|of| of.to_blame);
-        let objects = if to_blame { " --objects" } else { "" };
+        let objects = if to_blame { " --view objects" } else { "" };
         page.next(format!("culeak report {}{objects}{}", shell_word(source), at(verdict)));
     }
     page
@@ -242,7 +243,7 @@ fn at(verdict: &Verdict) -> String {
         Some(Point::End) => None,
         // The name stands for the last mark, which need not be this one; an automatic snapshot shows its own mark.
         Some(Point::Mark(_)) if is_moment => Some(Point::Time(verdict.taken.at_ns)),
-        None if verdict.finished && verdict.reports_show_end => Some(Point::Exit),
+        None if verdict.process.state.has_ended() && verdict.reports_show_end => Some(Point::Exit),
         other => other,
     };
     let words = point.map(|point| shell_word(&point.to_string()));

@@ -5,7 +5,7 @@ use culeak::analysis::tally::Tally;
 use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
-use culeak::analysis::words::of_kind;
+use culeak::analysis::words::{of_kind, quoted};
 
 use super::{parts, units};
 use crate::document::{
@@ -292,7 +292,7 @@ fn next(trend: &Trend) -> Option<String> {
             // A run of the same length then gives twice the snapshots needed.
             let lasted = trend.points.iter().map(|point| point.at_ns).max().unwrap_or(0);
             let every = (lasted / 1_000_000_000 / (2 * trend.points_needed as u64)).max(1);
-            let command: Vec<String> = process.process.command_line.iter().map(|part| word(part)).collect();
+            let command: Vec<String> = process.process.command_line.iter().map(|part| quoted(part)).collect();
             let command = command.join(" ");
             Some(format!(
                 "culeak run -o runs --snapshot every:{every}s -- {command}; culeak trend runs"

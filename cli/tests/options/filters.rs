@@ -81,8 +81,26 @@ fn since_leaves_out_what_was_allocated_before_the_mark() {
         assert_eq!(rows, expected, "by {by}");
         assert!(report["filter"]["left_out"]["bytes"].as_u64() > Some(0));
     }
-    let unknown = stdout(folder.path(), &["report", "marked.json", "--since", "tepid"]);
-    assert!(unknown.contains("no mark \"tepid\""), "{unknown}");
+    for words in [
+        &["report", "marked.json"][..],
+        &["report", "marked.json", "-o", "page.html"],
+        &["diff", "marked.json", "marked.json"],
+        &["export", "marked.json", "-f", "csv", "-o", "blocks.csv"],
+    ] {
+        let output = culeak(folder.path(), &[words, &["--since", "tepid"]].concat()).output();
+        let output = output.expect("culeak starts");
+        let (code, message) = (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        );
+        let expected = "marked.json: --since: the program set no mark \"tepid\"; it set \"warm\"";
+        assert!(code == Some(2) && message.contains(expected), "{words:?}: {message}");
+    }
+    assert_eq!(
+        fs::read_dir(folder.path()).expect("a folder").count(),
+        1,
+        "nothing is written"
+    );
 }
 
 #[test]

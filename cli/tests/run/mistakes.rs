@@ -37,6 +37,19 @@ fn wrong_usage_is_2() {
 }
 
 #[test]
+fn a_file_is_not_taken_for_the_folder_of_the_recordings() {
+    let folder = folder();
+    for name in ["report.html", "app.culeak"] {
+        let output = run_in(&folder, &["-o", name, "--", "true"]);
+        let expected = format!("{name}: --output is the folder of the recordings");
+        assert!(stderr(&output).contains(&expected), "{}", stderr(&output));
+        assert!(output.status.code() == Some(2) && !folder.path().join(name).exists());
+    }
+    fs::create_dir(folder.path().join("v1.json")).expect("a folder");
+    assert_eq!(run_in(&folder, &["-o", "v1.json", "--", "true"]).status.code(), Some(0));
+}
+
+#[test]
 fn a_wrong_variable_is_an_error_before_the_program_runs() {
     for (name, value, expected) in [
         (

@@ -97,6 +97,7 @@ fn a_report_hides_suppressed_stacks_and_shows_their_total() {
     let left = String::from_utf8(run(&["report", "leaky.json", "--suppressions", "known.supp"]).stdout).expect("text");
     assert!(all.contains("load_weights") && !all.contains("suppressed"), "{all}");
     assert!(!left.contains("  load_weights"), "{left}");
+    assert!(left.contains(" of host memory; 64 MiB of it suppressed"), "{left}");
     assert!(left.contains("by leak:^load_weights$ (known.supp:2)"), "{left}");
     assert!(
         left.contains("never matched: leak:no_such_function (known.supp:3)"),

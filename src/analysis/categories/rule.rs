@@ -61,7 +61,7 @@ pub(super) enum Test {
 impl Test {
     pub fn passes(&self, names: &Names) -> bool {
         match self {
-            Test::Any(pattern) => names.functions().chain(names.homes()).any(|name| pattern.matches(name)),
+            Test::Any(pattern) => pattern.matches_names(names),
             Test::Function(pattern) => names.functions().any(|name| pattern.matches(name)),
             Test::In(function, home) => {
                 names.functions().any(|name| function.matches(name)) && names.homes().any(|name| home.matches(name))

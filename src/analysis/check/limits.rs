@@ -250,6 +250,13 @@ impl Limits {
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 
+    /// Whether all memory that is judged can break a rule: none is only of some kinds, patterns or objects.
+    pub(super) fn apply_to_all(&self, against_baseline: bool) -> bool {
+        let is_of_all = |limit: &Limit| matches!(limit.of, Scope::All | Scope::Site);
+        let by_any = against_baseline || self.outliers || !self.classes.is_empty();
+        by_any || self.given.is_empty() || self.given.iter().any(is_of_all)
+    }
+
     /// The given limits; with `--fail-on any` or without a limit also that nothing is allowed: each leak is at least one block, so
     /// their number is sufficient as a reason.
     pub fn effective(&self, against_baseline: bool) -> Vec<Limit> {

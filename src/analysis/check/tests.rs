@@ -45,6 +45,47 @@ fn one_limit_disables_the_default_limit() {
 }
 
 #[test]
+fn memory_that_no_limit_applies_to_is_named_by_kind() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[sample::MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 2, stack);
+    sample.holds(Kind::HostPinned, "cudaMallocHost", MIB, 1, stack);
+    let other = sample.stack(&[("fill", "/src/cache.cu:3", "/opt/app"), sample::MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 4, other);
+    let snapshot = sample.finish(0, 0);
+    let without = |limits: &[Limit]| {
+        let given = limits.to_vec();
+        let limits = Limits {
+            given,
+            ..Limits::default()
+        };
+        let verdict = verdict(&snapshot, &limits.into());
+        let of_kind = |of: &WithoutLimit| (of.kind, of.tally.count);
+        verdict.without_limit.iter().map(of_kind).collect::<Vec<_>>()
+    };
+    let (device, pinned) = (Scope::Kind(Kind::Device), Scope::Kind(Kind::HostPinned));
+    let of_pinned = Limit::bytes(pinned, 64 * MIB);
+    assert_eq!(without(std::slice::from_ref(&of_pinned)), [(Kind::Device, 6)]);
+    assert_eq!(
+        without(&[Limit::objects(Kind::Stream, 8)]),
+        [(Kind::Device, 6), (Kind::HostPinned, 1)]
+    );
+    assert_eq!(
+        without(&[of_pinned.clone(), in_pattern("cache.cu", 64 * MIB)]),
+        [(Kind::Device, 2)]
+    );
+    for all in [
+        Limit::bytes(Scope::All, 64 * MIB),
+        Limit::blocks(9),
+        Limit::bytes(Scope::Site, 64 * MIB),
+    ] {
+        assert_eq!(without(&[of_pinned.clone(), all]), []);
+    }
+    assert_eq!(without(&[of_pinned, Limit::bytes(device, 64 * MIB)]), []);
+    assert_eq!(without(&[]), []);
+}
+
+#[test]
 fn the_limit_itself_is_allowed() {
     let snapshot = sample::leaky();
     let leaked = verdict(&snapshot, &Rules::default()).judged.bytes;
@@ -492,7 +533,15 @@ fn a_check_warns_of_a_killed_process_as_a_report_does() {
         let ended = |warning: &&String| warning.starts_with("the process ended without running exit handlers");
         warnings.iter().find(ended).cloned()
     };
-    let warning = caveat(&verdict(&snapshot, &Rules::default()).warnings);
+    let killed = verdict(&snapshot, &Rules::default());
+    for (finished, when) in [(report.finished, &report.when), (killed.finished, &killed.when)] {
+        assert_eq!(
+            (finished, when.as_deref()),
+            (false, Some("when the process ended")),
+            "what it held is not leaked"
+        );
+    }
+    let warning = caveat(&killed.warnings);
     assert!(warning.is_some() && warning == caveat(&report.warnings), "{warning:?}");
     assert_eq!(caveat(&verdict(&sample::leaky(), &Rules::default()).warnings), None);
 }

@@ -12,11 +12,13 @@
 //!
 //! If no chosen block is suppressed, the suppressed ones hold no more than would be unseen: the exact sum less that is judged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
 
 use super::Rules;
 use super::compare::Figure;
-use super::limits::{Measure, Scope};
+use super::limits::{Limit, Measure, Scope};
 use super::selection::{Sorted, is_pool_by_stack, is_selected, since};
 use super::unseen::{LARGER_DEPTH, NAME_FRAMES};
 use crate::analysis::estimate::{CERTAIN, Errors, Estimate, NEVER_UNSEEN};
@@ -27,6 +29,18 @@ use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Counter, Sampling, Snapshot};
+
+/// Judged memory of one kind that no limit applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WithoutLimit {
+    pub kind: Kind,
+    #[serde(flatten)]
+    pub tally: Tally,
+    /// The standard errors, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub estimated: Option<Errors>,
+}
 
 /// The judged records.
 pub(super) struct Whole<'w, 'a> {
@@ -130,6 +144,41 @@ impl<'w, 'a> Whole<'w, 'a> {
             false if seen_enough && range.at_most.bytes > range.unseen => range.less_unseen(sampling),
             false => range.around(found, errors),
         }
+    }
+
+    /// The judged memory of each kind that no limit applies to.
+    pub fn without_limit(&self, rules: &Rules) -> Vec<WithoutLimit> {
+        let limits = &rules.limits;
+        if limits.apply_to_all(rules.baseline.is_some()) {
+            return Vec::new();
+        }
+        let is_limited = |kind| {
+            let mut memory = (limits.given.iter()).filter(|limit| limit.measure != Measure::Objects);
+            memory.any(|limit| limit.of == Scope::Kind(kind))
+        };
+        let stacks: BTreeSet<Option<usize>> = self.judged.iter().map(|group| group.stack).collect();
+        let in_patterns = |stack: &Option<usize>| {
+            let in_pattern =
+                |limit: &Limit| matches!(&limit.of, Scope::Pattern(of) if of.matches_stack(self.stacks.get(*stack)));
+            limits.given.iter().any(in_pattern)
+        };
+        let in_patterns: BTreeSet<Option<usize>> = stacks.into_iter().filter(in_patterns).collect();
+        let kinds: BTreeSet<Kind> = self
+            .judged
+            .iter()
+            .chain(self.all)
+            .map(|group| group.call.kind)
+            .collect();
+        let without = kinds.into_iter().filter(|kind| !is_limited(*kind)).map(|kind| {
+            let is_of = |group: &Group| group.call.kind == kind && !in_patterns.contains(&group.stack);
+            let sum = self.sum_of(&Scope::Kind(kind), is_of);
+            WithoutLimit {
+                kind,
+                tally: sum.tally(),
+                estimated: sum.estimated,
+            }
+        });
+        without.filter(|of| of.tally.bytes > 0).collect()
     }
 
     /// What stacks hold that match a pattern; why it cannot be compared with what is allowed, and what to do.

@@ -213,6 +213,12 @@ impl Grown {
             }
             side(&mut self.own[at]).join(sample.live);
         }
+        // An estimate may be above the exact sum of its location. A node follows its parent.
+        for node in (1..self.tallies.len()).filter(|_| exact.is_some()) {
+            let most = *side(&mut self.tallies[self.parents[node]]);
+            let of_node = side(&mut self.tallies[node]);
+            *of_node = Tally::new(of_node.bytes.min(most.bytes), of_node.count.min(most.count));
+        }
     }
 
     fn add_node(&mut self, parent: usize, edge: Edge) -> usize {

@@ -1,12 +1,11 @@
 //! Warnings with advice, and the command to run next.
 
 use super::*;
-use crate::analysis::boundaries::times;
 use crate::analysis::opaque::recording_command;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) -> Vec<String> {
     let losses = &snapshot.losses;
     let mut warnings: Vec<String> = began_late(losses).into_iter().collect();
     let mut warn = |number: u64, text: &str| {
@@ -75,11 +74,6 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
             python.version
         ));
     }
-    if let Some(name) = filter.since.as_deref()
-        && let Err(unknown) = times(snapshot, name)
-    {
-        warnings.push(format!("--since has no effect: {unknown}"));
-    }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
@@ -139,11 +133,11 @@ pub(super) fn next(
     pools: &[OpaquePool],
     rows: &[Row],
     objects: &Objects,
-    source: &str,
+    options: &Options,
 ) -> String {
     let pid = snapshot.process.number();
-    let is_snapshot = source.ends_with(".json");
-    let source = shell_word(source);
+    let is_snapshot = options.source.ends_with(".json");
+    let source = shell_word(&options.source);
     if snapshot.taken.automatic.is_some() {
         return format!("culeak report {source} --by stack");
     }
@@ -177,10 +171,13 @@ pub(super) fn next(
         }
     }
     if snapshot.process.state == ProcessState::Running {
-        return if is_snapshot {
-            format!("culeak diff {source} {pid}")
-        } else {
-            format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
+        return match (is_snapshot, options.left.as_deref()) {
+            (true, None) => format!("culeak diff {source} {pid}"),
+            (true, Some("")) => format!("culeak report {source} --by stack"),
+            (true, Some(recording)) => format!("culeak diff {source} {}", shell_word(recording)),
+            (false, _) => {
+                format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
+            }
         };
     }
     if has_several {

@@ -123,13 +123,103 @@ impl<'a> RowsOfKinds<'a> {
         };
         let total = groups.total(wanted);
         let opaque_pools = OpaquePool::among(groups.all.iter().filter(|group| wanted(group)), stacks);
+        let exact = match filter.is_of_stacks() {
+            true => Exact::of(snapshot, groups.all.iter()),
+            false => Exact::of(snapshot, groups.all.iter().filter(|group| wanted(group))),
+        };
         let groups = groups.by_stack();
-        let rows = rows_by(snapshot, stacks, groups.listed().filter(|group| wanted(group)), by);
+        let mut rows = rows_by(snapshot, stacks, groups.listed().filter(|group| wanted(group)), by);
+        exact.limit(&mut rows);
+        Sort::Bytes.apply(&mut rows);
         RowsOfKinds {
             rows,
             total,
             groups,
             opaque_pools,
+        }
+    }
+}
+
+/// The exact sums that rows from sampled stacks are parts of, by kind and by place; whether pools are included. An estimate may be
+/// above them.
+#[derive(Default)]
+pub struct Exact(HashMap<(bool, String), Tally>);
+
+impl Exact {
+    /// `groups`: not by stack. The sums of a peak are estimates themselves, and below the peaks of their counters.
+    pub fn of<'b, 'a: 'b>(snapshot: &Snapshot, groups: impl Iterator<Item = &'b Group<'a>>) -> Exact {
+        let mut exact = Exact::default();
+        if snapshot.sampling.is_none() {
+            return exact;
+        }
+        if snapshot.allocations.is_summed() {
+            for counter in &snapshot.counters {
+                let most = Tally::new(counter.peak_bytes, u64::MAX);
+                exact.add(snapshot, (counter.kind, counter.device), most, &[false, true]);
+            }
+            return exact;
+        }
+        for group in groups {
+            let with_pools: &[bool] = if group.level == Level::Held {
+                &[false, true]
+            } else {
+                &[true]
+            };
+            exact.add(
+                snapshot,
+                (group.call.kind, group.call.device),
+                group.tally(),
+                with_pools,
+            );
+        }
+        exact
+    }
+
+    fn add(&mut self, snapshot: &Snapshot, (kind, device): (Kind, Option<usize>), tally: Tally, with_pools: &[bool]) {
+        for name in [kind.name().to_owned(), place_name(snapshot, kind, device)] {
+            for &with_pools in with_pools {
+                self.0.entry((with_pools, name.clone())).or_default().join(tally);
+            }
+        }
+    }
+
+    /// The most that a row may be.
+    fn most(&self, row: &Row) -> Tally {
+        let sum = |names: &mut dyn Iterator<Item = String>| {
+            Tally::total(names.filter_map(|name| self.0.get(&(row.pool, name)).copied()))
+        };
+        let of_kinds = sum(&mut row.kinds.keys().map(|name| (*name).to_owned()));
+        let of_places = sum(&mut row.devices.keys().cloned());
+        Tally::new(of_kinds.bytes.min(of_places.bytes), of_kinds.count.min(of_places.count))
+    }
+
+    /// Lowers estimates to these sums, with all parts of a row.
+    pub fn limit(&self, rows: &mut [Row]) {
+        for row in rows.iter_mut().filter(|row| row.estimated.is_some()) {
+            let (from, most) = (row.tally(), self.most(row));
+            let to = Tally::new(from.bytes.min(most.bytes), from.count.min(most.count));
+            if to == from {
+                continue;
+            }
+            let part = |of: u64, to: u64, from: u64| (u128::from(of) * u128::from(to) / u128::from(from.max(1))) as u64;
+            let lower = |tally: &mut Tally| {
+                *tally = Tally::new(
+                    part(tally.bytes, to.bytes, from.bytes),
+                    part(tally.count, to.count, from.count),
+                );
+            };
+            (row.bytes, row.count) = (to.bytes, to.count);
+            row.kinds.values_mut().for_each(lower);
+            row.apis.values_mut().for_each(lower);
+            [&mut row.devices, &mut row.streams, &mut row.threads]
+                .into_iter()
+                .flat_map(BTreeMap::values_mut)
+                .for_each(lower);
+            for stack in &mut row.stacks {
+                let mut tally = stack.tally();
+                lower(&mut tally);
+                (stack.bytes, stack.count) = (tally.bytes, tally.count);
+            }
         }
     }
 }

@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::is_finished;
+use super::is_leaked;
 use crate::analysis::groups::{Group, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::tally::Tally;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Device, ProcessState, Snapshot};
+use crate::snapshot::{Counter, Device, Snapshot};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -51,6 +51,19 @@ pub struct Held {
 }
 
 impl Held {
+    /// Lowers what is estimated at a peak to the exact peaks.
+    fn limit(&mut self, counters: &[Counter]) {
+        for (place, tally) in [
+            (Place::Within, &mut self.blocks),
+            (Place::Device, &mut self.device),
+            (Place::Managed, &mut self.managed),
+            (Place::Host, &mut self.host),
+        ] {
+            let of_place = counters.iter().filter(|counter| counter.kind.place() == place);
+            tally.bytes = tally.bytes.min(sum(of_place.map(|counter| counter.peak_bytes)));
+        }
+    }
+
     pub fn on_devices(&self) -> Tally {
         Tally::total([self.blocks, self.device, self.managed])
     }
@@ -77,7 +90,7 @@ pub(super) fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
 pub(super) fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
-    let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
+    let ended_by_exit = is_leaked(snapshot);
     let has_runtime = snapshot.losses.export_tables > 0;
     for group in groups {
         let kind = group.call.kind;
@@ -111,6 +124,10 @@ pub(super) fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]
         } else {
             totals.pool.join(group.tally());
         }
+    }
+    let is_segment = |group: &Group| group.call.kind.place() == Place::Segment;
+    if snapshot.sampling.is_some() && snapshot.allocations.is_summed() && !groups.iter().copied().any(is_segment) {
+        totals.held.limit(&snapshot.counters);
     }
     totals.call_sites = sites.len();
     for failed in &snapshot.failed {

@@ -69,12 +69,22 @@ fn rules_match_functions_files_python_files_and_modules_anywhere_in_the_stack() 
         "leak:/opt/lib/",
         "leak:^train.py$",
         "leak:cache.cu",
+        "leak:train.py:212",
+        "leak:^/home/me/train.py:212$",
         "leak:libcudart",
         "  leak:__libc_start*main  ",
     ] {
         assert!(takes(rule, &frames), "{rule}");
     }
-    assert!(!takes("leak:^fill", &frames));
+    for rule in [
+        "leak:^fill",
+        "leak:train.py:21",
+        "leak:train.py:2120",
+        "leak:^rain.py:212",
+        "leak:train:212",
+    ] {
+        assert!(!takes(rule, &frames), "{rule}");
+    }
 }
 
 #[test]

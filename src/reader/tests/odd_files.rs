@@ -164,6 +164,17 @@ fn parts_that_contradict_each_other_are_damage() {
         let error = changed(sections, to).expect_err("damaged");
         assert!(error.contains("damaged") && error.contains(reason), "{error}");
     }
+    let mut enormous = bytes.clone();
+    for extent in extents(&bytes).filter(|extent| extent.section == Section::Records as u32) {
+        let words = enormous[extent.offset as usize..][..extent.bytes as usize].chunks_exact_mut(8);
+        // The size and the address of a live block.
+        words
+            .filter(|word| **word == 2000u64.to_le_bytes())
+            .for_each(|word| word[7] = 0x40);
+    }
+    std::fs::write(&copy, enormous).unwrap();
+    let error = read(&copy).unwrap_err().to_string();
+    assert!(error.contains("memory, more than was ever allocated"), "{error}");
     let mut empty = bytes.clone();
     empty[DIRECTORY_OFFSET..HEADER_BYTES].fill(0);
     std::fs::write(&copy, empty).unwrap();

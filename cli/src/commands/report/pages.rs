@@ -1,6 +1,7 @@
 //! The forms of a report: text and Markdown, trees, HTML, JSON and flame graphs.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use culeak::analysis::estimate;
 use culeak::analysis::filter::only_objects;
@@ -20,7 +21,7 @@ use crate::load::Loaded;
 use crate::options::output::{Form, section};
 use crate::options::view::Shape;
 use crate::text::names::Detail;
-use crate::{json, text};
+use crate::{json, load, text};
 
 impl ReportArgs {
     fn profile_options(&self, rules: &Rules) -> profile::Options {
@@ -34,7 +35,11 @@ impl ReportArgs {
     }
 
     fn suppressing(&self, rules: &Rules, item: &Loaded, form: Form) -> Options {
+        let process = &item.snapshot.process;
+        let is_here = |recording: &&String| Path::new(recording).is_file();
+        let left = || Some(&process.recording).filter(is_here).cloned().unwrap_or_default();
         Options {
+            left: (!load::process_lives(process.number())).then(left),
             suppressions: rules.suppressions.clone(),
             points: item.points.clone(),
             ..self.options(item.source.clone(), &rules.categories, form)

@@ -14,6 +14,7 @@ use crate::text::units::{duration, plural};
 use crate::{progress, signals, usage};
 
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
+    suffices(args)?;
     let signals = signals::block().map_err(|error| {
         Failure::new(format!(
             "cannot wait for signals: {error}; take snapshots with `culeak snapshot` instead"
@@ -64,21 +65,34 @@ fn summary(mut item: Loaded, args: &TrendArgs, options: &Options) -> Summary {
 }
 
 fn announce(pid: u32, args: &TrendArgs) {
-    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    let every = duration(nanoseconds(args.every));
+    let every = shown(args.every);
     let until = match args.lasting {
-        Some(lasting) => format!("for {}", duration(nanoseconds(lasting))),
+        Some(lasting) => format!("for {}", shown(lasting)),
         None => "until it ends".to_owned(),
     };
     progress::note(format_args!(
         "taking a snapshot of process {pid} every {every} {until}; Ctrl-C stops and reports"
     ));
-    let taken = args
-        .lasting
-        .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
-    if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
-        progress::note(format_args!(
-            "note: this takes {taken} snapshots; judging growth needs {POINTS_NEEDED}"
-        ));
+}
+
+/// Refuses a time in which too few snapshots are taken.
+fn suffices(args: &TrendArgs) -> Result<(), Failure> {
+    let Some(lasting) = args.lasting else { return Ok(()) };
+    let taken = lasting.as_nanos() / args.every.as_nanos().max(1) + 1;
+    if taken >= POINTS_NEEDED as u128 {
+        return Ok(());
     }
+    let steps = POINTS_NEEDED as u32 - 1;
+    Err(Failure::new(format!(
+        "--for {}: takes {} at one each {}, but judging growth needs {POINTS_NEEDED}; take one each {} (--every), or go on for {} (--for)",
+        shown(lasting),
+        plural(taken as u64, "snapshot", "snapshots"),
+        shown(args.every),
+        shown(lasting / steps),
+        shown(args.every.saturating_mul(steps)),
+    )))
+}
+
+fn shown(time: Duration) -> String {
+    duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }

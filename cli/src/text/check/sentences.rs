@@ -30,7 +30,7 @@ pub fn verb(verdict: &Verdict) -> &'static str {
 /// `1.2 GiB in 132 blocks leaked, allowed none`.
 pub fn headline(verdict: &Verdict) -> String {
     let judged = parts::tally_about(verdict.judged, verdict.judged_estimated);
-    let (when, limits) = (when(verdict), limits(verdict));
+    let (when, limits) = (when(verdict), limits(verdict) + &without_limit([verdict]));
     let objects = verdict.limits.of_objects().next().map(|_| judged_objects(verdict));
     if verdict.judges_only_classes() {
         return by_class(verdict);
@@ -49,6 +49,22 @@ pub fn headline(verdict: &Verdict) -> String {
         None => memory,
     };
     format!("{found}{when}, {limits}")
+}
+
+/// `; no limit applies to 200 MiB in 100 blocks: device`, or nothing.
+pub fn without_limit<'v>(verdicts: impl IntoIterator<Item = &'v Verdict<'v>>) -> String {
+    let mut by_kind: BTreeMap<&str, Tally> = BTreeMap::new();
+    let mut is_estimate = false;
+    for of in verdicts.into_iter().flat_map(|verdict| &verdict.without_limit) {
+        by_kind.entry(of.kind.name()).or_default().join(of.tally);
+        is_estimate |= of.estimated.is_some();
+    }
+    if by_kind.is_empty() {
+        return String::new();
+    }
+    let (about, all) = (parts::about(is_estimate), Tally::total(by_kind.values().copied()));
+    let kinds = parts::listed(by_kind.into_iter());
+    format!("; no limit applies to {about}{}: {kinds}", parts::tally(all))
 }
 
 /// ` when the script ended`, or nothing.

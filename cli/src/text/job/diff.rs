@@ -42,7 +42,14 @@ pub fn page(diff: &JobDiff, top: Option<usize>) -> Document {
     let apart = apart.next().map(|changed| (&changed.before, &changed.after));
     let most = diff.pairs.iter().max_by_key(|pair| pair.change().unsigned_abs());
     let most = most.filter(|_| !is_unchanged(diff));
-    if let Some((before, after)) = apart.or(most.map(|pair| (&pair.before.source, &pair.after.source))) {
+    let lone = diff
+        .only_after
+        .iter()
+        .chain(&diff.only_before)
+        .max_by_key(|row| row.held.bytes);
+    if let (Some(lone), true) = (lone, is_unchanged(diff)) {
+        page.next(format!("culeak report {}", shell_word(&lone.source)));
+    } else if let Some((before, after)) = apart.or(most.map(|pair| (&pair.before.source, &pair.after.source))) {
         page.next(format!(
             "culeak diff {} {} --view stacks",
             shell_word(before),
@@ -75,7 +82,12 @@ fn headline(diff: &JobDiff, page: &mut Document) {
         units::bytes(diff.held_after.bytes),
     );
     let subject = subject(diff.pairs.len(), &diff.programs, diff.hosts) + format!("{kinds}: ");
-    page.line(subject + styled(style_of(delta), what) + format!(", from {before} to {after}"));
+    let alone = [(&diff.only_before, "before"), (&diff.only_after, "after")];
+    let alone = alone.iter().filter(|(rows, _)| !rows.is_empty());
+    let alone: String = alone
+        .map(|(rows, word)| format!("; {} only {word}", side(rows)))
+        .collect();
+    page.line(subject + styled(style_of(delta), what) + format!(", from {before} to {after}{alone}"));
     parts::opaque_pools(page, &diff.opaque_pools);
     for (rows, word) in [(&diff.only_before, "before"), (&diff.only_after, "after")] {
         if !rows.is_empty() {
@@ -92,7 +104,6 @@ fn headline(diff: &JobDiff, page: &mut Document) {
 
 /// `only before: 2 processes with 64 MiB, not compared: rank 6, rank 7`.
 fn lone(rows: &[Instant], word: &str) -> String {
-    let held = units::bytes(Tally::total(rows.iter().map(|row| row.held)).bytes);
     let names = rows.iter().take(LONE).map(|row| match row.member.rank {
         Some(rank) => format!("rank {rank}"),
         None => format!("{}:{}", row.member.host, row.member.pid),
@@ -101,11 +112,13 @@ fn lone(rows: &[Instant], word: &str) -> String {
     if rows.len() > LONE {
         names.push(format!("{} more", units::count((rows.len() - LONE) as u64)));
     }
-    let processes = counted(rows.len(), "process");
-    format!(
-        "only {word}: {processes} with {held}, not compared: {}",
-        names.join(", ")
-    )
+    format!("only {word}: {}, not compared: {}", side(rows), names.join(", "))
+}
+
+/// `2 processes with 64 MiB`.
+fn side(rows: &[Instant]) -> String {
+    let held = units::bytes(Tally::total(rows.iter().map(|row| row.held)).bytes);
+    format!("{} with {held}", counted(rows.len(), "process"))
 }
 
 fn sites(diff: &JobDiff, page: &mut Document) {

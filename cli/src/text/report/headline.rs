@@ -42,9 +42,10 @@ fn nothing_held(report: &Report) -> Option<Text> {
     if report.is_empty() {
         return Some(styled(
             GOOD,
-            match report.finished {
-                true => "no CUDA memory was ever allocated",
-                false => "no CUDA memory allocated so far",
+            match (report.finished, &report.when) {
+                (true, _) => "no CUDA memory was ever allocated".to_owned(),
+                (false, None) => "no CUDA memory allocated so far".to_owned(),
+                (false, Some(when)) => format!("no CUDA memory had been allocated {when}"),
             },
         ));
     }
@@ -85,7 +86,8 @@ fn holds(report: &Report, mut page: Document) -> Document {
         });
     }
     if held.host.count > 0 {
-        what.push(format!("{} of host memory", units::bytes(held.host.bytes)));
+        let about = parts::about(report.totals_estimated);
+        what.push(format!("{about}{} of host memory", units::bytes(held.host.bytes)));
     }
     let (style, sites) = call_sites(report);
     let (what, when) = (what.join(" and "), when(report));
@@ -94,8 +96,18 @@ fn holds(report: &Report, mut page: Document) -> Document {
         false => format!("{sites} {what}{when}"),
     };
     let filtered = if report.filter.is_some() { " (filtered)" } else { "" };
-    page.line(styled(style, sentence) + pools(report) + filtered);
+    page.line(styled(style, sentence) + suppressed(report) + pools(report) + filtered);
     page
+}
+
+/// `; 64 MiB of it suppressed`, or nothing.
+fn suppressed(report: &Report) -> String {
+    let (held, about) = (report.totals.held.total(), parts::about(report.sampling.is_some()));
+    match report.suppressed_held {
+        Tally { count: 0, .. } => String::new(),
+        all if all.bytes >= held.bytes => "; all of it suppressed".to_owned(),
+        some => format!("; {about}{} of it suppressed", units::bytes(some.bytes)),
+    }
 }
 
 /// One line for each pool of which an unknown part is in use. Beside other memory, those are left out whose blocks cannot be

@@ -285,3 +285,67 @@ fn exact_totals_do_not_contain_pools_that_chosen_blocks_show() {
     assert_eq!(devices(vec![Kind::Device]), Outcome::NoVerdict);
     assert_eq!(devices(vec![Kind::Managed]), Outcome::Passed);
 }
+
+#[test]
+fn no_estimate_is_above_the_exact_sum_that_it_is_a_part_of() {
+    use crate::analysis::profile::tree::{self, Tree};
+    use crate::analysis::profile::{self, Profile};
+    use crate::analysis::report::{Options, Report, RowsOfKinds};
+    let mut recording = Recording::new();
+    // Each of these small blocks happens to be chosen, and stands for many.
+    recording.holds(0, 64 * KIB, 10, || true).holds(1, 64 * KIB, 2, || true);
+    let snapshot = &recording.snapshot;
+    let report = Report::of(snapshot, &Options::default());
+    let exact = report.totals.held.total();
+    assert_eq!((exact.bytes, exact.count), (12 * 64 * KIB, 12));
+    let tree = Tree::of(
+        &Profile::of(snapshot, &profile::Options::default()),
+        &tree::Limits::default(),
+    );
+    assert!(
+        tree.nodes.len() > 2 && tree.nodes.iter().all(|node| node.tally.bytes <= exact.bytes),
+        "{tree:?}"
+    );
+    let stacks = CallStacks::of(snapshot);
+    let of_kinds = RowsOfKinds::of(snapshot, &stacks, &Options::default().filter, By::Stack);
+    let verdict = verdict(snapshot, &Rules::default());
+    let judged: Vec<&Row> = verdict.rows.iter().map(|judged| &judged.row).collect();
+    let rows = report.rows.iter().chain(&of_kinds.rows).chain(judged);
+    let mut seen = 0;
+    for row in rows {
+        let parts = [row.stacks[0].tally(), row.kinds["device"], row.tally()];
+        assert!(
+            row.estimated.is_some()
+                && parts
+                    .iter()
+                    .all(|part| part.bytes <= exact.bytes && part.count <= exact.count),
+            "{row:?}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 6);
+}
+
+#[test]
+fn no_estimate_at_the_peak_is_above_the_exact_peak() {
+    use crate::analysis::report::{Options, Report};
+    let mut recording = Recording::new();
+    recording.snapshot.at_peaks = vec![AtPeak {
+        stack: Some(recording.stacks[0]),
+        kind: Kind::Device,
+        device: Some(0),
+        domain: None,
+        api: "cudaMalloc".to_owned(),
+        bytes: 64 * MIB,
+        count: 9,
+    }];
+    for counter in &mut recording.snapshot.counters {
+        counter.peak_bytes = if counter.kind == Kind::Device { 40 * MIB } else { 0 };
+    }
+    let peak = recording.snapshot.at(&Point::Peak).expect("a peak");
+    let report = Report::of(&peak, &Options::default());
+    assert_eq!(
+        (report.totals.held.total().bytes, report.rows[0].bytes),
+        (40 * MIB, 40 * MIB)
+    );
+}
