@@ -40,12 +40,14 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         return failed("at the peak, blocks are known by stack and not by address; record with culeak run --timeline");
     }
     let at_ns = item.snapshot.taken.at_ns;
-    let passed_over = logged.map_or_else(HashSet::new, |(whole, timeline)| {
-        let (stacks, timeline) = (CallStacks::of(&whole), timeline.until(at_ns));
-        let own = settings_of(&whole).1.unwrap_or_default();
-        let of_device = |device| Trace::of(&whole, &whole.allocations, &timeline, &stacks, device, &own, None).ok();
-        let traces = (0..whole.devices.len()).filter_map(of_device);
-        traces.flat_map(|trace| trace.passed_over).collect()
+    let passed_over: HashSet<u64> = logged.map_or_else(HashSet::new, |(whole, timeline)| {
+        let (stacks, own) = (CallStacks::of(&whole), settings_of(&whole).1.unwrap_or_default());
+        let traces = Trace::of_devices(&whole, &whole.allocations, &timeline, &stacks, &own, at_ns);
+        traces
+            .into_iter()
+            .flatten()
+            .flat_map(|trace| trace.passed_over)
+            .collect()
     });
     let stacks = CallStacks::of(&item.snapshot);
     let groups = Groups::of(&item.snapshot, &stacks);

@@ -11,6 +11,7 @@
 //! frees that wait for events of other streams, since the log has when a block was freed and not when its events were complete.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use foldhash::HashMap;
 
@@ -149,10 +150,10 @@ impl Model {
     pub fn release_cached(&mut self) {
         let free: Vec<u32> = self.free.iter().flatten().map(|entry| entry.3).collect();
         for id in free {
-            match self.block(id) {
-                Block { expandable: true, .. } => self.unmap(id),
-                block if block.prev == NONE && block.next == NONE => self.release(id),
-                _ => {}
+            match self.whole(id) {
+                part if part.is_empty() => {}
+                part if self.block(id).expandable => self.unmap(id, part),
+                _ => self.release(id),
             }
         }
     }
@@ -397,29 +398,40 @@ impl Model {
         Some(())
     }
 
-    /// `unmap_block`: gives the whole pages of a free block back.
-    fn unmap(&mut self, mut id: u32) {
+    /// What of a free block [`Model::release_cached`] gives back: whole pages, or a whole segment.
+    fn whole(&self, id: u32) -> Range<u64> {
         let of = self.block(id);
         let page = Model::page(of.is_small);
-        let begin = of.address.next_multiple_of(page);
-        let end = (of.address + of.bytes) / page * page;
-        if begin >= end {
-            return;
+        match of.expandable {
+            true => of.address.next_multiple_of(page)..(of.address + of.bytes) / page * page,
+            false if of.prev == NONE && of.next == NONE => of.address..of.address + of.bytes,
+            false => 0..0,
         }
+    }
+
+    /// What [`Model::release_cached`] would give back.
+    pub fn idle(&self) -> u64 {
+        let whole = self.free.iter().flatten().map(|entry| self.whole(entry.3));
+        whole.map(|part| part.end.saturating_sub(part.start)).sum()
+    }
+
+    /// `unmap_block`: gives the whole pages of a free block back.
+    fn unmap(&mut self, mut id: u32, Range { start, end }: Range<u64>) {
+        let of = self.block(id);
         self.leave(id);
-        if begin > of.address {
-            let whole = self.split(id, begin - of.address);
+        if start > of.address {
+            let whole = self.split(id, start - of.address);
             self.enter(std::mem::replace(&mut id, whole));
         }
         if end < of.address + of.bytes {
-            let after = self.split(id, end - begin);
+            let after = self.split(id, end - start);
             self.enter(after);
         }
         self.block_mut(id).used = Use::Unmapped;
         self.join(id);
         self.enter(id);
-        self.reserved -= end - begin;
-        self.driver_calls += 2 * ((end - begin) / page);
+        self.reserved -= end - start;
+        self.driver_calls += 2 * ((end - start) / Model::page(of.is_small));
     }
 
     /// `release_block`: gives a free segment back.

@@ -111,6 +111,14 @@ impl Settings {
     }
 }
 
+pub fn expandable_text(is_on: bool) -> &'static str {
+    if is_on {
+        "expandable_segments:True"
+    } else {
+        "expandable_segments:False"
+    }
+}
+
 /// Of these settings, those that do not change how much is reserved, in the same form.
 pub fn without_effect(text: &str) -> String {
     let kept = pairs(text).unwrap_or_default().into_iter();
