@@ -109,6 +109,11 @@ fn the_settings_of_the_run_are_recorded_and_one_without_effect_is_named() {
     assert_eq!(device["error_bytes"], 0);
     let shown = String::from_utf8_lossy(&run(&["whatif"], &file).stdout).into_owned();
     assert!(shown.contains("expandable_segments:True had no effect"), "{shown}");
+    let said = "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF had no effect";
+    for command in [&["report"][..], &["report", "--view", "segments"], &["doctor", "--job"]] {
+        let text = String::from_utf8_lossy(&run(command, &file).stdout).into_owned();
+        assert!(text.contains(said), "{command:?}: {text}");
+    }
     let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
     let why = json(&["whatif", "--json"], &file)["devices"][0]["no_advice"].clone();
     assert!(why.as_str().is_some_and(|why| why.contains("not modelled")), "{why}");

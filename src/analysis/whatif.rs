@@ -18,6 +18,7 @@ use serde::Serialize;
 use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::CallStacks;
 use crate::job_variables::{JOB_VARIABLES, States};
+use crate::kind::Kind;
 use crate::snapshot::{Allocations, Snapshot};
 use crate::timeline::Timeline;
 
@@ -279,6 +280,21 @@ pub fn settings_of(snapshot: &Snapshot) -> (Option<(&'static str, &str)>, Result
     let variable = variables
         .find_map(|row| Some((row.name, snapshot.process.ranks.get(row.name)?.as_str())).filter(|of| !of.1.is_empty()));
     (variable, Settings::parse(variable.map_or("", |(_, value)| value)))
+}
+
+/// That PyTorch took its memory in whole segments although the settings say otherwise.
+pub fn ignored_setting(snapshot: &Snapshot) -> Option<String> {
+    let ever = |kind| {
+        let mut counters = snapshot.counters.iter();
+        counters.any(|counter| counter.kind == kind && counter.total_count > 0)
+    };
+    let (variable, settings) = settings_of(snapshot);
+    let is_ignored = settings.is_ok_and(|settings| settings.expandable) && ever(Kind::Tensor) && !ever(Kind::Physical);
+    let (name, _) = variable.filter(|_| is_ignored)?;
+    let text = expandable_text(true);
+    Some(format!(
+        "{text} in {name} had no effect: PyTorch took its memory in whole segments"
+    ))
 }
 
 fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Question) -> OnDevice {

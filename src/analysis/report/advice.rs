@@ -3,10 +3,12 @@
 use super::*;
 use crate::analysis::boundaries::times;
 use crate::analysis::opaque::recording_command;
+use crate::analysis::whatif::ignored_setting;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
+/// What the recording lacks, and settings that had no effect.
+pub fn losses(snapshot: &Snapshot) -> Vec<String> {
     let losses = &snapshot.losses;
     let mut warnings: Vec<String> = began_late(losses).into_iter().collect();
     let mut warn = |number: u64, text: &str| {
@@ -75,6 +77,12 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
             python.version
         ));
     }
+    warnings.extend(ignored_setting(snapshot));
+    warnings
+}
+
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
+    let mut warnings = losses(snapshot);
     if let Some(name) = filter.since.as_deref()
         && let Err(unknown) = times(snapshot, name)
     {

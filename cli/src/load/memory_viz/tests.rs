@@ -1,5 +1,7 @@
 use std::io;
 
+use culeak::analysis::groups::Groups;
+use culeak::analysis::ledger::segments::{IdleReason, Segments};
 use culeak::analysis::report::{Options, Report};
 use culeak::analysis::site::CallStacks;
 
@@ -21,6 +23,8 @@ fn snapshot(change: impl Fn(&mut Made)) -> Result<Snapshot, String> {
         ordinal: 1,
         same_block: false,
         of_segments: false,
+        bytes: 20 * MIB,
+        pool: None,
     };
     change(&mut made);
     let mut bytes = Vec::new();
@@ -36,6 +40,9 @@ struct Made {
     same_block: bool,
     /// Segments have a stack too.
     of_segments: bool,
+    bytes: u64,
+    /// The segment is expandable, and of this pool.
+    pool: Option<(u64, u64)>,
 }
 
 const ADDRESS: u64 = 0x7f12_0000_0000;
@@ -89,8 +96,14 @@ impl Made {
         to.begin();
         to.entry("device", self.ordinal)?;
         to.entry("address", ADDRESS)?;
-        to.entry("total_size", 20 * MIB)?;
+        to.entry("total_size", self.bytes)?;
         to.entry("stream", 0x5555)?;
+        if let Some((first, second)) = self.pool {
+            to.word("segment_pool_id")?;
+            to.pair(first, second);
+            to.word("is_expandable")?;
+            to.boolean(true);
+        }
         if self.of_segments {
             self.frames(to)?;
         }
@@ -214,4 +227,25 @@ fn sums_that_overflow_are_saturated() {
     let snapshot = snapshot(|made| made.block_size = u64::MAX).expect("read");
     snapshot.validate().expect("valid");
     Report::of(&snapshot, &Options::default());
+}
+
+#[test]
+fn pages_of_an_expandable_segment_without_live_blocks_are_idle_and_those_of_private_pools_stay() {
+    for (bytes, pool, expected) in [
+        (60 * MIB, (0, 0), [16, 40, 0]),
+        (60 * MIB, (0, 7), [16, 40, 0]),
+        // Not a multiple of the pages that PyTorch has by default.
+        (70 * MIB, (0, 0), [66, 0, 70]),
+    ] {
+        let snapshot = snapshot(|made| (made.bytes, made.pool) = (bytes, Some(pool))).expect("read");
+        snapshot.validate().expect("valid");
+        assert_eq!(snapshot.allocators[0].reserved_bytes, bytes);
+        let stacks = CallStacks::of(&snapshot);
+        let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), None, |_| false);
+        let of = &segments.pools[0];
+        let found = [of.pinned, of.idle, of.unknown_pages].map(|tally| tally.bytes / MIB);
+        assert_eq!((of.reserved_bytes, found), (bytes, expected));
+        let is_private = of.idle_by.iter().any(|idle| idle.why == IdleReason::PrivatePool);
+        assert_eq!((is_private, of.pools_are_known), (pool != (0, 0), true));
+    }
 }
