@@ -54,22 +54,17 @@ struct Block {
     freed_at: u64,
 }
 
-impl Block {
-    fn whole(class: u32, is_small: bool, address: u64, bytes: u64) -> Block {
-        let (expandable, used, prev, next, freed_at) = (false, Use::Free, NONE, NONE, 0);
-        Block {
-            class,
-            is_small,
-            expandable,
-            used,
-            address,
-            bytes,
-            prev,
-            next,
-            freed_at,
-        }
-    }
-}
+const SEGMENT: Block = Block {
+    class: 0,
+    is_small: false,
+    expandable: false,
+    used: Use::Free,
+    address: 0,
+    bytes: 0,
+    prev: NONE,
+    next: NONE,
+    freed_at: 0,
+};
 
 /// Blocks by class, size and address: best fit is the first one that is large enough.
 type BySize = BTreeSet<(u32, u64, u64, u32)>;
@@ -313,7 +308,13 @@ impl Model {
             self.next_address = self.next_address.wrapping_add(bytes);
             self.next_address.wrapping_sub(bytes)
         });
-        Some(self.add(Block::whole(class, is_small, address, bytes)))
+        Some(self.add(Block {
+            class,
+            is_small,
+            address,
+            bytes,
+            ..SEGMENT
+        }))
     }
 
     /// `get_allocation_size`.
@@ -370,11 +371,15 @@ impl Model {
         let span = (page << 20).max(size.next_multiple_of(page));
         let address = self.next_address.next_multiple_of(span);
         self.next_address = address.wrapping_add(span);
-        let whole = Block::whole(class, is_small, address, span);
+        let (used, expandable, bytes) = (Use::Unmapped, true, span);
         let id = self.add(Block {
-            used: Use::Unmapped,
-            expandable: true,
-            ..whole
+            class,
+            is_small,
+            expandable,
+            used,
+            address,
+            bytes,
+            ..SEGMENT
         });
         self.enter(id);
         id

@@ -276,6 +276,33 @@ fn requests_after_a_segment_is_gone_with_its_blocks_are_left_out_and_counted() {
 }
 
 #[test]
+fn what_the_driver_gives_beside_segments_is_known_at_each_time_even_without_a_device() {
+    let (snapshot, log) = (process(), streams());
+    let events: Vec<Event> = log.0.iter().filter(|event| event.site == SEGMENT).copied().collect();
+    let mut timeline = log.timeline();
+    // The driver has its memory before the allocator has its segment, and a context of 100 MiB.
+    let context = Event {
+        time_ns: 8,
+        bytes: 100 * MIB,
+        ..events[0]
+    };
+    let before = events.iter().map(|event| Event {
+        time_ns: event.time_ns - 8,
+        ..*event
+    });
+    let site = Site {
+        kind: Kind::Segment,
+        device: None,
+        ..timeline.memory.sites[0].clone()
+    };
+    timeline.segments = Timeline::new(0, 0, vec![site], [context].into_iter().chain(before)).memory;
+    let (stacks, question) = (CallStacks::of(&snapshot), Question::default());
+    let whatif = WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &question);
+    let found = whatif.expect("a whole log").devices.remove(0);
+    assert_eq!((found.other_peak_bytes, found.other_is_complete), (100 * MIB, true));
+}
+
+#[test]
 fn a_device_needs_room_for_the_segments_and_everything_else_at_each_time() {
     // 100 MiB of the program are gone when the segment of 80 is taken.
     let log = || {
