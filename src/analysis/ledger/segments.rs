@@ -221,7 +221,7 @@ impl<'a> Builder<'_, 'a> {
             return (vec![range.clone()], true);
         };
         let page = if block.bytes <= SMALL / 2 { SMALL } else { LARGE_PAGE };
-        if bytes % page != 0 || settings_of(self.snapshot).1.is_err() {
+        if !bytes.is_multiple_of(page) || settings_of(self.snapshot).1.is_err() {
             return (vec![range.clone()], false);
         }
         let starts = (range.start..range.end).step_by(page as usize);

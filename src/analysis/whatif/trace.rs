@@ -264,8 +264,10 @@ impl Trace {
             }
             while let Some(event) = given.next_if(|event| event.time_ns <= time_ns) {
                 let site = &timeline.segments.sites[event.site as usize];
-                let device = site.device.or(of_segments).filter(|_| site.kind == Kind::Segment);
-                if let Some(device) = device {
+                if let Some(device) = site.device.or(of_segments)
+                    && has_given
+                    && site.kind == Kind::Segment
+                {
                     builders[device].given(event.bytes, event.op == Op::Freed);
                 }
             }
@@ -435,7 +437,8 @@ impl Builder<'_> {
 
     fn reserve(&mut self, bytes: u64, time_ns: u64) {
         // Of equal calls that failed, only the first and the last time are known. After one between, the call is made again.
-        let is_again = |of: &&Failed| of.bytes == bytes && of.first_ns <= time_ns && time_ns <= of.last_ns;
+        let is_again =
+            |of: &&Failed| of.count > 2 && of.bytes == bytes && (of.first_ns..=of.last_ns).contains(&time_ns);
         if let Some((Step::Release { by_force }, _)) = self.trace.steps.last_mut()
             && self.failed_calls.iter().any(is_again)
         {
