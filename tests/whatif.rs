@@ -137,7 +137,7 @@ fn a_request_that_failed_is_tried_under_each_setting() {
     let rows = device["predictions"].as_array().expect("rows");
     assert!(rows.iter().all(|row| row["failed_request"] == "fails"), "{rows:#?}");
     let (_outcome, file) = logged("grows", &[]);
-    assert!(refused(&["whatif", "--try", "max_split_size_mb:20"], &file).contains("only more than 20"));
+    assert!(refused(&["whatif", "--try", "max_split_size_mb:19"], &file).contains("only 20 and more"));
     assert!(refused(&["whatif", "--oom"], &file).contains("no request to PyTorch's allocator failed"));
 }
 

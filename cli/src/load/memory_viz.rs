@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use culeak::analysis::whatif::VARIABLE;
 use culeak::kind::Kind;
 use culeak::snapshot::{
     Allocation, Allocator, BY_PYTORCH, Call, Counter, Device, Failed, Gathering, Language, Location, Mark, Process,
@@ -94,6 +95,12 @@ impl<'i> Reader<'_, 'i> {
                 );
             }
         };
+        // It decides about the size of pages.
+        let settings = self.pickle.get(root, "allocator_settings");
+        if let Some(text) = settings.and_then(|settings| self.text(settings, VARIABLE)) {
+            let ranks = &mut self.snapshot.process.ranks;
+            ranks.insert(VARIABLE.to_owned(), shortened(text));
+        }
         let made = self.history(traces)?;
         if let Some(annotations) = self.pickle.get(root, "external_annotations") {
             self.annotations(annotations)?;

@@ -25,6 +25,7 @@ fn snapshot(change: impl Fn(&mut Made)) -> Result<Snapshot, String> {
         of_segments: false,
         bytes: 20 * MIB,
         pool: None,
+        settings: "",
     };
     change(&mut made);
     let mut bytes = Vec::new();
@@ -43,6 +44,7 @@ struct Made {
     bytes: u64,
     /// The segment is expandable, and of this pool.
     pool: Option<(u64, u64)>,
+    settings: &'static str,
 }
 
 const ADDRESS: u64 = 0x7f12_0000_0000;
@@ -53,6 +55,10 @@ impl Made {
         to.begin();
         to.word("segments")?;
         to.list(0..self.segments, |to, _| self.segment(to))?;
+        to.word("allocator_settings")?;
+        to.begin();
+        to.text_entry(VARIABLE, self.settings)?;
+        to.end();
         to.word("device_traces")?;
         to.list([0, 1].into_iter(), |to, device| {
             let events: &[(&str, u64, u64)] = if device == 1 {
@@ -231,13 +237,15 @@ fn sums_that_overflow_are_saturated() {
 
 #[test]
 fn pages_of_an_expandable_segment_without_live_blocks_are_idle_and_those_of_private_pools_stay() {
-    for (bytes, pool, expected) in [
-        (60 * MIB, (0, 0), [16, 40, 0]),
-        (60 * MIB, (0, 7), [16, 40, 0]),
-        // Not a multiple of the pages that PyTorch has by default.
-        (70 * MIB, (0, 0), [66, 0, 70]),
+    for (bytes, pool, settings, expected) in [
+        (60 * MIB, (0, 0), "expandable_segments:True", [16, 40, 0]),
+        (60 * MIB, (0, 7), "", [16, 40, 0]),
+        // Not a multiple of the pages that PyTorch has by default, and pages that may be others.
+        (70 * MIB, (0, 0), "", [66, 0, 70]),
+        (60 * MIB, (0, 0), "large_segment_size_mb:60", [56, 0, 60]),
     ] {
-        let snapshot = snapshot(|made| (made.bytes, made.pool) = (bytes, Some(pool))).expect("read");
+        let change = |made: &mut Made| (made.bytes, made.pool, made.settings) = (bytes, Some(pool), settings);
+        let snapshot = snapshot(change).expect("read");
         snapshot.validate().expect("valid");
         assert_eq!(snapshot.allocators[0].reserved_bytes, bytes);
         let stacks = CallStacks::of(&snapshot);
