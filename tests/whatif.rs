@@ -4,10 +4,11 @@
 //! real one are in `gpu/fragmentation.py`.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::Outcome;
+use crate::support::{Outcome, culeak};
 use crate::tensors::{tensors, torch};
 use crate::timeline::{LOGGED, json, recording, refused, run};
 
@@ -27,7 +28,7 @@ fn logged(behaviour: &str, variables: &[(&str, &str)]) -> (Outcome, PathBuf) {
 }
 
 fn peak_of(whatif: &Value, label: &str) -> Option<u64> {
-    let rows = whatif["devices"][0]["rows"].as_array()?;
+    let rows = whatif["devices"][0]["predictions"].as_array()?;
     rows.iter().find(|row| row["label"] == label)?["peak_reserved_bytes"].as_u64()
 }
 
@@ -37,7 +38,7 @@ fn a_run_that_the_model_reproduces_gets_the_setting_that_reserves_least() {
     let whatif = json(&["whatif", "--json", "--try", "roundup_power2_divisions:2"], &file);
     let device = &whatif["devices"][0];
     assert_eq!(
-        (&device["error_bytes"], &device["refusal"]),
+        (&device["error_bytes"], &device["no_advice"]),
         (&0.into(), &Value::Null),
         "{device}"
     );
@@ -53,7 +54,7 @@ fn a_run_that_the_model_reproduces_gets_the_setting_that_reserves_least() {
         Some((48 + 64 + 96 + 2) * MIB)
     );
     let best = device["recommended"][0].as_u64().expect("a setting") as usize;
-    assert_eq!(device["rows"][best]["settings"], "expandable_segments:True");
+    assert_eq!(device["predictions"][best]["settings"], "expandable_segments:True");
     let shown = run(&["whatif"], &file);
     let text = String::from_utf8_lossy(&shown.stdout);
     assert!(shown.status.success(), "{text}");
@@ -67,18 +68,18 @@ fn a_run_that_the_model_reproduces_gets_the_setting_that_reserves_least() {
 fn the_cache_given_back_at_a_mark_or_for_a_smaller_device_is_reserved_no_more() {
     let (_outcome, file) = logged("grows", &[]);
     let whatif = json(&["whatif", "--json", "--device-memory", "200MiB"], &file);
-    let rows = whatif["devices"][0]["rows"].as_array().expect("rows");
-    assert!(rows.iter().all(|row| row["fits"] == true), "{rows:#?}");
-    let limit = whatif["devices"][0]["limit_bytes"].as_u64().expect("a limit");
+    let rows = whatif["devices"][0]["predictions"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["fits_device"] == true), "{rows:#?}");
+    let other = whatif["devices"][0]["other_peak_bytes"].as_u64().expect("a number");
     assert!(
-        peak_of(&whatif, "as recorded").is_some_and(|peak| peak <= limit),
+        peak_of(&whatif, "as recorded").is_some_and(|peak| peak + other <= 200 * MIB),
         "{rows:#?}"
     );
     let too_small = json(&["whatif", "--json", "--device-memory", "60MiB"], &file);
-    assert_eq!(too_small["devices"][0]["rows"][0]["fits"], false);
+    assert_eq!(too_small["devices"][0]["predictions"][0]["fits_device"], false);
     let end = |label: &str| {
         let whatif = json(&["whatif", "--json"], &file);
-        let rows = whatif["devices"][0]["rows"].as_array().expect("rows").clone();
+        let rows = whatif["devices"][0]["predictions"].as_array().expect("rows").clone();
         let row = rows.into_iter().find(|row| row["label"] == label).expect("the row");
         row["end_reserved_bytes"].as_u64()
     };
@@ -109,12 +110,22 @@ fn the_settings_of_the_run_are_recorded_and_one_without_effect_is_named() {
     assert_eq!(device["error_bytes"], 0);
     let shown = String::from_utf8_lossy(&run(&["whatif"], &file).stdout).into_owned();
     assert!(shown.contains("expandable_segments:True had no effect"), "{shown}");
-    let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
-    let refusal = json(&["whatif", "--json"], &file)["devices"][0]["refusal"].clone();
+    let said = "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF had no effect";
+    for command in [&["report"][..], &["report", "--view", "segments"]] {
+        let text = String::from_utf8_lossy(&run(command, &file).stdout).into_owned();
+        assert!(text.contains(said), "{command:?}: {text}");
+    }
+    let doctor = Command::new(culeak()).args(["doctor", "--job"]).arg(&file).output();
+    let text = String::from_utf8_lossy(&doctor.expect("culeak runs").stdout).into_owned();
     assert!(
-        refusal.as_str().is_some_and(|why| why.contains("not modelled")),
-        "{refusal}"
+        text.contains(&format!(
+            "{said}: PyTorch took its memory in whole segments, in 1 process"
+        )),
+        "{text}"
     );
+    let (_outcome, file) = logged("grows", &[("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync")]);
+    let why = json(&["whatif", "--json"], &file)["devices"][0]["no_advice"].clone();
+    assert!(why.as_str().is_some_and(|why| why.contains("not modelled")), "{why}");
 }
 
 #[test]
@@ -123,9 +134,10 @@ fn a_request_that_failed_is_tried_under_each_setting() {
     let whatif = json(&["whatif", "--json", "--oom"], &file);
     let device = &whatif["devices"][0];
     assert_eq!(device["failed_bytes"], 1u64 << 50);
-    let rows = device["rows"].as_array().expect("rows");
-    assert!(rows.iter().all(|row| row["failed_request_fits"] == "no"), "{rows:#?}");
+    let rows = device["predictions"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["failed_request"] == "fails"), "{rows:#?}");
     let (_outcome, file) = logged("grows", &[]);
+    assert!(refused(&["whatif", "--try", "max_split_size_mb:19"], &file).contains("only 20 and more"));
     assert!(refused(&["whatif", "--oom"], &file).contains("no request to PyTorch's allocator failed"));
 }
 

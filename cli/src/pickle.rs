@@ -140,6 +140,13 @@ impl<'i> Pickle<'i> {
         }
     }
 
+    pub fn boolean(&self, id: Id) -> Option<bool> {
+        match *self.value(id) {
+            Value::Bool(value) => Some(value),
+            _ => None,
+        }
+    }
+
     /// A number that is not negative.
     pub fn number(&self, id: Id) -> Option<u64> {
         match *self.value(id) {

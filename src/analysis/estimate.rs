@@ -75,6 +75,11 @@ impl Errors {
 
 /// The warning that rows are estimates.
 pub fn sampled(of: &str, sampling: Sampling) -> String {
+    format!("{}, so sums by stack are estimates", sampled_stacks(of, sampling))
+}
+
+/// That not all blocks have a stack.
+pub fn sampled_stacks(of: &str, sampling: Sampling) -> String {
     let fewer = match sampling.most() > sampling.bytes {
         true => format!(
             " (down to one for each {} where a thread allocated faster than its limit of stacks)",
@@ -83,7 +88,7 @@ pub fn sampled(of: &str, sampling: Sampling) -> String {
         false => String::new(),
     };
     format!(
-        "the stacks {of} were sampled, one for each {} on average{fewer}, so sums by stack are estimates",
+        "the stacks {of} were sampled, one for each {} on average{fewer}",
         words::bytes(sampling.bytes)
     )
 }

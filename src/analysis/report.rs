@@ -37,7 +37,7 @@ mod grouping;
 mod sizes;
 mod totals;
 
-pub use advice::{began_late, ended_early};
+pub use advice::{began_late, ended_early, losses};
 pub use grouping::{By, Exact, RowsOfKinds, Sort};
 pub use totals::{DeviceTotal, Held, Totals};
 use totals::{device_totals, sum, totals};

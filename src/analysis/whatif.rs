@@ -19,7 +19,7 @@ use crate::analysis::report::{ProcessLine, process_line};
 use crate::analysis::site::CallStacks;
 use crate::job_variables::{JOB_VARIABLES, States};
 use crate::kind::Kind;
-use crate::snapshot::{Allocations, Failed, Snapshot};
+use crate::snapshot::{Allocations, Snapshot};
 use crate::timeline::Timeline;
 
 pub mod model;
@@ -27,7 +27,7 @@ pub mod settings;
 pub mod trace;
 
 use model::Model;
-use settings::Settings;
+use settings::{Settings, expandable_text};
 use trace::{Conflicts, Step, Trace};
 
 /// The value of [`WhatIf::format`].
@@ -36,6 +36,8 @@ pub const VERSION: u32 = 1;
 
 /// The largest part of the recorded peak by which the model may be off.
 pub const MOST_ERROR: f64 = 0.02;
+/// The most streams and private pools. With more, or with fewer than two segments for each, they may explain any run.
+const MOST_POOLS: u32 = 16;
 /// What a recommended setting saves at least: by so much predictions were off (docs/fragmentation.md).
 const WORTH: f64 = 0.1;
 const RECOMMENDED: usize = 3;
@@ -58,8 +60,8 @@ const COLLECTING: &str = "garbage_collection_threshold:0.8";
 /// What is asked beyond the table.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
-    /// Other settings to try.
-    pub settings: Vec<String>,
+    /// Other settings to try, and their text.
+    pub settings: Vec<(Settings, String)>,
     /// The memory of a device that the run should fit on.
     pub device_memory: Option<u64>,
     /// Whether the request that failed would have fitted.
@@ -77,7 +79,7 @@ pub struct WhatIf<'a> {
 }
 
 /// PyTorch's allocator on one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OnDevice {
     pub ordinal: i32,
@@ -90,33 +92,41 @@ pub struct OnDevice {
     pub allocations: u64,
     pub recorded_peak_bytes: u64,
     pub recorded_end_bytes: u64,
+    /// From this time on, so many allocations were not replayed: a segment was freed while blocks in it were live.
+    pub cut_off_ns: Option<u64>,
+    pub cut_off_allocations: u64,
     /// The largest difference between the model and the recording after any request.
     pub error_bytes: u64,
     /// The same as a part of the recorded peak.
     pub error: f64,
     /// Streams and private pools that the model tells apart.
-    pub pools: usize,
-    /// Why there is no advice; then there are no rows.
-    pub refusal: Option<String>,
+    pub pools: u32,
+    /// Why there is no advice; then there are no predictions.
+    pub no_advice: Option<String>,
     /// No allocator reserves less: the most bytes in live blocks.
     pub peak_live_bytes: u64,
     /// The same in whole pages of 2 MiB of each pool.
     pub peak_pages_bytes: u64,
-    /// What PyTorch may have at most on a device of the size asked for: without what the process has besides.
-    pub limit_bytes: Option<u64>,
-    pub besides_bytes: u64,
+    /// The memory of the device that was asked for.
+    pub device_bytes: Option<u64>,
+    /// The most that the process had on the device at any time beside PyTorch's segments.
+    pub other_peak_bytes: u64,
+    /// What the driver takes for itself (contexts, libraries) is in it.
+    pub other_is_complete: bool,
     /// The request that failed, if it was asked for.
     pub failed_bytes: Option<u64>,
     /// The run's own settings first.
-    pub rows: Vec<Row>,
-    /// Indices into `rows`, the best first.
+    pub predictions: Vec<Prediction>,
+    /// Indices into `predictions`, the best first.
     pub recommended: Vec<usize>,
+    /// Marks without a prediction: giving the cache back there gives less or nothing.
+    pub marks_left_out: usize,
 }
 
 /// What the allocator would have done.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct Row {
+pub struct Prediction {
     pub label: String,
     /// The value for the environment variable, with those of the run's settings that do not matter here; `None`: it is no setting.
     pub settings: Option<String>,
@@ -124,27 +134,30 @@ pub struct Row {
     pub end_reserved_bytes: u64,
     /// Calls that take memory from the driver or give it back.
     pub driver_calls: u64,
-    /// Whether all requests fit under the limit.
-    pub fits: Option<bool>,
+    /// Whether everything fits on the device that was asked for.
+    pub fits_device: Option<bool>,
     /// Whether the request that failed would have fitted.
-    pub failed_request_fits: Option<Fit>,
+    pub failed_request: Option<FailedRequest>,
 }
 
 /// Whether a request would have fitted into what the driver had given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub enum Fit {
-    Yes,
+pub enum FailedRequest {
+    Fits,
     /// It needs less than the request did, but more than was reserved; what the driver had left is not recorded.
     Perhaps,
-    No,
+    Fails,
 }
 
 /// How to replay.
 #[derive(Clone, Copy, Default)]
 struct Plan {
+    /// The most that the driver gives to the allocator.
     limit: Option<u64>,
+    /// The memory of the device, for the allocator and everything else.
+    device_bytes: Option<u64>,
     /// Gives the cache back where the run did because the driver had no more.
     forced: bool,
     /// Gives the cache back at this mark too.
@@ -155,13 +168,20 @@ struct Replayed {
     model: Model,
     /// The largest difference after any request.
     error: u64,
-    fit: Option<Fit>,
+    failed_request: Option<FailedRequest>,
+    /// By mark, the most that giving the cache back there gives.
+    idle_at_marks: Vec<u64>,
 }
 
 fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Replayed {
-    let mut model = Model::new(settings.clone(), plan.limit, trace.addresses.clone());
+    let mut model = Model::new(
+        settings.clone(),
+        plan.device_bytes.or(plan.limit),
+        trace.addresses.clone(),
+    );
     let mut blocks: HashMap<u32, u32> = HashMap::default();
-    let (mut error, mut fit) = (0, None);
+    let (mut error, mut failed_request) = (0, None);
+    let mut idle_at_marks = vec![0; trace.marks.len()];
     for &(step, recorded) in &trace.steps {
         match step {
             Step::Allocate { block, bytes, segment } => {
@@ -175,27 +195,43 @@ fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Re
             }
             Step::Release { by_force } if !by_force || plan.forced => model.release_cached(),
             Step::Mark(mark) if plan.empty_at == Some(mark) => model.release_cached(),
-            Step::Release { .. } | Step::Mark(_) => continue,
+            Step::Mark(mark) => {
+                idle_at_marks[mark] = model.idle().max(idle_at_marks[mark]);
+                continue;
+            }
+            Step::Release { .. } => continue,
             Step::Failed { bytes } => {
-                fit = Some(fits(&model, bytes, recorded));
+                failed_request = Some(of_failed(&model, bytes, recorded));
+                continue;
+            }
+            Step::OtherMemory(bytes) => {
+                if let Some(device_bytes) = plan.device_bytes {
+                    model.limit = Some(device_bytes.saturating_sub(bytes));
+                    model.failed += u64::from(model.limit < Some(model.reserved));
+                }
                 continue;
             }
         }
         error = error.max(model.reserved.abs_diff(recorded));
     }
-    Replayed { model, error, fit }
+    Replayed {
+        model,
+        error,
+        failed_request,
+        idle_at_marks,
+    }
 }
 
 /// Whether a request fits if the driver gives no more than was reserved when it failed.
-fn fits(model: &Model, bytes: u64, recorded: u64) -> Fit {
+fn of_failed(model: &Model, bytes: u64, recorded: u64) -> FailedRequest {
     let mut model = model.clone();
     model.limit = None;
     model.release_cached();
     model.allocate(bytes, 0);
     match model.reserved {
-        needed if needed <= recorded => Fit::Yes,
-        needed if needed < recorded.saturating_add(Model::segment_for(bytes)) => Fit::Perhaps,
-        _ => Fit::No,
+        needed if needed <= recorded => FailedRequest::Fits,
+        needed if needed < recorded.saturating_add(Model::segment_for(bytes)) => FailedRequest::Perhaps,
+        _ => FailedRequest::Fails,
     }
 }
 
@@ -203,7 +239,7 @@ impl<'a> WhatIf<'a> {
     /// `last`: the final state, which the timeline was read with.
     ///
     /// # Errors
-    /// The log does not have all requests, there are none, or a setting that was asked for is wrong.
+    /// The log does not have all requests, or there are none.
     pub fn of(
         snapshot: &'a Snapshot,
         last: &Allocations,
@@ -211,21 +247,16 @@ impl<'a> WhatIf<'a> {
         stacks: &CallStacks,
         question: &Question,
     ) -> Result<WhatIf<'a>, String> {
-        let sites = timeline.memory.sites.iter().filter(|site| site.kind == Kind::Tensor);
-        let mut devices: Vec<usize> = sites.filter_map(|site| site.device).collect();
-        devices.sort_unstable();
-        devices.dedup();
-        let devices = devices.into_iter().map(|device| {
-            let failed = question
-                .failed_request
-                .then(|| failed_request(snapshot, device))
-                .flatten();
-            let own = settings_of(snapshot).1.unwrap_or_default();
-            let trace = Trace::of(snapshot, last, timeline, stacks, device, &own, failed)?;
-            on_device(snapshot, device, &trace, failed, question)
-        });
-        let mut devices: Vec<OnDevice> = devices.collect::<Result<_, String>>()?;
-        devices.retain(|device| device.allocations > 0);
+        let own = settings_of(snapshot).1.unwrap_or_default();
+        let traces = Trace::of_devices(snapshot, last, timeline, stacks, &own, u64::MAX)?;
+        let used = snapshot
+            .devices
+            .iter()
+            .zip(&traces)
+            .filter(|(_, trace)| trace.allocations > 0);
+        let devices: Vec<OnDevice> = used
+            .map(|(device, trace)| on_device(snapshot, device.ordinal, trace, question))
+            .collect();
         if devices.is_empty() {
             return Err(
                 "PyTorch's caching allocator handed out no block; other allocators are not modelled".to_owned(),
@@ -251,70 +282,40 @@ pub fn settings_of(snapshot: &Snapshot) -> (Option<(&'static str, &str)>, Result
     (variable, Settings::parse(variable.map_or("", |(_, value)| value)))
 }
 
-/// The last request to PyTorch's allocator that failed for lack of memory.
-fn failed_request(snapshot: &Snapshot, device: usize) -> Option<&Failed> {
-    let failed = snapshot
-        .failed
-        .iter()
-        .filter(|failed| failed.kind == Kind::Tensor && failed.error == 2);
-    failed
-        .filter(|failed| failed.device == Some(device))
-        .max_by_key(|failed| failed.last_ns)
+/// That PyTorch took its memory in whole segments although the settings say otherwise.
+pub fn ignored_setting(snapshot: &Snapshot) -> Option<String> {
+    let ever = |kind| {
+        let mut counters = snapshot.counters.iter();
+        counters.any(|counter| counter.kind == kind && counter.total_count > 0)
+    };
+    let (variable, settings) = settings_of(snapshot);
+    let is_ignored = settings.is_ok_and(|settings| settings.expandable) && ever(Kind::Tensor) && !ever(Kind::Physical);
+    let (name, _) = variable.filter(|_| is_ignored)?;
+    let text = expandable_text(true);
+    Some(format!(
+        "{text} in {name} had no effect: PyTorch took its memory in whole segments"
+    ))
 }
 
-fn on_device(
-    snapshot: &Snapshot,
-    device: usize,
-    trace: &Trace,
-    failed: Option<&Failed>,
-    question: &Question,
-) -> Result<OnDevice, String> {
+fn on_device(snapshot: &Snapshot, ordinal: i32, trace: &Trace, question: &Question) -> OnDevice {
     let (variable, read) = settings_of(snapshot);
     let stated = variable.map_or("", |(_, value)| value);
     let mut own = read.clone().unwrap_or_default();
-    let shown = |is_on| {
-        if is_on {
-            "expandable_segments:True"
-        } else {
-            "expandable_segments:False"
-        }
-    };
-    let ignored = (read.is_ok() && own.expandable && !trace.expandable).then(|| shown(true).to_owned());
-    let settings = match own.expandable == trace.expandable {
-        true => stated.to_owned(),
-        false => [stated, shown(trace.expandable)]
-            .into_iter()
-            .filter(|part| !part.is_empty())
-            .collect::<Vec<_>>()
-            .join(","),
-    };
+    let is_as_stated = own.expandable == trace.expandable;
+    let shown = (!is_as_stated).then(|| expandable_text(trace.expandable));
+    let settings: Vec<&str> = [stated]
+        .into_iter()
+        .chain(shown)
+        .filter(|part| !part.is_empty())
+        .collect();
+    let ignored = read.is_ok() && own.expandable && !is_as_stated;
     own.expandable = trace.expandable;
     // The sizes of the log are rounded already.
     own.divisions = Settings::default().divisions;
-    let (classes, plan, own_run) = best(trace, &own);
-    let error = own_run.error as f64 / trace.peak_reserved.max(1) as f64;
-    let besides_bytes = besides(snapshot, device, trace);
-    let mut found = OnDevice {
-        ordinal: snapshot.devices[device].ordinal,
-        settings,
-        variable: variable.map(|(name, _)| name.to_owned()),
-        ignored,
-        allocations: trace.allocations,
-        recorded_peak_bytes: trace.peak_reserved,
-        recorded_end_bytes: trace.end_reserved,
-        error_bytes: own_run.error,
-        error,
-        pools: classes.iter().max().map_or(1, |most| *most as usize + 1),
-        refusal: None,
-        peak_live_bytes: trace.peak_live,
-        peak_pages_bytes: trace.peak_pages,
-        limit_bytes: question.device_memory.map(|bytes| bytes.saturating_sub(besides_bytes)),
-        besides_bytes,
-        failed_bytes: failed.map(|failed| failed.bytes),
-        rows: Vec::new(),
-        recommended: Vec::new(),
-    };
-    found.refusal = match read {
+    let Explained { classes, plan, run } = explain(trace, &own);
+    let pools = pools(&classes);
+    let error = run.error as f64 / trace.peak_reserved.max(1) as f64;
+    let no_advice = match read {
         Err(why) => Some(format!("the run's own settings, {stated}, are not understood: {why}")),
         Ok(_) if trace.peak_reserved == 0 => Some("the memory that the blocks lie in was not recorded".to_owned()),
         Ok(_) if error > MOST_ERROR => Some(format!(
@@ -324,17 +325,66 @@ fn on_device(
             error * 100.0,
             MOST_ERROR * 100.0
         )),
+        Ok(_) if may_explain_anything(trace, pools) => Some(format!(
+            "the model reproduces this run only with {pools} streams or pools for {} segments, and so many would reproduce any run",
+            trace.segments
+        )),
         Ok(_) => None,
     };
-    if found.refusal.is_none() {
-        found.rows = rows(snapshot, trace, &own, &classes, plan, &found, question)?;
+    let mut found = OnDevice {
+        ordinal,
+        settings: settings.join(","),
+        variable: variable.map(|(name, _)| name.to_owned()),
+        ignored: ignored.then(|| expandable_text(true).to_owned()),
+        allocations: trace.allocations,
+        recorded_peak_bytes: trace.peak_reserved,
+        recorded_end_bytes: trace.end_reserved,
+        cut_off_ns: trace.cut_off.map(|(time_ns, _)| time_ns),
+        cut_off_allocations: trace.cut_off.map_or(0, |(_, allocations)| allocations),
+        error_bytes: run.error,
+        error,
+        pools,
+        no_advice,
+        peak_live_bytes: trace.peak_live,
+        peak_pages_bytes: trace.peak_pages,
+        device_bytes: question.device_memory,
+        other_peak_bytes: trace.peak_other,
+        other_is_complete: trace.other_is_known,
+        failed_bytes: trace.failed_bytes.filter(|_| question.failed_request),
+        ..OnDevice::default()
+    };
+    if found.no_advice.is_none() {
+        predict(
+            snapshot,
+            trace,
+            &own,
+            &Explained { classes, plan, run },
+            question,
+            &mut found,
+        );
         found.recommended = recommended(&found);
     }
-    Ok(found)
+    found
 }
 
-/// The classes and the plan with which the run's own settings reproduce it best.
-fn best(trace: &Trace, own: &Settings) -> (Vec<u32>, Plan, Replayed) {
+/// The classes and the plan with which the run's own settings reproduce it.
+struct Explained {
+    classes: Vec<u32>,
+    plan: Plan,
+    run: Replayed,
+}
+
+fn pools(classes: &[u32]) -> u32 {
+    classes.iter().max().map_or(1, |most| most + 1)
+}
+
+/// Of expandable segments, the pools are recorded.
+fn may_explain_anything(trace: &Trace, pools: u32) -> bool {
+    !trace.expandable && pools > 1 && (pools > MOST_POOLS || trace.segments < 2 * pools)
+}
+
+/// The explanation that needs least, of those that reproduce the run best.
+fn explain(trace: &Trace, own: &Settings) -> Explained {
     let forced = Plan {
         forced: true,
         ..Plan::default()
@@ -348,111 +398,123 @@ fn best(trace: &Trace, own: &Settings) -> (Vec<u32>, Plan, Replayed) {
     } else {
         &[forced]
     };
-    let mut best: Option<(Vec<u32>, Plan, Replayed)> = None;
-    for by in [Conflicts::All, Conflicts::NewSegments, Conflicts::None] {
+    let most_error = (MOST_ERROR * trace.peak_reserved as f64) as u64;
+    let mut best: Option<((bool, bool, u64), Explained)> = None;
+    for by in [Conflicts::None, Conflicts::NewSegments, Conflicts::All] {
         let classes = trace.classes(by);
+        let is_weak = may_explain_anything(trace, pools(&classes));
         for &plan in plans {
             let run = replay(trace, own, &classes, plan);
-            if best.as_ref().is_none_or(|(.., best)| run.error < best.error) {
-                best = Some((classes.clone(), plan, run));
+            let rank = (run.error > most_error, is_weak, run.error);
+            if best.as_ref().is_none_or(|(least, _)| rank < *least) {
+                let classes = classes.clone();
+                best = Some((rank, Explained { classes, plan, run }));
             }
         }
-        if best.as_ref().is_some_and(|(.., best)| best.error == 0) {
+        if best.as_ref().is_some_and(|(rank, _)| *rank == (false, false, 0)) {
             break;
         }
     }
-    best.expect("there are plans")
+    best.expect("there are plans").1
 }
 
-/// What the process has on the device besides PyTorch's segments: the context, libraries, its own memory.
-fn besides(snapshot: &Snapshot, device: usize, trace: &Trace) -> u64 {
-    let given = snapshot
-        .object_counters
-        .iter()
-        .find(|of| (of.device, of.kind) == (Some(device), Kind::Segment));
-    let recorded = snapshot.device_peaks.iter().find(|peak| peak.device == device);
-    let peak = given.map(|of| of.peak_bytes).max(recorded.map(|peak| peak.peak_bytes));
-    peak.unwrap_or(0).saturating_sub(trace.peak_reserved)
-}
-
-fn rows(
+fn predict(
     snapshot: &Snapshot,
     trace: &Trace,
     own: &Settings,
-    classes: &[u32],
-    own_plan: Plan,
-    found: &OnDevice,
+    explained: &Explained,
     question: &Question,
-) -> Result<Vec<Row>, String> {
-    // What the driver refused in the run it refuses in all.
-    let refused = trace.was_forced.then_some(trace.peak_reserved);
+    found: &mut OnDevice,
+) {
+    let (stated, kept) = (
+        settings_of(snapshot).1,
+        settings_of(snapshot).0.map_or("", |(_, value)| value),
+    );
+    let kept = settings::without_effect(kept);
+    // What the driver did not give in the run it gives under no settings.
     let plan = Plan {
-        limit: found.limit_bytes.or(refused),
+        limit: trace.was_forced.then_some(trace.peak_reserved),
+        device_bytes: question.device_memory,
         ..Plan::default()
     };
-    let row = |label: &str, text: Option<&str>, settings: &Settings, classes: &[u32], plan: Plan| {
+    let prediction = |label: String, text: Option<String>, settings: &Settings, classes: &[u32], plan: Plan| {
         let run = replay(trace, settings, classes, plan);
-        Row {
-            label: label.to_owned(),
-            settings: text.map(str::to_owned),
+        Prediction {
+            label,
+            settings: text,
             peak_reserved_bytes: run.model.peak,
             end_reserved_bytes: run.model.reserved,
             driver_calls: run.model.driver_calls,
-            fits: found.limit_bytes.map(|_| run.model.failed == 0),
-            failed_request_fits: run.fit,
+            fits_device: plan.device_bytes.map(|_| run.model.failed == 0),
+            failed_request: run.failed_request.filter(|_| question.failed_request),
         }
     };
-    let first = if found.limit_bytes.is_some() { plan } else { own_plan };
-    let mut rows = vec![row("as recorded", None, own, classes, first)];
-    let kept = settings::without_effect(settings_of(snapshot).0.map_or("", |(_, value)| value));
-    let with_limit = plan.limit.is_some().then_some(COLLECTING);
-    let asked = question.settings.iter().map(String::as_str);
-    for text in CANDIDATES.into_iter().chain(with_limit).chain(asked) {
-        let settings = Settings::parse(text)?;
-        if settings == *own || settings_of(snapshot).1.as_ref() == Ok(&settings) {
+    let first = if question.device_memory.is_some() {
+        plan
+    } else {
+        explained.plan
+    };
+    let classes = &explained.classes;
+    found.predictions = vec![prediction("as recorded".to_owned(), None, own, classes, first)];
+    let is_limited = plan.limit.or(plan.device_bytes).is_some();
+    let candidates = CANDIDATES.into_iter().chain(is_limited.then_some(COLLECTING));
+    let candidates = candidates.filter_map(|text| Some((Settings::parse(text).ok()?, text.to_owned())));
+    let mut tried = vec![own.clone()];
+    tried.extend(stated);
+    for (settings, text) in candidates.chain(question.settings.iter().cloned()) {
+        if tried.contains(&settings) {
             continue;
         }
-        let label = match text {
+        let label = match text.as_str() {
             "" => "default".to_owned(),
             COLLECTING => format!("{COLLECTING} and set_per_process_memory_fraction"),
-            _ => text.to_owned(),
+            _ => text.clone(),
         };
         // It needs a change of the program, too.
         let is_alone = text != COLLECTING;
-        let whole: Vec<&str> = [text, &kept].into_iter().filter(|part| !part.is_empty()).collect();
+        let whole: Vec<&str> = [text.as_str(), &kept]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect();
         let whole = is_alone.then(|| whole.join(","));
-        rows.push(row(&label, whole.as_deref(), &settings, classes, plan));
+        found
+            .predictions
+            .push(prediction(label, whole, &settings, classes, plan));
+        tried.push(settings);
     }
-    for (nth, mark) in trace.marks.iter().enumerate().take(MARKS) {
+    let idle = &explained.run.idle_at_marks;
+    let mut marks: Vec<usize> = (0..idle.len()).collect();
+    marks.sort_by_key(|&mark| std::cmp::Reverse(idle[mark]));
+    marks.retain(|&mark| idle[mark] > 0);
+    marks.truncate(MARKS);
+    found.marks_left_out = idle.len() - marks.len();
+    for mark in marks {
+        let label = format!("empty_cache() at mark:{}", trace.marks[mark]);
         let at_mark = Plan {
-            empty_at: Some(nth),
+            empty_at: Some(mark),
             ..first
         };
-        rows.push(row(
-            &format!("empty_cache() at mark:{mark}"),
-            None,
-            own,
-            classes,
-            at_mark,
-        ));
+        found.predictions.push(prediction(label, None, own, classes, at_mark));
     }
     if found.pools > 1 && !trace.expandable {
-        rows.push(row("all requests on one stream", None, own, &[], first));
+        let label = "all requests on one stream".to_owned();
+        found.predictions.push(prediction(label, None, own, &[], first));
     }
-    Ok(rows)
 }
 
-/// The settings that save more than the error of the model, best first.
+/// Indices of the predictions that save more than the error of the model, best first.
 fn recommended(found: &OnDevice) -> Vec<usize> {
-    let own = found.rows[0].peak_reserved_bytes;
+    let recorded = &found.predictions[0];
+    let own = recorded.peak_reserved_bytes;
     let worth = ((own as f64 * WORTH) as u64).max(found.error_bytes);
-    let rank = |row: &Row| (row.fits == Some(false), row.peak_reserved_bytes, row.driver_calls);
-    let saves = |row: &Row| {
-        let helps = row.failed_request_fits == Some(Fit::Yes) || row.fits > found.rows[0].fits;
-        row.settings.is_some() && (helps || row.peak_reserved_bytes.saturating_add(worth) < own)
+    let rank = |of: &Prediction| (of.fits_device == Some(false), of.peak_reserved_bytes, of.driver_calls);
+    let saves = |of: &Prediction| {
+        let helps = of.failed_request == Some(FailedRequest::Fits) || of.fits_device > recorded.fits_device;
+        of.settings.is_some() && (helps || of.peak_reserved_bytes.saturating_add(worth) < own)
     };
-    let mut best: Vec<usize> = (1..found.rows.len()).filter(|&nth| saves(&found.rows[nth])).collect();
-    best.sort_by_key(|&nth| rank(&found.rows[nth]));
+    let all = &found.predictions;
+    let mut best: Vec<usize> = (1..all.len()).filter(|&nth| saves(&all[nth])).collect();
+    best.sort_by_key(|&nth| rank(&all[nth]));
     best.truncate(RECOMMENDED);
     best
 }

@@ -34,8 +34,8 @@ def the_log_of_a_run_predicts_what_pytorch_reserves_under_other_settings(t, mode
     [device] = json.loads(out)["devices"]
     peak = done.fact("peak_reserved")
     lines = [f"recorded peak {mib(device['recorded_peak_bytes'])}, max_memory_reserved() {mib(peak)}, live {mib(device['peak_live_bytes'])}"]
-    lines.append(f"own settings: off by {device['error']:.2%}, {device['pools']} pools, refusal: {device['refusal']}")
-    rows, wrong = {row["settings"]: row for row in device["rows"] if row["settings"] is not None}, []
+    lines.append(f"own settings: off by {device['error']:.2%}, {device['pools']} pools, no advice: {device['no_advice']}")
+    rows, wrong = {row["settings"]: row for row in device["predictions"] if row["settings"] is not None}, []
     for settings in SETTINGS:
         measured = program(t, mode, settings, how="bare").fact("peak_reserved")
         predicted = rows.get(settings, {}).get("peak_reserved_bytes")
@@ -46,7 +46,7 @@ def the_log_of_a_run_predicts_what_pytorch_reserves_under_other_settings(t, mode
     table = "\n".join(lines)
     (done.folder / "whatif.txt").write_text(table + "\n")
     expect_equal(device["recorded_peak_bytes"], peak, f"recorded peak of segments (got) and max_memory_reserved()\n{table}")
-    expect(device["refusal"] is None and device["error"] <= OWN, f"the model does not reproduce {path}\n{table}")
+    expect(device["no_advice"] is None and device["error"] <= OWN, f"the model does not reproduce {path}\n{table}")
     expect(not wrong, f"wrong predictions for {wrong} from {path}\n{table}")
 
 
@@ -58,7 +58,7 @@ def the_model_reproduces_a_run_under_other_settings_which_the_recording_has(t, s
     expect(out.startswith("{"), f"culeak whatif {path} gave exit code {code}\n{err}")
     [device] = json.loads(out)["devices"]
     expect_equal((device["settings"], device["ignored"]), (settings, None), f"settings of {path}")
-    expect(device["refusal"] is None and device["error"] <= OWN, f"the model is off by {device['error']:.2%}: {path}\n{device['refusal']}")
+    expect(device["no_advice"] is None and device["error"] <= OWN, f"the model is off by {device['error']:.2%}: {path}\n{device['no_advice']}")
 
 
 @claim(slow=True)

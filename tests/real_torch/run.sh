@@ -99,8 +99,8 @@ for program, peak, settings in measured:
     peak = int(peak)
     [own] = json.load(open(f"{work}/{program}-{settings}.json"))["devices"]
     [default] = json.load(open(f"{work}/{program}-.json"))["devices"]
-    predicted = {row["settings"]: row["peak_reserved_bytes"] for row in default["rows"]}
-    predicted[""] = default["rows"][0]["peak_reserved_bytes"] if default["rows"] else 0
+    predicted = {row["settings"]: row["peak_reserved_bytes"] for row in default["predictions"]}
+    predicted[""] = default["predictions"][0]["peak_reserved_bytes"] if default["predictions"] else 0
     error = abs(predicted.get(settings, 0) - peak) / peak
     wrong += own["error"] > 0.01 or error > 0.10 or own["recorded_peak_bytes"] != peak
     print(f"{program:8} {peak >> 20:6} MiB, predicted {predicted.get(settings, 0) >> 20:6} ({error:6.1%}), own settings {own['error']:6.2%} of {own['pools']} pools  {settings or 'default'}")

@@ -67,6 +67,8 @@ pub struct LiveBlocks {
     pub agrees: bool,
     /// What the allocator has from the driver, by device and address; empty if the statistics do not have its sum.
     pub segments: Vec<LiveBlock>,
+    /// Of expandable segments, the runs of pages.
+    pub runs: Vec<LiveBlock>,
 }
 
 /// Reads them. `None`: the process has not loaded this allocator.
@@ -163,17 +165,15 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
     };
     let agrees = sums.values().all(|(sum, pools)| is_stated(sum, pools));
     let pools: Vec<u64> = sums.values().flat_map(|(_, pools)| pools).copied().collect();
-    let mut segments = segments(source, place, read, &pools).unwrap_or_default();
-    let reserved = segments
-        .iter()
-        .fold(BTreeMap::new(), |mut sums: BTreeMap<i8, u64>, segment| {
-            let sum = sums.entry(segment.device).or_default();
-            *sum = sum.saturating_add(segment.bytes);
-            sums
-        });
+    let (mut segments, mut runs) = segments(source, place, read, &pools).unwrap_or_default();
+    let reserved = (segments.iter().chain(&runs)).fold(BTreeMap::new(), |mut sums: BTreeMap<i8, u64>, segment| {
+        let sum = sums.entry(segment.device).or_default();
+        *sum = sum.saturating_add(segment.bytes);
+        sums
+    });
     let of_device = |device| sums.get(device).map_or(&[][..], |(_, pools)| pools);
     if !reserved.iter().all(|(device, sum)| is_stated(sum, of_device(device))) {
-        segments.clear();
+        (segments, runs) = (Vec::new(), Vec::new());
     }
     let mut blocks: Vec<LiveBlock> = blocks.into_iter().map(|(block, _)| block).collect();
     blocks.sort_unstable();
@@ -182,16 +182,18 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
         blocks,
         agrees,
         segments,
+        runs,
     })
 }
 
-/// The memory that the blocks are in. `blocks`: the words of live blocks by address; `pools`: theirs.
+/// The memory that the blocks are in, and the runs of pages that they are in. `blocks`: the words of live blocks by address; `pools`:
+/// theirs.
 fn segments(
     source: &dyn Source,
     place: usize,
     mut blocks: HashMap<u64, Vec<u64>>,
     pools: &[u64],
-) -> Option<Vec<LiveBlock>> {
+) -> Option<(Vec<LiveBlock>, Vec<LiveBlock>)> {
     let block_words = |block: u64| words(source, block, BLOCK_WORDS);
     let (mut pools_read, mut wanted) = (Vec::new(), Vec::new());
     for pool in pools {
@@ -216,28 +218,42 @@ fn segments(
             blocks.insert(block, words);
         }
     }
-    // Parts of an expandable segment that have no memory.
-    let mut mapped: Vec<&Vec<u64>> = blocks
-        .values()
-        .filter(|words| words[place + 1] >> 8 & 0xff == 1)
-        .collect();
+    Some(joined(&blocks, place))
+}
+
+/// Blocks that follow each other in memory, as whole segments and as runs of pages. Each block that has another one before or after
+/// it is in memory, except in expandable segments, whose ends have none.
+fn joined(blocks: &HashMap<u64, Vec<u64>>, place: usize) -> (Vec<LiveBlock>, Vec<LiveBlock>) {
+    let is_mapped = |words: &[u64]| words[place + 1] >> 8 & 0xff == 1;
+    let mut mapped: Vec<&Vec<u64>> = blocks.values().filter(|words| is_mapped(words)).collect();
     mapped.sort_unstable_by_key(|words| (words[0] as i8, words[place]));
-    let mut segments: Vec<LiveBlock> = Vec::new();
+    let mut segments: Vec<(LiveBlock, bool)> = Vec::new();
     for words in mapped {
         let block = block_of(words, place);
-        let is_next = |last: &&mut LiveBlock| {
+        let is_next = |(last, _): &&mut (LiveBlock, bool)| {
             words[place + 2] != 0
                 && last.device == block.device
                 && last.address.checked_add(last.bytes) == Some(block.address)
         };
+        let is_run = |beside: usize| blocks.get(&words[beside]).is_some_and(|other| !is_mapped(other));
+        let is_run = is_run(place + 2) || is_run(place + 3);
         match segments.last_mut().filter(is_next) {
-            Some(last) => last.bytes = last.bytes.saturating_add(block.bytes),
-            None => segments.push(block),
+            Some((last, of_run)) => {
+                (last.bytes, *of_run) = (last.bytes.saturating_add(block.bytes), *of_run || is_run);
+                last.requested = last.bytes;
+            }
+            None => segments.push((
+                LiveBlock {
+                    requested: block.bytes,
+                    ..block
+                },
+                is_run,
+            )),
         }
-        let last = segments.last_mut()?;
-        last.requested = last.bytes;
     }
-    Some(segments)
+    let (runs, whole): (Vec<_>, Vec<_>) = segments.into_iter().partition(|(_, is_run)| *is_run);
+    let memory = |of: Vec<(LiveBlock, bool)>| of.into_iter().map(|(segment, _)| segment).collect();
+    (memory(whole), memory(runs))
 }
 
 /// The words of a `std::set`: comparison, color, root, first, last, count.
@@ -383,5 +399,32 @@ mod tests {
         (table[0], table[8], table[16]) = (0xff, 1, 2);
         (table[24], table[32], table[40]) = (2, 3, 4);
         assert_eq!(pairs_of(&table).collect::<Vec<_>>(), [(3, 4)]);
+    }
+
+    #[test]
+    fn blocks_beside_addresses_without_memory_are_runs_of_pages() {
+        const PLACE: usize = 6;
+        // Address, bytes, whether it has memory, and the blocks before and after it.
+        let block = |address, bytes, is_mapped: bool, before, after| {
+            let mut words = vec![0; BLOCK_WORDS];
+            (words[PLACE], words[PLACE - 3]) = (address, bytes);
+            (words[PLACE + 1], words[PLACE + 2], words[PLACE + 3]) = (u64::from(is_mapped) << 8, before, after);
+            words
+        };
+        let blocks = [
+            (1, block(100, 10, true, 0, 2)),
+            (2, block(110, 10, true, 1, 0)),
+            // Adjacent, and not the same segment.
+            (3, block(120, 10, true, 0, 4)),
+            (4, block(130, 10, true, 3, 5)),
+            (5, block(140, 10, false, 4, 6)),
+            (6, block(150, 10, true, 5, 0)),
+        ];
+        let (whole, runs) = joined(&HashMap::from(blocks), PLACE);
+        let shown = |of: &[LiveBlock]| of.iter().map(|of| (of.address, of.bytes)).collect::<Vec<_>>();
+        assert_eq!(
+            (shown(&whole), shown(&runs)),
+            (vec![(100, 20)], vec![(120, 20), (150, 10)])
+        );
     }
 }

@@ -40,19 +40,25 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
         return failed("at the peak, blocks are known by stack and not by address; record with culeak run --timeline");
     }
     let at_ns = item.snapshot.taken.at_ns;
-    let passed_over = logged.map_or_else(HashSet::new, |(whole, timeline)| {
-        let (stacks, timeline) = (CallStacks::of(&whole), timeline.until(at_ns));
-        let own = settings_of(&whole).1.unwrap_or_default();
-        let of_device = |device| Trace::of(&whole, &whole.allocations, &timeline, &stacks, device, &own, None).ok();
-        let traces = (0..whole.devices.len()).filter_map(of_device);
-        traces.flat_map(|trace| trace.passed_over).collect()
-    });
+    let (mut passed_over, mut not_known) = (HashSet::new(), None);
+    if let Some((whole, timeline)) = logged {
+        let (stacks, own) = (CallStacks::of(&whole), settings_of(&whole).1.unwrap_or_default());
+        match Trace::of_devices(&whole, &whole.allocations, &timeline, &stacks, &own, at_ns) {
+            Ok(traces) => passed_over.extend(traces.into_iter().flat_map(|trace| trace.passed_over)),
+            Err(why) => {
+                not_known = Some(format!(
+                    "whether idle segments are of other streams is not known: {why}"
+                ))
+            }
+        }
+    }
     let stacks = CallStacks::of(&item.snapshot);
     let groups = Groups::of(&item.snapshot, &stacks);
     let top = rows_shown(args.selection.top, form != Form::Json);
-    let segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
+    let mut segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
         passed_over.contains(&(address & ADDRESS))
     });
+    segments.warnings.extend(not_known);
     if segments.pools.is_empty() {
         return failed(
             "no caching allocator holds memory here whose blocks were recorded; culeak report --view ledger shows the rest",

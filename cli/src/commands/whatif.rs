@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::analysis::site::CallStacks;
+use culeak::analysis::whatif::settings::Settings;
 use culeak::analysis::whatif::{Question, WhatIf};
 
 use crate::errors::{Failure, USAGE};
@@ -31,8 +32,8 @@ pub struct WhatIfArgs {
     #[arg(value_name = "RECORDING")]
     pub input: OsString,
     /// Also try these settings, as in PYTORCH_CUDA_ALLOC_CONF; repeatable
-    #[arg(long = "try", value_name = "SETTINGS")]
-    pub settings: Vec<String>,
+    #[arg(long = "try", value_name = "SETTINGS", value_parser = settings)]
+    pub settings: Vec<(Settings, String)>,
     /// Also show whether the run would fit on a GPU with this much memory
     #[arg(long, value_name = "SIZE", value_parser = text::units::parse_size)]
     pub device_memory: Option<u64>,
@@ -43,6 +44,10 @@ pub struct WhatIfArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub names: NameArgs,
+}
+
+fn settings(text: &str) -> Result<(Settings, String), String> {
+    Ok((Settings::parse(text)?, text.to_owned()))
 }
 
 /// # Errors
@@ -68,6 +73,6 @@ pub fn execute(args: &WhatIfArgs) -> Result<ExitCode, Failure> {
     let title = format!("culeak: settings for {}", text::parts::process(&whatif.process));
     args.output
         .page(form, &title, &whatif, || text::whatif::page(&whatif, &item.source))?;
-    let is_refused = whatif.devices.iter().any(|device| device.refusal.is_some());
-    Ok(ExitCode::from(if is_refused { USAGE } else { 0 }))
+    let has_no_advice = whatif.devices.iter().any(|device| device.no_advice.is_some());
+    Ok(ExitCode::from(if has_no_advice { USAGE } else { 0 }))
 }

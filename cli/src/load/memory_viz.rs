@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! segment                     → device memory, allocated by PyTorch's caching allocator
+//!   is_expandable             → the same as physical memory, and its mapping
 //!   block, active_allocated   → tensor, with its stack if PyTorch recorded one
 //! device_traces: alloc        → time of that tensor's allocation
 //!                oom          → a failed request
@@ -16,6 +17,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use culeak::analysis::whatif::VARIABLE;
 use culeak::kind::Kind;
 use culeak::snapshot::{
     Allocation, Allocator, BY_PYTORCH, Call, Counter, Device, Failed, Gathering, Language, Location, Mark, Process,
@@ -93,6 +95,12 @@ impl<'i> Reader<'_, 'i> {
                 );
             }
         };
+        // It decides about the size of pages.
+        let settings = self.pickle.get(root, "allocator_settings");
+        if let Some(text) = settings.and_then(|settings| self.text(settings, VARIABLE)) {
+            let ranks = &mut self.snapshot.process.ranks;
+            ranks.insert(VARIABLE.to_owned(), shortened(text));
+        }
         let made = self.history(traces)?;
         if let Some(annotations) = self.pickle.get(root, "external_annotations") {
             self.annotations(annotations)?;
@@ -235,6 +243,7 @@ impl<'i> Reader<'_, 'i> {
         let stack = self.cache_stack(segment)?;
         let call = Call {
             stream: Some(stream),
+            pool: self.pool(segment),
             ..Call::new(Kind::Device, "CUDACachingAllocator", Some(device), 0)
         };
         let tensor = Call {
@@ -242,14 +251,21 @@ impl<'i> Reader<'_, 'i> {
             domain: Some("pytorch".to_owned()),
             ..call.clone()
         };
-        self.gathering.add(Allocation {
-            address,
-            bytes,
-            requested: bytes,
-            time_ns: 0,
-            stack: Some(stack),
-            call: &call,
-        });
+        let is_expandable = self.pickle.get(segment, "is_expandable");
+        let calls = match is_expandable.and_then(|id| self.pickle.boolean(id)) {
+            Some(true) => expandable(&call).into(),
+            _ => vec![call],
+        };
+        for call in &calls {
+            self.gathering.add(Allocation {
+                address,
+                bytes,
+                requested: bytes,
+                time_ns: 0,
+                stack: Some(stack),
+                call,
+            });
+        }
         let mut at = address;
         let blocks = self.pickle.get(segment, "blocks");
         let blocks = blocks.ok_or("a damaged memory snapshot: a segment without `blocks`")?;
@@ -274,6 +290,15 @@ impl<'i> Reader<'_, 'i> {
             });
         }
         Ok(())
+    }
+
+    /// The pool of a segment; 0: that of all requests outside private pools.
+    fn pool(&self, segment: Id) -> Option<u64> {
+        let [first, second] = self.pickle.items(self.pickle.get(segment, "segment_pool_id")?)? else {
+            return None;
+        };
+        let number = |id: &Id| self.pickle.number(*id);
+        Some(number(first)? << 32 | number(second)?)
     }
 
     /// The stack of a record, if PyTorch recorded one.
@@ -375,6 +400,16 @@ impl<'i> Reader<'_, 'i> {
     }
 }
 
+/// The memory of an expandable segment, and its mapping.
+pub(super) fn expandable(call: &Call) -> [Call; 2] {
+    let of = |kind, mappings| Call {
+        kind,
+        mappings,
+        ..call.clone()
+    };
+    [of(Kind::Physical, 1), of(Kind::Mapping, 0)]
+}
+
 /// The maximum length of a function name. A small file may refer to one name millions of times.
 const LONGEST_NAME: usize = 1000;
 
@@ -442,6 +477,7 @@ fn sum_up(snapshot: &mut Snapshot) {
         });
         let sum = match kind {
             Kind::Tensor => &mut allocator.live_bytes,
+            Kind::Mapping => continue,
             _ => &mut allocator.reserved_bytes,
         };
         *sum = sum.saturating_add(bytes);

@@ -36,12 +36,16 @@ impl Given {
         Given { call, blocks }
     }
 
-    /// What PyTorch's allocator has from the driver, and gives out in blocks.
-    fn segments(segments: Vec<LiveBlock>) -> Given {
-        Given {
-            call: Call::new(Kind::Device, "CUDACachingAllocator", None, 0),
-            blocks: segments,
-        }
+    /// What PyTorch's allocator has from the driver, and gives out in blocks: segments, and runs of pages.
+    fn memory(segments: Vec<LiveBlock>, runs: Vec<LiveBlock>) -> [Given; 3] {
+        let call = Call::new(Kind::Device, "CUDACachingAllocator", None, 0);
+        let [physical, mapping] = memory_viz::expandable(&call);
+        let given = |call, blocks| Given { call, blocks };
+        [
+            given(call, segments),
+            given(physical, runs.clone()),
+            given(mapping, runs),
+        ]
     }
 }
 
@@ -62,10 +66,10 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
         if !live.agrees {
             mention_disagreement(pid);
         }
-        Some(vec![
-            Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks),
-            Given::segments(live.segments),
-        ])
+        let tensors = Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks);
+        let memory = Given::memory(live.segments, live.runs).into_iter();
+        let memory = memory.filter(|given| !given.blocks.is_empty());
+        Some([tensors].into_iter().chain(memory).collect())
     });
     let of_cupy =
         cupy::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Block, "MemoryPool", "CuPy", live?)]));
@@ -138,7 +142,7 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
             let call = Call {
                 device: ordinals.binary_search(&device_of(block)).ok(),
                 // CuPy's objects do not have it.
-                stream: matches!(call.kind, Kind::Tensor | Kind::Device).then_some(stream),
+                stream: (call.kind == Kind::Tensor || call.domain.is_none()).then_some(stream),
                 ..call.clone()
             };
             gathering.add(Allocation {
@@ -146,7 +150,7 @@ fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
                 bytes: block.bytes,
                 requested: block.requested,
                 time_ns: 0,
-                stack: (call.kind == Kind::Device).then_some(0),
+                stack: call.domain.is_none().then_some(0),
                 call: &call,
             });
         }

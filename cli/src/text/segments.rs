@@ -19,6 +19,7 @@ pub fn page(segments: &Segments) -> Document {
     if let Some(point) = segments.point {
         page.field("at", point.to_string());
     }
+    page.warnings(&segments.warnings);
     page
 }
 
@@ -52,6 +53,12 @@ fn write_pool(pool: &Unused, page: &mut Document) {
         Some(bytes) => format!("{largest}; {} of the live blocks is rounding", units::bytes(bytes)),
         None => largest,
     }));
+    if pool.unknown_pages.count > 0 {
+        page.item(format!(
+            "{} of expandable segments: their pages are not known, so pages without live blocks count as pinned",
+            units::bytes(pool.unknown_pages.bytes)
+        ));
+    }
     if let Some(failed) = &pool.failed {
         write_failed(failed, pool, page);
     }
@@ -100,19 +107,24 @@ fn idle(idle: &Idle, pool: &Unused) -> String {
             "a later request fits and got new memory, so they are of another stream or of a private pool (CUDA graphs, MemPool), or a block \
              in them still waited for another stream"
         }
+        IdleReason::PrivatePool => {
+            "of private pools (CUDA graphs, MemPool), which torch.cuda.empty_cache() does not give back while the pools are in use"
+        }
         IdleReason::Small => "of the small pool, which only requests of up to 1 MiB use",
         IdleReason::Cached => "without live blocks, kept for later requests",
     };
-    let remedy = match (pool.owner, &pool.failed, idle.why) {
-        ("PyTorch", Some(_), _) => {
-            "; before a request fails, PyTorch gives back what it can; possibly they are of private pools in use"
-        }
-        ("PyTorch", None, IdleReason::Small | IdleReason::Cached) => {
-            "; torch.cuda.empty_cache() gives them back, unless they are of private pools in use"
-        }
+    let remedy = match (&pool.failed, idle.why) {
+        _ if pool.owner != "PyTorch" || idle.why == IdleReason::PrivatePool => "",
+        (Some(_), _) => "; before a request fails, PyTorch gives back what it can",
+        (None, IdleReason::Small | IdleReason::Cached) => "; torch.cuda.empty_cache() gives them back",
         _ => "",
     };
-    format!("idle in {segments} {why}{remedy}")
+    let unless = match (&pool.failed, remedy, pool.pools_are_known) {
+        (_, "", _) | (_, _, true) => "",
+        (Some(_), ..) => "; possibly they are of private pools in use",
+        (None, ..) => ", unless they are of private pools in use",
+    };
+    format!("idle in {segments} {why}{remedy}{unless}")
 }
 
 fn write_failed(failed: &Unfit, pool: &Unused, page: &mut Document) {

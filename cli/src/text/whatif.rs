@@ -1,8 +1,10 @@
 //! What PyTorch's allocator would have reserved: the error of the model, a table of settings, and the recommended ones.
 
 use culeak::analysis::report::shell_word;
-use culeak::analysis::whatif::{Fit, OnDevice, Row, VARIABLE, WhatIf};
+use culeak::analysis::whatif::{FailedRequest, OnDevice, Prediction, VARIABLE, WhatIf};
+use culeak::point::Point;
 
+use super::units::plural;
 use super::{parts, units};
 use crate::document::{BOLD, Cell, Document, PLAIN, Rows, WARN, bold, counted, dim, styled};
 use crate::escape::Escaped;
@@ -48,15 +50,29 @@ fn write_device(device: &OnDevice, page: &mut Document) {
             format!("{ignored} had no effect: the memory was taken in whole segments"),
         ));
     }
-    if let Some(refusal) = &device.refusal {
-        page.line(styled(WARN, format!("no advice: {refusal}")));
+    if let Some(from_ns) = device.cut_off_ns.filter(|_| device.cut_off_allocations > 0) {
+        page.item(styled(
+            WARN,
+            format!(
+                "{} from {} on not modelled: a segment was freed while blocks in it were live (cudaDeviceReset?)",
+                plural(device.cut_off_allocations, "request is", "requests are"),
+                Point::Time(from_ns)
+            ),
+        ));
+    }
+    if let Some(why) = &device.no_advice {
+        page.line(styled(WARN, format!("no advice: {why}")));
         return;
     }
-    if let Some(limit) = device.limit_bytes {
-        let besides = units::bytes(device.besides_bytes);
+    if let Some(memory) = device.device_bytes {
+        let lacks = match device.other_is_complete {
+            true => "at most",
+            false => "at most (without what the driver takes for itself, which was not recorded)",
+        };
         page.item(format!(
-            "PyTorch may have {}: the process had {besides} more than PyTorch at its peak",
-            units::bytes(limit)
+            "on {}: beside PyTorch's segments, the process had {} {lacks}; it is subtracted at each time",
+            units::bytes(memory),
+            units::bytes(device.other_peak_bytes)
         ));
     }
     if let Some(bytes) = device.failed_bytes {
@@ -72,37 +88,38 @@ fn write_device(device: &OnDevice, page: &mut Document) {
 }
 
 fn table(device: &OnDevice, page: &mut Document) {
-    let fits = |row: &&Row| match row.fits {
+    let fits = |row: &&Prediction| match row.fits_device {
         Some(true) => "yes",
         _ => "no",
     };
-    let failed = |row: &&Row| match row.failed_request_fits {
-        Some(Fit::Yes) => "fits",
-        Some(Fit::Perhaps) => "perhaps",
+    let failed = |row: &&Prediction| match row.failed_request {
+        Some(FailedRequest::Fits) => "fits",
+        Some(FailedRequest::Perhaps) => "perhaps",
         _ => "fails",
     };
-    let is_best = |row: &&Row| {
-        device
-            .recommended
-            .first()
-            .is_some_and(|&best| &device.rows[best] == *row)
-    };
-    let rows = Rows::of(&device.rows)
+    let best = device.recommended.first().map(|&best| &device.predictions[best]);
+    let is_best = |row: &&Prediction| best == Some(*row);
+    let rows = Rows::of(&device.predictions)
         .column("peak reserved", |row| Cell::Size(row.peak_reserved_bytes))
         .short("peak")
         .column("at the end", |row| Cell::Size(row.end_reserved_bytes))
         .short("end")
         .column("driver calls", |row| Cell::Count(row.driver_calls))
         .short("calls")
-        .column_if(device.limit_bytes.is_some(), "fits", fits)
+        .column_if(device.device_bytes.is_some(), "fits", fits)
         .column_if(device.failed_bytes.is_some(), "failed request", failed)
         .column("setting", |row| row.label.clone())
         .style(|row| if is_best(row) { BOLD } else { PLAIN });
     page.table(rows);
+    page.more(
+        device.marks_left_out,
+        "mark",
+        ", where empty_cache() gives back less or nothing",
+    );
 }
 
 fn recommend(device: &OnDevice, page: &mut Document) {
-    let own = device.rows[0].peak_reserved_bytes;
+    let own = device.predictions[0].peak_reserved_bytes;
     if device.recommended.is_empty() {
         page.line("no setting reserves clearly less; the lines whose blocks pin memory are in --view segments");
         return;
@@ -110,7 +127,7 @@ fn recommend(device: &OnDevice, page: &mut Document) {
     page.line(bold("put one of these into the environment"));
     let variable = device.variable.as_deref().unwrap_or(VARIABLE);
     for &nth in &device.recommended {
-        let row = &device.rows[nth];
+        let row = &device.predictions[nth];
         let settings = row.settings.as_deref().unwrap_or_default();
         let saved = match own.checked_sub(row.peak_reserved_bytes) {
             Some(saved) => format!("{} less", units::bytes(saved)),

@@ -10,8 +10,9 @@
 //!   into it. It counts for the call sites whose blocks keep the segment, together.
 //! - *Idle*: a segment without live blocks. `empty_cache()` gives it back, and so does the allocator when the driver has no more.
 //!
-//! Rounding of single blocks is a part of the live bytes, and known only if the input has the sizes requested. Deliberately
-//! absent: private pools of CUDA graphs, since a recording does not tell which pool a segment is of.
+//! Rounding of single blocks is a part of the live bytes, and known only if the input has the sizes requested. Which pool a
+//! segment is of (CUDA graphs and `MemPool` have private ones) only PyTorch's own snapshots have. These have no pages, but runs of
+//! pages, which begin with one; the same holds for processes that were not recorded.
 
 use std::collections::BTreeMap;
 
@@ -19,15 +20,17 @@ use foldhash::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::caches::{Holder, Mapped, Range, Spread, join, pieces};
+use crate::analysis::estimate::sampled_stacks;
 use crate::analysis::framework::Block;
 use crate::analysis::groups::Groups;
-use crate::analysis::report::{ProcessLine, process_line};
+use crate::analysis::report::{ProcessLine, losses, process_line};
 use crate::analysis::site::{CallStacks, Fingerprint, NO_STACK};
 use crate::analysis::tally::Tally;
+use crate::analysis::whatif::settings_of;
 use crate::kind::Kind;
 use crate::point::Point;
 use crate::snapshot::allocations::stack_of;
-use crate::snapshot::{BY_PYTORCH, Failed, Snapshot};
+use crate::snapshot::{BY_PYTORCH, BY_READING, Failed, Snapshot};
 
 /// The value of [`Segments::format`].
 pub const FORMAT: &str = "culeak-segments";
@@ -35,6 +38,8 @@ pub const VERSION: u32 = 1;
 
 /// Segments of PyTorch for requests of up to 1 MiB have this size, and no others have.
 const SMALL: u64 = 2 << 20;
+/// Larger requests have pages of this size in expandable segments.
+const LARGE_PAGE: u64 = 20 << 20;
 const OUT_OF_MEMORY: i32 = 2;
 
 /// What the caching allocators of a process hold and do not use.
@@ -48,6 +53,7 @@ pub struct Segments<'a> {
     pub point: Option<&'a Point>,
     /// Of each device and allocator.
     pub pools: Vec<Unused<'a>>,
+    pub warnings: Vec<String>,
 }
 
 /// One caching allocator on one device: reserved = live + pinned + idle.
@@ -62,6 +68,10 @@ pub struct Unused<'a> {
     pub pinned: Tally,
     /// Segments without live blocks.
     pub idle: Tally,
+    /// Expandable segments whose pages are not known, which count as one segment each.
+    pub unknown_pages: Tally,
+    /// The input has the pool of each segment.
+    pub pools_are_known: bool,
     /// What the live blocks have beyond the sizes requested; `None`: these are not known.
     pub rounding_bytes: Option<u64>,
     /// The longest range without a live block.
@@ -106,6 +116,8 @@ pub struct PinSite {
 pub enum IdleReason {
     /// A later request that fits got new memory, so the segment is of another stream or of a private pool.
     OtherPool,
+    /// It is of a private pool: of a CUDA graph, or a `MemPool`.
+    PrivatePool,
     /// Only requests of up to 1 MiB use it.
     Small,
     /// No later request needed new memory, or which ones did is not known.
@@ -137,6 +149,8 @@ struct Builder<'s, 'a> {
     snapshot: &'a Snapshot,
     stacks: &'s CallStacks<'a>,
     blocks: &'s [Block],
+    /// Segments by address, and whether they are of private pools.
+    private: HashMap<u64, bool>,
 }
 
 impl<'a> Segments<'a> {
@@ -155,6 +169,7 @@ impl<'a> Segments<'a> {
             snapshot,
             stacks,
             blocks: &groups.blocks.blocks,
+            private: private_pools(snapshot),
         };
         let spread = Spread::of(snapshot, stacks, groups);
         let mut pools: BTreeMap<(usize, &str), Vec<Range>> = BTreeMap::new();
@@ -174,7 +189,12 @@ impl<'a> Segments<'a> {
             failed: builder.failed(device, owner, &ranges),
             ..builder.unused((device, owner), ranges, top, &is_passed_over)
         });
+        let sampled = snapshot.sampling.map(|sampling| {
+            let stacks = sampled_stacks("of this recording", sampling);
+            format!("{stacks}, so blocks without a stack are those of no call site here")
+        });
         Segments {
+            warnings: losses(snapshot).into_iter().chain(sampled).collect(),
             format: FORMAT,
             version: VERSION,
             process: process_line(snapshot),
@@ -184,7 +204,35 @@ impl<'a> Segments<'a> {
     }
 }
 
+/// Of the segments in PyTorch's own snapshots.
+fn private_pools(snapshot: &Snapshot) -> HashMap<u64, bool> {
+    let rows = snapshot.allocations.iter().filter(|_| snapshot.taken.by == BY_PYTORCH);
+    rows.filter(|row| row.kind != Kind::Tensor)
+        .filter_map(|row| Some((row.address, row.call.pool? != 0)))
+        .collect()
+}
+
 impl<'a> Builder<'_, 'a> {
+    /// The parts of a range that can be given back, and whether these are known.
+    fn pages(&self, range: &Range<'a>) -> (Vec<Range<'a>>, bool) {
+        let bytes = range.end - range.start;
+        let has_runs = range.mapped && [BY_PYTORCH, BY_READING].contains(&&*self.snapshot.taken.by);
+        let Some(block) = self.within(range).first().filter(|_| has_runs) else {
+            return (vec![range.clone()], true);
+        };
+        let page = if block.bytes <= SMALL / 2 { SMALL } else { LARGE_PAGE };
+        if !bytes.is_multiple_of(page) || settings_of(self.snapshot).1.is_err() {
+            return (vec![range.clone()], false);
+        }
+        let starts = (range.start..range.end).step_by(page as usize);
+        let page = |start| {
+            let mut of_range = range.clone();
+            (of_range.start, of_range.end) = (start, start + page);
+            of_range
+        };
+        (starts.map(page).collect(), true)
+    }
+
     /// The blocks that lie in a range, in part or as a whole, by address.
     fn within(&self, range: &Range) -> &[Block] {
         let end = self.blocks.partition_point(|block| block.address < range.end);
@@ -209,13 +257,23 @@ impl<'a> Builder<'_, 'a> {
         let mut pins: HashMap<Vec<Fingerprint>, (BySite, HashSet<u32>, u64, u64)> = HashMap::default();
         let mut idle: BTreeMap<IdleReason, Tally> = BTreeMap::new();
         let (mut reserved_bytes, mut live_bytes, mut pinned) = (0u64, 0u64, Tally::default());
+        let (mut unknown_pages, mut pages) = (Tally::default(), Vec::with_capacity(ranges.len()));
         for range in &ranges {
+            let is_private = self.private.get(&range.start) == Some(&true);
+            let (of_range, is_known) = self.pages(range);
+            pages.extend(of_range.into_iter().map(|page| (page, is_private)));
+            if !is_known {
+                unknown_pages.add(range.end - range.start);
+            }
+        }
+        for (range, is_private) in &pages {
             let bytes = range.end - range.start;
             reserved_bytes = reserved_bytes.saturating_add(bytes);
             let blocks = self.within(range);
             let (by_site, live) = self.by_site(range, blocks);
             if live == 0 {
                 let why = match () {
+                    () if *is_private => IdleReason::PrivatePool,
                     () if is_passed_over(range.start) => IdleReason::OtherPool,
                     () if owner == "PyTorch" && bytes == SMALL => IdleReason::Small,
                     () => IdleReason::Cached,
@@ -271,6 +329,8 @@ impl<'a> Builder<'_, 'a> {
             live_bytes,
             pinned,
             idle: Tally::total(idle.values().copied()),
+            unknown_pages,
+            pools_are_known: !self.private.is_empty(),
             rounding_bytes: self.rounding(device, owner),
             largest_free_run: runs.max().unwrap_or(0),
             pins,

@@ -2,10 +2,12 @@
 
 use super::*;
 use crate::analysis::opaque::recording_command;
+use crate::analysis::whatif::ignored_setting;
 use crate::analysis::words::{count, plural};
 use crate::snapshot::{BY_PYTORCH, EndOf};
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) -> Vec<String> {
+/// What the recording lacks, and settings that had no effect.
+pub fn losses(snapshot: &Snapshot) -> Vec<String> {
     let losses = &snapshot.losses;
     let mut warnings: Vec<String> = began_late(losses).into_iter().collect();
     let mut warn = |number: u64, text: &str| {
@@ -74,6 +76,12 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) ->
             python.version
         ));
     }
+    warnings.extend(ignored_setting(snapshot));
+    warnings
+}
+
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups) -> Vec<String> {
+    let mut warnings = losses(snapshot);
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(

@@ -6,11 +6,12 @@
 //! free ─► joined with free neighbours ─► back to the pool
 //! ```
 //!
-//! It follows `DeviceCachingAllocator` of PyTorch 2.6 to 2.11: the names of its functions are in the comments. Streams and
+//! It follows `DeviceCachingAllocator` as in PyTorch 2.11, against which it is tested: the names of its functions are in the comments. Streams and
 //! private pools are numbers here ("classes"): blocks of different ones never serve each other's requests. Deliberately absent:
 //! frees that wait for events of other streams, since the log has when a block was freed and not when its events were complete.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::Range;
 
 use foldhash::HashMap;
 
@@ -53,22 +54,17 @@ struct Block {
     freed_at: u64,
 }
 
-impl Block {
-    fn whole(class: u32, is_small: bool, address: u64, bytes: u64) -> Block {
-        let (expandable, used, prev, next, freed_at) = (false, Use::Free, NONE, NONE, 0);
-        Block {
-            class,
-            is_small,
-            expandable,
-            used,
-            address,
-            bytes,
-            prev,
-            next,
-            freed_at,
-        }
-    }
-}
+const SEGMENT: Block = Block {
+    class: 0,
+    is_small: false,
+    expandable: false,
+    used: Use::Free,
+    address: 0,
+    bytes: 0,
+    prev: NONE,
+    next: NONE,
+    freed_at: 0,
+};
 
 /// Blocks by class, size and address: best fit is the first one that is large enough.
 type BySize = BTreeSet<(u32, u64, u64, u32)>;
@@ -149,10 +145,10 @@ impl Model {
     pub fn release_cached(&mut self) {
         let free: Vec<u32> = self.free.iter().flatten().map(|entry| entry.3).collect();
         for id in free {
-            match self.block(id) {
-                Block { expandable: true, .. } => self.unmap(id),
-                block if block.prev == NONE && block.next == NONE => self.release(id),
-                _ => {}
+            match self.whole(id) {
+                part if part.is_empty() => {}
+                part if self.block(id).expandable => self.unmap(id, part),
+                _ => self.release(id),
             }
         }
     }
@@ -312,7 +308,13 @@ impl Model {
             self.next_address = self.next_address.wrapping_add(bytes);
             self.next_address.wrapping_sub(bytes)
         });
-        Some(self.add(Block::whole(class, is_small, address, bytes)))
+        Some(self.add(Block {
+            class,
+            is_small,
+            address,
+            bytes,
+            ..SEGMENT
+        }))
     }
 
     /// `get_allocation_size`.
@@ -369,11 +371,15 @@ impl Model {
         let span = (page << 20).max(size.next_multiple_of(page));
         let address = self.next_address.next_multiple_of(span);
         self.next_address = address.wrapping_add(span);
-        let whole = Block::whole(class, is_small, address, span);
+        let (used, expandable, bytes) = (Use::Unmapped, true, span);
         let id = self.add(Block {
-            used: Use::Unmapped,
-            expandable: true,
-            ..whole
+            class,
+            is_small,
+            expandable,
+            used,
+            address,
+            bytes,
+            ..SEGMENT
         });
         self.enter(id);
         id
@@ -397,29 +403,40 @@ impl Model {
         Some(())
     }
 
-    /// `unmap_block`: gives the whole pages of a free block back.
-    fn unmap(&mut self, mut id: u32) {
+    /// What of a free block [`Model::release_cached`] gives back: whole pages, or a whole segment.
+    fn whole(&self, id: u32) -> Range<u64> {
         let of = self.block(id);
         let page = Model::page(of.is_small);
-        let begin = of.address.next_multiple_of(page);
-        let end = (of.address + of.bytes) / page * page;
-        if begin >= end {
-            return;
+        match of.expandable {
+            true => of.address.next_multiple_of(page)..(of.address + of.bytes) / page * page,
+            false if of.prev == NONE && of.next == NONE => of.address..of.address + of.bytes,
+            false => 0..0,
         }
+    }
+
+    /// What [`Model::release_cached`] would give back.
+    pub fn idle(&self) -> u64 {
+        let whole = self.free.iter().flatten().map(|entry| self.whole(entry.3));
+        whole.map(|part| part.end.saturating_sub(part.start)).sum()
+    }
+
+    /// `unmap_block`: gives the whole pages of a free block back.
+    fn unmap(&mut self, mut id: u32, Range { start, end }: Range<u64>) {
+        let of = self.block(id);
         self.leave(id);
-        if begin > of.address {
-            let whole = self.split(id, begin - of.address);
+        if start > of.address {
+            let whole = self.split(id, start - of.address);
             self.enter(std::mem::replace(&mut id, whole));
         }
         if end < of.address + of.bytes {
-            let after = self.split(id, end - begin);
+            let after = self.split(id, end - start);
             self.enter(after);
         }
         self.block_mut(id).used = Use::Unmapped;
         self.join(id);
         self.enter(id);
-        self.reserved -= end - begin;
-        self.driver_calls += 2 * ((end - begin) / page);
+        self.reserved -= end - start;
+        self.driver_calls += 2 * ((end - start) / Model::page(of.is_small));
     }
 
     /// `release_block`: gives a free segment back.

@@ -50,8 +50,9 @@ impl Settings {
                     .parse::<u64>()
                     .map_err(|_| format!("{key}:{value}: expected a number"))
             };
-            let above_20 = |mib: u64| match mib {
-                0..=20 => Err(format!("{key}:{value}: PyTorch takes only more than 20")),
+            // 20 since `c10/core/AllocatorConfig.cpp` reads the settings, as in 2.11; `CUDAAllocatorConfig.cpp` before it: more.
+            let from_20 = |mib: u64| match mib {
+                0..20 => Err(format!("{key}:{value}: PyTorch takes only 20 and more")),
                 _ => Ok(mib.saturating_mul(MIB)),
             };
             match key {
@@ -62,8 +63,8 @@ impl Settings {
                         _ => return Err(format!("{key}:{value}: expected True or False")),
                     }
                 }
-                "max_split_size_mb" => settings.max_split = above_20(number(value)?)?,
-                "max_non_split_rounding_mb" => settings.max_rounding = above_20(number(value)?)?,
+                "max_split_size_mb" => settings.max_split = from_20(number(value)?)?,
+                "max_non_split_rounding_mb" => settings.max_rounding = from_20(number(value)?)?,
                 "roundup_power2_divisions" => {
                     let power = value.parse().ok().filter(|n: &u64| n.is_power_of_two());
                     settings.divisions = power
@@ -108,6 +109,14 @@ impl Settings {
             0 => floor * 2,
             step => bytes.div_ceil(step) * step,
         }
+    }
+}
+
+pub fn expandable_text(is_on: bool) -> &'static str {
+    if is_on {
+        "expandable_segments:True"
+    } else {
+        "expandable_segments:False"
     }
 }
 
@@ -159,7 +168,7 @@ mod tests {
             "no_such_key:1",
             "roundup_power2_divisions:[256:1,>:8]",
             "roundup_power2_divisions:0",
-            "max_split_size_mb:20",
+            "max_split_size_mb:19",
             "garbage_collection_threshold:0",
             "per_process_memory_fraction:0.5",
         ] {

@@ -1,11 +1,14 @@
 use super::*;
+use crate::kind::Kind;
 use crate::sample::{MIB, Sample};
-use crate::snapshot::Mark;
+use crate::snapshot::{Failed, Mark};
 use crate::timeline::{Event, Op, Site};
 
-/// Sites of a log: segments, blocks.
+/// Sites of a log: segments, blocks, blocks of an arena of the program; memory of GPU 1.
 const SEGMENT: u32 = 0;
 const BLOCK: u32 = 1;
+const ARENA: u32 = 2;
+const ON_OTHER: u32 = 3;
 
 /// A log of PyTorch's allocator. Each event is a microsecond after the one before.
 #[derive(Default)]
@@ -50,32 +53,26 @@ impl Log {
     }
 
     fn timeline(self) -> Timeline {
-        let site = |kind, api: &str| Site {
+        let site = |kind, domain: Option<&str>, device| Site {
             stack: None,
             kind,
-            device: Some(0),
-            domain: (kind == Kind::Tensor).then(|| "pytorch".to_owned()),
-            api: api.to_owned(),
+            device: Some(device),
+            domain: domain.map(str::to_owned),
+            api: String::new(),
         };
         let sites = vec![
-            site(Kind::Device, "cuMemAlloc_v2"),
-            site(Kind::Tensor, "CUDACachingAllocator"),
+            site(Kind::Device, None, 0),
+            site(Kind::Tensor, Some("pytorch"), 0),
+            site(Kind::Block, Some("arena"), 0),
+            site(Kind::Device, None, 1),
         ];
         Timeline::new(0, 1 << 40, sites, self.0)
     }
 
     fn trace(self, snapshot: &Snapshot) -> Trace {
-        let (timeline, stacks) = (self.timeline(), CallStacks::of(snapshot));
-        Trace::of(
-            snapshot,
-            &Allocations::default(),
-            &timeline,
-            &stacks,
-            0,
-            &Settings::default(),
-            None,
-        )
-        .expect("a whole log")
+        let (timeline, stacks, own) = (self.timeline(), CallStacks::of(snapshot), Settings::default());
+        let traces = Trace::of_devices(snapshot, &Allocations::default(), &timeline, &stacks, &own, u64::MAX);
+        traces.expect("a whole log").remove(0)
     }
 
     fn on_device(self, snapshot: &Snapshot, question: &Question) -> OnDevice {
@@ -93,8 +90,8 @@ fn process() -> Snapshot {
     snapshot
 }
 
-/// A request for memory that was refused by the driver, or to the allocator, just before the event of this number.
-fn refused(kind: Kind, mib: u64, before_event: u64) -> Failed {
+/// A request to the driver or to the allocator that failed just before the event of this number.
+fn failed(kind: Kind, mib: u64, before_event: u64) -> Failed {
     Failed {
         bytes: mib * MIB,
         count: 1,
@@ -111,11 +108,19 @@ fn refused(kind: Kind, mib: u64, before_event: u64) -> Failed {
 
 const A: u64 = 0x1000_0000;
 const B: u64 = 0x8000_0000;
+const C: u64 = 0x9000_0000;
+const D: u64 = 0xa000_0000;
 
-/// Two streams that need 40 MiB in turns.
+fn peak(found: &OnDevice, label: &str) -> Option<u64> {
+    let of_label = found.predictions.iter().find(|of| of.label == label);
+    of_label.map(|of| of.peak_reserved_bytes / MIB)
+}
+
+/// Two streams that need 40 MiB in turns, and then 60.
 fn streams() -> Log {
-    let log = Log::default().segment(A, 40).block(A, 40).free(A, 40);
-    log.segment(B, 40).block(B, 40).free(B, 40)
+    let turn = |log: Log, at, mib| log.segment(at, mib).block(at, mib).free(at, mib);
+    let log = turn(turn(Log::default(), A, 40), B, 40);
+    turn(turn(log, C, 60), D, 60)
 }
 
 #[test]
@@ -125,24 +130,46 @@ fn a_segment_that_did_not_serve_a_request_for_which_it_had_room_is_of_another_st
     assert!(trace.passed_over.contains(&A));
     assert_eq!(
         (trace.classes(Conflicts::None), trace.classes(Conflicts::NewSegments)),
-        (vec![0, 0], vec![0, 1])
+        (vec![0, 0, 0, 0], vec![0, 1, 0, 1])
     );
     let found = streams().on_device(&snapshot, &question);
-    assert_eq!((found.error_bytes, found.pools, found.refusal), (0, 2, None));
-    let peak = |label: &str| {
-        found
-            .rows
-            .iter()
-            .find(|row| row.label == label)
-            .map(|row| row.peak_reserved_bytes / MIB)
-    };
+    assert_eq!((found.error_bytes, found.pools, &found.no_advice), (0, 2, &None));
     assert_eq!(
-        (peak("as recorded"), peak("all requests on one stream")),
-        (Some(80), Some(40))
+        (peak(&found, "as recorded"), peak(&found, "all requests on one stream")),
+        (Some(200), Some(100))
     );
     // A block that lies in it later: it waited, and the stream may be the same.
-    let used = streams().block(A, 40).trace(&snapshot);
+    let used = streams().block(A, 40).block(C, 60).trace(&snapshot);
     assert!(used.passed_over.is_empty());
+}
+
+#[test]
+fn pools_that_would_explain_any_run_prove_nothing() {
+    // Each segment is a pool of its own.
+    let log = |turns: u64| {
+        (0..turns).fold(Log::default(), |log, nth| {
+            let at = A + nth * 64 * MIB;
+            log.segment(at, 40).block(at, 40).free(at, 40)
+        })
+    };
+    for turns in [2, 17] {
+        let found = log(turns).on_device(&process(), &Question::default());
+        assert_eq!((found.error_bytes, u64::from(found.pools)), (0, turns));
+        assert!(
+            found
+                .no_advice
+                .is_some_and(|why| why.contains("would reproduce any run"))
+        );
+        assert!(found.predictions.is_empty());
+    }
+}
+
+#[test]
+fn the_explanation_that_needs_least_is_taken() {
+    // A request is served from 60 MiB although 40 are free. Nothing reserved tells that these are of two pools.
+    let log = Log::default().segment(A, 40).block(A, 40).segment(B, 60).block(B, 60);
+    let log = log.free(A, 40).free(B, 60).block(B, 30);
+    assert_eq!(log.on_device(&process(), &Question::default()).pools, 1);
 }
 
 #[test]
@@ -170,11 +197,8 @@ fn segments_given_back_by_the_program_are_given_back_under_each_setting() {
         .block(B, 80)
         .on_device(&process(), &Question::default());
     assert_eq!((found.error_bytes, found.recorded_peak_bytes), (0, 80 * MIB));
-    assert!(
-        found.rows.iter().all(|row| row.peak_reserved_bytes == 80 * MIB),
-        "{:#?}",
-        found.rows
-    );
+    let all = &found.predictions;
+    assert!(all.iter().all(|of| of.peak_reserved_bytes == 80 * MIB), "{all:#?}");
     assert!(found.recommended.is_empty());
 }
 
@@ -191,22 +215,115 @@ fn segments_given_back_because_the_driver_had_no_more_limit_all_settings() {
             .block(B, 80)
     };
     let mut snapshot = process();
-    snapshot.failed.push(refused(Kind::Device, 80, 4));
+    snapshot.failed.push(failed(Kind::Device, 80, 4));
     let trace = log().trace(&snapshot);
     assert!(trace.was_forced);
     let found = log().on_device(&snapshot, &Question::default());
     assert_eq!(found.error_bytes, 0);
+    let all = &found.predictions;
+    assert!(all.iter().all(|of| of.peak_reserved_bytes == 80 * MIB), "{all:#?}");
     assert!(
-        found.rows.iter().all(|row| row.peak_reserved_bytes == 80 * MIB),
-        "{:#?}",
-        found.rows
+        all.iter()
+            .any(|of| of.label.starts_with("garbage_collection_threshold"))
     );
-    assert!(
-        found
-            .rows
-            .iter()
-            .any(|row| row.label.starts_with("garbage_collection_threshold"))
+}
+
+#[test]
+fn between_equal_requests_that_failed_only_what_is_followed_by_one_is_given_back_by_force() {
+    // The program empties the cache before event 4; equal requests failed before event 1 and after the last one.
+    let log = || {
+        let log = Log::default().segment(A, 40).block(A, 40).free(A, 40).give_back(A, 40);
+        log.segment(B, 80).block(B, 80).free(B, 80).give_back(B, 80)
+    };
+    let trace_of = |count, mib, last| {
+        let mut snapshot = process();
+        snapshot.failed.push(Failed {
+            count,
+            last_ns: last,
+            ..failed(Kind::Device, mib, 1)
+        });
+        log().trace(&snapshot)
+    };
+    assert!(!trace_of(3, 100, 100_000).was_forced);
+    // The call is made again after the cache was given back.
+    assert!(trace_of(3, 80, 100_000).was_forced);
+    // The times of both failures are known.
+    assert!(!trace_of(2, 80, 100_000).was_forced);
+    // Its last failure is that before event 8.
+    assert!(trace_of(2, 100, 7_500).was_forced);
+}
+
+#[test]
+fn memory_of_an_arena_of_the_program_is_no_segment() {
+    let log = Log::default().segment(A, 40).event(Op::Allocated, ARENA, A, MIB);
+    let found = log
+        .segment(B, 20)
+        .block(B, 2)
+        .on_device(&process(), &Question::default());
+    assert_eq!(
+        (found.recorded_peak_bytes, found.error_bytes, found.no_advice),
+        (20 * MIB, 0, None)
     );
+}
+
+#[test]
+fn requests_after_a_segment_is_gone_with_its_blocks_are_left_out_and_counted() {
+    let log = Log::default().segment(A, 20).block(A, 2).give_back(A, 20);
+    let found = log.segment(B, 20).block(B, 4).block(B + 4 * MIB, 4);
+    let found = found.on_device(&process(), &Question::default());
+    assert_eq!(
+        (found.allocations, found.cut_off_ns, found.cut_off_allocations),
+        (1, Some(3000), 2)
+    );
+}
+
+#[test]
+fn what_the_driver_gives_beside_segments_is_known_at_each_time_even_without_a_device() {
+    let (snapshot, log) = (process(), streams());
+    let events: Vec<Event> = log.0.iter().filter(|event| event.site == SEGMENT).copied().collect();
+    let mut timeline = log.timeline();
+    // The driver has its memory before the allocator has its segment, and a context of 100 MiB.
+    let context = Event {
+        time_ns: 8,
+        bytes: 100 * MIB,
+        ..events[0]
+    };
+    let before = events.iter().map(|event| Event {
+        time_ns: event.time_ns - 8,
+        ..*event
+    });
+    let site = Site {
+        kind: Kind::Segment,
+        device: None,
+        ..timeline.memory.sites[0].clone()
+    };
+    timeline.segments = Timeline::new(0, 0, vec![site], [context].into_iter().chain(before)).memory;
+    let (stacks, question) = (CallStacks::of(&snapshot), Question::default());
+    let whatif = WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &question);
+    let found = whatif.expect("a whole log").devices.remove(0);
+    assert_eq!((found.other_peak_bytes, found.other_is_complete), (100 * MIB, true));
+}
+
+#[test]
+fn a_device_needs_room_for_the_segments_and_everything_else_at_each_time() {
+    // 100 MiB of the program are gone when the segment of 80 is taken.
+    let log = || {
+        let log = Log::default().event(Op::Allocated, ON_OTHER, A, 900 * MIB);
+        let log = log.segment(A, 100).segment(C, 20).block(C, 2).give_back(A, 100);
+        log.segment(B, 80).block(B, 80)
+    };
+    let mut snapshot = process();
+    snapshot.devices.push(Sample::new().finish(0, 0).devices[0].clone());
+    let fits = |mib| {
+        let question = Question {
+            device_memory: Some(mib * MIB),
+            ..Question::default()
+        };
+        let found = log().on_device(&snapshot, &question);
+        assert_eq!((found.other_peak_bytes, found.other_is_complete), (100 * MIB, false));
+        found.predictions[0].fits_device
+    };
+    assert_eq!((fits(120), fits(119)), (Some(true), Some(false)));
 }
 
 #[test]
@@ -226,44 +343,74 @@ fn a_request_that_failed_fits_where_free_memory_is_in_one_range() {
         log = log.free(A + nth * 0x1000_0000 + 10 * MIB, 30);
     }
     let mut snapshot = process();
-    snapshot.failed.push(refused(Kind::Tensor, 60, 30));
+    snapshot.failed.push(failed(Kind::Tensor, 60, 30));
     let question = Question {
         failed_request: true,
         ..Question::default()
     };
     let found = log.on_device(&snapshot, &question);
     assert_eq!(
-        (found.error_bytes, found.failed_bytes, found.refusal.as_deref()),
+        (found.error_bytes, found.failed_bytes, found.no_advice.as_deref()),
         (0, Some(60 * MIB), None)
     );
     let fit = |settings: &str| {
-        let row = found.rows.iter().find(|row| row.settings.as_deref() == Some(settings));
-        row.and_then(|row| row.failed_request_fits)
+        let mut all = found.predictions.iter();
+        all.find(|of| of.settings.as_deref() == Some(settings))?.failed_request
     };
-    assert_eq!(found.rows[0].failed_request_fits, Some(Fit::No));
+    assert_eq!(found.predictions[0].failed_request, Some(FailedRequest::Fails));
     // Pages of 20 MiB of which 30 are free: one each is given back, and three serve the request.
-    assert_eq!(fit("expandable_segments:True"), Some(Fit::Yes));
+    assert_eq!(fit("expandable_segments:True"), Some(FailedRequest::Fits));
     assert_eq!(
-        found.rows[found.recommended[0]].settings.as_deref(),
+        found.predictions[found.recommended[0]].settings.as_deref(),
         Some("expandable_segments:True")
     );
 }
 
 #[test]
-fn the_cache_can_be_given_back_at_marks() {
+fn the_cache_can_be_given_back_at_the_marks_where_this_gives_most() {
     let mut snapshot = process();
-    snapshot.marks.push(Mark {
-        time_ns: 3500,
-        name: "epoch".to_owned(),
-        thread: 0,
-    });
-    let found = streams().on_device(&snapshot, &Question::default());
-    let row = found
-        .rows
+    for (time_ns, name) in [
+        (500, "begin"),
+        (3500, "first"),
+        (6500, "second"),
+        (9500, "third"),
+        (12_500, "end"),
+    ] {
+        let (name, thread) = (name.to_owned(), 0);
+        snapshot.marks.push(Mark { time_ns, name, thread });
+    }
+    let found = streams().block(A, 40).on_device(&snapshot, &Question::default());
+    let labels: Vec<&str> = found
+        .predictions
         .iter()
-        .find(|row| row.label == "empty_cache() at mark:epoch")
-        .expect("a row");
-    assert_eq!(row.peak_reserved_bytes, 40 * MIB);
+        .filter_map(|of| of.label.strip_prefix("empty_cache() at mark:"))
+        .collect();
+    assert_eq!((labels, found.marks_left_out), (vec!["end", "third", "second"], 2));
+    assert_eq!(peak(&found, "empty_cache() at mark:third"), Some(140));
+}
+
+#[test]
+fn settings_that_are_tried_have_one_row_each() {
+    let tried = [
+        "max_split_size_mb:32",
+        "roundup_power2_divisions:2",
+        "roundup_power2_divisions:2",
+        "",
+    ];
+    let settings = tried.map(|text| (Settings::parse(text).expect("settings"), text.to_owned()));
+    let question = Question {
+        settings: settings.into(),
+        ..Question::default()
+    };
+    let found = streams().on_device(&process(), &question);
+    for (text, rows) in [
+        ("max_split_size_mb:32", 1),
+        ("roundup_power2_divisions:2", 1),
+        ("default", 0),
+    ] {
+        let with_it = found.predictions.iter().filter(|of| of.label == text);
+        assert_eq!(with_it.count(), rows, "{text}");
+    }
 }
 
 #[test]
@@ -292,18 +439,11 @@ fn settings_of_the_run_that_are_not_understood_give_no_advice() {
         streams().on_device(&snapshot, &Question::default())
     };
     let found = with("backend:cudaMallocAsync");
-    assert!(found.refusal.is_some_and(|why| why.contains("not modelled")));
-    assert!(found.rows.is_empty());
+    assert!(found.no_advice.is_some_and(|why| why.contains("not modelled")));
+    assert!(found.predictions.is_empty());
     let found = with("expandable_segments:True");
     assert_eq!(
-        (found.ignored.as_deref(), found.refusal),
+        (found.ignored.as_deref(), found.no_advice),
         (Some("expandable_segments:True"), None)
     );
-    let wrong = Question {
-        settings: vec!["max_split_size_mb:many".to_owned()],
-        ..Question::default()
-    };
-    snapshot.process.ranks.clear();
-    let (timeline, stacks) = (streams().timeline(), CallStacks::of(&snapshot));
-    assert!(WhatIf::of(&snapshot, &Allocations::default(), &timeline, &stacks, &wrong).is_err());
 }

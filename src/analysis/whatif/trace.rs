@@ -18,13 +18,12 @@ use foldhash::{HashMap, HashSet};
 
 use super::model::{PAGE, SMALL, SMALLEST};
 use super::settings::Settings;
-use crate::analysis::lives;
 use crate::analysis::site::CallStacks;
-use crate::kind::Kind;
+use crate::kind::{Kind, Place};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::{Allocations, Failed, Snapshot};
-use crate::timeline::Timeline;
-use crate::timeline::lives::Life;
+use crate::timeline::lives::{Life, Lives};
+use crate::timeline::{Op, Timeline};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -43,13 +42,15 @@ pub enum Step {
     },
     /// The program set a mark: an index into [`Trace::marks`].
     Mark(usize),
-    /// The request that failed.
+    /// The last request to the allocator that failed for lack of memory.
     Failed {
         bytes: u64,
     },
+    /// What the process has on the device beside the allocator's segments, from here on.
+    OtherMemory(u64),
 }
 
-/// How segments got their classes.
+/// How segments got their classes, by how much it explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Conflicts {
     None,
@@ -75,9 +76,17 @@ pub struct Trace {
     pub allocations: u64,
     /// Segments that were idle when a request for which they have room got new memory, and since then: their addresses.
     pub passed_over: HashSet<u64>,
-    /// The driver refused memory, and the cache was given back.
+    /// The last request to the allocator that failed for lack of memory.
+    pub failed_bytes: Option<u64>,
+    /// The driver had no more memory, and the cache was given back.
     pub was_forced: bool,
-    segments: u32,
+    /// The most that the process had beside the segments, and whether what the driver takes for itself is in it.
+    pub peak_other: u64,
+    pub other_is_known: bool,
+    /// From this time on, so many requests are left out: a segment was freed while blocks in it were live.
+    pub cut_off: Option<(u64, u64)>,
+    /// Segments, or of expandable ones the ranges of addresses of the pool that has more of them.
+    pub segments: u32,
     conflicts: BTreeSet<(u32, u32, Conflicts)>,
 }
 
@@ -89,6 +98,8 @@ const COMPARED: usize = 16;
 enum Role {
     Block,
     Segment,
+    /// Memory whose stack does not show who requested it: a segment if a tensor lies in it.
+    Unknown,
     /// Memory of an expandable segment.
     Pages,
     /// Addresses of one.
@@ -178,19 +189,18 @@ impl Layout {
 }
 
 impl Trace {
-    /// `own`: the settings of the run. `failed`: a request whose fit is of interest.
+    /// Of each device of the snapshot, up to and including a time. `own`: the settings of the run.
     ///
     /// # Errors
     /// The reason why the log does not have all requests.
-    pub fn of(
+    pub fn of_devices(
         snapshot: &Snapshot,
         last: &Allocations,
         timeline: &Timeline,
         stacks: &CallStacks,
-        device: usize,
         own: &Settings,
-        failed: Option<&Failed>,
-    ) -> Result<Trace, String> {
+        until_ns: u64,
+    ) -> Result<Vec<Trace>, String> {
         if timeline.since_ns > 0 || timeline.lost > 0 {
             return Err("the event log lacks the oldest events or lost some, and each request counts; record again with a larger log \
                         (culeak run --timeline=SIZE)"
@@ -201,37 +211,47 @@ impl Trace {
                         again"
                 .to_owned());
         }
-        let lives = lives::of(snapshot, last, timeline, stacks);
-        let only = snapshot.devices.len() == 1;
-        let role = |site: &crate::timeline::Site| {
-            let is_here = site.device == Some(device) || site.device.is_none() && only;
-            let allocator = stacks.get(site.stack).allocator;
-            match site.kind {
-                _ if !is_here => None,
-                Kind::Tensor => Some(Role::Block),
-                Kind::Device if allocator.is_none_or(|name| name == "PyTorch") => Some(Role::Segment),
-                Kind::Physical if allocator == Some("PyTorch") => Some(Role::Pages),
-                Kind::Reserved if allocator == Some("PyTorch") => Some(Role::Addresses),
-                _ => None,
-            }
+        let lives = Lives::of(&timeline.memory, timeline.since_ns, last);
+        let only = (snapshot.devices.len() == 1).then_some(0);
+        let role = |site: &crate::timeline::Site| match (site.kind, stacks.get(site.stack).allocator) {
+            (Kind::Tensor, _) => Some(Role::Block),
+            (Kind::Device, Some("PyTorch")) => Some(Role::Segment),
+            (Kind::Device, None) => Some(Role::Unknown),
+            (Kind::Physical, Some("PyTorch")) => Some(Role::Pages),
+            (Kind::Reserved, Some("PyTorch")) => Some(Role::Addresses),
+            _ => None,
         };
         let roles: Vec<Option<Role>> = lives.sites.iter().map(role).collect();
-        let role = |life: &Life| match roles[life.site as usize] {
-            // Memory of the program, in which no tensor lies.
-            Some(Role::Segment) if !life.behind => None,
-            role => role,
+        let failed = |device| {
+            let of_device = snapshot
+                .failed
+                .iter()
+                .filter(move |failed| failed.device == Some(device));
+            of_device.filter(|failed| failed.error == OUT_OF_MEMORY)
         };
-        let end_ns = snapshot.end.map_or(u64::MAX, |end| end.time_ns);
-        let mut marks = snapshot.marks.iter().peekable();
-        let mut failed = failed.map(|failed| (failed.last_ns, failed.bytes));
-        let refused: Vec<&Failed> = (snapshot.failed.iter())
-            .filter(|failed| failed.kind != Kind::Tensor && failed.device == Some(device) && failed.error == 2)
-            .collect();
-        let mut builder = Builder {
+        let is_ours = |failed: &&Failed| stacks.get(failed.stack).allocator.is_none_or(|name| name == "PyTorch");
+        // Without the requests of the driver to the kernel, what the program itself requested.
+        let of_segments = snapshot.device_of_segments();
+        let mut given = timeline.segments.events().peekable();
+        let has_given = given.len() > 0 && snapshot.losses.lost_segments == 0;
+        let builder = |device| Builder {
             own: own.clone(),
+            failed_calls: failed(device)
+                .filter(|of| of.kind != Kind::Tensor)
+                .filter(is_ours)
+                .collect(),
+            failed_request: failed(device)
+                .filter(|of| of.kind == Kind::Tensor)
+                .max_by_key(|of| of.last_ns),
+            trace: Trace {
+                other_is_known: has_given,
+                ..Trace::default()
+            },
             ..Builder::default()
         };
-        let mut last_ns = 0;
+        let mut builders: Vec<Builder> = (0..snapshot.devices.len()).map(builder).collect();
+        let end_ns = snapshot.end.map_or(u64::MAX, |end| end.time_ns).min(until_ns);
+        let mut marks = snapshot.marks.iter().peekable();
         let progress = Progress::over("following requests", timeline.memory.len() as u64, Unit::Of("events"));
         for (nth, change, life) in lives.changes() {
             progress.tick(nth);
@@ -240,36 +260,36 @@ impl Trace {
                 break;
             }
             while let Some(mark) = marks.next_if(|mark| mark.time_ns <= time_ns) {
-                builder.mark(&mark.name);
+                builders.iter_mut().for_each(|builder| builder.mark(&mark.name));
             }
-            if let Some((_, bytes)) = failed.take_if(|failed| failed.0 < time_ns) {
-                builder.step(Step::Failed { bytes });
+            while let Some(event) = given.next_if(|event| event.time_ns <= time_ns) {
+                let site = &timeline.segments.sites[event.site as usize];
+                if let Some(device) = site.device.or(of_segments)
+                    && has_given
+                    && site.kind == Kind::Segment
+                {
+                    builders[device].given(event.bytes, event.op == Op::Freed);
+                }
             }
-            let Some((number, role)) = change.life().zip(role(life)) else {
-                continue;
+            let site = &lives.sites[life.site as usize];
+            let (number, is_free) = (change.life().unwrap_or_default() as u32, change.is_free());
+            let role = roles[life.site as usize];
+            // The device of addresses is not always known.
+            let devices = match site.device.or(only) {
+                Some(device) => device..device + 1,
+                None if role == Some(Role::Addresses) => 0..builders.len(),
+                None => continue,
             };
-            // A refused request stands between the block before and the segments that were given back for it.
-            let is_refused = || (refused.iter()).any(|failed| failed.last_ns >= last_ns && failed.first_ns <= time_ns);
-            let goes_on = match (role, change.is_free()) {
-                (Role::Block, false) => builder.allocate(number as u32, life),
-                (Role::Block, true) => builder.free(number as u32, life),
-                (Role::Segment, false) => builder.add_segment(life),
-                (Role::Segment, true) => builder.remove_segment(life, is_refused()),
-                (Role::Pages, is_free) => builder.pages(life, is_free, is_free && is_refused()),
-                (Role::Addresses, false) => builder.add_addresses(life),
-                (Role::Addresses, true) => true,
-            };
-            if !goes_on {
-                break;
-            }
-            if role == Role::Block {
-                last_ns = time_ns;
+            for builder in &mut builders[devices] {
+                if !has_given && site.kind.place() == Place::Device {
+                    builder.given(life.bytes, is_free);
+                }
+                if let Some(role) = role {
+                    builder.event(role, is_free, number, life, time_ns);
+                }
             }
         }
-        if let Some((_, bytes)) = failed {
-            builder.step(Step::Failed { bytes });
-        }
-        Ok(builder.finish())
+        Ok(builders.into_iter().map(Builder::finish).collect())
     }
 
     /// The class of each segment.
@@ -292,25 +312,45 @@ impl Trace {
     }
 }
 
+const OUT_OF_MEMORY: i32 = 2;
+
 #[derive(Default)]
-struct Builder {
+struct Builder<'a> {
     own: Settings,
     trace: Trace,
     layout: Layout,
-    /// Starts of the address ranges of expandable segments, with their numbers.
-    ranges: BTreeMap<u64, u32>,
+    /// Memory in which no tensor lay yet.
+    unknown: BTreeMap<u64, Life>,
+    /// Starts of the address ranges of expandable segments, with their classes once a block lay in them.
+    ranges: BTreeMap<u64, Option<u32>>,
+    /// Classes of ranges of the large and the small pool.
+    classes: [u32; 2],
     reserved: u64,
     live: u64,
     /// Live bytes of the large and the small pool.
     live_of: [u64; 2],
+    /// Requests of the allocator to the driver that failed.
+    failed_calls: Vec<&'a Failed>,
+    failed_request: Option<&'a Failed>,
+    /// The time of the last block that was allocated or freed.
+    last_ns: u64,
+    /// What the process has from the driver; since the last block, the most of it beside the segments, and whether these changed.
+    given: u64,
+    other: u64,
+    segments_changed: bool,
+    /// Of the last step that has it.
+    noted: u64,
 }
 
-impl Builder {
+impl Builder<'_> {
     fn step(&mut self, step: Step) {
         self.trace.steps.push((step, self.reserved));
     }
 
     fn mark(&mut self, name: &str) {
+        if self.trace.cut_off.is_some() {
+            return;
+        }
         let known = self.trace.marks.iter().position(|known| known == name);
         let mark = known.unwrap_or_else(|| {
             self.trace.marks.push(name.to_owned());
@@ -319,7 +359,61 @@ impl Builder {
         self.step(Step::Mark(mark));
     }
 
-    fn add_segment(&mut self, life: &Life) -> bool {
+    fn fail(&mut self, failed: &Failed) {
+        self.trace.failed_bytes = Some(failed.bytes);
+        self.step(Step::Failed { bytes: failed.bytes });
+    }
+
+    fn given(&mut self, bytes: u64, is_free: bool) {
+        self.given = match is_free {
+            true => self.given.saturating_sub(bytes),
+            false => self.given.saturating_add(bytes),
+        };
+        self.other = self.other.max(self.given.saturating_sub(self.reserved));
+    }
+
+    fn event(&mut self, role: Role, is_free: bool, number: u32, life: &Life, time_ns: u64) {
+        if let Some((_, left_out)) = &mut self.trace.cut_off {
+            *left_out += u64::from(role == Role::Block && !is_free);
+            return;
+        }
+        if let Some(failed) = self.failed_request.take_if(|failed| failed.last_ns < time_ns) {
+            self.fail(failed);
+        }
+        match (role, is_free) {
+            (Role::Block, _) => self.block(number, life, is_free),
+            (Role::Segment, false) => self.add_segment(life, time_ns),
+            (Role::Unknown, false) => drop(self.unknown.insert(life.address, *life)),
+            (Role::Unknown, true) if self.unknown.remove(&life.address).is_some() => {}
+            (Role::Segment | Role::Unknown, true) => self.remove_segment(life, time_ns),
+            (Role::Pages, false) => self.reserve(life.bytes, time_ns),
+            (Role::Pages, true) => self.release(life.bytes, time_ns),
+            (Role::Addresses, false) => drop(self.ranges.insert(life.address, None)),
+            (Role::Addresses, true) => {}
+        }
+        self.trace.expandable |= role == Role::Pages;
+        if role == Role::Block {
+            self.last_ns = time_ns;
+        }
+    }
+
+    /// Notes what the process has besides. The driver's events and those of segments alternate, so while the latter change, only
+    /// the end counts.
+    fn note_other(&mut self) {
+        let now = self.given.saturating_sub(self.reserved);
+        let most = if self.segments_changed {
+            now
+        } else {
+            self.other.max(now)
+        };
+        if most != self.noted {
+            self.step(Step::OtherMemory(most));
+        }
+        self.trace.peak_other = self.trace.peak_other.max(most);
+        (self.noted, self.other, self.segments_changed) = (most, now, false);
+    }
+
+    fn add_segment(&mut self, life: &Life, time_ns: u64) {
         let number = self.trace.segments;
         self.trace.segments += 1;
         self.trace
@@ -338,54 +432,64 @@ impl Builder {
         };
         self.layout.segments.insert(life.address, segment);
         self.layout.add_run(is_small, life.address, end);
-        self.reserve(life.bytes);
-        true
+        self.reserve(life.bytes, time_ns);
     }
 
-    fn reserve(&mut self, bytes: u64) {
+    fn reserve(&mut self, bytes: u64, time_ns: u64) {
+        // Of equal calls that failed, only the first and the last time are known. After one between, the call is made again.
+        let is_again =
+            |of: &&Failed| of.count > 2 && of.bytes == bytes && (of.first_ns..=of.last_ns).contains(&time_ns);
+        if let Some((Step::Release { by_force }, _)) = self.trace.steps.last_mut()
+            && self.failed_calls.iter().any(is_again)
+        {
+            (*by_force, self.trace.was_forced) = (true, true);
+        }
         self.reserved += bytes;
+        self.segments_changed = true;
         self.trace.peak_reserved = self.trace.peak_reserved.max(self.reserved);
     }
 
-    /// `false`: a segment with live blocks is gone, because its context is.
-    fn remove_segment(&mut self, life: &Life, by_force: bool) -> bool {
+    fn remove_segment(&mut self, life: &Life, time_ns: u64) {
         if let Some(segment) = self.layout.segments.remove(&life.address) {
             if segment.live > 0 {
-                return false;
+                self.trace.cut_off = Some((time_ns, 0));
+                return;
             }
             self.layout.remove_run(segment.is_small, life.address);
         }
         self.trace.passed_over.remove(&life.address);
-        self.released(life.bytes, by_force);
-        true
+        self.release(life.bytes, time_ns);
     }
 
-    fn released(&mut self, bytes: u64, by_force: bool) {
+    fn release(&mut self, bytes: u64, time_ns: u64) {
         self.reserved = self.reserved.saturating_sub(bytes);
+        self.segments_changed = true;
+        if let Some((Step::Release { .. }, reserved)) = self.trace.steps.last_mut() {
+            *reserved = self.reserved;
+            return;
+        }
+        // The call that failed stands between the block before and the segments that were given back for it.
+        let span = self.last_ns..=time_ns;
+        let is_between = |of: &&Failed| span.contains(&of.first_ns) || span.contains(&of.last_ns);
+        let by_force = self.failed_calls.iter().any(is_between);
         self.trace.was_forced |= by_force;
-        match self.trace.steps.last_mut() {
-            Some((Step::Release { .. }, reserved)) => *reserved = self.reserved,
-            _ => self.step(Step::Release { by_force }),
-        }
+        self.step(Step::Release { by_force });
     }
 
-    fn pages(&mut self, life: &Life, is_free: bool, by_force: bool) -> bool {
-        self.trace.expandable = true;
-        match is_free {
-            false => self.reserve(life.bytes),
-            true => self.released(life.bytes, by_force),
-        }
-        true
-    }
-
-    fn add_addresses(&mut self, life: &Life) -> bool {
-        self.ranges.insert(life.address, self.trace.segments);
-        self.trace.segments += 1;
-        true
-    }
-
-    fn allocate(&mut self, block: u32, life: &Life) -> bool {
+    fn block(&mut self, block: u32, life: &Life, is_free: bool) {
         let (address, bytes) = (life.address, life.bytes);
+        if is_free {
+            self.note_other();
+            self.layout.free(address, bytes);
+            self.count(bytes, true);
+            return self.step(Step::Free { block });
+        }
+        let around = self.unknown.range(..=address).next_back();
+        if let Some((&start, &life)) = around.filter(|(_, of)| address - of.address < of.bytes) {
+            self.unknown.remove(&start);
+            self.add_segment(&life, self.last_ns);
+        }
+        self.note_other();
         let placed = self.layout.allocate(address, bytes);
         let mut requested = bytes;
         let segment = match placed {
@@ -397,31 +501,33 @@ impl Builder {
                     requested = self.own.max_split - SMALLEST;
                 }
                 self.compare(segment, requested, if is_new { u64::MAX } else { run });
-                self.used(address);
+                if let Some((start, _)) = self.layout.segment(address) {
+                    self.trace.passed_over.remove(&start);
+                }
                 segment
             }
-            // Of several ranges that begin before it, the nearest one.
-            None => self
-                .ranges
-                .range(..=address)
-                .next_back()
-                .map_or(0, |(_, &number)| number),
+            None => self.class_of_range(address, bytes),
         };
-        self.trace.segments = self.trace.segments.max(1);
+        self.trace.segments = self.trace.segments.max(segment + 1);
         self.trace.allocations += 1;
-        self.count(bytes, true);
+        self.count(bytes, false);
         self.step(Step::Allocate {
             block,
             bytes: requested,
             segment,
         });
-        true
     }
 
-    fn used(&mut self, address: u64) {
-        if let Some((start, _)) = self.layout.segment(address) {
-            self.trace.passed_over.remove(&start);
-        }
+    /// Of several ranges that begin before a block, the nearest one.
+    fn class_of_range(&mut self, address: u64, bytes: u64) -> u32 {
+        let Some((_, class)) = self.ranges.range_mut(..=address).next_back() else {
+            return 0;
+        };
+        let next = &mut self.classes[usize::from(bytes <= SMALL)];
+        *class.get_or_insert_with(|| {
+            *next += 1;
+            *next - 1
+        })
     }
 
     /// Notes the segments that would have served a request better than the one that did, had they been of its class.
@@ -443,25 +549,21 @@ impl Builder {
         }
     }
 
-    fn count(&mut self, bytes: u64, is_more: bool) {
+    fn count(&mut self, bytes: u64, is_free: bool) {
         let of_pool = &mut self.live_of[usize::from(bytes <= SMALL)];
-        match is_more {
-            true => (*of_pool, self.live) = (*of_pool + bytes, self.live + bytes),
-            false => (*of_pool, self.live) = (of_pool.saturating_sub(bytes), self.live.saturating_sub(bytes)),
+        match is_free {
+            false => (*of_pool, self.live) = (*of_pool + bytes, self.live + bytes),
+            true => (*of_pool, self.live) = (of_pool.saturating_sub(bytes), self.live.saturating_sub(bytes)),
         }
         let pages = self.live_of.iter().map(|live| live.next_multiple_of(PAGE)).sum();
         self.trace.peak_live = self.trace.peak_live.max(self.live);
         self.trace.peak_pages = self.trace.peak_pages.max(pages);
     }
 
-    fn free(&mut self, block: u32, life: &Life) -> bool {
-        self.layout.free(life.address, life.bytes);
-        self.count(life.bytes, false);
-        self.step(Step::Free { block });
-        true
-    }
-
     fn finish(mut self) -> Trace {
+        if let Some(failed) = self.failed_request.filter(|_| self.trace.cut_off.is_none()) {
+            self.fail(failed);
+        }
         self.trace.end_reserved = self.reserved;
         self.trace
     }

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use culeak::analysis::job::member::{Member, ranges};
 use culeak::analysis::report::shell_word;
+use culeak::analysis::whatif::ignored_setting;
 use serde::Serialize;
 
 use self::cause::Cause;
@@ -129,17 +130,28 @@ fn read(inputs: &[OsString], findings: &mut Vec<Finding>) -> Vec<Recorded> {
     } = Found::all(inputs.iter().map(load::places));
     let progress = Progress::over("reading", places.len() as u64, Unit::Of("processes"));
     let mut recorded = Vec::new();
+    let mut ignored: BTreeMap<String, u64> = BTreeMap::new();
     for place in &places {
         match place.load_without_peaks() {
-            Ok(item) => recorded.push(Recorded {
-                identity: Identity::of(&item.snapshot.process.ranks),
-                host: Member::of(&item.snapshot).host,
-                path: item.snapshot.process.recording,
-            }),
+            Ok(item) => {
+                if let Some(setting) = ignored_setting(&item.snapshot) {
+                    *ignored.entry(setting).or_default() += 1;
+                }
+                recorded.push(Recorded {
+                    identity: Identity::of(&item.snapshot.process.ranks),
+                    host: Member::of(&item.snapshot).host,
+                    path: item.snapshot.process.recording,
+                });
+            }
             Err(failure) => failures.push(failure),
         }
         progress.advance(1);
     }
+    findings.extend(ignored.into_iter().map(|(setting, processes)| {
+        let text = format!("{setting}, in {}", counted(processes, "process"));
+        let remedy = "look for a warning of PyTorch at its start, and for a program that changes its settings later";
+        Finding::warn("settings", text, remedy)
+    }));
     for failure in failures.iter().take(SHOWN) {
         let remedy = "an empty or cut file comes from a full disk or a quota; free space and start the job again";
         findings.push(match recorded.is_empty() {

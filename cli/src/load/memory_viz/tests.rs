@@ -1,5 +1,7 @@
 use std::io;
 
+use culeak::analysis::groups::Groups;
+use culeak::analysis::ledger::segments::{IdleReason, Segments};
 use culeak::analysis::report::{Options, Report};
 use culeak::analysis::site::CallStacks;
 
@@ -21,6 +23,9 @@ fn snapshot(change: impl Fn(&mut Made)) -> Result<Snapshot, String> {
         ordinal: 1,
         same_block: false,
         of_segments: false,
+        bytes: 20 * MIB,
+        pool: None,
+        settings: "",
     };
     change(&mut made);
     let mut bytes = Vec::new();
@@ -36,6 +41,10 @@ struct Made {
     same_block: bool,
     /// Segments have a stack too.
     of_segments: bool,
+    bytes: u64,
+    /// The segment is expandable, and of this pool.
+    pool: Option<(u64, u64)>,
+    settings: &'static str,
 }
 
 const ADDRESS: u64 = 0x7f12_0000_0000;
@@ -46,6 +55,10 @@ impl Made {
         to.begin();
         to.word("segments")?;
         to.list(0..self.segments, |to, _| self.segment(to))?;
+        to.word("allocator_settings")?;
+        to.begin();
+        to.text_entry(VARIABLE, self.settings)?;
+        to.end();
         to.word("device_traces")?;
         to.list([0, 1].into_iter(), |to, device| {
             let events: &[(&str, u64, u64)] = if device == 1 {
@@ -89,8 +102,14 @@ impl Made {
         to.begin();
         to.entry("device", self.ordinal)?;
         to.entry("address", ADDRESS)?;
-        to.entry("total_size", 20 * MIB)?;
+        to.entry("total_size", self.bytes)?;
         to.entry("stream", 0x5555)?;
+        if let Some((first, second)) = self.pool {
+            to.word("segment_pool_id")?;
+            to.pair(first, second);
+            to.word("is_expandable")?;
+            to.boolean(true);
+        }
         if self.of_segments {
             self.frames(to)?;
         }
@@ -214,4 +233,27 @@ fn sums_that_overflow_are_saturated() {
     let snapshot = snapshot(|made| made.block_size = u64::MAX).expect("read");
     snapshot.validate().expect("valid");
     Report::of(&snapshot, &Options::default());
+}
+
+#[test]
+fn pages_of_an_expandable_segment_without_live_blocks_are_idle_and_those_of_private_pools_stay() {
+    for (bytes, pool, settings, expected) in [
+        (60 * MIB, (0, 0), "expandable_segments:True", [16, 40, 0]),
+        (60 * MIB, (0, 7), "", [16, 40, 0]),
+        // Not a multiple of the pages that PyTorch has by default, and pages that may be others.
+        (70 * MIB, (0, 0), "", [66, 0, 70]),
+        (60 * MIB, (0, 0), "large_segment_size_mb:60", [56, 0, 60]),
+    ] {
+        let change = |made: &mut Made| (made.bytes, made.pool, made.settings) = (bytes, Some(pool), settings);
+        let snapshot = snapshot(change).expect("read");
+        snapshot.validate().expect("valid");
+        assert_eq!(snapshot.allocators[0].reserved_bytes, bytes);
+        let stacks = CallStacks::of(&snapshot);
+        let segments = Segments::of(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), None, |_| false);
+        let of = &segments.pools[0];
+        let found = [of.pinned, of.idle, of.unknown_pages].map(|tally| tally.bytes / MIB);
+        assert_eq!((of.reserved_bytes, found), (bytes, expected));
+        let is_private = of.idle_by.iter().any(|idle| idle.why == IdleReason::PrivatePool);
+        assert_eq!((is_private, of.pools_are_known), (pool != (0, 0), true));
+    }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::analysis::ledger::segments::{IdleReason, Pin, Segments};
-use crate::snapshot::{Automatic, Failed, Reason};
+use crate::snapshot::{Automatic, Failed, Reason, Sampling};
 
 const OTHER: FrameText = ("make_state", "/home/me/optimizer.py:88", PYTHON);
 
@@ -67,6 +67,24 @@ fn an_idle_segment_that_a_later_request_did_not_use_is_of_another_pool() {
     let pool = &segments.pools[0];
     assert_eq!(pool.idle_by[0].why, IdleReason::OtherPool);
     assert_eq!((pool.pins.len(), pool.pins_hidden), (1, 1));
+}
+
+#[test]
+fn what_the_recording_lacks_is_a_warning_here_too() {
+    let mut sample = fragmented();
+    sample.0.losses.lost_stacks = 3;
+    sample.0.sampling = Some(Sampling {
+        bytes: MIB,
+        most_bytes: 0,
+        left_out: None,
+    });
+    let snapshot = sample.finish(0, 0);
+    let warnings = of(&snapshot).warnings;
+    let has = |part: &str| warnings.iter().any(|warning| warning.contains(part));
+    assert!(
+        has("3 allocations recorded without a stack") && has("were sampled"),
+        "{warnings:?}"
+    );
 }
 
 #[test]

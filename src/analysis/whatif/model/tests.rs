@@ -72,8 +72,9 @@ fn empty_cache_gives_back_segments_without_live_blocks_alone() {
     let whole = model.allocate(40 * MIB, 0);
     model.free(first);
     model.free(whole);
+    assert_eq!(model.idle(), 40 * MIB);
     model.release_cached();
-    assert_eq!((mib(&model), model.peak / MIB), (20, 60));
+    assert_eq!((mib(&model), model.peak / MIB, model.idle()), (20, 60, 0));
     model.free(second);
     model.release_cached();
     assert_eq!((mib(&model), model.driver_calls), (0, 4));
@@ -127,6 +128,7 @@ fn expandable_segments_grow_by_pages_and_give_whole_free_pages_back() {
     let third = model.allocate(35 * MIB, 0);
     assert_eq!(mib(&model), 2 + 120);
     // Of 30 free MiB, one whole page is given back. The rest of the last page too is no whole one.
+    assert_eq!(model.idle(), 20 * MIB);
     model.release_cached();
     assert_eq!(mib(&model), 2 + 100);
     // It is mapped again: the lowest range with room.
