@@ -15,9 +15,12 @@ pub mod claims;
 pub mod compile;
 pub mod holders;
 pub mod invariants;
+pub mod model;
 pub mod outcome;
 pub mod process;
 pub mod profile;
+pub mod random;
+pub mod script;
 
 pub use compile::{Lookup, library, victim};
 pub use outcome::Outcome;
