@@ -6,6 +6,8 @@
 //!
 //!     CULEAK_MODEL_PROGRAMS=10000 CULEAK_MODEL_SEED=1 cargo test -p culeak-cli --test main model::random
 
+mod views;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +21,7 @@ use culeak::reader;
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 use culeak::timeline::Timeline;
 
-use crate::support::model::{Model, Point, Record};
+use crate::support::model::{Key, Model, Point, Record, Sums};
 use crate::support::script::{self, Answer, Line, Script};
 use crate::support::{Lookup, Outcome, invariants, profile, victim};
 
@@ -165,6 +167,8 @@ macro_rules! same {
     }};
 }
 
+use same;
+
 /// What is compared of something live.
 type Row = (Kind, u64, u64, u64, Option<i32>, Option<u64>, String, Option<String>);
 
@@ -249,62 +253,7 @@ fn compare(snapshot: &Snapshot, model: &Model, mode: Mode) {
     );
     compare_details(snapshot, model);
     let device = |device: Option<usize>| device.map(|device| snapshot.devices[device].ordinal);
-    let counters = snapshot.counters.iter().chain(&snapshot.object_counters);
-    let recorded = sorted(counters.map(|counter| {
-        (
-            (device(counter.device), counter.kind),
-            [
-                counter.live_bytes,
-                counter.live_count,
-                counter.peak_bytes,
-                counter.total_bytes,
-                counter.total_count,
-                counter.freed_count,
-                counter.failed_count,
-            ],
-        )
-    }));
-    let modelled: Vec<_> = model
-        .sums
-        .iter()
-        .map(|(key, sums)| {
-            let all = [
-                sums.live_bytes,
-                sums.live_count,
-                sums.peak_bytes,
-                sums.total_bytes,
-                sums.total_count,
-                sums.freed_count,
-                sums.failed_count,
-            ];
-            (*key, all)
-        })
-        .filter(|(_, all)| all.iter().any(|each| *each != 0))
-        .collect();
-    let recorded: Vec<_> = recorded
-        .into_iter()
-        .filter(|(_, all)| all.iter().any(|each| *each != 0))
-        .collect();
-    assert!(
-        recorded == modelled,
-        "sums: live bytes and count, peak, total bytes and count, freed, failed\n recorded {}\n   model  {}",
-        only_in(&recorded, &modelled),
-        only_in(&modelled, &recorded)
-    );
-    let peaks = snapshot
-        .device_peaks
-        .iter()
-        .map(|peak| (snapshot.devices[peak.device].ordinal, peak.peak_bytes));
-    same!(
-        sorted(peaks.filter(|(_, bytes)| *bytes > 0)),
-        model
-            .devices
-            .iter()
-            .map(|(device, (_, peak))| (*device, *peak))
-            .filter(|(_, peak)| *peak > 0)
-            .collect::<Vec<_>>(),
-        "peaks of devices"
-    );
+    compare_sums(snapshot, &model.sums, &model.devices, true, "at the end");
     let lost = &snapshot.losses;
     let of_model = &model.losses;
     same!(
@@ -374,6 +323,59 @@ fn compare(snapshot: &Snapshot, model: &Model, mode: Mode) {
     );
 }
 
+/// The sums of each kind, and the peaks of devices.
+fn compare_sums(
+    snapshot: &Snapshot,
+    sums: &BTreeMap<Key, Sums>,
+    devices: &BTreeMap<i32, (u64, u64)>,
+    is_last: bool,
+    what: &str,
+) {
+    let device = |device: Option<usize>| device.map(|device| snapshot.devices[device].ordinal);
+    // Those of objects and of failed requests are known at the end only.
+    let objects = snapshot.object_counters.iter().filter(|_| is_last);
+    let recorded = snapshot.counters.iter().chain(objects).map(|counter| {
+        let key = (device(counter.device), counter.kind);
+        let sums = Sums {
+            live_bytes: counter.live_bytes,
+            live_count: counter.live_count,
+            peak_bytes: counter.peak_bytes,
+            total_bytes: counter.total_bytes,
+            total_count: counter.total_count,
+            freed_count: counter.freed_count,
+            failed_count: if is_last { counter.failed_count } else { 0 },
+        };
+        (key, sums)
+    });
+    let modelled = sums
+        .iter()
+        .filter(|((_, kind), _)| is_last || kind.place().is_memory())
+        .map(|(key, sums)| {
+            let failed_count = if is_last { sums.failed_count } else { 0 };
+            (*key, Sums { failed_count, ..*sums })
+        });
+    let is_used = |(_, sums): &(Key, Sums)| *sums != Sums::default();
+    let recorded: BTreeMap<Key, Sums> = recorded.filter(is_used).collect();
+    let modelled: BTreeMap<Key, Sums> = modelled.filter(is_used).collect();
+    let (recorded, modelled): (Vec<_>, Vec<_>) = (recorded.into_iter().collect(), modelled.into_iter().collect());
+    assert!(
+        recorded == modelled,
+        "{what}: sums\n recorded {}\n   model  {}",
+        only_in(&recorded, &modelled),
+        only_in(&modelled, &recorded)
+    );
+    let peaks = snapshot
+        .device_peaks
+        .iter()
+        .map(|peak| (snapshot.devices[peak.device].ordinal, peak.peak_bytes));
+    let modelled = devices.iter().map(|(device, (_, peak))| (*device, *peak));
+    same!(
+        sorted(peaks.filter(|(_, bytes)| *bytes > 0)),
+        modelled.filter(|(_, peak)| *peak > 0).collect::<Vec<_>>(),
+        "{what}: peaks of devices"
+    );
+}
+
 /// Thread, context, stream, pool and counts of each record.
 fn compare_details(snapshot: &Snapshot, model: &Model) {
     let rows = snapshot.allocations.iter().chain(snapshot.objects.iter());
@@ -423,11 +425,22 @@ fn compare_details(snapshot: &Snapshot, model: &Model) {
 /// The state at each mark, from the log.
 fn compare_log(snapshot: &Snapshot, timeline: &Timeline, model: &Model) {
     same!((timeline.since_ns, timeline.lost), (0, 0), "the log");
+    let mut before: Option<(Snapshot, &Point)> = None;
     for (mark, point) in snapshot.marks.iter().zip(&model.marks) {
         let state = timeline.state_at(snapshot, mark.time_ns).expect("it is in the log");
         state.validate().expect("every index is in range");
-        compare_point(&state, point, &format!("at mark {}", mark.name));
+        let what = format!("at mark {}", mark.name);
+        compare_point(&state, point, &what);
+        compare_sums(&state, &point.sums, &point.devices, false, &what);
+        views::reports(&state, point, false, &what);
+        let what = format!("from {what} to the end");
+        views::diffs(&state, snapshot, [point, &model.last()], &what);
+        if let Some((other, earlier)) = &before {
+            views::diffs(other, &state, [earlier, point], "between two marks");
+        }
+        before = Some((state, point));
     }
+    views::phases(snapshot, timeline, model);
 }
 
 fn compare_point(state: &Snapshot, point: &Point, what: &str) {
@@ -456,15 +469,11 @@ fn compare_point(state: &Snapshot, point: &Point, what: &str) {
     );
 }
 
-/// Runs a script in all modes, and compares.
-fn check(script: &Script) {
-    for mode in MODES {
-        let (outcome, processes) = run(script, mode);
-        for process in &processes {
-            check_process(process, mode);
-        }
-        drop(outcome);
-    }
+/// Runs a script, and compares.
+fn check(script: &Script, mode: Mode) {
+    let (outcome, processes) = run(script, mode);
+    processes.iter().for_each(|process| check_process(process, mode));
+    drop(outcome);
 }
 
 fn check_process(process: &Process, mode: Mode) {
@@ -472,54 +481,59 @@ fn check_process(process: &Process, mode: Mode) {
         assert!(!process.model.is_recording, "{mode:?}: no recording");
         return;
     };
-    let within = |work: &mut dyn FnMut()| {
-        work();
-    };
-    within(&mut || {
-        let (snapshot, timeline) = reader::read_timeline(path).expect("readable");
-        invariants::check(&snapshot, true);
-        compare(&snapshot, &process.model, mode);
-        assert_eq!(timeline.is_some(), mode == Mode::Logged);
-        if let Some(timeline) = timeline {
-            compare_log(&snapshot, &timeline, &process.model);
-        }
-    });
+    let (snapshot, timeline) = reader::read_timeline(path).expect("readable");
+    invariants::check(&snapshot, true);
+    compare(&snapshot, &process.model, mode);
+    views::reports(&snapshot, &process.model.last(), mode == Mode::Plain, "at the end");
+    assert_eq!(timeline.is_some(), mode == Mode::Logged);
+    if let Some(timeline) = timeline {
+        compare_log(&snapshot, &timeline, &process.model);
+    }
+    if mode == Mode::Plain {
+        let snapshot = reader::read_with_totals(path).expect("readable");
+        views::totals(&snapshot, &process.model);
+        views::peaks(&snapshot, &process.model);
+    }
 }
 
 /// Why a script fails; `None`: it does not.
-fn failure(script: &Script) -> Option<String> {
+fn failure(script: &Script, mode: Mode) -> Option<String> {
     let text = |payload: Box<dyn std::any::Any + Send>| match payload.downcast::<String>() {
         Ok(text) => *text,
         Err(payload) => payload
             .downcast::<&str>()
             .map_or("a panic".to_owned(), |text| (*text).to_owned()),
     };
-    catch_unwind(AssertUnwindSafe(|| check(script))).err().map(text)
+    catch_unwind(AssertUnwindSafe(|| check(script, mode))).err().map(text)
 }
 
-/// Removes lines as long as the script fails.
-fn shortened(mut script: Script) -> Script {
+/// Removes lines as long as the script fails, and says why the rest does.
+fn shortened(mut script: Script, mode: Mode) -> String {
     let mut piece = script.lines.len().div_ceil(2);
+    let mut why = String::new();
     loop {
         let mut start = 0;
         let mut removed = false;
         while start < script.lines.len() {
             let mut shorter = script.clone();
             shorter.lines.drain(start..(start + piece).min(script.lines.len()));
-            if failure(&shorter).is_some() {
-                script = shorter;
+            if let Some(still) = failure(&shorter, mode) {
+                (script, why) = (shorter, still);
                 removed = true;
             } else {
                 start += piece;
             }
         }
         match piece {
-            1 if !removed => return script,
+            1 if !removed => return format!("{mode:?}: {why}\n{script}"),
             1 => {}
             _ => piece = piece.div_ceil(2),
         }
     }
 }
+
+/// So many failing programs are shortened, by each of two threads.
+const SHORTENED: usize = 2;
 
 fn number(variable: &str, otherwise: u64) -> u64 {
     std::env::var(variable)
@@ -541,11 +555,13 @@ fn random_programs_are_recorded_as_the_model_says() {
                     return failed;
                 }
                 let script = script::random(seed, 120);
-                if failure(&script).is_some() {
-                    let short = shortened(script);
-                    let why = failure(&short).unwrap_or_default();
-                    failed.push(format!("seed {seed}: {why}\n{short}"));
-                }
+                let why = MODES.iter().find_map(|&mode| Some((mode, failure(&script, mode)?)));
+                let Some((mode, why)) = why else { continue };
+                let short = match failed.len() < SHORTENED {
+                    true => shortened(script, mode),
+                    false => format!("not shortened: {why}"),
+                };
+                failed.push(format!("seed {seed}, {short}"));
             }
         };
         let workers = [(); 2].map(|()| scope.spawn(work));
@@ -575,7 +591,9 @@ fn scripts_that_have_failed_do_not_fail_again() {
 
 fn check_file(path: &Path) {
     let script: Script = fs::read_to_string(path).expect("readable").parse().expect("a script");
-    if let Some(why) = failure(&script) {
-        panic!("{}: {why}", path.display());
+    for mode in MODES {
+        if let Some(why) = failure(&script, mode) {
+            panic!("{}, {mode:?}: {why}", path.display());
+        }
     }
 }

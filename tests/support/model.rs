@@ -70,6 +70,10 @@ pub struct Point {
     pub name: String,
     pub live: Vec<Record>,
     pub sums: BTreeMap<Key, Sums>,
+    /// Live bytes and their peak, by device.
+    pub devices: BTreeMap<i32, (u64, u64)>,
+    /// The number of changes before it.
+    pub changes: usize,
 }
 
 /// A phase: the numbers of the changes at its begin and end.
@@ -736,6 +740,8 @@ impl Model {
             name: name.to_owned(),
             live: self.live.clone(),
             sums: self.sums.clone(),
+            devices: self.devices.clone(),
+            changes: self.changes.len(),
         }
     }
 
@@ -749,11 +755,14 @@ impl Point {
     /// Memory that is held, each byte once: the memory in which blocks of the program's allocators lie is not added to them.
     pub fn held(&self) -> Vec<&Record> {
         let is_behind = |record: &Record| {
-            let range = record.address..record.address + record.bytes.max(1);
-            let is_block = |block: &&Record| block.kind == Kind::Block && range.contains(&block.address);
-            record.kind.place().on_device()
-                && record.space == Space::Pointer
-                && self.live.iter().any(|block| is_block(&block))
+            let range = record.address..record.address + record.bytes;
+            // A block is no older than the memory that it lies in.
+            let is_block = |block: &Record| {
+                block.kind == Kind::Block && range.contains(&block.address) && block.made > record.made
+            };
+            let may_carry =
+                [Kind::Device, Kind::Pitched, Kind::Async, Kind::Graph, Kind::Managed].contains(&record.kind);
+            may_carry && self.live.iter().any(is_block)
         };
         let of_memory = self.live.iter().filter(|record| match record.kind.place() {
             Place::Device | Place::Managed => !is_behind(record),
