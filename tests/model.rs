@@ -6,6 +6,7 @@
 //!
 //!     CULEAK_MODEL_PROGRAMS=10000 CULEAK_MODEL_SEED=1 cargo test -p culeak-cli --test main model::random
 
+mod commands;
 mod views;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,8 @@ enum Mode {
     Plain,
     Logged,
     Sampled,
+    /// With a log, read by one of the commands.
+    Command(usize),
 }
 
 const MODES: [Mode; 3] = [Mode::Plain, Mode::Logged, Mode::Sampled];
@@ -51,7 +54,7 @@ fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
     }
     let program = match mode {
         Mode::Plain => program,
-        Mode::Logged => program.setting("CULEAK_TIMELINE", "64MiB"),
+        Mode::Logged | Mode::Command(_) => program.setting("CULEAK_TIMELINE", "64MiB"),
         Mode::Sampled => program.setting("CULEAK_SAMPLE", "64KiB"),
     };
     let outcome = program.run_in(folder);
@@ -472,6 +475,16 @@ fn compare_point(state: &Snapshot, point: &Point, what: &str) {
 /// Runs a script, and compares.
 fn check(script: &Script, mode: Mode) {
     let (outcome, processes) = run(script, mode);
+    if let Mode::Command(number) = mode {
+        let (again, others) = run(script, mode);
+        for (process, other) in processes.iter().zip(&others) {
+            if let (Some(_), Some(other)) = (&process.recording, &other.recording) {
+                commands::ALL[number](process, other, &processes);
+            }
+        }
+        drop((outcome, again));
+        return;
+    }
     processes.iter().for_each(|process| check_process(process, mode));
     drop(outcome);
 }
@@ -545,6 +558,10 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 #[test]
 fn random_programs_are_recorded_as_the_model_says() {
     let (first, programs) = (number("CULEAK_MODEL_SEED", 1), number("CULEAK_MODEL_PROGRAMS", 200));
+    // How many programs there are for each that a command reads; 1: commands read all.
+    let every = number("CULEAK_MODEL_COMMANDS", 4);
+    let only_commands = std::env::var_os("CULEAK_MODEL_ONLY_COMMANDS").is_some();
+    let wanted = |mode: Mode| !only_commands || matches!(mode, Mode::Command(_));
     let next = AtomicU64::new(first);
     let failed: Vec<String> = std::thread::scope(|scope| {
         let work = || {
@@ -555,7 +572,11 @@ fn random_programs_are_recorded_as_the_model_says() {
                     return failed;
                 }
                 let script = script::random(seed, 120);
-                let why = MODES.iter().find_map(|&mode| Some((mode, failure(&script, mode)?)));
+                let is_commanded = seed % every == 0;
+                let number = (seed / every) as usize % commands::ALL.len();
+                let command = is_commanded.then_some(Mode::Command(number));
+                let modes = MODES.into_iter().chain(command).filter(|mode| wanted(*mode));
+                let why = modes.into_iter().find_map(|mode| Some((mode, failure(&script, mode)?)));
                 let Some((mode, why)) = why else { continue };
                 let short = match failed.len() < SHORTENED {
                     true => shortened(script, mode),

@@ -41,6 +41,8 @@ pub struct Record {
     pub thread: u32,
     pub api: &'static str,
     pub domain: Option<String>,
+    /// One call made several.
+    pub is_of_several: bool,
     pub stream: Option<u64>,
     pub pool: Option<u64>,
     /// Of physical memory.
@@ -386,6 +388,7 @@ impl Model {
             thread: answer.thread,
             api,
             domain: None,
+            is_of_several: line.verb == "blocks",
             stream: None,
             pool: None,
             references: 0,
