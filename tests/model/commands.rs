@@ -141,12 +141,8 @@ fn report(process: &Process, _: &Path, _: &[Process]) {
 }
 
 fn report_at_marks(process: &Process, _: &Path, _: &[Process]) {
-    let mut last: BTreeMap<&str, &Point> = BTreeMap::new();
-    process
-        .model
-        .marks
-        .iter()
-        .for_each(|mark| drop(last.insert(&mark.name, mark)));
+    let marks = process.model.marks.iter().map(|mark| (&*mark.name, mark));
+    let last: BTreeMap<&str, &Point> = marks.collect();
     for (name, point) in last {
         let what = format!("report --at mark:{name}");
         compare(
@@ -274,7 +270,7 @@ fn check(process: &Process, _: &Path, _: &[Process]) {
             .iter()
             .map(|record| record.kind)
             .filter(|kind| kind.place() == place);
-        let Some(kind) = kinds.last() else { continue };
+        let Some(kind) = kinds.max() else { continue };
         let held = sum(process
             .model
             .last()

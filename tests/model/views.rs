@@ -310,7 +310,7 @@ fn figures_of(model: &Model, begin: usize, end: usize, counts: impl Fn(&Record) 
         freed.add(record.bytes);
         let same =
             |other: &&Record| (other.made, other.address, &other.space) == (record.made, record.address, &record.space);
-        if let Some(own) = inside.iter().position(|other| same(&other)) {
+        if let Some(own) = inside.iter().position(same) {
             inside.remove(own);
             within.add(record.bytes);
         }

@@ -8,6 +8,8 @@
 //! └ compile.rs: tests/victims/frees.c, compiled once per lookup
 //! ```
 //!
+//! model.rs says what a recording of a script (script.rs, victims/script.c) means: see `tests/model.rs`.
+//!
 //! The preload library and the fake driver are the ones that the CLI embeds, built by `cli/build.rs` from the current sources.
 //! `CULEAK_TEST_SHIM` names another library to test, for example a released one.
 

@@ -697,7 +697,7 @@ impl Model {
     fn unmap(&mut self, address: u64, bytes: u64) {
         let range = address..address + bytes;
         let fits = |record: &Record| record.space == Space::Mapping && range.contains(&record.address);
-        if !self.live.iter().any(|record| fits(record)) {
+        if !self.live.iter().any(fits) {
             self.losses.unknown_frees += 1;
         }
         while let Some(mapping) = self.live.iter().position(fits) {

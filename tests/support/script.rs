@@ -717,16 +717,20 @@ impl Writer {
     fn children(&mut self, random: &Random) {
         let verb = if random.one_in(2) { "fork" } else { "spawn" };
         self.on(random, 0, verb, "", &[]);
-        let before = std::mem::take(&mut self.made);
+        // A forked child has the addresses of its parent.
+        let before = match verb {
+            "fork" => Made {
+                all: self.made.all.clone(),
+            },
+            _ => std::mem::take(&mut self.made),
+        };
         let (threads, groups) = (std::mem::replace(&mut self.threads, 1), self.groups.clone());
         if verb == "spawn" {
             self.on(random, 0, "primary", "", &[0]);
         }
         for _ in 0..random.below(40) {
-            self.linear(random);
-            self.points(random);
-            self.client(random);
-            self.arrays(random);
+            let group = GROUPS[random.below(GROUPS.len())];
+            group(self, random);
         }
         (self.made, self.threads, self.groups) = (before, threads, groups);
         self.on(random, 0, "done", "", &[]);
