@@ -153,6 +153,7 @@ fn making(verb: &str) -> Option<(Kind, Space, &'static str)> {
     let object = |kind| Space::Object(kind);
     Some(match verb {
         "alloc" => (Device, Space::Pointer, "cuMemAlloc_v2"),
+        "alloc32" => (Device, Space::Pointer, "cuMemAlloc"),
         "pitch" => (Pitched, Space::Pointer, "cuMemAllocPitch_v2"),
         "managed" => (Managed, Space::Pointer, "cuMemAllocManaged"),
         "host" => (HostPinned, Space::Pointer, "cuMemHostAlloc"),
@@ -180,6 +181,7 @@ fn making(verb: &str) -> Option<(Kind, Space, &'static str)> {
         "event" => (Event, object(Event), "cuEventCreate"),
         "module" => (Module, object(Module), "cuModuleLoadData"),
         "library" => (Library, object(Library), "cuLibraryLoadData"),
+        "userobject" => (UserObject, object(UserObject), "cuUserObjectCreate"),
         "texture" => (Texture, object(Texture), "cuTexObjectCreate"),
         _ => return None,
     })
@@ -213,6 +215,7 @@ const PER_THREAD: u64 = 2;
 fn is_freed_with_context(kind: Kind) -> bool {
     use Kind::*;
     let survives = [
+        UserObject,
         Async,
         Physical,
         HostPhysical,
@@ -297,6 +300,15 @@ impl Model {
             }
             "capture" if succeeded => drop(self.captures.insert(self.value(line, 0), Vec::new())),
             "launch" if succeeded => self.launch(self.value(line, 0)),
+            "retainobject" if succeeded => {
+                let object = self.find(&Space::Object(Kind::UserObject), self.value(line, 0));
+                object
+                    .into_iter()
+                    .for_each(|object| self.live[object].references += number(1) as u32);
+            }
+            "releaseobject" => self.give_up(self.value(line, 0), number(1), succeeded),
+            // With 1, the graph gets the program's references.
+            "giveobject" if number(3) == 1 => self.give_up(self.value(line, 1), number(2), succeeded),
             "release" => self.release(self.value(line, 0), succeeded),
             "retain" if succeeded => self.retain(answer.value),
             "unmap" if succeeded => self.unmap(answer.value, number(2)),
@@ -427,7 +439,7 @@ impl Model {
             "external_map" if known => (0, number(1)),
             "map" => (0, number(2)),
             "register" => (number(1), number(1)),
-            "alloc" | "managed" | "host" | "hostv2" | "async" | "asyncptsz" | "frompool" | "physical" => {
+            "alloc" | "alloc32" | "managed" | "host" | "hostv2" | "async" | "asyncptsz" | "frompool" | "physical" => {
                 (number(0), number(0))
             }
             _ => (0, 0),
@@ -503,6 +515,7 @@ impl Model {
         }
         match &*line.verb {
             "physical" | "multicast" => record.references = 1,
+            "userobject" => record.references = number(0) as u32,
             "import" => {
                 if let Some(known) = self.physical(answer.value) {
                     self.live[known].references += 1;
@@ -685,6 +698,19 @@ impl Model {
             _ if !self.is_recording => {}
             (_, false) => self.losses.failed_frees += 1,
             (None, true) => self.losses.unknown_frees += 1,
+        }
+    }
+
+    /// The program gives up references to a user object.
+    fn give_up(&mut self, handle: u64, count: u64, succeeded: bool) {
+        let Some(object) = self.find(&Space::Object(Kind::UserObject), handle) else {
+            return;
+        };
+        let left = self.live[object].references.saturating_sub(count as u32);
+        if succeeded && left > 0 {
+            self.live[object].references = left;
+        } else if left == 0 {
+            self.free(Space::Object(Kind::UserObject), handle, succeeded);
         }
     }
 

@@ -305,6 +305,9 @@ impl Writer {
         }
         match random.below(60) {
             0 => self.children(random),
+            2 if random.one_in(3) => {
+                self.add(random, "quit", &[random.below(3) as i64]);
+            }
             1 if self.threads > 1 => {
                 let thread = 1 + random.below(self.threads - 1);
                 self.on(random, thread, "ends", "", &[]);
@@ -327,7 +330,8 @@ impl Writer {
     fn linear(&mut self, random: &Random) {
         match random.below(9) {
             0..4 => {
-                let id = self.add(random, "alloc", &[Writer::size(random)]);
+                let verb = if random.one_in(10) { "alloc32" } else { "alloc" };
+                let id = self.add(random, verb, &[Writer::size(random).min(1 << 31)]);
                 self.made.add("device", id);
             }
             4 => {
@@ -694,7 +698,31 @@ impl Writer {
         }
     }
 
+    fn user_objects(&mut self, random: &Random) {
+        let object = self.made.one(&["userobject"], random);
+        let count = 1 + random.below(3) as i64;
+        match random.below(6) {
+            0 | 1 => {
+                let id = self.add(random, "userobject", &[count]);
+                self.made.add("userobject", id);
+            }
+            2 => {
+                self.add(random, "retainobject", &[object, count]);
+            }
+            3 | 4 => {
+                self.add(random, "releaseobject", &[object, count]);
+            }
+            _ => {
+                let graph = self.made.one(&["graph"], random);
+                self.add(random, "giveobject", &[graph, object, count, random.below(2) as i64]);
+            }
+        }
+    }
+
     fn objects(&mut self, random: &Random) {
+        if random.one_in(4) {
+            return self.user_objects(random);
+        }
         let (making, ending) = [
             ("event", "freeevent"),
             ("module", "unload"),
@@ -731,6 +759,9 @@ impl Writer {
         for _ in 0..random.below(40) {
             let group = GROUPS[random.below(GROUPS.len())];
             group(self, random);
+        }
+        if random.one_in(3) {
+            self.on(random, 0, "quit", "", &[random.below(3) as i64]);
         }
         (self.made, self.threads, self.groups) = (before, threads, groups);
         self.on(random, 0, "done", "", &[]);

@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -27,6 +28,7 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
  * line that argument i names, `out` the result. */
 #define MAKING(V) \
     V(alloc, cuMemAlloc_v2(out, a[0])) \
+    V(alloc32, cuMemAlloc((unsigned *)out, a[0])) \
     V(pitch, cuMemAllocPitch_v2(out, (size_t *)&op->detail, a[0], a[1], a[2])) \
     V(managed, cuMemAllocManaged(out, a[0], 1)) \
     V(host, cuMemHostAlloc((void **)out, a[0], 0)) \
@@ -56,6 +58,7 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(module, cuModuleLoadData((CUmodule *)out, "image")) \
     V(library, cuLibraryLoadData((CUlibrary *)out, "image", 0, 0, 0, 0, 0, 0)) \
     V(texture, cuTexObjectCreate(out, "", "", "")) \
+    V(userobject, cuUserObjectCreate((CUuserObject *)out, pages, drop, a[0], 1)) \
     V(block, (*out = v(1) + a[2], culeak_alloc(op->name, (void *)*out, a[3], NULL), 0)) \
     V(blocks, allocate_pages(out, op->name, v(1), a[2], a[3]))
 
@@ -93,6 +96,9 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(unload, cuModuleUnload((CUmodule)v(0))) \
     V(unloadlibrary, cuLibraryUnload((CUlibrary)v(0))) \
     V(freetexture, cuTexObjectDestroy(v(0))) \
+    V(retainobject, cuUserObjectRetain((CUuserObject)v(0), a[1])) \
+    V(releaseobject, cuUserObjectRelease((CUuserObject)v(0), a[1])) \
+    V(giveobject, cuGraphRetainUserObject((CUgraph)v(0), (CUuserObject)v(1), a[2], a[3])) \
     V(freeblock, (op->value = v(1) + a[2], culeak_free(op->name, (void *)op->value), 0)) \
     V(freeblocks, free_pages(op->name, v(1), a[2])) \
     V(mark, (culeak_mark(op->name), 0)) \
@@ -100,6 +106,7 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(end, (culeak_phase_end(v(0)), 0)) \
     V(snapshot, (culeak_snapshot(op->name), 0)) \
     V(ends, 0) \
+    V(quit, quit(a[0])) \
     V(fork, children(op)) \
     V(spawn, children(op)) \
     V(done, 0)
@@ -147,6 +154,15 @@ static unsigned long long value_of(long long id) {
     return 0;
 }
 #define v(i) value_of(op->a[i])
+
+static void drop(void *nothing) { (void)nothing; }
+
+static CUresult quit(int how) {
+    if (how == 0) exit(0);
+    if (how == 1) _exit(0);
+    kill(getpid(), SIGKILL);
+    return 0;
+}
 
 /* The detail: whether the export failed. */
 static CUresult import(struct op *op, CUhandle handle) {
@@ -259,7 +275,8 @@ static const unsigned char named[VERBS] = {
     [VERB_freepool] = 1, [VERB_trim] = 1, [VERB_setpool] = 2, [VERB_unreserve] = 1, [VERB_release] = 1, [VERB_retain] = 1,
     [VERB_unmap] = 1, [VERB_freeexternal] = 1, [VERB_freenode] = 3, [VERB_child] = 3, [VERB_capture] = 1, [VERB_launch] = 3,
     [VERB_freeexec] = 1, [VERB_freegraph] = 1, [VERB_freecontext] = 1, [VERB_current] = 1, [VERB_detach] = 1,
-    [VERB_freestream] = 1, [VERB_freeevent] = 1, [VERB_unload] = 1, [VERB_unloadlibrary] = 1, [VERB_freetexture] = 1,
+    [VERB_freestream] = 1, [VERB_freeevent] = 1, [VERB_unload] = 1, [VERB_unloadlibrary] = 1, [VERB_freetexture] = 1, [VERB_retainobject] = 1,
+    [VERB_releaseobject] = 1, [VERB_giveobject] = 3,
     [VERB_freeblock] = 2, [VERB_freeblocks] = 2, [VERB_end] = 1,
 };
 
@@ -357,7 +374,9 @@ static CUresult children(struct op *op) {
     }
     op->value = child;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
-    REQUIRE(status == 0);
+    /* It may have ended itself; the detail says how. */
+    op->detail = status;
+    REQUIRE(status == 0 || status == SIGKILL);
     return 0;
 }
 
