@@ -55,6 +55,7 @@ fn run(script: &Script, mode: Mode) -> (Outcome, Vec<Process>) {
     for (name, value) in &script.environment {
         program = program.env(name, value);
     }
+    let program = program.setting("CULEAK_INTERVALS", "1");
     let program = match mode {
         Mode::Plain | Mode::Views => program,
         Mode::Logged | Mode::Command(_) => program.setting("CULEAK_TIMELINE", "64MiB"),
@@ -512,11 +513,38 @@ fn check_process(process: &Process, mode: Mode) {
     if let Some(timeline) = timeline {
         compare_log(&snapshot, &timeline, &process.model);
     }
+    for [recorded, modelled] in &process.model.measured {
+        same!(recorded, modelled, "an interval: bytes left, and their peak");
+    }
+    compare_snapshots(path, &snapshot, &process.model);
     if mode == Mode::Plain {
         let snapshot = reader::read_with_totals(path).expect("readable");
         views::totals(&snapshot, &process.model);
         views::peaks(&snapshot, &process.model);
     }
+}
+
+/// The automatic snapshots that the program asked for.
+fn compare_snapshots(recording: &Path, last: &Snapshot, model: &Model) {
+    let folder = recording.parent().expect("a folder");
+    let files = fs::read_dir(folder)
+        .expect("readable")
+        .flatten()
+        .map(|entry| entry.path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "culeak-snapshot"));
+    let mut found = 0;
+    for snapshot in files.map(|path| reader::read(&path).expect("readable")) {
+        let automatic = snapshot.taken.automatic.clone().expect("the reason");
+        let named = automatic
+            .name
+            .filter(|_| snapshot.process.pid == last.process.pid && automatic.failed.is_none());
+        let Some(point) = model.snapshots.iter().find(|point| Some(&point.name) == named.as_ref()) else {
+            continue;
+        };
+        compare_point(&snapshot, point, &format!("in the snapshot {}", point.name));
+        found += 1;
+    }
+    same!(found, model.snapshots.len(), "snapshots");
 }
 
 /// Why a script fails; `None`: it does not.

@@ -133,6 +133,10 @@ pub struct Model {
     pub marks: Vec<Point>,
     pub snapshots: Vec<Point>,
     pub phases: Vec<Phase>,
+    /// What intervals measured, and what they should have: bytes left, and their peak.
+    pub measured: Vec<[(u64, u64); 2]>,
+    /// The number of the current interval, and that of the changes before it.
+    interval: Option<(u64, usize)>,
     pub changes: Vec<Change>,
     graphs: BTreeMap<u64, Graph>,
     execs: BTreeMap<u64, Vec<Step>>,
@@ -266,7 +270,7 @@ impl Model {
     fn take(&mut self, line: &Line, answer: Answer) {
         let number = |index: usize| line.arguments.get(index).copied().unwrap_or(0) as u64;
         let succeeded = answer.result == 0;
-        self.is_recording |= ["mark", "begin", "snapshot", "block", "blocks"].contains(&&*line.verb);
+        self.is_recording |= ["mark", "begin", "snapshot", "interval", "block", "blocks"].contains(&&*line.verb);
         if line.verb == "primary" && answer.value != 0 {
             self.primaries.insert(number(0) as i32, answer.value);
         }
@@ -332,6 +336,17 @@ impl Model {
             "snapshot" => {
                 let point = self.point(&line.name);
                 self.snapshots.push(point);
+            }
+            "interval" => {
+                let point = self.point(&line.name);
+                self.marks.push(point);
+                self.interval = Some((answer.value, self.changes.len()));
+            }
+            "measure" if succeeded => {
+                let interval = self.interval.filter(|(number, _)| *number == self.value(line, 0));
+                let since = interval.map_or(self.changes.len(), |(_, since)| since);
+                let modelled = self.measure(since, line.arguments[1] as i32);
+                self.measured.push([(answer.value, answer.detail), modelled]);
             }
             "begin" => {
                 let open = |phase: &&Phase| phase.thread == answer.thread && phase.end.is_none();
@@ -597,6 +612,11 @@ impl Model {
     }
 
     fn begin(&mut self, record: Record) {
+        // Private tables of the driver destroy objects too, so a handle that is handed out again is that of another object.
+        let is_object = matches!(record.space, Space::Object(_));
+        if let Some(gone) = self.find(&record.space, record.address).filter(|_| is_object) {
+            self.end(gone);
+        }
         let sums = self.sums.entry((record.device, record.kind)).or_default();
         sums.total_bytes += record.bytes;
         sums.total_count += 1;
@@ -762,6 +782,27 @@ impl Model {
             self.losses.implicit_frees += u64::from(self.live[live].kind.place() != Place::Object);
             self.end(live);
         }
+    }
+
+    /// Bytes that were allocated since then and are live, and their peak; device -1: on all devices, -2: on the host.
+    fn measure(&self, since: usize, device: i32) -> (u64, u64) {
+        let counts = |record: &Record| match record.kind.place() {
+            Place::Host => device == -2,
+            place => place.on_device() && (device == -1 || record.device == Some(device)),
+        };
+        let (mut left, mut peak) = (0, 0);
+        let mut own: Vec<(usize, u64)> = Vec::new();
+        for Change { is_free, record } in self.changes[since..].iter().filter(|change| counts(&change.record)) {
+            let name = (record.made, record.address);
+            if !is_free {
+                own.push(name);
+                left += record.bytes;
+                peak = peak.max(left);
+            } else if own.contains(&name) {
+                left -= record.bytes;
+            }
+        }
+        (left, peak)
     }
 
     fn point(&self, name: &str) -> Point {

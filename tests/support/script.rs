@@ -690,6 +690,16 @@ impl Writer {
                     self.add(random, "end", &[phase]);
                 }
             }
+            6 if random.one_in(3) => {
+                let id = self.named(random, "interval", "interval", &[]);
+                self.made.add("interval", id);
+            }
+            7 => {
+                let interval = self.made.one(&["interval"], random);
+                if interval != 0 {
+                    self.add(random, "measure", &[interval, random.below(4) as i64 - 2]);
+                }
+            }
             6 if random.one_in(6) => {
                 let name = format!("s{}", self.next);
                 self.named(random, "snapshot", &name, &[]);

@@ -105,6 +105,8 @@ extern CUresult cuGraphAddChildGraphNode(CUnode *, CUgraph, const CUnode *, size
     V(begin, (op->value = culeak_phase_begin(op->name), 0)) \
     V(end, (culeak_phase_end(v(0)), 0)) \
     V(snapshot, (culeak_snapshot(op->name), 0)) \
+    V(interval, (op->value = culeak_interval_begin(op->name, 0), 0)) \
+    V(measure, measure(op, v(0), a[1])) \
     V(ends, 0) \
     V(quit, quit(a[0])) \
     V(fork, children(op)) \
@@ -154,6 +156,14 @@ static unsigned long long value_of(long long id) {
     return 0;
 }
 #define v(i) value_of(op->a[i])
+
+/* The value: bytes left; the detail: their peak. The result is 1 if there is no answer. */
+static CUresult measure(struct op *op, unsigned number, int device) {
+    struct culeak_interval of = {0};
+    int is_known = culeak_interval_read(number, device, &of);
+    op->value = of.left_bytes, op->detail = of.peak_bytes;
+    return !is_known;
+}
 
 static void drop(void *nothing) { (void)nothing; }
 
@@ -277,7 +287,7 @@ static const unsigned char named[VERBS] = {
     [VERB_freeexec] = 1, [VERB_freegraph] = 1, [VERB_freecontext] = 1, [VERB_current] = 1, [VERB_detach] = 1,
     [VERB_freestream] = 1, [VERB_freeevent] = 1, [VERB_unload] = 1, [VERB_unloadlibrary] = 1, [VERB_freetexture] = 1, [VERB_retainobject] = 1,
     [VERB_releaseobject] = 1, [VERB_giveobject] = 3,
-    [VERB_freeblock] = 2, [VERB_freeblocks] = 2, [VERB_end] = 1,
+    [VERB_freeblock] = 2, [VERB_freeblocks] = 2, [VERB_end] = 1, [VERB_measure] = 1,
 };
 
 static int values_are_known(struct op *op) {
