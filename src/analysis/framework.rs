@@ -225,7 +225,7 @@ pub(crate) fn block_in<'b>(
 /// Whether blocks can lie in records of this kind: not if they are identified by a handle or lie on the host.
 pub(crate) fn can_carry(kind: Kind) -> bool {
     use Kind::*;
-    matches!(kind, Mapping | Device | Pitched | Async | Graph)
+    matches!(kind, Mapping | Device | Pitched | Async | Graph | Managed)
 }
 
 /// The range of addresses that blocks in the record can have; `None` if it cannot contain blocks.

@@ -248,9 +248,20 @@ impl<'a> TableIn<'a> {
 
     /// The contents of the record of this key.
     pub fn get(&self, key: Key) -> Option<Entry> {
-        let Located {
-            record, state: before, ..
-        } = self.locate(key)?;
+        let Located { record, state, .. } = self.locate(key)?;
+        self.contents(record, state)
+    }
+
+    /// As [`TableIn::get`], through a link.
+    pub fn get_linked(&self, link: Link) -> Option<Entry> {
+        let live = State {
+            status: Status::Live,
+            generation: link.generation,
+        };
+        self.contents(self.linked(link)?, live)
+    }
+
+    fn contents(&self, record: &Record, before: State) -> Option<Entry> {
         let entry = record.entry()?;
         // The fields belong together if the record is still in the state in which the read began.
         fence(Acquire);
@@ -423,6 +434,19 @@ impl<'a> TableIn<'a> {
             record,
             number: link.number,
             generation: link.generation,
+        })
+    }
+
+    /// The live records with a key that `wanted` accepts, whether the index has the key or not. Scans all records: for rare events.
+    pub fn scan(&self, wanted: impl Fn(Key) -> bool) -> impl Iterator<Item = (Key, Link)> {
+        let count = self.fresh.load(Acquire).min(u64::from(u32::MAX)) as u32;
+        (0..count).filter_map(move |number| {
+            // Acquire: as in `is`.
+            let state =
+                State::of(self.record(number)?.state.load(Acquire)).filter(|state| state.status == Status::Live)?;
+            let generation = state.generation;
+            let key = self.record(number)?.key().filter(|key| wanted(*key))?;
+            Some((key, Link { number, generation }))
         })
     }
 

@@ -10,6 +10,8 @@
 //!
 //! Deliberately absent: coverage feedback, which would need a nightly compiler. Instead, changes follow the formats (`mutate`).
 
+#[path = "../support/random.rs"]
+mod random;
 #[path = "../support/sample.rs"]
 mod sample;
 
@@ -27,7 +29,7 @@ use std::time::{Duration, Instant};
 use nix::libc;
 use nix::sys::resource::{Resource, setrlimit};
 
-use mutate::Random;
+use random::Random;
 use seeds::{Seed, Type};
 
 /// The program under test: `CULEAK_BIN`, else the one that was built beside this test.

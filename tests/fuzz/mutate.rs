@@ -3,31 +3,8 @@
 //! Most bytes of a recording are zeros, and most changes to JSON are syntax errors. So binary files are changed mostly at
 //! nonzero bytes, by words as well as bytes, with boundary values; and JSON mostly by whole values.
 
+use crate::random::Random;
 use crate::seeds::{Seed, Type};
-
-/// xorshift64*: the same numbers for the same seed.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() >> 16) as usize % end.max(1)
-    }
-
-    fn one_in(&mut self, n: usize) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// Replacement values in JSON.
 const VALUES: &[&str] = &[

@@ -8,6 +8,8 @@
 //! └ compile.rs: tests/victims/frees.c, compiled once per lookup
 //! ```
 //!
+//! model.rs says what a recording of a script (script.rs, victims/script.c) means: see `tests/model.rs`.
+//!
 //! The preload library and the fake driver are the ones that the CLI embeds, built by `cli/build.rs` from the current sources.
 //! `CULEAK_TEST_SHIM` names another library to test, for example a released one.
 
@@ -15,9 +17,12 @@ pub mod claims;
 pub mod compile;
 pub mod holders;
 pub mod invariants;
+pub mod model;
 pub mod outcome;
 pub mod process;
 pub mod profile;
+pub mod random;
+pub mod script;
 
 pub use compile::{Lookup, library, victim};
 pub use outcome::Outcome;

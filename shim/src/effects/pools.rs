@@ -122,7 +122,14 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
 
 /// Memory of the pool stays allocated until it is freed: this frees the pool object alone.
 pub fn destroys_pool(_: Api, real: impl FnOnce() -> i32, pool: impl Word) -> i32 {
-    frees_in(Space::Pool, pool.word(), real)
+    let result = frees_in(Space::Pool, pool.word(), real);
+    if result == 0 && POOL_WAS_SET.load(Relaxed) {
+        // The device's default pool becomes current.
+        for current in &POOLS {
+            let _ = current.compare_exchange(pool.word(), CURRENT_POOL, Relaxed, Relaxed);
+        }
+    }
+    result
 }
 
 pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Word) -> i32 {

@@ -8,7 +8,7 @@ use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Link, Space};
+use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -173,11 +173,14 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         let recording = recorder::recording()?;
         let table = recording.table(recorder::thread_row(recording));
         let key = key(Space::Physical, handle);
-        let link = table.link(key)?;
+        // A handle that was released while it is mapped can be mapped again.
+        let link = table
+            .link(key)
+            .or_else(|| Some(table.scan(|other| other == key).last()?.1))?;
         table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
         // Mapping needs no context, and the calling thread's context may be on another device than the memory.
         let device = table
-            .get(key)
+            .get_linked(link)
             .map_or(Device::Current, |memory| Device::Row(memory.attributes.device));
         Some((link, device))
     })
@@ -195,7 +198,7 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     result
 }
 
-/// Unmaps one or more whole mappings; the last mapping of a released handle frees the memory.
+/// Unmaps any number of whole mappings, with gaps between them; the last mapping of a released handle frees the memory.
 pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word) -> i32 {
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
@@ -209,14 +212,22 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         let end = address.saturating_add(bytes.word());
         recorder::note_end(recording);
         let mut at = address;
+        let mut found = false;
         while at < end {
-            let key = key(Space::Mapping, at);
-            let Some(mapping) = table.get(key).filter(|mapping| mapping.time_ns <= before) else {
-                if at == address {
-                    recording.add(Loss::UnknownFrees, 1);
-                }
-                break;
-            };
+            let mut key = key(Space::Mapping, at);
+            let is_older = |mapping: &Entry| mapping.time_ns <= before;
+            let mapping = table.get(key).filter(is_older).or_else(|| {
+                // The next one after a gap.
+                let later = |other: Key| other.space == Space::Mapping && (at..end).contains(&other.address);
+                let next = table
+                    .scan(later)
+                    .filter_map(|(key, _)| Some((key, table.get(key).filter(is_older)?)));
+                let (next, mapping) = next.min_by_key(|(key, _)| key.address)?;
+                key = next;
+                Some(mapping)
+            });
+            let Some(mapping) = mapping else { break };
+            found = true;
             if let Some(withdrawn) = recording.withdraw_out_of_line(key, shard) {
                 recording.commit(withdrawn, shard);
             }
@@ -229,8 +240,9 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
             {
                 recording.commit(withdrawn, shard);
             }
-            at = at.saturating_add(mapping.requested.max(1));
+            at = key.address.saturating_add(mapping.requested.max(1));
         }
+        recording.add(Loss::UnknownFrees, u64::from(!found));
         Some(())
     });
     result

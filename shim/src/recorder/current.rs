@@ -27,18 +27,20 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Another context than the last one.
+    /// Another context than the last one. False: it was destroyed, and has no row. Its handle may return, as that of a primary context
+    /// does when it is retained again.
     #[cold]
     #[inline(never)]
-    fn set(&self, recording: &Recording, handle: u64, changes: u32) {
-        let row = recording.context(handle).unwrap_or_else(|| {
-            let device = ordinal().map_or(Attributes::NO_DEVICE, |ordinal| device_row(recording, ordinal));
-            add_context(recording, handle, device, false)
-        });
+    fn set(&self, recording: &Recording, handle: u64, changes: u32) -> bool {
+        let add = || Some(add_context(recording, handle, device_row(recording, ordinal()?), false));
+        let Some(row) = recording.context(handle).or_else(add) else {
+            return false;
+        };
         self.handle.set(handle);
         self.changes.set(changes);
         self.row.set(row);
         self.device.set(recording.context_device(row));
+        true
     }
 }
 
@@ -66,8 +68,9 @@ pub fn context_and_device(recording: &Recording) -> (u16, u8) {
     THREAD.with(|thread| {
         let seen = &thread.seen;
         let changes = CHANGES.load(Acquire);
-        if seen.handle.get() != handle || seen.changes.get() != changes {
-            seen.set(recording, handle, changes);
+        let is_new = seen.handle.get() != handle || seen.changes.get() != changes;
+        if is_new && !seen.set(recording, handle, changes) {
+            return (Attributes::NO_CONTEXT, Attributes::NO_DEVICE);
         }
         (seen.row.get(), seen.device.get())
     })

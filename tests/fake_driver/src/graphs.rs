@@ -241,7 +241,7 @@ impl Driver {
         self.check_stream(stream)?;
         let exec = self.execs.get(&(exec as Handle)).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (steps, auto_free) = (exec.steps.clone(), exec.auto_free);
-        if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
+        if let Some(graph) = self.valid_capture_of(stream)? {
             return self.add_work(graph, Work::Other { node_type: NODE_EMPTY }).map(|_| ());
         }
         let live: Vec<u64> = addresses(&steps)

@@ -198,7 +198,7 @@ impl Driver {
         if bytes == 0 {
             return out.put(0);
         }
-        if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
+        if let Some(graph) = self.valid_capture_of(stream)? {
             return out.put(self.add_alloc_node(graph, device, bytes)?.1);
         }
         self.refuse_beside_capture(stream)?;
@@ -221,7 +221,7 @@ impl Driver {
         if address == 0 {
             return Ok(());
         }
-        if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
+        if let Some(graph) = self.valid_capture_of(stream)? {
             return self.add_free_node(graph, address).map(|_| ());
         }
         self.refuse_beside_capture(stream)?;

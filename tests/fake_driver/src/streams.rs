@@ -113,6 +113,14 @@ impl Driver {
         self.streams.get(&(stream as Handle))?.capture.as_ref()
     }
 
+    /// The graph of a stream's capture, for an operation on that stream.
+    pub fn valid_capture_of(&self, stream: CUstream) -> Outcome<Option<Handle>> {
+        match self.capture_of(stream) {
+            Some(capture) if capture.invalid => Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
+            capture => Ok(capture.map(|capture| capture.graph)),
+        }
+    }
+
     /// Fails calls that are prohibited during a capture, by the rules of cuThreadExchangeStreamCaptureMode.
     /// Such a call also invalidates the capture.
     pub fn refuse_while_capturing(&mut self) -> Outcome {

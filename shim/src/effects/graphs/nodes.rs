@@ -10,6 +10,8 @@
 //! A free node whose allocation is in the same graph removes that allocation's node when it is added, and has none itself:
 //! a launch visits only the nodes that change what is live.
 //!
+//! Nodes that are added after a graph was instantiated are not in its executable.
+//!
 //! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a
 //! child graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one.
 //! A lock protects them. Its owner cannot be interrupted by a signal handler or cancelled; if it is stuck all the same, a
@@ -65,6 +67,17 @@ struct Node {
     /// Stack and thread.
     origin: AtomicU64,
     launched: AtomicU64,
+    /// [`Node::IN_GRAPH`] and [`Node::IN_EXEC`].
+    in_which: AtomicU64,
+}
+
+impl Node {
+    const IN_GRAPH: u64 = 1;
+    const IN_EXEC: u64 = 2;
+
+    fn is_in(&self, which: u64) -> bool {
+        self.in_which.load(Relaxed) & which != 0
+    }
 }
 
 // SAFETY: atomic words only.
@@ -271,6 +284,7 @@ fn add_node(graph: u64, address: u64, bytes: u64, attributes: u64, origin: u64) 
     new.attributes.store(attributes, Relaxed);
     new.origin.store(origin, Relaxed);
     new.launched.store(0, Relaxed);
+    new.in_which.store(Node::IN_GRAPH, Relaxed);
     new.next.store(list.load(Relaxed), Relaxed);
     list.store(link, Relaxed);
     Some(())
@@ -282,7 +296,12 @@ fn free_again(graph: u64, address: u64) -> bool {
     rows().filter(|row| row.graph.load(Relaxed) == graph).any(|row| {
         let mut link = row.list(address);
         while let Some(found) = node(link.load(Relaxed)) {
-            if found.address.load(Relaxed) == address && found.attributes.load(Relaxed) != 0 {
+            let is_in_graph = found.is_in(Node::IN_GRAPH);
+            if is_in_graph && found.address.load(Relaxed) == address && found.attributes.load(Relaxed) != 0 {
+                if found.is_in(Node::IN_EXEC) {
+                    found.in_which.store(Node::IN_EXEC, Relaxed);
+                    return true;
+                }
                 if found.launched.load(Relaxed) == 0 {
                     row.freed_again.fetch_add(1, Relaxed);
                 }
@@ -339,7 +358,12 @@ pub fn child_moved(parent: u64, child: u64) {
 pub fn instantiated(exec: u64, graph: u64) {
     with_rows(
         |row| row.graph.load(Relaxed) == graph,
-        |row| row.exec.store(exec, Relaxed),
+        |row| {
+            row.exec.store(exec, Relaxed);
+            for node in nodes(row).filter(|node| node.is_in(Node::IN_GRAPH)) {
+                node.in_which.store(Node::IN_GRAPH | Node::IN_EXEC, Relaxed);
+            }
+        },
     );
 }
 
@@ -348,6 +372,9 @@ pub fn exec_destroyed(exec: u64) {
         |row| row.exec.load(Relaxed) == exec,
         |row| {
             row.exec.store(0, Relaxed);
+            for node in nodes(row) {
+                node.in_which.fetch_and(!Node::IN_EXEC, Relaxed);
+            }
             release(row);
         },
     );
@@ -411,7 +438,7 @@ pub fn launched(exec: u64, before: u64) {
             if freed_again != 0 {
                 recording.add(Loss::LaunchedNodes, freed_again);
             }
-            for node in nodes(row) {
+            for node in nodes(row).filter(|node| node.is_in(Node::IN_EXEC)) {
                 let key = key(Space::Pointer, node.address.load(Relaxed));
                 if node.attributes.load(Relaxed) == 0 {
                     free_if_older(recording, key, shard, before);
