@@ -6,9 +6,10 @@
 //! free ─► joined with free neighbours ─► back to the pool
 //! ```
 //!
-//! It follows `DeviceCachingAllocator` as in PyTorch 2.11, against which it is tested: the names of its functions are in the comments. Streams and
-//! private pools are numbers here ("classes"): blocks of different ones never serve each other's requests. Deliberately absent:
-//! frees that wait for events of other streams, since the log has when a block was freed and not when its events were complete.
+//! It follows `DeviceCachingAllocator` as in PyTorch 2.11, against which it is tested: the names of its functions are in the
+//! comments. Streams and private pools are numbers here ("classes"): blocks of different ones never serve each other's requests.
+//! Deliberately absent: frees that wait for events of other streams, since the log has when a block was freed and not when its
+//! events were complete; and what other versions do differently.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
