@@ -679,20 +679,17 @@ impl Model {
         self.graphs.entry(graph).or_default().steps.push(step);
     }
 
-    /// What the graph frees and does not allocate is freed, what it allocates and does not free is allocated.
+    /// What the graph allocates and does not free is allocated, then what it frees and does not allocate is freed.
     fn launch(&mut self, exec: u64) {
         let steps = self.execs.get(&exec).cloned().unwrap_or_default();
         let mut left: Vec<Record> = Vec::new();
+        let mut freed: Vec<u64> = Vec::new();
         for step in steps {
             match step {
                 Step::Allocates(record) => left.push(record),
                 Step::Frees(address) => match left.iter().position(|record| record.address == address) {
                     Some(own) => drop(left.remove(own)),
-                    None => {
-                        if let Some(live) = self.find(&Space::Pointer, address) {
-                            self.end(live);
-                        }
-                    }
+                    None => freed.push(address),
                 },
             }
         }
@@ -706,6 +703,11 @@ impl Model {
                 made: self.line,
                 ..record
             });
+        }
+        for address in freed {
+            if let Some(live) = self.find(&Space::Pointer, address) {
+                self.end(live);
+            }
         }
     }
 

@@ -487,7 +487,7 @@ impl Writer {
                     self.made.one(&["range"], random),
                     self.made.one(&["physical", "multicast"], random),
                 );
-                let arguments = [range, offset(random), GRANULE, physical];
+                let arguments = [range, offset(random), [1, 1, 2][random.below(3)] * GRANULE, physical];
                 self.add(random, "map", &arguments);
             }
             8..10 => {
@@ -503,7 +503,8 @@ impl Writer {
                 self.add(random, "release", &[physical]);
             }
             12 => {
-                let arguments = [self.made.one(&["range"], random), offset(random)];
+                let within = [0, 0, 100][random.below(3)];
+                let arguments = [self.made.one(&["range"], random), offset(random) + within];
                 let id = self.add(random, "retain", &arguments);
                 self.made.add("retained", id);
             }

@@ -8,7 +8,7 @@ use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space};
+use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, TableIn};
 
 /// # Safety
 /// As `allocates`.
@@ -98,7 +98,7 @@ pub unsafe fn imports_physical<T: Word>(api: Api, real: impl FnOnce() -> i32, ou
 
 /// # Safety
 /// As `allocates`.
-pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, address: impl Word) -> i32 {
+pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, _address: impl Word) -> i32 {
     let result = real();
     if result != 0 {
         return result;
@@ -106,10 +106,8 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     // SAFETY: read only after success.
     let handle = unsafe { read(out) };
     if !add_reference(Space::Physical, handle) {
-        // The handle was released while a mapping existed: the mapping's link leads to the memory.
         with_table(|recording, table| {
-            let mapping = table.get(key(Space::Mapping, address.word()));
-            let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
+            let link = released_but_mapped(&table, handle).unwrap_or(Link::NOWHERE);
             if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
                 table.rekey(link);
             } else {
@@ -119,6 +117,12 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
         });
     }
     result
+}
+
+/// The memory of a handle that was released while it is mapped. It can be mapped again, and retained.
+fn released_but_mapped(table: &TableIn, handle: u64) -> Option<Link> {
+    let key = key(Space::Physical, handle);
+    Some(table.scan(|other| other == key).last()?.1)
 }
 
 /// Drops a reference. The last one frees the memory unless a mapping exists.

@@ -438,12 +438,11 @@ pub fn launched(exec: u64, before: u64) {
             if freed_again != 0 {
                 recording.add(Loss::LaunchedNodes, freed_again);
             }
-            for node in nodes(row).filter(|node| node.is_in(Node::IN_EXEC)) {
+            // First what it allocates, since it usually frees what that replaces: the peak includes both.
+            let is_free = |node: &&Node| node.attributes.load(Relaxed) == 0;
+            let in_exec = || nodes(row).filter(|node| node.is_in(Node::IN_EXEC));
+            for node in in_exec().filter(|node| !is_free(node)) {
                 let key = key(Space::Pointer, node.address.load(Relaxed));
-                if node.attributes.load(Relaxed) == 0 {
-                    free_if_older(recording, key, shard, before);
-                    continue;
-                }
                 if node.launched.swap(1, Relaxed) == 0 {
                     recording.add(Loss::LaunchedNodes, 1);
                 }
@@ -452,6 +451,14 @@ pub fn launched(exec: u64, before: u64) {
                     recording.add(Loss::ImplicitFrees, 1);
                 }
                 allocate(recording, key, node);
+            }
+            for node in in_exec().filter(is_free) {
+                free_if_older(
+                    recording,
+                    key(Space::Pointer, node.address.load(Relaxed)),
+                    shard,
+                    before,
+                );
             }
         }
     });
