@@ -10,6 +10,7 @@ use culeak::analysis::whatif::settings_of;
 use culeak::analysis::whatif::trace::Trace;
 use culeak::format::ADDRESS;
 use culeak::point::Point;
+use culeak::snapshot::BY_READING;
 
 use super::report::ReportArgs;
 use crate::errors::Failure;
@@ -53,6 +54,9 @@ pub fn execute(args: &ReportArgs, form: Form) -> Result<ExitCode, Failure> {
     let segments = Segments::of(&item.snapshot, &stacks, &groups, top, |address| {
         passed_over.contains(&(address & ADDRESS))
     });
+    if segments.pools.is_empty() && item.snapshot.taken.by == BY_READING {
+        return failed("no segments of PyTorch's allocator could be read in the process, which was not recorded");
+    }
     if segments.pools.is_empty() {
         return failed(
             "no caching allocator holds memory here whose blocks were recorded; culeak report --view ledger shows the rest",

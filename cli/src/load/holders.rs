@@ -32,9 +32,9 @@ use culeak::snapshot::{
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, Options, StillLive, Stopped};
+use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
 
-use super::{Loaded, Place};
+use super::{Loaded, Place, unrecorded};
 use crate::errors::Failure;
 
 /// How to search.
@@ -83,7 +83,12 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
     source
         .pause(true)
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
-    let item = place.load();
+    let item = match super::recording_of(pid) {
+        Err(failure) if super::process::is_unrecorded(pid) => {
+            unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure)
+        }
+        _ => place.load(),
+    };
     let read = began.elapsed();
     let copy = item.map(|item| (Image::take(&source, &excluded(&item.snapshot)), item));
     let copied = began.elapsed() - read;
