@@ -27,7 +27,7 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{
-    Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, RootKind, Snapshot, change_retained,
+    Allocation, BY_READING, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
 };
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
@@ -121,7 +121,7 @@ pub fn not_searched(item: &Loaded) -> String {
     let source = &item.source;
     match item.snapshot.process.state {
         // A snapshot may be older than the end of its process.
-        ProcessState::Running if super::process_lives(item.snapshot.process.number()) => {
+        ProcessState::Running if still_runs(&item.snapshot.process) => {
             let pid = item.snapshot.process.number();
             format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
         }
@@ -138,6 +138,15 @@ pub fn not_searched(item: &Loaded) -> String {
             shell_word(source)
         ),
     }
+}
+
+/// Another process may have its number by now, here or on another machine.
+fn still_runs(process: &Process) -> bool {
+    /// The kernel says in whole seconds when the machine started.
+    const ROUNDING_NS: u64 = 2_000_000_000;
+    let started = unrecorded::started(Path::new(&format!("/proc/{}", process.number())));
+    culeak::reader::host_name().is_some_and(|host| host == process.host)
+        && started.is_some_and(|started| started <= process.started_unix_ns.saturating_add(ROUNDING_NS))
 }
 
 /// Reads a core file, and the recording of its process: this one, or `*.PID.culeak` beside the core file or in the current

@@ -219,7 +219,7 @@ fn process(pid: u32, now: u64) -> Process {
 }
 
 /// When a process started, in nanoseconds since 1970.
-fn started(folder: &Path) -> Option<u64> {
+pub fn started(folder: &Path) -> Option<u64> {
     let ticks = proc::stat(folder)?.start_ticks;
     let text = fs::read("/proc/stat").ok()?;
     let line = text
