@@ -2,7 +2,10 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use culeak_holders::source::live::Process;
+use culeak_holders::{Deadline, objects, pytorch};
 use serde_json::Value;
 
 use crate::interpreters::interpreters;
@@ -283,12 +286,18 @@ fn the_memory_of_numba_is_read_in_a_process_that_was_never_recorded() {
     assert!(text.contains("__main__.kept"), "{text}");
 }
 
-/// What holds the blocks of such a Python program, all of which are found.
-fn origins_of(script: &str) -> String {
+/// Starts such a Python program.
+fn python(script: &str) -> (std::process::Child, [u64; 2], tempfile::TempDir) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut program = Command::new("python3");
     let script = sources().join("victims").join(script);
-    let (mut child, [count, bytes_held]) = ready(program.arg(script).arg(folder.path()));
+    let (child, numbers) = ready(program.arg(script).arg(folder.path()));
+    (child, numbers, folder)
+}
+
+/// What holds the blocks of such a Python program, all of which are found.
+fn origins_of(script: &str) -> String {
+    let (mut child, [count, bytes_held], _folder) = python(script);
     let why = json(&["why", &child.id().to_string(), "--json"]);
     assert_eq!(
         (bytes(&why["total"]), why["total"]["count"].as_u64()),
@@ -326,7 +335,7 @@ fn the_blocks_of_pytorch_are_read_in_a_process_that_was_never_recorded() {
     );
     assert_eq!(
         segments(stored),
-        2 * (200 * (8 << 20) + (20 << 20)),
+        2 * 200 * (8 << 20) + (41 << 20),
         "what the allocator has from the driver"
     );
     let text = String::from_utf8(run(&["report", &pid]).stdout).expect("text");
@@ -353,17 +362,54 @@ fn segments(file: &str) -> u64 {
 }
 
 #[test]
-fn segments_whose_sum_the_allocator_does_not_state_are_left_out() {
-    let (mut child, folder, _) = unrecorded(&["-DWRONG_SUM"]);
-    let stored = folder.path().join("first.json");
-    let stored = stored.to_str().expect("a path in UTF-8");
-    let taken = Command::new(culeak())
-        .args(["snapshot", &child.id().to_string(), "-o", stored])
-        .status();
-    assert!(taken.expect("the CLI starts").success());
-    assert_eq!(segments(stored), 0);
-    drop(child.stdin.take());
-    child.wait().expect("ended");
+fn segments_of_a_device_whose_sum_the_allocator_does_not_state_are_left_out() {
+    let of_busy_device = 200 * (8 << 20) + (20 << 20);
+    for (options, expected, is_mentioned) in [
+        (&["-DWRONG_SUM=1"][..], of_busy_device, true),
+        (&["-DIDLE"], of_busy_device + (21 << 20), false),
+        (&["-DIDLE", "-DWRONG_SUM=0"], 21 << 20, true),
+    ] {
+        let (mut child, folder, _) = unrecorded(options);
+        let stored = folder.path().join("first.json");
+        let stored = stored.to_str().expect("a path in UTF-8");
+        let taken = Command::new(culeak())
+            .args(["snapshot", &child.id().to_string(), "--why", "-o", stored])
+            .output()
+            .expect("the CLI starts");
+        let said = String::from_utf8_lossy(&taken.stderr);
+        assert!(taken.status.success(), "{said}");
+        assert_eq!(segments(stored), expected, "{options:?}");
+        assert_eq!(
+            said.matches("PyTorch's segments could not all be read").count(),
+            usize::from(is_mentioned),
+            "{said}"
+        );
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+    }
+}
+
+#[test]
+fn a_process_that_was_never_recorded_is_read_for_no_longer_than_the_limit() {
+    let (child, ..) = unrecorded(&[]);
+    let (of_numba, ..) = python("unrecorded_numba.py");
+    let process = |child: &std::process::Child| Process::new(child.id()).expect("our child");
+    let pytorch = pytorch::live_blocks(&process(&child), Deadline::after(Duration::ZERO)).map(|_| ());
+    let numba = objects::live_blocks(&process(&of_numba), Deadline::after(Duration::ZERO)).pop();
+    for read in [pytorch, numba.expect("numba is loaded").map(|_| ())] {
+        assert!(read.is_err_and(|why| why.contains("--limit TIME")));
+    }
+    // The copy alone takes longer.
+    let output = Command::new(culeak())
+        .args(["why", &of_numba.id().to_string(), "--pause", "--limit", "1ms"])
+        .output()
+        .expect("the CLI starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("--limit TIME"), "{said}");
+    for mut child in [child, of_numba] {
+        drop(child.stdin.take());
+        child.wait().expect("ended");
+    }
 }
 
 #[test]

@@ -249,7 +249,7 @@ impl<'a> TableIn<'a> {
     /// The contents of the record of this key.
     pub fn get(&self, key: Key) -> Option<Entry> {
         let Located { record, state, .. } = self.locate(key)?;
-        self.contents(record, state)
+        self.entry_in(record, state)
     }
 
     /// As [`TableIn::get`], through a link.
@@ -258,10 +258,10 @@ impl<'a> TableIn<'a> {
             status: Status::Live,
             generation: link.generation,
         };
-        self.contents(self.linked(link)?, live)
+        self.entry_in(self.linked(link)?, live)
     }
 
-    fn contents(&self, record: &Record, before: State) -> Option<Entry> {
+    fn entry_in(&self, record: &Record, before: State) -> Option<Entry> {
         let entry = record.entry()?;
         // The fields belong together if the record is still in the state in which the read began.
         fence(Acquire);

@@ -1,7 +1,8 @@
 /* Stands in for PyTorch's caching allocator in a process that was never recorded: the tables of its live blocks, as PyTorch 2.11 has
  * them, its pools and its statistics. -DALLOCATOR: the library, libc10_cuda.so. Otherwise the program: blocks of two devices, which an
  * array has, each in a segment of 8 MiB with a free block or one that waits for a stream, and a free segment. Prints their number and
- * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM: reserved is another sum. */
+ * bytes, then "ready", and waits for the end of its input. -DOTHER_BACKEND: without tables. -DWRONG_SUM=1: reserved is another
+ * sum for device 1. -DIDLE: device 1 has no blocks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,8 @@ struct allocator {
     uint64_t other[543];
     struct table tables[TABLES];
     uint64_t behind[300];
-    struct device *devices[2];
+    /* A vector. */
+    struct device **devices, **end, **limit;
 };
 
 #ifdef ALLOCATOR
@@ -97,20 +99,26 @@ static void add(int device, uint64_t address, uint64_t requested, int i) {
 
 int main(void) {
     uint64_t count = 0, bytes = 0;
-    for (int device = 0; device < 2; device++) allocator->devices[device] = calloc(1, sizeof(struct device));
+    /* What is near the first device is not near the second one. */
+    allocator->devices = calloc(2, sizeof *allocator->devices);
+    allocator->end = allocator->limit = allocator->devices + 2;
+    for (int device = 0; device < 2; device++) allocator->devices[device] = calloc(1, 64 << 10);
 #ifndef OTHER_BACKEND
     for (int device = 0; device < 2; device++)
         for (int i = 0; i < 200; i++, count++) {
+#ifdef IDLE
+            if (device == 1) break;
+#endif
             uint64_t address = 0x7e0000000000u + device * 0x1000000000u + i * 0x800000u;
             add(device, address, 100 * i + 1 + (i % 10 == 0) * (4 << 20), i);
             kept[count] = address;
         }
     for (int device = 0; device < 2; device++) {
         struct device *own = allocator->devices[device];
-        put(&own->pools[1], unused(own, device, 0x7f0000000000u + device * 0x1000000000u, 20 << 20));
-        own->reserved += 20 << 20;
+        put(&own->pools[1], unused(own, device, 0x7f0000000000u + device * 0x1000000000u, (20 + device) << 20));
+        own->reserved += (20 + device) << 20;
 #ifdef WRONG_SUM
-        own->reserved++;
+        own->reserved += device == WRONG_SUM;
 #endif
     }
 #endif

@@ -12,7 +12,7 @@ use crate::copy::Image;
 
 /// When a search stops.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Deadline {
+pub enum Deadline {
     /// `None`: never.
     At(Option<Instant>),
     /// After the clock was read this often.
@@ -61,6 +61,9 @@ pub(crate) struct Budget {
 const PER_WORD: u64 = 4;
 /// For small copies.
 const LEAST: u64 = 1 << 20;
+/// What the reader of an allocator says if it stops.
+pub(crate) const UNFINISHED: &str =
+    "not all of them were read within the limits of size and time (`culeak why --pause --limit TIME` sets the latter)";
 /// What is read in a millisecond to some tens of them.
 pub(crate) const LOOK: u64 = 1 << 17;
 

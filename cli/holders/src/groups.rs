@@ -196,12 +196,18 @@ impl Members {
         for from in 0..members.nodes.len() as u32 {
             let mut targets = std::mem::take(&mut members.targets[from as usize]);
             let address = |place: u32| searched.graph.address(members.nodes[place as usize]);
-            // The context of a Python function has a weak pointer to its node, which owns it, unless the node keeps it as tensors do.
+            // The context of a Python function has a weak pointer to its node, which owns it. If the node is marked as tensors are, the
+            // context owns the node, which keeps it only as long as something else owns the node, too.
             let is_weak = |to: u32| {
-                members.kinds[from as usize].is_none()
-                    && members.kinds[to as usize] == Some(Kind::PythonNode)
-                    && members.targets[to as usize].contains(&from)
-                    && !counts::is_kept(searched.copy, address(to), 0)
+                members.targets[to as usize].contains(&from)
+                    && match (members.kinds[from as usize], members.kinds[to as usize]) {
+                        (None, Some(Kind::PythonNode)) => !counts::is_marked(searched.copy, address(to)),
+                        (Some(Kind::PythonNode), None) => {
+                            counts::is_marked(searched.copy, address(from))
+                                && !counts::is_kept(searched.copy, address(from), 0)
+                        }
+                        _ => false,
+                    }
             };
             let is_tensor = |to: u32| matches!(members.kinds[to as usize], Some(Kind::Tensor | Kind::PlainTensor));
             // A Python object that the tensor keeps only borrows it.

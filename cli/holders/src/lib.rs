@@ -22,7 +22,7 @@
 //! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
-//! * [`pytorch`], [`xla`], [`cupy`]: the blocks of a process that was never recorded
+//! * [`pytorch`], [`xla`], [`objects`]: the blocks of a process that was never recorded
 //! * [`graph`]: nodes and edges in a few bytes each
 //! * `blocks`: the block that an address belongs to
 //! * `bits`: a bit for each of many numbers
@@ -54,7 +54,6 @@ mod budget;
 pub mod classes;
 pub mod copy;
 mod counted;
-pub mod cupy;
 pub mod demangle;
 mod evidence;
 pub mod findings;
@@ -64,7 +63,7 @@ mod groups;
 mod host;
 pub mod modules;
 pub mod native;
-pub mod numba;
+pub mod objects;
 mod parallel;
 pub mod paths;
 pub mod python;
@@ -86,6 +85,7 @@ use std::time::Duration;
 
 use culeak::snapshot::Holders;
 
+pub use crate::budget::Deadline;
 use crate::copy::Image;
 use crate::source::Source;
 

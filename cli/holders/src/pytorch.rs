@@ -13,12 +13,14 @@
 //! looked for among the statistics that the allocator keeps itself, which lie in its objects for the devices, beside the pools: if it is there, the layout is
 //! understood. The process goes on meanwhile, so everything is read again if a sum is not found.
 //!
-//! Live blocks, the free blocks of their pools, and their neighbours make up the segments, whose sum has to be among the statistics too.
+//! Live blocks, the free blocks of the pools, and their neighbours make up the segments, whose sum for each device has to be among the
+//! statistics too. The pools are in the devices' objects, or beside one to which a live block leads.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
+use crate::budget::{Deadline, UNFINISHED};
 use crate::modules::exported_of_loaded;
 use crate::source::{Region, Source};
 
@@ -34,10 +36,10 @@ const ENTRY: usize = 24;
 const BLOCK_WORDS: usize = 24;
 /// In a block, the address of the memory lies between these words. Before it are size, requested size and pool.
 const PLACES: Range<usize> = 6..20;
-/// Free blocks of a pool that are read at most.
+/// Free blocks that are read at most, of all pools.
 const MOST_FREE: u64 = 1 << 20;
-/// The pools of small and large blocks lie at most so many words apart.
-const POOLS_APART: usize = 32;
+/// The pools of small and large blocks lie at most so many bytes apart.
+const POOLS_APART: u64 = 256;
 /// The statistics of a device lie at most this far from each of its pools.
 const NEAR: u64 = 16 << 10;
 /// The allocator has 67 tables.
@@ -65,36 +67,57 @@ pub struct LiveBlocks {
     pub blocks: Vec<LiveBlock>,
     /// The allocator's own statistics have the sum of each device.
     pub agrees: bool,
-    /// What the allocator has from the driver, by device and address; empty if the statistics do not have its sum.
+    /// What the allocator has from the driver, by device and address, of each device whose sum the statistics have.
     pub segments: Vec<LiveBlock>,
     /// Of expandable segments, the runs of pages.
     pub runs: Vec<LiveBlock>,
+    /// These are the devices that have live blocks or segments.
+    pub has_all_segments: bool,
+}
+
+/// Reads the process until the time is over.
+struct Reader<'a> {
+    source: &'a dyn Source,
+    deadline: Deadline,
 }
 
 /// Reads them. `None`: the process has not loaded this allocator.
 ///
 /// # Errors
 /// Why they cannot be read, as a sentence: it is another allocator, or its layout is not understood.
-pub fn live_blocks(source: &dyn Source) -> Result<Option<LiveBlocks>, String> {
+pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<LiveBlocks>, String> {
     let regions = source
         .regions()
         .map_err(|error| format!("its memory map cannot be read ({error})"))?;
     let Some(allocator) = allocator(source, &regions)? else {
         return Ok(None);
     };
-    let mut last = None;
-    for _ in 0..LOOKS {
-        last = look(source, allocator).or(last);
-        if last.as_ref().is_some_and(|found| found.agrees) {
-            break;
-        }
+    let found = best((0..LOOKS).map(|_| look(&Reader { source, deadline }, allocator)));
+    if deadline.is_over() && found.as_ref().is_none_or(|found| !found.agrees) {
+        return Err(format!("the blocks of PyTorch's allocator in it: {UNFINISHED}"));
     }
-    last.map(Some).ok_or_else(|| {
+    found.map(Some).ok_or_else(|| {
         format!(
             "PyTorch's allocator in it has a layout that is not understood ({LIBRARY}: another backend than the native one, or an \
              unknown version)"
         )
     })
+}
+
+/// The first that is complete, else the last of the most complete ones.
+fn best(looks: impl Iterator<Item = Option<LiveBlocks>>) -> Option<LiveBlocks> {
+    let mut best: Option<LiveBlocks> = None;
+    let rank = |found: &LiveBlocks| (found.agrees, found.has_all_segments);
+    for found in looks.flatten() {
+        let is_complete = rank(&found) == (true, true);
+        if best.as_ref().is_none_or(|best| rank(&found) >= rank(best)) {
+            best = Some(found);
+        }
+        if is_complete {
+            break;
+        }
+    }
+    best
 }
 
 fn allocator(source: &dyn Source, regions: &[Region]) -> Result<Option<u64>, String> {
@@ -106,7 +129,8 @@ fn allocator(source: &dyn Source, regions: &[Region]) -> Result<Option<u64>, Str
     let Some(first) = first else { return Ok(None) };
     let symbol = exported_of_loaded(source, first.range.start, ALLOCATOR)
         .ok_or_else(|| format!("{} has no {ALLOCATOR}, or cannot be read", first.name))?;
-    let pointer = words(source, symbol, 1).map_or(0, |words| words[0]);
+    let deadline = Deadline::At(None);
+    let pointer = Reader { source, deadline }.words(symbol, 1).map_or(0, |words| words[0]);
     match pointer {
         0 => Err("PyTorch has not initialized its allocator for CUDA in it".to_owned()),
         pointer => Ok(Some(pointer)),
@@ -114,8 +138,8 @@ fn allocator(source: &dyn Source, regions: &[Region]) -> Result<Option<u64>, Str
 }
 
 /// Reads everything once. `None`: no table was found.
-fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
-    let own = words_as_far(source, allocator, ALLOCATOR_BYTES / 8);
+fn look(reader: &Reader, allocator: u64) -> Option<LiveBlocks> {
+    let own = reader.words_as_far(allocator, ALLOCATOR_BYTES / 8);
     let mut pairs: Vec<(u64, u64)> = Vec::new();
     let (mut tables, mut left) = (0, MOST_SLOTS);
     for at in own.windows(4) {
@@ -129,7 +153,7 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
             left = left.checked_sub(slots)?;
             // The last one marks the end.
             let room = (slots + longest - 1) as usize;
-            if let Some(table) = bytes(source, *entries, room * ENTRY) {
+            if let Some(table) = reader.bytes(*entries, room * ENTRY) {
                 pairs.extend(pairs_of(&table));
             }
         }
@@ -138,7 +162,7 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
     if pairs.is_empty() && tables < LEAST_TABLES {
         return None;
     }
-    let (place, read) = blocks_of(source, &pairs)?;
+    let (place, read) = blocks_of(reader, &pairs)?;
     let blocks: Vec<(LiveBlock, u64)> = (read.values())
         .filter(|words| is_live(words, place))
         .map(|words| (block_of(words, place), words[place - 1]))
@@ -151,29 +175,38 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
             pools.push(*pool);
         }
     }
-    let devices = devices(source, &own);
+    let devices = devices(reader, &own);
     let is_stated = |sum: &u64, pools: &[u64]| {
         let is_near = |pool: &u64| {
             let start = pool.saturating_sub(NEAR) & !7;
             // Pages around the object may not exist.
             (start..pool.saturating_add(NEAR))
                 .step_by(1 << 10)
-                .any(|start| words(source, start, 128).is_some_and(|words| words.contains(sum)))
+                .any(|start| reader.words(start, 128).is_some_and(|words| words.contains(sum)))
         };
         // A private pool is not part of its device's allocator.
         pools.iter().chain(&devices).any(is_near)
     };
     let agrees = sums.values().all(|(sum, pools)| is_stated(sum, pools));
-    let pools: Vec<u64> = sums.values().flat_map(|(_, pools)| pools).copied().collect();
-    let (mut segments, mut runs) = segments(source, place, read, &pools).unwrap_or_default();
+    let pools = sums.values().flat_map(|(_, pools)| pools);
+    let around = pools.map(|pool| pool.saturating_sub(POOLS_APART)..pool.saturating_add(POOLS_APART));
+    let within = devices.iter().map(|device| *device..device.saturating_add(NEAR));
+    let (mut segments, mut runs) = segments(reader, place, read, around.chain(within)).unwrap_or_default();
     let reserved = (segments.iter().chain(&runs)).fold(BTreeMap::new(), |mut sums: BTreeMap<i8, u64>, segment| {
         let sum = sums.entry(segment.device).or_default();
         *sum = sum.saturating_add(segment.bytes);
         sums
     });
-    let of_device = |device| sums.get(device).map_or(&[][..], |(_, pools)| pools);
-    if !reserved.iter().all(|(device, sum)| is_stated(sum, of_device(device))) {
-        (segments, runs) = (Vec::new(), Vec::new());
+    let of_device = |device: &i8| sums.get(device).map_or(&[][..], |(_, pools)| pools);
+    let is_reserved = |device: &i8| {
+        reserved
+            .get(device)
+            .is_some_and(|sum| is_stated(sum, of_device(device)))
+    };
+    let complete: BTreeSet<i8> = reserved.keys().copied().filter(is_reserved).collect();
+    let has_all_segments = (sums.keys().chain(reserved.keys())).all(|device| complete.contains(device));
+    for memory in [&mut segments, &mut runs] {
+        memory.retain(|segment| complete.contains(&segment.device));
     }
     let mut blocks: Vec<LiveBlock> = blocks.into_iter().map(|(block, _)| block).collect();
     blocks.sort_unstable();
@@ -183,28 +216,29 @@ fn look(source: &dyn Source, allocator: u64) -> Option<LiveBlocks> {
         agrees,
         segments,
         runs,
+        has_all_segments,
     })
 }
 
-/// The memory that the blocks are in, and the runs of pages that they are in. `blocks`: the words of live blocks by address; `pools`:
-/// theirs.
+/// The memory that the blocks are in, and the runs of pages that they are in. `blocks`: the words of live blocks by address; `places`:
+/// where the pools are.
 fn segments(
-    source: &dyn Source,
+    reader: &Reader,
     place: usize,
     mut blocks: HashMap<u64, Vec<u64>>,
-    pools: &[u64],
+    places: impl Iterator<Item = Range<u64>>,
 ) -> Option<(Vec<LiveBlock>, Vec<LiveBlock>)> {
-    let block_words = |block: u64| words(source, block, BLOCK_WORDS);
-    let (mut pools_read, mut wanted) = (Vec::new(), Vec::new());
-    for pool in pools {
-        let start = pool.checked_sub(POOLS_APART as u64 * 8)?;
-        let around = words_as_far(source, start, POOLS_APART * 2 + SET);
-        for (at, set) in (start..).step_by(8).zip(around.windows(SET)) {
-            let first = words(source, set[2], NODE).and_then(|node| block_words(node[4]));
-            let is_pool = set[5] > 0 && first.is_some_and(|block| block[place - 1] == at);
-            if is_pool && !pools_read.contains(&at) {
-                pools_read.push(at);
-                wanted.extend(set_of(source, set)?);
+    let block_words = |block: u64| reader.words(block, BLOCK_WORDS);
+    let (mut pools_read, mut wanted) = (HashSet::new(), Vec::new());
+    for range in places {
+        let words = reader.words_as_far(range.start, (range.end - range.start) as usize / 8 + SET);
+        for (at, set) in (range.start..).step_by(8).zip(words.windows(SET)) {
+            // The color of a set's own node is red.
+            let is_set = set[1] as u32 == 0 && set[2] != 0 && set[5] > 0;
+            let first = || reader.words(set[2], NODE).and_then(|node| block_words(node[4]));
+            let is_pool = is_set && first().is_some_and(|block| block[place - 1] == at);
+            if is_pool && pools_read.insert(at) {
+                wanted.extend(set_of(reader, set, MOST_FREE.checked_sub(wanted.len() as u64)?)?);
             }
         }
     }
@@ -261,12 +295,12 @@ const SET: usize = 6;
 /// The words of its nodes: color, parent, left, right, value.
 const NODE: usize = 5;
 
-/// The values of a set of pointers. `None`: it is none, or changes.
-fn set_of(source: &dyn Source, set: &[u64]) -> Option<Vec<u64>> {
-    let count = set[5];
+/// The values of a set of pointers. `None`: it is none, changes, or has more than `most`.
+fn set_of(reader: &Reader, set: &[u64], most: u64) -> Option<Vec<u64>> {
+    let count = Some(set[5]).filter(|count| *count <= most)?;
     let (mut values, mut wanted) = (Vec::new(), vec![set[2]]);
-    while let Some(node) = wanted.pop().filter(|_| values.len() as u64 <= count.min(MOST_FREE)) {
-        let node = words(source, node, NODE)?;
+    while let Some(node) = wanted.pop().filter(|_| values.len() as u64 <= count) {
+        let node = reader.words(node, NODE)?;
         wanted.extend([node[2], node[3]].into_iter().filter(|child| *child != 0));
         values.push(node[4]);
     }
@@ -274,7 +308,7 @@ fn set_of(source: &dyn Source, set: &[u64]) -> Option<Vec<u64>> {
 }
 
 /// The allocators of the devices, and what else vectors of pointers in the allocator lead to.
-fn devices(source: &dyn Source, own: &[u64]) -> Vec<u64> {
+fn devices(reader: &Reader, own: &[u64]) -> Vec<u64> {
     const MOST: u64 = 64;
     let vectors = own.windows(3).filter_map(|at| {
         let [first, end, limit] = at else { return None };
@@ -282,7 +316,7 @@ fn devices(source: &dyn Source, own: &[u64]) -> Vec<u64> {
             .checked_sub(*first)
             .filter(|bytes| *bytes > 0 && bytes % 8 == 0 && bytes / 8 <= MOST)?;
         (end <= limit)
-            .then(|| words(source, *first, bytes as usize / 8))
+            .then(|| reader.words(*first, bytes as usize / 8))
             .flatten()
     });
     vectors.flatten().filter(|pointer| *pointer != 0).take(256).collect()
@@ -316,11 +350,11 @@ fn pairs_of(table: &[u8]) -> impl Iterator<Item = (u64, u64)> + '_ {
 
 /// The words of the blocks that have the address of their memory at one place, by the addresses of the blocks, and this place.
 /// `None` if there is no such place.
-fn blocks_of(source: &dyn Source, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u64, Vec<u64>>)> {
+fn blocks_of(reader: &Reader, pairs: &[(u64, u64)]) -> Option<(usize, HashMap<u64, Vec<u64>>)> {
     /// Blocks that are freed while they are read have another address, or none.
     const MOST_CHANGED: usize = 8;
     let read: Vec<(u64, u64, Vec<u64>)> = (pairs.iter())
-        .filter_map(|(address, block)| Some((*address, *block, words(source, *block, BLOCK_WORDS)?)))
+        .filter_map(|(address, block)| Some((*address, *block, reader.words(*block, BLOCK_WORDS)?)))
         .collect();
     let is_at = |place: usize| {
         read.iter()
@@ -354,28 +388,34 @@ fn is_live(words: &[u64], place: usize) -> bool {
     words[place + 1] & 0xff == 1 && block.device >= 0 && block.bytes > 0 && block.requested <= block.bytes
 }
 
-fn bytes(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u8>> {
-    let mut buffer = vec![0; count];
-    let range = at..at.checked_add(count as u64)?;
-    (source.read(&[range], &mut buffer) == count).then_some(buffer)
-}
-
-fn words(source: &dyn Source, at: u64, count: usize) -> Option<Vec<u64>> {
-    let bytes = bytes(source, at, count * 8)?;
-    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    Some(bytes.chunks_exact(8).map(word).collect())
-}
-
-/// As [`words`], up to the first page that cannot be read.
-fn words_as_far(source: &dyn Source, at: u64, count: usize) -> Vec<u64> {
-    const PART: usize = 64;
-    let mut all = Vec::with_capacity(count);
-    while all.len() < count
-        && let Some(part) = words(source, at + all.len() as u64 * 8, PART)
-    {
-        all.extend(part);
+impl Reader<'_> {
+    fn bytes(&self, at: u64, count: usize) -> Option<Vec<u8>> {
+        let mut deadline = self.deadline;
+        if deadline.is_over() {
+            return None;
+        }
+        let mut buffer = vec![0; count];
+        let range = at..at.checked_add(count as u64)?;
+        (self.source.read(&[range], &mut buffer) == count).then_some(buffer)
     }
-    all
+
+    fn words(&self, at: u64, count: usize) -> Option<Vec<u64>> {
+        let bytes = self.bytes(at, count * 8)?;
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        Some(bytes.chunks_exact(8).map(word).collect())
+    }
+
+    /// As [`Reader::words`], up to the first page that cannot be read.
+    fn words_as_far(&self, at: u64, count: usize) -> Vec<u64> {
+        const PART: usize = 64;
+        let mut all = Vec::with_capacity(count);
+        while all.len() < count
+            && let Some(part) = self.words(at.saturating_add(all.len() as u64 * 8), PART)
+        {
+            all.extend(part);
+        }
+        all
+    }
 }
 
 #[cfg(test)]
@@ -426,5 +466,32 @@ mod tests {
             (shown(&whole), shown(&runs)),
             (vec![(100, 20)], vec![(120, 20), (150, 10)])
         );
+    }
+
+    #[test]
+    fn everything_is_read_again_until_blocks_and_segments_agree() {
+        let look = |agrees, has_all_segments| {
+            let found = LiveBlocks {
+                agrees,
+                has_all_segments,
+                ..LiveBlocks::default()
+            };
+            Some(found)
+        };
+        let mut looks = [
+            None,
+            look(true, false),
+            look(false, true),
+            look(true, true),
+            look(true, true),
+        ]
+        .into_iter();
+        assert_eq!(best(&mut looks), look(true, true));
+        assert_eq!(looks.len(), 1);
+        assert_eq!(
+            best([look(true, false), look(false, true), None].into_iter()),
+            look(true, false)
+        );
+        assert_eq!(best([None].into_iter()), None);
     }
 }

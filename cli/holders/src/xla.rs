@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use crate::budget::{Budget, Deadline, UNFINISHED};
 use crate::copy::Image;
 use crate::native::rtti::Classes;
 use crate::pytorch::LiveBlock;
@@ -25,8 +26,6 @@ const WORDS: u64 = 512;
 const CHUNK: Range<u64> = 48..256;
 /// How often everything is read.
 const LOOKS: usize = 3;
-/// Chunks that are looked at, of all sizes and vectors.
-const MOST_CHUNKS: u64 = 1 << 24;
 const UNIT: u64 = 256;
 const FREE: u64 = u64::MAX;
 const NONE: u64 = u64::MAX;
@@ -35,7 +34,7 @@ const NONE: u64 = u64::MAX;
 ///
 /// # Errors
 /// Why they cannot be read, as a sentence.
-pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String> {
+pub fn live_blocks(source: &dyn Source, mut deadline: Deadline) -> Result<Option<Vec<LiveBlock>>, String> {
     let regions = source
         .regions()
         .map_err(|error| format!("its memory map cannot be read ({error})"))?;
@@ -48,20 +47,21 @@ pub fn live_blocks(source: &dyn Source) -> Result<Option<Vec<LiveBlock>>, String
     };
     let tables = first.start..last.end;
     // The process goes on, so a chunk may have changed while the others were copied.
-    let mut read = look(source, &tables);
+    let mut read = look(source, &tables, deadline);
     for _ in 1..LOOKS {
-        if read.is_err() {
-            read = look(source, &tables);
+        if read.is_err() && !deadline.is_over() {
+            read = look(source, &tables, deadline);
         }
     }
     read
 }
 
 /// Reads everything once.
-fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Option<Vec<LiveBlock>>, String> {
+fn look(source: &dyn Source, tables: &Range<u64>, deadline: Deadline) -> Result<Option<Vec<LiveBlock>>, String> {
     let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
     let mut classes = Classes::new(&copy);
-    let (mut blocks, mut allocators, mut left) = (Vec::new(), 0, MOST_CHUNKS);
+    let mut budget = Budget::new(&copy, deadline);
+    let (mut blocks, mut allocators) = (Vec::new(), 0);
     for run in copy.runs() {
         let places = run.step_by(8).filter(|place| tables.contains(&copy.word(*place)));
         for object in places {
@@ -69,14 +69,17 @@ fn look(source: &dyn Source, tables: &Range<u64>) -> Result<Option<Vec<LiveBlock
             if !class.is_some_and(|class| classes.mangled_name(class).ends_with(CLASS)) {
                 continue;
             }
+            budget.spend(WORDS);
             let mut own: Vec<u64> = (0..WORDS).map(|nth| copy.word(object + nth * 8)).collect();
             // The next allocator may lie behind it.
             let next = own[1..].iter().position(|word| *word == own[0]);
             own.truncate(next.map_or(own.len(), |next| next + 1));
-            let Some(device) = device(&own) else { continue };
-            let chunks = chunks(&copy, &own, device, &mut left);
-            let chunks = chunks.ok_or("the layout of XLA's allocator in it is not understood (an unknown version)")?;
-            blocks.extend(chunks);
+            let chunks = device(&own).map(|device| chunks(&copy, &own, device, &mut budget));
+            if budget.stopped().is_some() {
+                return Err(format!("the chunks of XLA's allocators in it: {UNFINISHED}"));
+            }
+            let Some(chunks) = chunks else { continue };
+            blocks.extend(chunks.ok_or("the layout of XLA's allocator in it is not understood (an unknown version)")?);
             allocators += 1;
         }
     }
@@ -98,16 +101,15 @@ fn device(own: &[u64]) -> Option<i8> {
 }
 
 /// The chunks in use. `None`: no vector in the object is one of chunks that add up to what the allocator counts.
-fn chunks(copy: &Image, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
+fn chunks(copy: &Image, own: &[u64], device: i8, budget: &mut Budget) -> Option<Vec<LiveBlock>> {
     let mut best: Option<Vec<LiveBlock>> = None;
-    *left = left.checked_sub(WORDS)?;
     for at in own.windows(3) {
         let (first, end, limit) = (at[0], at[1], at[2]);
         if first == 0 || first >= end || end > limit {
             continue;
         }
         for bytes in CHUNK.step_by(8).filter(|bytes| (end - first) % bytes == 0) {
-            let blocks = in_use(copy, first..end, bytes, device, left);
+            let blocks = in_use(copy, first..end, bytes, device, budget);
             let sum = |blocks: &[LiveBlock]| blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.bytes));
             let blocks = blocks.filter(|blocks| own.contains(&sum(blocks)));
             // Without a chunk in use, other vectors look the same.
@@ -117,13 +119,13 @@ fn chunks(copy: &Image, own: &[u64], device: i8, left: &mut u64) -> Option<Vec<L
     best
 }
 
-/// The chunks in use of a vector whose elements have this size. `None`: they are no chunks. `left`: how many may be looked at.
-fn in_use(copy: &Image, vector: Range<u64>, bytes: u64, device: i8, left: &mut u64) -> Option<Vec<LiveBlock>> {
+/// The chunks in use of a vector whose elements have this size. `None`: they are no chunks.
+fn in_use(copy: &Image, vector: Range<u64>, bytes: u64, device: i8, budget: &mut Budget) -> Option<Vec<LiveBlock>> {
     let count = (vector.end - vector.start) / bytes;
     let field = |nth: u64, word: u64| copy.word(vector.start + nth * bytes + word * 8);
     let mut blocks = Vec::new();
     for nth in 0..count {
-        *left = left.checked_sub(1)?;
+        budget.spend(1).then_some(())?;
         let [size, requested, number, address, _, next] = [0, 1, 2, 3, 4, 5].map(|word| field(nth, word));
         if number == FREE {
             continue;

@@ -131,7 +131,13 @@ fn page(processes: &[Listed]) -> Document {
         .column("recording", |one| {
             match one.recording.as_ref().or(one.reason.as_ref()) {
                 Some(text) => Text::from(text.as_str()),
-                None => styled(DIM, format!("not recorded; see `culeak why {}`", one.pid)),
+                None => styled(
+                    DIM,
+                    format!(
+                        "not recorded; if it uses PyTorch, JAX, CuPy or numba, see `culeak why {}`",
+                        one.pid
+                    ),
+                ),
             }
         });
     page.table(table);

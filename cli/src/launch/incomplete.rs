@@ -37,7 +37,7 @@ pub fn leave(folder: &Path, tag: &str, sentences: &[String]) -> io::Result<()> {
 
 /// A sentence of [`read`] from the name of the file on; any other sentence is returned whole.
 pub fn note_in(sentence: &str) -> &str {
-    let name = sentence.find(ENDING).and_then(|end| sentence[..end].rfind('/'));
+    let name = sentence.rfind(ENDING).and_then(|end| sentence[..end].rfind('/'));
     &sentence[name.map_or(0, |slash| slash + 1)..]
 }
 
@@ -86,6 +86,10 @@ mod tests {
         assert!(
             both[0].contains(": one is lost; ") && both[1].contains("app (7) still ran"),
             "{both:?}"
+        );
+        assert_eq!(
+            note_in("/a.culeak-incomplete/k3f9.culeak-incomplete: one"),
+            "k3f9.culeak-incomplete: one"
         );
         leave(&[]);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);

@@ -39,7 +39,7 @@ impl Source {
     pub fn waiting(&self) -> String {
         match self {
             Source::Process(pid) if load::has_no_library(*pid) => format!(
-                "process {pid} was started without culeak: `culeak report {pid}` lists what PyTorch, JAX, CuPy and numba hold in it, by holder"
+                "process {pid} was started without culeak: if it uses PyTorch, JAX, CuPy or numba, `culeak report {pid}` lists what these hold in it, by holder"
             ),
             Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),
             Source::Path(path) if path.is_dir() => {

@@ -27,14 +27,14 @@ use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
 use culeak::kind::{self, Kind};
 use culeak::snapshot::{
-    Allocation, BY_READING, Class, HolderPath, Holders, ProcessState, RootKind, Snapshot, change_retained,
+    Allocation, BY_READING, Class, HolderPath, Holders, Process, ProcessState, RootKind, Snapshot, change_retained,
 };
 use culeak_holders::copy::Image;
 use culeak_holders::source::core::Core;
 use culeak_holders::source::{Source, live};
-use culeak_holders::{Block, Error, Options, StillLive, Stopped};
+use culeak_holders::{Block, Error, LIMIT, Options, StillLive, Stopped};
 
-use super::{Loaded, Place};
+use super::{Loaded, Place, unrecorded};
 use crate::errors::Failure;
 
 /// How to search.
@@ -83,7 +83,12 @@ pub fn of_stopped(pid: u32, wanted: &Wanted, name: impl FnOnce(&mut Loaded)) -> 
     source
         .pause(true)
         .map_err(|error| failed(Error::Read("the process cannot be stopped".to_owned(), error)))?;
-    let item = place.load();
+    let item = match super::recording_of(pid) {
+        Err(failure) if super::process::is_unrecorded(pid) => {
+            unrecorded::load_within(wanted.limit.unwrap_or(LIMIT), pid, failure)
+        }
+        _ => place.load(),
+    };
     let read = began.elapsed();
     let copy = item.map(|item| (Image::take(&source, &excluded(&item.snapshot)), item));
     let copied = began.elapsed() - read;
@@ -116,7 +121,7 @@ pub fn not_searched(item: &Loaded) -> String {
     let source = &item.source;
     match item.snapshot.process.state {
         // A snapshot may be older than the end of its process.
-        ProcessState::Running if super::process_lives(item.snapshot.process.number()) => {
+        ProcessState::Running if still_runs(&item.snapshot.process) => {
             let pid = item.snapshot.process.number();
             format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
         }
@@ -133,6 +138,15 @@ pub fn not_searched(item: &Loaded) -> String {
             shell_word(source)
         ),
     }
+}
+
+/// Another process may have its number by now, here or on another machine.
+fn still_runs(process: &Process) -> bool {
+    /// The kernel says in whole seconds when the machine started.
+    const ROUNDING_NS: u64 = 2_000_000_000;
+    let started = unrecorded::started(Path::new(&format!("/proc/{}", process.number())));
+    culeak::reader::host_name().is_some_and(|host| host == process.host)
+        && started.is_some_and(|started| started <= process.started_unix_ns.saturating_add(ROUNDING_NS))
 }
 
 /// Reads a core file, and the recording of its process: this one, or `*.PID.culeak` beside the core file or in the current

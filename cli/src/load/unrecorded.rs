@@ -2,9 +2,10 @@
 //!
 //! They have no call stack, age or peak. What holds them can be searched for as in any other process.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Once;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::{fs, str};
 
 use culeak::kind::Kind;
@@ -13,9 +14,10 @@ use culeak::snapshot::{
     Allocation, BY_READING, Call, Counter, Device, Gathering, Process, ProcessState, Snapshot, Stack, Stream, Taken,
     Thread,
 };
+use culeak_holders::objects::Library;
 use culeak_holders::pytorch::LiveBlock;
 use culeak_holders::source::live;
-use culeak_holders::{cupy, numba, pytorch, xla};
+use culeak_holders::{Deadline, LIMIT, objects, pytorch, xla};
 
 use super::{Loaded, memory_viz};
 use crate::errors::Failure;
@@ -49,11 +51,21 @@ impl Given {
     }
 }
 
+const DISAGREES: &str = "the sum of its blocks was not found among the statistics of PyTorch's allocator: the program allocates all the \
+     time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)";
+const SEGMENTS: &str = "PyTorch's segments could not all be read: their sum was not found among the statistics of its allocator, so \
+     `--view segments` lacks some or all of them";
+
 /// Reads the blocks. `unrecorded`: what to say if the process uses none of these allocators.
 ///
 /// # Errors
 /// There is nothing to read; the message says why and what to do.
 pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
+    load_within(LIMIT, pid, unrecorded)
+}
+
+/// As above, for no longer than this.
+pub fn load_within(limit: Duration, pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     let failure = |why: String| {
         Failure::new(format!(
             "{}; without a recording, culeak can only read the allocators of PyTorch, JAX, CuPy and numba in a process, and {why}",
@@ -61,24 +73,31 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
         ))
     };
     let process = live::Process::new(pid).map_err(|error| failure(error.to_string()))?;
-    let of_pytorch = pytorch::live_blocks(&process).map(|live| {
+    let deadline = Deadline::after(limit);
+    let mut notes = Vec::new();
+    let of_pytorch = pytorch::live_blocks(&process, deadline).map(|live| {
         let live = live?;
         if !live.agrees {
-            mention_disagreement(pid);
+            notes.push(DISAGREES.to_owned());
+        } else if !live.has_all_segments {
+            notes.push(SEGMENTS.to_owned());
         }
         let tensors = Given::by(Kind::Tensor, "CUDACachingAllocator", "pytorch", live.blocks);
         let memory = Given::memory(live.segments, live.runs).into_iter();
         let memory = memory.filter(|given| !given.blocks.is_empty());
         Some([tensors].into_iter().chain(memory).collect())
     });
-    let of_cupy =
-        cupy::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Block, "MemoryPool", "CuPy", live?)]));
-    let of_xla =
-        xla::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)]));
-    let of_numba =
-        numba::live_blocks(&process).map(|live| Some(vec![Given::by(Kind::Block, "cuMemAlloc", "numba", live?)]));
+    let of_xla = xla::live_blocks(&process, deadline)
+        .map(|live| Some(vec![Given::by(Kind::Buffer, "BFCAllocator", "XLA", live?)]));
+    let of_library = |(library, live): (&'static Library, _)| {
+        Some(vec![Given::by(Kind::Block, library.allocator, library.name, live)])
+    };
+    let of_libraries = objects::live_blocks(&process, deadline).into_iter();
     let (mut given, mut unread) = (Vec::new(), Vec::new());
-    for read in [of_pytorch, of_xla, of_cupy, of_numba] {
+    for read in [of_pytorch, of_xla]
+        .into_iter()
+        .chain(of_libraries.map(|read| read.map(of_library)))
+    {
         match read {
             Ok(read) => given.extend(read.into_iter().flatten()),
             Err(why) => unread.push(why),
@@ -87,25 +106,22 @@ pub fn load(pid: u32, unrecorded: Failure) -> Result<Loaded, Failure> {
     match (given.as_slice(), unread.as_slice()) {
         ([], []) => return Err(failure("it uses none of them".to_owned())),
         ([], _) => return Err(failure(unread.join("; "))),
-        _ => unread
-            .iter()
-            .for_each(|why| progress::note(format_args!("note: process {pid}: not read: {why}"))),
+        _ => notes.extend(unread.iter().map(|why| format!("not read: {why}"))),
     }
+    notes.into_iter().for_each(|note| mention(pid, note));
     Ok(Loaded {
         root: Some(PathBuf::from(format!("/proc/{pid}/root"))),
         ..Loaded::of(snapshot(pid, &given), pid.to_string())
     })
 }
 
-fn mention_disagreement(pid: u32) {
-    // It is read again after a search.
-    static SAID: Once = Once::new();
-    SAID.call_once(|| {
-        progress::note(format_args!(
-            "note: process {pid}: the sum of its blocks was not found among the statistics of PyTorch's allocator: the program \
-             allocates all the time, or has an unknown version of it; blocks may be missing (`culeak why --pause` stops it)"
-        ));
-    });
+/// It is read again after a search.
+fn mention(pid: u32, note: String) {
+    static SAID: Mutex<BTreeSet<(u32, String)>> = Mutex::new(BTreeSet::new());
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    if said.insert((pid, note.clone())) {
+        progress::note(format_args!("note: process {pid}: {note}"));
+    }
 }
 
 fn snapshot(pid: u32, given: &[Given]) -> Snapshot {
@@ -207,7 +223,7 @@ fn process(pid: u32, now: u64) -> Process {
 }
 
 /// When a process started, in nanoseconds since 1970.
-fn started(folder: &Path) -> Option<u64> {
+pub fn started(folder: &Path) -> Option<u64> {
     let ticks = proc::stat(folder)?.start_ticks;
     let text = fs::read("/proc/stat").ok()?;
     let line = text

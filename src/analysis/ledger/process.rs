@@ -22,7 +22,7 @@ use super::{Line, LineKind};
 use crate::analysis::site::{CallStack, CallStacks};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
-use crate::snapshot::{Allocation, Context, Snapshot, Thread};
+use crate::snapshot::{Allocation, Context, ProcessState, Snapshot, Thread};
 
 mod memory_pools;
 mod parts;
@@ -226,7 +226,11 @@ impl<'a> ProcessSide<'a> {
             let rest = sum(&taken) - blocks.bytes();
             let what = if rest >= 0 {
                 LineKind::UnnamedCalls
-            } else if taken.is_empty() && i128::from(peak.0) + rest >= 0 {
+            } else if taken.is_empty()
+                && i128::from(peak.0) + rest >= 0
+                && snapshot.process.state == ProcessState::Running
+                && snapshot.losses.lost_segments == 0
+            {
                 LineKind::Checkpointed
             } else {
                 LineKind::Unrecorded

@@ -78,9 +78,13 @@ pub fn borrows(copy: &Image, python: u64, object: u64) -> bool {
     (3..6).any(|place| word(place) == object && word(place - 1) == 1)
 }
 
+/// Whether a Python object belongs to the object by a mark: one of them owns the other.
+pub fn is_marked(copy: &Image, object: u64) -> bool {
+    copy.word(object.wrapping_add(8)) & HAS_OBJECT != 0
+}
+
 /// Whether the object keeps its Python object, to which this word of it leads: it does as long as something else than that
 /// refers to it. Older versions of PyTorch mark the word.
 pub fn is_kept(copy: &Image, object: u64, word: u64) -> bool {
-    let is_marked = copy.word(object.wrapping_add(8)) & HAS_OBJECT != 0;
-    word & 1 != 0 || is_marked && intrusive(copy, object) > Some(1)
+    word & 1 != 0 || is_marked(copy, object) && intrusive(copy, object) > Some(1)
 }

@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use crate::copy::Image;
 use crate::graph::{Edge, EdgeKind};
 use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
-use crate::python::references::STATE_WORDS;
+use crate::python::references::{STATE_WORDS, is_address};
 use crate::python::text::{MOST_CHARACTERS, plain, quoted};
 use crate::python::types::Kind;
 use crate::python::{Label, OBJECT_SIZE, Python, Reference, TypeId};
@@ -142,7 +142,7 @@ impl Python {
         let mut values = Vec::new();
         for Reference { edge, target, .. } in found {
             match edge.kind() {
-                EdgeKind::Value | EdgeKind::Attribute => {
+                EdgeKind::Value | EdgeKind::Attribute if is_address(target) => {
                     let key = entries.map_or(0, |entries| entries.key(copy, edge.index()));
                     let name = self.text(copy, key, MOST_CHARACTERS);
                     values.extend(name.map(|name| (plain(&name), target)));

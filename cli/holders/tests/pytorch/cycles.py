@@ -4,6 +4,7 @@
 import ctypes
 import gc
 import sys
+import weakref
 
 import torch
 
@@ -37,6 +38,24 @@ def context():
     weight = tensor("SquareBackward.result", requires_grad=True)
     for square in (function(False), function(True)):
         square.apply(weight)
+
+
+def context_of_a_saved_tensor():
+    left = []
+
+    class Saving(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            saved = torch.ones(4096)
+            saved.context = ctx
+            ctx.save_for_backward(saved)
+            left.append(weakref.ref(saved))
+            return x.new_ones(4)
+
+    Saving.apply(torch.ones(4, requires_grad=True))
+    # Older versions of PyTorch free it with the node.
+    if left[0]() is not None:
+        tensor("", KEPT, left[0]())
 
 
 def gradient_with_a_graph():
@@ -80,6 +99,7 @@ def never_released():
 
 gc.disable()
 context()
+context_of_a_saved_tensor()
 gradient_with_a_graph()
 hook_of_a_leaf()
 hook_of_a_result()

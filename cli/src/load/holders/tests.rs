@@ -160,12 +160,17 @@ fn blocks_freed_during_the_search_have_no_path_any_more() {
 
 #[test]
 fn advice_can_be_followed() {
-    let advice_of = |pid, state| {
+    let advice_of = |pid, state, change: &dyn Fn(&mut Process)| {
         let mut snapshot = leaky();
         (snapshot.process.pid, snapshot.process.pid_here, snapshot.process.state) = (pid, None, state);
+        change(&mut snapshot.process);
         not_searched(&Loaded::of(snapshot, "a.culeak"))
     };
-    let advice = |state| advice_of(std::process::id(), state);
+    let here = |process: &mut Process| {
+        process.host = culeak::reader::host_name().expect("a host");
+        process.started_unix_ns = u64::MAX;
+    };
+    let advice = |state| advice_of(std::process::id(), state, &here);
     // A killed program has no end at which it could be searched.
     let killed = advice(ProcessState::Ended);
     assert!(
@@ -175,5 +180,17 @@ fn advice_can_be_followed() {
     assert!(advice(ProcessState::Exited).contains("run --why"));
     assert!(advice(ProcessState::Running).contains("name its id"));
     // No process has this id.
-    assert!(advice_of(u32::MAX, ProcessState::Running).contains("run --why"));
+    assert!(advice_of(u32::MAX, ProcessState::Running, &here).contains("run --why"));
+    // Another process has it: on another machine, or since the process of the recording ended.
+    let elsewhere = |process: &mut Process| {
+        here(process);
+        process.host = "another-host".to_owned();
+    };
+    let earlier = |process: &mut Process| {
+        here(process);
+        process.started_unix_ns = 1;
+    };
+    for change in [&elsewhere as &dyn Fn(&mut Process), &earlier] {
+        assert!(advice_of(std::process::id(), ProcessState::Running, change).contains("run --why"));
+    }
 }

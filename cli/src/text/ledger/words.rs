@@ -72,7 +72,7 @@ pub fn line(line: &Line, device: &DeviceLedger, ledger: &Ledger) -> String {
             "recorded blocks whose memory from the driver was not recorded".to_owned()
         }
         LineKind::Unrecorded => "taken for blocks that were not recorded".to_owned(),
-        LineKind::Checkpointed => "on the host until the process is restored: it is checkpointed".to_owned(),
+        LineKind::Checkpointed => "on the host until the process is restored: it seems to be checkpointed".to_owned(),
         LineKind::OtherProcesses => plural(line.count, "other process", "other processes"),
         LineKind::DriverContexts => format!("the driver's own, for {}", counted(line.count, "context")),
         LineKind::DriverDevice => "the driver's own, for the device".to_owned(),

@@ -202,7 +202,7 @@ pub fn besides(report: &Report, costs: &[Cost], page: &mut Document) {
         if let Some(moved) = lines.find(|line| line.what == LineKind::Checkpointed) {
             let (device, moved) = (device.ordinal, balance(-moved.bytes));
             page.line(format!(
-                "checkpointed: 0 B on GPU {device}, {moved} on the host until the process is restored"
+                "seems to be checkpointed: 0 B on GPU {device}, {moved} on the host until the process is restored"
             ));
         }
         let mut entries: Vec<(i128, String)> = device

@@ -513,10 +513,46 @@ fn blocks_of_a_checkpointed_process_are_on_the_host() {
         });
         only.expect("a line")
     };
+    let unrecorded = (LineKind::Unrecorded, -i128::from(100 * MIB));
+    sample.0.process.state = ProcessState::Ended;
+    assert_eq!(only(&sample), unrecorded);
+    sample.0.process.state = ProcessState::Running;
     assert_eq!(only(&sample), (LineKind::Checkpointed, -i128::from(100 * MIB)));
+    sample.0.losses.lost_segments = 1;
+    assert_eq!(only(&sample), unrecorded);
+    sample.0.losses.lost_segments = 0;
     // It never had as much, so its memory was not recorded.
     sample.holds(Kind::Device, "cuMemAlloc_v2", 500 * MIB, 1, stack);
     assert_eq!(only(&sample), (LineKind::Unrecorded, -i128::from(600 * MIB)));
+}
+
+#[test]
+fn what_a_restored_process_took_again_is_not_divided() {
+    let mut sample = without_segments();
+    let stack = sample.stack(&[RUNTIME, MAIN]);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", 100 * MIB, 1, stack);
+    // In a thread of the driver.
+    sample.takes("", &[], &[100 * MIB, 518 * MIB]);
+    let lines = |sample: &Sample| {
+        let mut lines = Vec::new();
+        ledger(sample, |device| {
+            lines = device
+                .lines
+                .iter()
+                .skip(1)
+                .map(|line| (line.what, line.bytes))
+                .collect()
+        });
+        lines
+    };
+    let mib = |bytes: i128| bytes * i128::from(MIB);
+    assert_eq!(lines(&sample), [(LineKind::UnnamedCalls, mib(518))]);
+    sample.holds(Kind::Device, "cuMemAlloc_v2", 4 * MIB, 1, stack);
+    sample.takes("cuMemAlloc_v2", &[RUNTIME, MAIN], &[4 * MIB]);
+    assert_eq!(
+        lines(&sample),
+        [(LineKind::OtherCalls, mib(618)), (LineKind::Unrecorded, mib(-100))]
+    );
 }
 
 #[test]

@@ -1,0 +1,192 @@
+//! The live blocks of CuPy and numba, each of which an object of Python has, read from a process that was never recorded.
+//!
+//! ```text
+//! sys.modules["cupy.cuda.memory"].PooledMemory, … ─► their instances: { count, class, address (0: given back), bytes, device, … }
+//! sys.modules["numba.cuda.cudadrv.driver"].MemoryPointer, … ─► their instances:
+//!     size │ is_managed: numba frees it │ context ─► device ─► id, both by weak proxies
+//!     device_pointer: an object of ctypes or cuda.bindings, with a pointer to the address in itself
+//! ```
+//!
+//! No list contains them, so all copied memory is searched for words that are the address of a class. Memory of no pool of CuPy has an
+//! object of class `Memory`. Arrays that numba has put off freeing have no object.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::budget::{Budget, Deadline, UNFINISHED};
+use crate::copy::Image;
+use crate::modules::Modules;
+use crate::python::Python;
+use crate::pytorch::LiveBlock;
+use crate::source::Source;
+
+/// A library of Python that allocates memory.
+#[derive(Debug)]
+pub struct Library {
+    pub name: &'static str,
+    /// What gives out its blocks.
+    pub allocator: &'static str,
+    /// In the paths of its files.
+    path: &'static str,
+    module: &'static str,
+    classes: &'static [&'static str],
+    read: Read,
+}
+
+/// Address, bytes and device for objects, each with its class. 0 bytes: no memory of its own. `None`: an
+/// object is not understood.
+type Read = fn(&mut Python, &Image, &[(&str, u64)], &mut Budget) -> Vec<Option<[u64; 3]>>;
+
+const LIBRARIES: [Library; 2] = [
+    Library {
+        name: "CuPy",
+        allocator: "MemoryPool",
+        path: "/cupy/cuda/memory.",
+        module: "cupy.cuda.memory",
+        // Memory of CuPy's own pools, of the driver's pools, and of no pool; and a part of what a pool has, which leads to such memory.
+        classes: &["PooledMemory", "MemoryAsync", "Memory", "_Chunk"],
+        read: of_cupy,
+    },
+    Library {
+        name: "numba",
+        allocator: "cuMemAlloc",
+        path: "/numba",
+        module: "numba.cuda.cudadrv.driver",
+        classes: &["MemoryPointer", "AutoFreePointer"],
+        read: of_numba,
+    },
+];
+
+/// The words of an object that may lead to others.
+const OBJECT_BYTES: u64 = 96;
+/// CuPy's pools give out whole units of these bytes.
+const UNIT: u64 = 512;
+const MOST_DEVICES: u64 = 64;
+/// The address of a class, in an object.
+const CLASS: u64 = 8;
+/// What a weak reference leads to, in its object; the words of an object behind its count and class.
+const BEHIND: u64 = 16;
+
+/// Reads them, by address, of each library that the process has loaded, or says as a sentence why they cannot be read.
+pub fn live_blocks(source: &dyn Source, deadline: Deadline) -> Vec<Result<(&'static Library, Vec<LiveBlock>), String>> {
+    let all = || {
+        let regions = source
+            .regions()
+            .map_err(|error| format!("its memory map cannot be read ({error})"))?;
+        let is_loaded = |library: &&Library| regions.iter().any(|region| region.name.contains(library.path));
+        let loaded: Vec<&Library> = LIBRARIES.iter().filter(is_loaded).collect();
+        if loaded.is_empty() {
+            return Ok(Vec::new());
+        }
+        let copy = Image::take(source, &[]).map_err(|error| error.to_string())?;
+        let python = Python::find(&copy, &Modules::find(&copy)).map_err(|error| error.to_string())?;
+        let Some(mut python) = python else {
+            return Ok(Vec::new());
+        };
+        let of_library = |library| {
+            let blocks = blocks_of(library, &mut python, &copy, deadline).transpose()?;
+            Some(blocks.map(|blocks| (library, blocks)))
+        };
+        Ok(loaded.into_iter().filter_map(of_library).collect())
+    };
+    all().unwrap_or_else(|why| vec![Err(why)])
+}
+
+/// `None`: the process has not loaded the module.
+fn blocks_of(
+    library: &Library,
+    python: &mut Python,
+    copy: &Image,
+    deadline: Deadline,
+) -> Result<Option<Vec<LiveBlock>>, String> {
+    let class_of = |class: &&'static str| Some((python.attribute_of_module(copy, library.module, class)?, *class));
+    let classes: Vec<(u64, &str)> = library.classes.iter().filter_map(class_of).collect();
+    if classes.is_empty() {
+        return Ok(None);
+    }
+    let mut objects = Vec::new();
+    for run in copy.runs() {
+        for object in (run.start..run.end - CLASS).step_by(8) {
+            let word = copy.word(object + CLASS);
+            let class = classes.iter().find(|(class, _)| *class == word);
+            let class = class.filter(|_| python.is_counted(copy.word(object)));
+            objects.extend(class.map(|(_, name)| (*name, object)));
+        }
+    }
+    let mut budget = Budget::new(copy, deadline);
+    let (mut blocks, mut others) = (Vec::new(), 0);
+    for memory in (library.read)(python, copy, &objects, &mut budget) {
+        match memory {
+            Some([0, ..] | [_, 0, _]) => {}
+            Some([address, bytes, device])
+                if device < MOST_DEVICES && address.checked_add(bytes).is_some_and(|end| end >> 47 == 0) =>
+            {
+                let (requested, device, stream) = (bytes, device as i8, 0);
+                blocks.push(LiveBlock {
+                    address,
+                    bytes,
+                    requested,
+                    device,
+                    stream,
+                });
+            }
+            _ => others += 1,
+        }
+    }
+    let why = match budget.stopped() {
+        Some(_) => UNFINISHED,
+        // A tuple of classes has such words, too.
+        None if others > blocks.len() + 8 => "they are not understood (an unknown version)",
+        None => "",
+    };
+    if !why.is_empty() {
+        return Err(format!("the objects of {}'s memory: {why}", library.name));
+    }
+    blocks.sort_unstable();
+    blocks.dedup_by_key(|block| block.address);
+    Ok(Some(blocks))
+}
+
+fn of_cupy(_: &mut Python, copy: &Image, objects: &[(&str, u64)], _: &mut Budget) -> Vec<Option<[u64; 3]>> {
+    let chunks = objects.iter().filter(|(class, _)| *class == "_Chunk");
+    let of_pools: HashSet<u64> = chunks
+        .flat_map(|(_, chunk)| (*chunk..*chunk + OBJECT_BYTES).step_by(8))
+        .map(|place| copy.word(place))
+        .collect();
+    let is_given_out =
+        |(class, object): &&(&str, u64)| *class != "_Chunk" && !(*class == "Memory" && of_pools.contains(object));
+    let memory = |(class, object): &(&str, u64)| {
+        let (address, bytes) = (copy.word(object + BEHIND), copy.word(object + BEHIND + 8));
+        let is_whole = address % UNIT == 0 && (bytes % UNIT == 0 || *class != "PooledMemory");
+        is_whole.then(|| [address, bytes, copy.half(object + BEHIND + 16).into()])
+    };
+    objects.iter().filter(is_given_out).map(memory).collect()
+}
+
+fn of_numba(python: &mut Python, copy: &Image, objects: &[(&str, u64)], budget: &mut Budget) -> Vec<Option<[u64; 3]>> {
+    let mut memory = |object: u64| {
+        let number = |python: &Python, at: u64| u64::try_from(python.small_number(copy, at)?).ok();
+        let mut attributes = |python: &mut Python, object: u64| {
+            let of = python.object(copy, object)?;
+            let is_proxy = matches!(python.type_name(of), "ProxyType" | "weakproxy");
+            let object = if is_proxy { copy.word(object + BEHIND) } else { object };
+            // Objects may share a large dictionary.
+            let values = budget.spend(1).then(|| python.values_by_name(copy, object))?;
+            (budget.spend(values.len() as u64)).then(|| values.into_iter().collect::<HashMap<String, u64>>())
+        };
+        let own = attributes(python, object)?;
+        let bytes = number(python, *own.get("size")?)?;
+        // Parts of arrays, and memory of other processes and modules, are not.
+        let is_managed = number(python, *own.get("is_managed")?)? == 1;
+        if bytes == 0 || !is_managed {
+            return Some([0; 3]);
+        }
+        let pointer = *own.get("device_pointer")?;
+        let words = pointer + BEHIND..pointer + OBJECT_BYTES;
+        let mut inside = words.clone().step_by(8).map(|at| copy.word(at));
+        let address = copy.word(inside.find(|place| words.contains(place))?);
+        let context = attributes(python, *own.get("context")?)?;
+        let device = attributes(python, *context.get("device")?)?;
+        Some([address, bytes, number(python, *device.get("id")?)?])
+    };
+    objects.iter().map(|(_, object)| memory(*object)).collect()
+}
