@@ -78,7 +78,7 @@ pub enum RootSort {
     Registers,
     /// From the stack pointer to the end of the stack.
     Stack,
-    /// The stack pointer is not known.
+    /// The stack pointer, or where the stack ends, is not known.
     WholeStack,
 }
 
@@ -172,6 +172,16 @@ impl Native {
         };
         if native.allocator.is_some() {
             native.note_starts(copy);
+        }
+        // The chunk in which a program made a stack is its stack.
+        for number in 0..native.stacks.len() {
+            let own = native.stacks[number].own.clone();
+            let chunk = own.and_then(|own| native.around(copy, own.start));
+            if let Some(chunk) = chunk.filter(|chunk| chunk.heap == Heap::Glibc)
+                && let Some(own) = &mut native.stacks[number].own
+            {
+                own.end = own.end.min(chunk.start + chunk.bytes);
+            }
         }
         native.root_ranges = native.roots(modules).into_iter().map(|root| root.range).collect();
         native.root_ranges.retain(|range| !range.is_empty());
