@@ -92,8 +92,12 @@ impl RootSort {
 /// A loaded allocator other than glibc's.
 fn unknown_allocator(modules: &Modules) -> Option<&'static str> {
     const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
-    let is_loaded = |name: &&str| modules.all().iter().any(|module| module.file_name().contains(name));
-    ALLOCATORS.into_iter().find(is_loaded)
+    let library = |module: &'_ Module| {
+        let name = module.file_name().strip_prefix("lib")?;
+        let name = name.strip_prefix("clang_rt.").unwrap_or(name);
+        ALLOCATORS.into_iter().find(|allocator| name.starts_with(allocator))
+    };
+    modules.all().iter().find_map(library)
 }
 
 /// The native memory of a copy.
@@ -571,9 +575,10 @@ impl Native {
         }
     }
 
-    /// The thread-local memory of the preload library and of allocators: what they note of blocks and of free memory holds none.
+    /// The thread-local memory of the preload library, of the CUDA driver and of allocators: what they note of blocks and of free
+    /// memory holds none.
     pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
-        let is_one = |path: &str| is_recorder(path) || Role::of(path) == Role::System;
+        let is_one = |path: &str| is_recorder(path) || matches!(Role::of(path), Role::System | Role::Driver);
         let all = (modules.all().iter().enumerate()).filter(|(_, module)| is_one(&module.path));
         let bases = || self.stacks.iter().filter_map(|stack| stack.descriptor);
         let of_module = |(module, _)| bases().filter_map(move |base| self.thread_local_blocks.of_module(base, module));
