@@ -229,11 +229,8 @@ impl Walk<'_, '_> {
 
     /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
     fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
-        let Some((owner, field)) = self.owner(from) else {
-            return false;
-        };
-        let place = owner + field.index() * 8;
-        let Some(chunk) = self.native.chunk(self.copy, self.graph.address(from)) else {
+        let chunk = self.native.chunk(self.copy, self.graph.address(from));
+        let (Some(place), Some(chunk)) = (self.place(from), chunk) else {
             return false;
         };
         let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
@@ -435,19 +432,22 @@ impl Walk<'_, '_> {
         if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
             return false;
         }
-        let Some((owner, field)) = self.graph.parent(from) else {
-            return false;
-        };
-        let start = match self.graph.root(owner) {
-            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
-            Some(Root::Native(root)) => root.range.start,
-            None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
-            _ => return false,
-        };
+        let Some(place) = self.place(from) else { return false };
         let chunk = self.native.chunk(self.copy, self.graph.address(from));
-        let place = start.wrapping_add(field.index() * 8);
         let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
         used.is_some_and(|used| edge.index() * 8 < used)
+    }
+
+    /// Where the word is through which this node was reached, in native memory or in a variable.
+    fn place(&self, of: NodeId) -> Option<u64> {
+        let (owner, field) = self.graph.parent(of)?;
+        let start = match self.graph.root(owner) {
+            Some(Root::Native(root)) if root.sort == RootSort::Registers => return None,
+            Some(Root::Native(root)) => root.range.start,
+            None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
+            _ => return None,
+        };
+        Some(start.wrapping_add(field.index() * 8))
     }
 
     pub(super) fn words(&mut self, from: NodeId, range: Range<u64>) {
