@@ -40,7 +40,7 @@ use crate::copy::Image;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
 use crate::native::kinds::Kind;
-use crate::native::{Chunk, Native};
+use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
@@ -421,8 +421,11 @@ impl<'w, 's> Walk<'w, 's> {
             return self.block(from, edge, block, interior);
         }
         self.value = value;
-        if value & 7 != 0 || !self.copied.contains(&value) || self.copy.granule(value).is_none() {
+        if !self.copied.contains(&value) || self.copy.granule(value).is_none() {
             return;
+        }
+        if value & 7 != 0 {
+            return self.doubtful(from, edge, value);
         }
         if let Some(id) = self.graph.find(self.copy, value) {
             if self.graph.kind(id) == NodeKind::Native {
@@ -453,8 +456,25 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        if let Some((id, start)) = self.pointed(value) {
-            self.chunk(from, edge, id, start);
+        match self.pointed(value) {
+            Some((id, start)) => self.chunk(from, edge, id, start),
+            None => self.doubtful(from, edge, value),
+        }
+    }
+
+    /// Puts off a word that is a pointer less often than not: programs put flags into the low bits of some, and few refer to
+    /// the last word of a chunk.
+    fn doubtful(&mut self, from: NodeId, edge: Edge, value: u64) {
+        let Some(chunk) = self.native.around(self.copy, value & !7) else {
+            return;
+        };
+        let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
+        if (value & 7 != 0 || is_last)
+            && !self.native.is_driver(self.copy, chunk.start)
+            && let Some((id, _)) = self.pointed(chunk.start)
+            && self.graph.phase(id) == Phase::None
+        {
+            self.late.push((id, from, edge));
         }
     }
 
