@@ -91,13 +91,15 @@ impl RootSort {
 
 /// A loaded allocator other than glibc's.
 fn unknown_allocator(modules: &Modules) -> Option<&'static str> {
+    (modules.all().iter()).find_map(|module| allocator_of(module.file_name()))
+}
+
+/// The allocator that this library is.
+fn allocator_of(file_name: &str) -> Option<&'static str> {
     const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
-    let library = |module: &'_ Module| {
-        let name = module.file_name().strip_prefix("lib")?;
-        let name = name.strip_prefix("clang_rt.").unwrap_or(name);
-        ALLOCATORS.into_iter().find(|allocator| name.starts_with(allocator))
-    };
-    modules.all().iter().find_map(library)
+    let name = file_name.strip_prefix("lib")?;
+    let name = name.strip_prefix("clang_rt.").unwrap_or(name);
+    ALLOCATORS.into_iter().find(|allocator| name.starts_with(allocator))
 }
 
 /// The native memory of a copy.
@@ -592,5 +594,18 @@ impl Native {
         let (module, start) = self.thread_local_blocks.find(base, address)?;
         let (name, offsets) = modules.thread_local(module, address - start)?;
         Some((name, module, start + offsets.start..start + offsets.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_library_is_an_allocator() {
+        assert_eq!(allocator_of("libjemalloc.so.2"), Some("jemalloc"));
+        assert_eq!(allocator_of("libclang_rt.scudo_standalone.so"), Some("scudo"));
+        assert_eq!(allocator_of("my_jemalloc_bench"), None);
+        assert_eq!(allocator_of("libmy_mimalloc_tools.so"), None);
     }
 }

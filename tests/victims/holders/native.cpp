@@ -209,6 +209,13 @@ struct Members {
     char *behind;
 };
 Members *global_members;
+// The end of a tree refers to itself, as what the C library keeps of a thread does.
+struct alignas(64) Sentinel {
+    Sentinel *self[3] = {this, this, this};
+    char *held;
+    char others[1000];
+};
+Sentinel *global_sentinel;
 struct Counted {
     Counted *next;
     long count;
@@ -221,10 +228,10 @@ Beside *global_beside;
 
 PART hold_in_odd_places() {
     tagged_link = new Link;
-    tagged_link->held = block("owner with a flag in its address", "held", "global", "tagged_link");
+    tagged_link->held = block("owner with a flag in its address", "held", "global|heap", "");
     tagged_link = (Link *)((uintptr_t)tagged_link | 1);
     auto *hooked = new Hooked;
-    hooked->held = block("owner by its last word", "held", "global", "global_hook");
+    hooked->held = block("owner by its last word", "held", "global|heap", "");
     global_hook = &hooked->hook;
     global_small.room[global_small.count++] = block("room for few", "held", "global", "global_small");
     global_small_on_heap = new Small;
@@ -238,6 +245,8 @@ PART hold_in_odd_places() {
     global_members = new Members;
     for (int key = 0; key < 9; key++) global_members->map[key] = key;
     global_members->behind = block("behind a map", "held", "global|heap", "");
+    global_sentinel = new Sentinel;
+    global_sentinel->held = block("beside a sentinel", "held", "global|heap", "");
     Counted *last = nullptr, *first = nullptr;
     for (int number = 0; number < 30000; number++) {
         Counted *next = new Counted{nullptr, number % 3};

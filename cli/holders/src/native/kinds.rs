@@ -111,7 +111,10 @@ mod tests {
     fn counts_of_pointers_to_objects_of_pytorch_hold_nothing_and_others_hold() {
         assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Named);
         assert_eq!(kind_of("std::_Sp_counted_ptr<Block*>"), Kind::Named);
-        assert_eq!(kind_of("std::_Sp_counted_deleter<torch::autograd::Node*, Free>"), Kind::Leaf);
+        assert_eq!(
+            kind_of("std::_Sp_counted_deleter<torch::autograd::Node*, Free>"),
+            Kind::Leaf
+        );
         assert_eq!(kind_of("c10::VersionCounterCache"), Kind::Named);
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
         // An object within its counts has its own class's name.

@@ -90,7 +90,10 @@ mod tests {
         // A vector with room for its elements: of one, of six, and of eight.
         for (length, first) in [(1, 0x7f00_0000_0000), (6, 0x55d1_f2a3_b490), (8, 0x7f12_3456_7890)] {
             (page[31], page[32], page[33]) = (length, first, 0x7f00_0000_0300);
-            assert!(!is_short_text(&page, 0, 32, 0x1000) && !is_short_text(&page, 0, 33, 0x1000), "{length}");
+            assert!(
+                !is_short_text(&page, 0, 32, 0x1000) && !is_short_text(&page, 0, 33, 0x1000),
+                "{length}"
+            );
         }
         page[31] = 0;
         // The first words of a chunk, and in front of it what is left of a text.
