@@ -423,7 +423,13 @@ impl Native {
     /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
     pub fn is_driver(&self, copy: &Image, address: u64) -> bool {
         copy.granule(address)
-            .is_some_and(|granule| self.driver.may_own(copy, self, granule))
+            .is_some_and(|granule| self.driver.may_own(copy, self, granule, false))
+    }
+
+    /// As above, of memory to which a word of the program leads that may be stale.
+    pub fn is_driver_although_reached(&self, copy: &Image, address: u64) -> bool {
+        copy.granule(address)
+            .is_some_and(|granule| self.driver.may_own(copy, self, granule, true))
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
