@@ -292,10 +292,12 @@ impl Native {
     pub fn is_end(&self, copy: &Image, place: u64, value: u64) -> bool {
         let before = |words: u64| copy.word(place.wrapping_sub(words * 8));
         let ends_here = |start: u64| {
-            let chunk = self.chunk(copy, start).filter(|chunk| chunk.heap == Heap::Window);
-            start < value && chunk.is_some_and(|chunk| chunk.start + chunk.bytes == value)
+            let is_near = start < value && value - start <= PAGE;
+            let chunk = is_near.then(|| self.chunk(copy, start)).flatten();
+            let chunk = chunk.filter(|chunk| chunk.heap == Heap::Window);
+            chunk.is_some_and(|chunk| chunk.start + chunk.bytes == value)
         };
-        self.allocator.is_some() && (ends_here(before(1)) || before(1) == value && ends_here(before(2)))
+        self.is_noted(copy, value) && (ends_here(before(1)) || before(1) == value && ends_here(before(2)))
     }
 
     /// Bytes of the chunk that the program requested at least. What follows may be left from an earlier owner.
@@ -326,15 +328,32 @@ impl Native {
         let is_next = |at: u64| !is_whole || self.classes.may_be_table(copy.word(at));
         // Only chunks of 8 bytes do not start at a multiple of 16, and an object with a class has more than its table.
         let is_place = |at: u64| at.is_multiple_of(16) || at == address + 8 && class.is_none();
-        let number = |at: u64| Some(copy.granule(at)? * 2 + (at >> 3 & 1) as usize);
-        let is_start =
-            |at: &u64| is_place(*at) && number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at);
+        let is_start = |at: &u64| is_place(*at) && self.is_noted(copy, *at) && is_next(*at);
         let next = |_| (address + 8..end).step_by(8).find(is_start);
         Some(Chunk {
             start: address,
             bytes: self.allocator.and_then(next).unwrap_or(end) - address,
             heap: Heap::Window,
         })
+    }
+
+    /// Whether some pointer leads to this place in memory of an unknown allocator.
+    #[inline]
+    pub fn is_noted(&self, copy: &Image, at: u64) -> bool {
+        let number = |granule| granule * 2 + (at >> 3 & 1) as usize;
+        copy.granule(at).is_some_and(|granule| self.starts.get(number(granule)))
+    }
+
+    /// Whether what is here may be a member of the object before it, although pointers lead here: what it refers to refers back,
+    /// as the nodes of lists and trees do, and the buckets of a hash table.
+    pub fn may_be_member(&self, copy: &Image, at: u64) -> bool {
+        const MOST: u64 = 1024;
+        let is_here = |place: u64| copy.word(place) == at;
+        let fields = [0, 8, 16].map(|field| copy.word(at + field));
+        let refers_back = |target: u64| [0, 8, 16].into_iter().any(|field| is_here(target.wrapping_add(field)));
+        let [buckets, count] = [16, 8].map(|before| copy.word(at.wrapping_sub(before)));
+        fields.into_iter().any(|target| target >= PAGE && refers_back(target))
+            || copy.has(buckets) && (0..count.min(MOST)).any(|bucket| is_here(buckets.wrapping_add(bucket * 8)))
     }
 
     /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
@@ -497,12 +516,14 @@ impl Native {
         let pages = &self.pages;
         let is_pointer = |value: u64| value.is_multiple_of(8) && value >= PAGE;
         let is_own = |place: u64, value: u64| {
+            let buffer = || [0, 8].map(|offset| copy.word(value + offset));
             let is_twice = || {
                 [place - 8, place + 8]
                     .into_iter()
                     .any(|beside| copy.word(beside) == value)
             };
-            value == place + 16 && copy.word(place + 8) < 16 || place.wrapping_sub(value) <= 24 && is_twice()
+            value == place + 16 && vectors::is_text(&buffer(), copy.word(place + 8))
+                || place.wrapping_sub(value) <= 24 && is_twice()
         };
         let starts = copy.search(is_pointer, |place, value| {
             let granule = copy

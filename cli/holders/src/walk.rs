@@ -139,6 +139,8 @@ pub(crate) struct Walk<'w, 's> {
     borrowed: u64,
     /// Python objects that words of the chunk lead to are those of an earlier owner.
     has_no_objects: bool,
+    /// Where the chunk ends is not known: it is scanned up to the next one that was reached.
+    is_window: bool,
     /// The word that is being scanned may lie behind what the program requested.
     is_tail: bool,
     /// Where such words lead to.
@@ -203,6 +205,7 @@ impl<'w, 's> Walk<'w, 's> {
             behind: 0,
             borrowed: 0,
             has_no_objects: false,
+            is_window: false,
             is_tail: false,
             tails: Vec::new(),
             references: Vec::new(),
@@ -334,6 +337,8 @@ impl<'w, 's> Walk<'w, 's> {
                         kind,
                         Kind::PlainTensor | Kind::TensorMeta | Kind::AutogradNode | Kind::LeafNode | Kind::Storage
                     );
+                    // Pointers to an object of the other classes lead to its fields, too.
+                    self.is_window = chunk.heap == Heap::Window && !kind.is_counted() && kind != Kind::TensorMeta;
                     match kind {
                         Kind::Leaf => {}
                         kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {
@@ -346,6 +351,9 @@ impl<'w, 's> Walk<'w, 's> {
                     }
                     self.borrowed = 0;
                     self.has_no_objects = false;
+                    if std::mem::take(&mut self.is_window) {
+                        self.keep_cut(node, chunk);
+                    }
                 }
             }
             _ => {}
@@ -361,6 +369,19 @@ impl<'w, 's> Walk<'w, 's> {
         }
         self.references = references;
         self.graph.end_scan(node);
+    }
+
+    /// Memory of an unknown allocator ends where the next pointer leads to, which may be a member of the same object. That is put
+    /// off, in case that nothing else leads there.
+    fn keep_cut(&mut self, node: NodeId, chunk: Chunk) {
+        let end = chunk.start + chunk.bytes;
+        if self.native.is_noted(self.copy, end)
+            && self.native.may_be_member(self.copy, end)
+            && let Some((id, _)) = self.pointed(end)
+            && self.graph.phase(id) == Phase::None
+        {
+            self.late.push((id, node, Edge::new(EdgeKind::Word, chunk.bytes / 8)));
+        }
     }
 
     fn frame(&mut self, from: NodeId, edge: Edge, address: u64) {
@@ -470,7 +491,7 @@ impl<'w, 's> Walk<'w, 's> {
         };
         let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
         if (value & 7 != 0 || is_last)
-            && !self.native.is_driver(self.copy, chunk.start)
+            && !self.native.is_driver_although_reached(self.copy, chunk.start)
             && let Some((id, _)) = self.pointed(chunk.start)
             && self.graph.phase(id) == Phase::None
         {

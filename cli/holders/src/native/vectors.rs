@@ -25,9 +25,8 @@ pub fn is_text(buffer: &[u64], length: u64) -> bool {
     for (bytes, word) in bytes.chunks_mut(8).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    let length = length as usize;
-    length < BYTES && bytes[length] == 0 && {
-        let text = &bytes[..length.min(known)];
+    length < BYTES as u64 && bytes[length as usize] == 0 && {
+        let text = &bytes[..known.min(length as usize)];
         !text.contains(&0) && std::str::from_utf8(text).is_ok()
     }
 }

@@ -41,7 +41,10 @@ impl Walk<'_, '_> {
                     }
                     Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
-                    Tail::Node(_, _, id, _) if self.native.is_driver(self.copy, self.graph.address(id)) => {}
+                    Tail::Node(_, _, id, _)
+                        if self
+                            .native
+                            .is_driver_although_reached(self.copy, self.graph.address(id)) => {}
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }
@@ -176,7 +179,10 @@ impl Walk<'_, '_> {
             return;
         }
         // A stale word that leads to the driver's memory would lead to every block.
-        if self.phase == Phase::Rest && self.graph.is_weak(from) && self.native.is_driver(self.copy, start) {
+        if self.phase == Phase::Rest
+            && self.graph.is_weak(from)
+            && self.native.is_driver_although_reached(self.copy, start)
+        {
             return;
         }
         self.graph.add_target(from, id);
@@ -450,6 +456,12 @@ impl Walk<'_, '_> {
         Some(start.wrapping_add(field.index() * 8))
     }
 
+    /// Whether memory of an unknown allocator that begins here was reached.
+    fn is_reached(&self, at: u64) -> bool {
+        let node = || self.graph.find(self.copy, at);
+        self.native.is_noted(self.copy, at) && node().is_some_and(|node| self.graph.phase(node) != Phase::None)
+    }
+
     pub(super) fn words(&mut self, from: NodeId, range: Range<u64>) {
         let copy = self.copy;
         let start = range.start.next_multiple_of(8);
@@ -476,6 +488,10 @@ impl Walk<'_, '_> {
                 for place in first..last {
                     if let Some(ahead) = words.get(place as usize + AHEAD) {
                         self.prefetch(*ahead);
+                    }
+                    if self.is_window && page + place * 8 > start && self.is_reached(page + place * 8) {
+                        self.budget.refund(last - place);
+                        return;
                     }
                     let value = words[place as usize];
                     if may_lead(value) && value >= PAGE && value != self.borrowed {
