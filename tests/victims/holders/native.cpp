@@ -194,7 +194,7 @@ void **global_hook;
 struct Small {
     char **first = room;
     size_t count = 0;
-    char *room[2] = {};
+    char *room[8] = {};
 };
 Small global_small, *global_small_on_heap;
 std::vector<char *> global_shorter;
@@ -233,10 +233,12 @@ PART hold_in_odd_places() {
     auto *hooked = new Hooked;
     hooked->held = block("owner by its last word", "held", "global|heap", "");
     global_hook = &hooked->hook;
-    global_small.room[global_small.count++] = block("room for few", "held", "global", "global_small");
+    // Eight elements, as long a text.
+    global_small.count = 8;
+    global_small.room[0] = block("room for few", "held", "global", "global_small");
     global_small_on_heap = new Small;
-    global_small_on_heap->room[global_small_on_heap->count++] =
-        block("room for few on the heap", "held", "global", "global_small_on_heap");
+    global_small_on_heap->count = 8;
+    global_small_on_heap->room[0] = block("room for few on the heap", "held", "global", "global_small_on_heap");
     global_shorter.push_back(nullptr);
     global_shorter.push_back(block("behind the end of a vector", "held", "global", "global_shorter"));
     global_shorter.pop_back();
@@ -346,16 +348,28 @@ PART hold_beside_a_stack() {
 
 static ucontext_t own_stack, left_stack;
 
-static void on_its_own_stack() {
-    // Nothing but the thread's stack pointer leads here.
-    memset(&own_stack, 0, sizeof own_stack);
-    memset(&left_stack, 0, sizeof left_stack);
+// Far from the beginning of the stack, to which words of the other one lead.
+PART keep_deep(int depth) {
+    char frame[1000];
+    used(frame);
+    if (depth > 0) {
+        keep_deep(depth - 1);
+        used(frame);
+        return;
+    }
     char **owner = used((char **)calloc(1, 200));
     owner[10] = block("on a stack of its own", "held", "stack", "thread");
     char **volatile kept = owner;
     owner = nullptr;
     wait_for_ever();
     (void)kept;
+}
+
+static void on_its_own_stack() {
+    // Nothing but the thread's stack pointer leads here.
+    memset(&own_stack, 0, sizeof own_stack);
+    memset(&left_stack, 0, sizeof left_stack);
+    keep_deep(30);
 }
 
 PART changes_its_stack() {
