@@ -491,9 +491,9 @@ impl<'w, 's> Walk<'w, 's> {
         };
         let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
         if (value & 7 != 0 || is_last)
-            && !self.native.is_driver_although_reached(self.copy, chunk.start)
             && let Some((id, _)) = self.pointed(chunk.start)
             && self.graph.phase(id) == Phase::None
+            && !self.native.is_driver_although_reached(self.copy, chunk.start)
         {
             self.late.push((id, from, edge));
         }
