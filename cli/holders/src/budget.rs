@@ -92,6 +92,11 @@ impl Budget {
         self.look(count)
     }
 
+    /// This many that were paid for were not read.
+    pub fn refund(&mut self, count: u64) {
+        self.left += count;
+    }
+
     #[cold]
     fn look(&mut self, count: u64) -> bool {
         self.until_look = LOOK;

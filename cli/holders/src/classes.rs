@@ -27,8 +27,8 @@ use limits::{stopped_early, threads_running, what_may_hold};
 
 use crate::blocks::BlockIndex;
 use crate::budget::{Deadline, LeftOut};
-use crate::copy::Image;
 use crate::copy::selection::{merged, without};
+use crate::copy::{Image, PAGE};
 use crate::counted;
 use crate::evidence::Evidence;
 use crate::findings::{CIRCLE, Explanation, Findings};
@@ -37,7 +37,7 @@ use crate::graph::{Edge, EdgeKind, Graph, NodeId, Pairs, Phase, Root};
 use crate::groups;
 use crate::host;
 use crate::modules::Modules;
-use crate::native::{Heap, Native, NativeRoot};
+use crate::native::{Chunk, Heap, Native, NativeRoot};
 use crate::paths::Paths;
 use crate::python::Python;
 use crate::records::Records;
@@ -500,7 +500,7 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         let Some(chunk) = walk.native.around(walk.copy, address) else {
             continue;
         };
-        if walk.native.is_driver(walk.copy, chunk.start) {
+        if is_of_driver(walk, chunk, address) {
             continue;
         }
         if chunk.heap == Heap::Window {
@@ -533,6 +533,22 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, records: &Records, bloc
         note: walk.apart.pointed.get(block).copied().flatten().map(note),
         ..lost
     }
+}
+
+/// Whether this word is the CUDA driver's. In memory of an unknown allocator it belongs to what begins last before it: something
+/// that was reached, or something of the driver.
+fn is_of_driver(walk: &Walk, chunk: Chunk, address: u64) -> bool {
+    let is_reached = |at: u64| {
+        let node = walk.graph.find(walk.copy, at);
+        node.is_some_and(|node| walk.graph.phase(node) != Phase::None)
+    };
+    let is_driver = |at: u64| walk.native.is_driver_although_reached(walk.copy, at);
+    let mut before = (0..PAGE.min(address) / 8).map(|words| (address & !7) - words * 8);
+    let nearest = match chunk.heap {
+        Heap::Window => before.find(|at| is_reached(*at) || is_driver(*at)),
+        _ => None,
+    };
+    !nearest.is_some_and(is_reached) && (nearest.is_some() || walk.native.is_driver(walk.copy, chunk.start))
 }
 
 #[cfg(test)]

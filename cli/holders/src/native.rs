@@ -78,7 +78,7 @@ pub enum RootSort {
     Registers,
     /// From the stack pointer to the end of the stack.
     Stack,
-    /// The stack pointer is not known.
+    /// The stack pointer, or where the stack ends, is not known.
     WholeStack,
 }
 
@@ -91,9 +91,15 @@ impl RootSort {
 
 /// A loaded allocator other than glibc's.
 fn unknown_allocator(modules: &Modules) -> Option<&'static str> {
+    (modules.all().iter()).find_map(|module| allocator_of(module.file_name()))
+}
+
+/// The allocator that this library is.
+fn allocator_of(file_name: &str) -> Option<&'static str> {
     const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
-    let is_loaded = |name: &&str| modules.all().iter().any(|module| module.file_name().contains(name));
-    ALLOCATORS.into_iter().find(is_loaded)
+    let name = file_name.strip_prefix("lib")?;
+    let name = name.strip_prefix("clang_rt.").unwrap_or(name);
+    ALLOCATORS.into_iter().find(|allocator| name.starts_with(allocator))
 }
 
 /// The native memory of a copy.
@@ -172,6 +178,16 @@ impl Native {
         };
         if native.allocator.is_some() {
             native.note_starts(copy);
+        }
+        // The chunk in which a program made a stack is its stack.
+        for number in 0..native.stacks.len() {
+            let own = native.stacks[number].own.clone();
+            let chunk = own.and_then(|own| native.around(copy, own.start));
+            if let Some(chunk) = chunk.filter(|chunk| chunk.heap == Heap::Glibc)
+                && let Some(own) = &mut native.stacks[number].own
+            {
+                own.end = own.end.min(chunk.start + chunk.bytes);
+            }
         }
         native.root_ranges = native.roots(modules).into_iter().map(|root| root.range).collect();
         native.root_ranges.retain(|range| !range.is_empty());
@@ -276,10 +292,12 @@ impl Native {
     pub fn is_end(&self, copy: &Image, place: u64, value: u64) -> bool {
         let before = |words: u64| copy.word(place.wrapping_sub(words * 8));
         let ends_here = |start: u64| {
-            let chunk = self.chunk(copy, start).filter(|chunk| chunk.heap == Heap::Window);
-            start < value && chunk.is_some_and(|chunk| chunk.start + chunk.bytes == value)
+            let is_near = start < value && value - start <= PAGE;
+            let chunk = is_near.then(|| self.chunk(copy, start)).flatten();
+            let chunk = chunk.filter(|chunk| chunk.heap == Heap::Window);
+            chunk.is_some_and(|chunk| chunk.start + chunk.bytes == value)
         };
-        self.allocator.is_some() && (ends_here(before(1)) || before(1) == value && ends_here(before(2)))
+        self.is_noted(copy, value) && (ends_here(before(1)) || before(1) == value && ends_here(before(2)))
     }
 
     /// Bytes of the chunk that the program requested at least. What follows may be left from an earlier owner.
@@ -310,15 +328,32 @@ impl Native {
         let is_next = |at: u64| !is_whole || self.classes.may_be_table(copy.word(at));
         // Only chunks of 8 bytes do not start at a multiple of 16, and an object with a class has more than its table.
         let is_place = |at: u64| at.is_multiple_of(16) || at == address + 8 && class.is_none();
-        let number = |at: u64| Some(copy.granule(at)? * 2 + (at >> 3 & 1) as usize);
-        let is_start =
-            |at: &u64| is_place(*at) && number(*at).is_some_and(|number| self.starts.get(number)) && is_next(*at);
+        let is_start = |at: &u64| is_place(*at) && self.is_noted(copy, *at) && is_next(*at);
         let next = |_| (address + 8..end).step_by(8).find(is_start);
         Some(Chunk {
             start: address,
             bytes: self.allocator.and_then(next).unwrap_or(end) - address,
             heap: Heap::Window,
         })
+    }
+
+    /// Whether some pointer leads to this place in memory of an unknown allocator.
+    #[inline]
+    pub fn is_noted(&self, copy: &Image, at: u64) -> bool {
+        let number = |granule| granule * 2 + (at >> 3 & 1) as usize;
+        copy.granule(at).is_some_and(|granule| self.starts.get(number(granule)))
+    }
+
+    /// Whether what is here may be a member of the object before it, although pointers lead here: what it refers to refers back,
+    /// as the nodes of lists and trees do, and the buckets of a hash table.
+    pub fn may_be_member(&self, copy: &Image, at: u64) -> bool {
+        const MOST: u64 = 1024;
+        let is_here = |place: u64| copy.word(place) == at;
+        let fields = [0, 8, 16].map(|field| copy.word(at + field));
+        let refers_back = |target: u64| [0, 8, 16].into_iter().any(|field| is_here(target.wrapping_add(field)));
+        let [buckets, count] = [16, 8].map(|before| copy.word(at.wrapping_sub(before)));
+        fields.into_iter().any(|target| target >= PAGE && refers_back(target))
+            || copy.has(buckets) && (0..count.min(MOST)).any(|bucket| is_here(buckets.wrapping_add(bucket * 8)))
     }
 
     /// All allocated chunks that are known and for which this holds, those of the CUDA driver not; in pages of glibc and of
@@ -407,7 +442,13 @@ impl Native {
     /// Whether memory that nothing of the program leads to belongs to the CUDA driver.
     pub fn is_driver(&self, copy: &Image, address: u64) -> bool {
         copy.granule(address)
-            .is_some_and(|granule| self.driver.may_own(copy, self, granule))
+            .is_some_and(|granule| self.driver.may_own(copy, self, granule, false))
+    }
+
+    /// As above, of memory to which a word of the program leads that may be stale.
+    pub fn is_driver_although_reached(&self, copy: &Image, address: u64) -> bool {
+        copy.granule(address)
+            .is_some_and(|granule| self.driver.may_own(copy, self, granule, true))
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
@@ -475,12 +516,14 @@ impl Native {
         let pages = &self.pages;
         let is_pointer = |value: u64| value.is_multiple_of(8) && value >= PAGE;
         let is_own = |place: u64, value: u64| {
+            let buffer = || [0, 8].map(|offset| copy.word(value + offset));
             let is_twice = || {
                 [place - 8, place + 8]
                     .into_iter()
                     .any(|beside| copy.word(beside) == value)
             };
-            value == place + 16 && copy.word(place + 8) < 16 || place.wrapping_sub(value) <= 24 && is_twice()
+            value == place + 16 && vectors::is_text(&buffer(), copy.word(place + 8))
+                || place.wrapping_sub(value) <= 24 && is_twice()
         };
         let starts = copy.search(is_pointer, |place, value| {
             let granule = copy
@@ -561,9 +604,10 @@ impl Native {
         }
     }
 
-    /// The thread-local memory of the preload library and of allocators: what they note of blocks and of free memory holds none.
+    /// The thread-local memory of the preload library, of the CUDA driver and of allocators: what they note of blocks and of free
+    /// memory holds none.
     pub fn locals_without_holders(&self, modules: &Modules) -> Vec<Range<u64>> {
-        let is_one = |path: &str| is_recorder(path) || Role::of(path) == Role::System;
+        let is_one = |path: &str| is_recorder(path) || matches!(Role::of(path), Role::System | Role::Driver);
         let all = (modules.all().iter().enumerate()).filter(|(_, module)| is_one(&module.path));
         let bases = || self.stacks.iter().filter_map(|stack| stack.descriptor);
         let of_module = |(module, _)| bases().filter_map(move |base| self.thread_local_blocks.of_module(base, module));
@@ -577,5 +621,18 @@ impl Native {
         let (module, start) = self.thread_local_blocks.find(base, address)?;
         let (name, offsets) = modules.thread_local(module, address - start)?;
         Some((name, module, start + offsets.start..start + offsets.end))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_library_is_an_allocator() {
+        assert_eq!(allocator_of("libjemalloc.so.2"), Some("jemalloc"));
+        assert_eq!(allocator_of("libclang_rt.scudo_standalone.so"), Some("scudo"));
+        assert_eq!(allocator_of("my_jemalloc_bench"), None);
+        assert_eq!(allocator_of("libmy_mimalloc_tools.so"), None);
     }
 }

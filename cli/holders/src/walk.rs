@@ -40,7 +40,7 @@ use crate::copy::Image;
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement};
 use crate::native::kinds::Kind;
-use crate::native::{Chunk, Native};
+use crate::native::{Chunk, Heap, Native};
 use crate::python::{Python, Reference, Sort};
 
 pub(crate) use apart::InApart;
@@ -139,6 +139,8 @@ pub(crate) struct Walk<'w, 's> {
     borrowed: u64,
     /// Python objects that words of the chunk lead to are those of an earlier owner.
     has_no_objects: bool,
+    /// Where the chunk ends is not known: it is scanned up to the next one that was reached.
+    is_window: bool,
     /// The word that is being scanned may lie behind what the program requested.
     is_tail: bool,
     /// Where such words lead to.
@@ -203,6 +205,7 @@ impl<'w, 's> Walk<'w, 's> {
             behind: 0,
             borrowed: 0,
             has_no_objects: false,
+            is_window: false,
             is_tail: false,
             tails: Vec::new(),
             references: Vec::new(),
@@ -334,6 +337,8 @@ impl<'w, 's> Walk<'w, 's> {
                         kind,
                         Kind::PlainTensor | Kind::TensorMeta | Kind::AutogradNode | Kind::LeafNode | Kind::Storage
                     );
+                    // Pointers to an object of the other classes lead to its fields, too.
+                    self.is_window = chunk.heap == Heap::Window && !kind.is_counted() && kind != Kind::TensorMeta;
                     match kind {
                         Kind::Leaf => {}
                         kind if kind != Kind::Unnamed && self.native.is_destroyed(self.copy, chunk.start) => {
@@ -346,6 +351,9 @@ impl<'w, 's> Walk<'w, 's> {
                     }
                     self.borrowed = 0;
                     self.has_no_objects = false;
+                    if std::mem::take(&mut self.is_window) {
+                        self.keep_cut(node, chunk);
+                    }
                 }
             }
             _ => {}
@@ -361,6 +369,19 @@ impl<'w, 's> Walk<'w, 's> {
         }
         self.references = references;
         self.graph.end_scan(node);
+    }
+
+    /// Memory of an unknown allocator ends where the next pointer leads to, which may be a member of the same object. That is put
+    /// off, in case that nothing else leads there.
+    fn keep_cut(&mut self, node: NodeId, chunk: Chunk) {
+        let end = chunk.start + chunk.bytes;
+        if self.native.is_noted(self.copy, end)
+            && self.native.may_be_member(self.copy, end)
+            && let Some((id, _)) = self.pointed(end)
+            && self.graph.phase(id) == Phase::None
+        {
+            self.late.push((id, node, Edge::new(EdgeKind::Word, chunk.bytes / 8)));
+        }
     }
 
     fn frame(&mut self, from: NodeId, edge: Edge, address: u64) {
@@ -421,8 +442,11 @@ impl<'w, 's> Walk<'w, 's> {
             return self.block(from, edge, block, interior);
         }
         self.value = value;
-        if value & 7 != 0 || !self.copied.contains(&value) || self.copy.granule(value).is_none() {
+        if !self.copied.contains(&value) || self.copy.granule(value).is_none() {
             return;
+        }
+        if value & 7 != 0 {
+            return self.doubtful(from, edge, value);
         }
         if let Some(id) = self.graph.find(self.copy, value) {
             if self.graph.kind(id) == NodeKind::Native {
@@ -453,8 +477,25 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        if let Some((id, start)) = self.pointed(value) {
-            self.chunk(from, edge, id, start);
+        match self.pointed(value) {
+            Some((id, start)) => self.chunk(from, edge, id, start),
+            None => self.doubtful(from, edge, value),
+        }
+    }
+
+    /// Puts off a word that is a pointer less often than not: programs put flags into the low bits of some, and few refer to
+    /// the last word of a chunk.
+    fn doubtful(&mut self, from: NodeId, edge: Edge, value: u64) {
+        let Some(chunk) = self.native.around(self.copy, value & !7) else {
+            return;
+        };
+        let is_last = chunk.heap == Heap::Glibc && (value & !7) + 8 == chunk.start + chunk.bytes;
+        if (value & 7 != 0 || is_last)
+            && let Some((id, _)) = self.pointed(chunk.start)
+            && self.graph.phase(id) == Phase::None
+            && !self.native.is_driver_although_reached(self.copy, chunk.start)
+        {
+            self.late.push((id, from, edge));
         }
     }
 

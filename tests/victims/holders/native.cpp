@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <dlfcn.h>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include <string>
 #include <sys/mman.h>
 #include <thread>
+#include <ucontext.h>
 #include <unistd.h>
 #include <unordered_map>
 #include <vector>
@@ -162,6 +164,99 @@ PART hold_in_heap() {
     Registry::members.push_back(block("static member", "held", "global", "members"));
 }
 
+// Control blocks own what their pointers do not lead to.
+struct Whole {
+    char *held = nullptr;
+    Link part;
+    Link *elsewhere = new Link;
+};
+std::shared_ptr<void> global_guard;
+std::shared_ptr<Link> global_part, global_of_elsewhere;
+
+PART hold_in_control_blocks() {
+    char *captured = block("captured by a deleter", "held", "global", "global_guard");
+    global_guard = std::shared_ptr<void>((void *)1, [captured](void *) { used(captured); });
+    std::shared_ptr<Whole> whole(new Whole), other(new Whole, [](Whole *freed) { delete freed; });
+    whole->held = block("owner of a part", "held", "global", "global_part");
+    global_part = std::shared_ptr<Link>(whole, &whole->part);
+    other->held = block("owner of something elsewhere", "held", "global", "global_of_elsewhere");
+    global_of_elsewhere = std::shared_ptr<Link>(other, other->elsewhere);
+}
+
+// Pointers that are not to the beginning of a structure, and what looks like another structure.
+Link *tagged_link;
+struct Hooked {
+    char *held;
+    long number;
+    void *hook;
+};
+void **global_hook;
+struct Small {
+    char **first = room;
+    size_t count = 0;
+    char *room[8] = {};
+};
+Small global_small, *global_small_on_heap;
+std::vector<char *> global_shorter;
+struct Queue {
+    long number = 1;
+    std::deque<char *> queue;
+};
+Queue *global_queue;
+struct Members {
+    std::vector<int> numbers;
+    std::map<int, int> map;
+    char *behind;
+};
+Members *global_members;
+// The end of a tree refers to itself, as what the C library keeps of a thread does.
+struct alignas(64) Sentinel {
+    Sentinel *self[3] = {this, this, this};
+    char *held;
+    char others[1000];
+};
+Sentinel *global_sentinel;
+struct Counted {
+    Counted *next;
+    long count;
+};
+struct Beside {
+    Counted *list;
+    char *held;
+};
+Beside *global_beside;
+
+PART hold_in_odd_places() {
+    tagged_link = new Link;
+    tagged_link->held = block("owner with a flag in its address", "held", "global|heap", "");
+    tagged_link = (Link *)((uintptr_t)tagged_link | 1);
+    auto *hooked = new Hooked;
+    hooked->held = block("owner by its last word", "held", "global|heap", "");
+    global_hook = &hooked->hook;
+    // Eight elements, as long a text.
+    global_small.count = 8;
+    global_small.room[0] = block("room for few", "held", "global", "global_small");
+    global_small_on_heap = new Small;
+    global_small_on_heap->count = 8;
+    global_small_on_heap->room[0] = block("room for few on the heap", "held", "global", "global_small_on_heap");
+    global_shorter.push_back(nullptr);
+    global_shorter.push_back(block("behind the end of a vector", "held", "global", "global_shorter"));
+    global_shorter.pop_back();
+    global_queue = new Queue;
+    global_queue->queue.push_back(block("queue in an object", "held", "global", "global_queue"));
+    global_members = new Members;
+    for (int key = 0; key < 9; key++) global_members->map[key] = key;
+    global_members->behind = block("behind a map", "held", "global|heap", "");
+    global_sentinel = new Sentinel;
+    global_sentinel->held = block("beside a sentinel", "held", "global|heap", "");
+    Counted *last = nullptr, *first = nullptr;
+    for (int number = 0; number < 30000; number++) {
+        Counted *next = new Counted{nullptr, number % 3};
+        (last ? last->next : first) = next, last = next;
+    }
+    global_beside = new Beside{first, block("beside a long list", "held", "global|heap", "")};
+}
+
 // An allocator of its own: memory from mmap, of which malloc knows nothing.
 char *arena;
 
@@ -230,6 +325,62 @@ PART thread_local_of_another() {
     wait_for_ever();
 }
 
+// The stack of a thread in the middle of other memory.
+char *around_a_stack;
+static constexpr size_t STACK_BYTES = 1 << 20;
+
+static void *waits(void *) {
+    wait_for_ever();
+    return nullptr;
+}
+
+PART hold_beside_a_stack() {
+    around_a_stack = (char *)mmap(nullptr, 2 * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char **object = (char **)(around_a_stack + 4096 * 3 + 160);
+    object[2] = block("arena below a stack", "held", "global|heap", "");
+    *(char ***)(around_a_stack + 64) = object;
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, around_a_stack + STACK_BYTES, STACK_BYTES);
+    if (pthread_create(&thread, &attributes, waits, nullptr)) abort();
+}
+
+static ucontext_t own_stack, left_stack;
+
+// Far from the beginning of the stack, to which words of the other one lead.
+PART keep_deep(int depth) {
+    char frame[1000];
+    used(frame);
+    if (depth > 0) {
+        keep_deep(depth - 1);
+        used(frame);
+        return;
+    }
+    char **owner = used((char **)calloc(1, 200));
+    owner[10] = block("on a stack of its own", "held", "stack", "thread");
+    char **volatile kept = owner;
+    owner = nullptr;
+    wait_for_ever();
+    (void)kept;
+}
+
+static void on_its_own_stack() {
+    // Nothing but the thread's stack pointer leads here.
+    memset(&own_stack, 0, sizeof own_stack);
+    memset(&left_stack, 0, sizeof left_stack);
+    keep_deep(30);
+}
+
+PART changes_its_stack() {
+    begin();
+    getcontext(&own_stack);
+    own_stack.uc_stack.ss_sp = mmap(nullptr, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    own_stack.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&own_stack, on_its_own_stack, 0);
+    swapcontext(&left_stack, &own_stack);
+}
+
 PART clear_stack() {
     char below[1 << 16];
     memset(below, 0, sizeof below);
@@ -255,14 +406,18 @@ int main(int, char **arguments) {
     hold_in_globals();
     hold_in_static_local();
     hold_in_heap();
+    hold_in_control_blocks();
+    hold_in_odd_places();
     hold_in_arena();
+    hold_beside_a_stack();
     lose();
     hide();
     plugin(arguments[1], "plugin", false, "held", "global", "held_pointer");
     plugin(arguments[2], "unloaded plugin", true, "lost", "none", "");
     std::thread(holds_on_its_stack).detach();
     std::thread(thread_local_of_another).detach();
-    while (waiting < 2) usleep(1000);
+    std::thread(changes_its_stack).detach();
+    while (waiting < 4) usleep(1000);
     clear_stack();
     wait_for_questions();
     _exit(0);

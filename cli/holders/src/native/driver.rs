@@ -30,7 +30,7 @@ use crate::modules::{Module, Modules};
 use crate::parallel;
 
 use super::pages::Kind;
-use super::{Chunk, Heap, Native};
+use super::{Chunk, Heap, Native, WINDOW};
 use crate::bits::Bits;
 
 mod records;
@@ -85,8 +85,9 @@ pub struct Driver {
     records: Bits,
     /// Its static memory.
     statics: Vec<Range<u64>>,
-    /// What that leads to; found when it is first asked for, because few searches need it.
-    reached: OnceLock<Bits>,
+    /// What that leads to; found when it is first asked for, because few searches need it. Memory of unknown allocators up to the
+    /// next pointer, which may be memory of the program, and only the beginning of it.
+    reached: [OnceLock<Bits>; 2],
 }
 
 impl Driver {
@@ -95,10 +96,11 @@ impl Driver {
         self.marked.get(granule) || self.records.get(granule)
     }
 
-    /// Whether the memory is the driver's if nothing of the program leads to it.
-    pub fn may_own(&self, copy: &Image, native: &Native, granule: usize) -> bool {
-        let reached = || reached(copy, &self.statics, native).unwrap_or_default();
-        self.owns(granule) || self.reached.get_or_init(reached).get(granule)
+    /// Whether the memory is the driver's if nothing of the program leads to it; or if words that may be stale do.
+    pub fn may_own(&self, copy: &Image, native: &Native, granule: usize, is_reached: bool) -> bool {
+        let window = if is_reached { WINDOW } else { PAGE };
+        let reached = || reached(copy, &self.statics, native, window).unwrap_or_default();
+        self.owns(granule) || self.reached[usize::from(is_reached)].get_or_init(reached).get(granule)
     }
 
     /// Finds marked memory.
@@ -107,7 +109,7 @@ impl Driver {
             marked: Bits::new(copy.granules()),
             records: Bits::new(copy.granules()),
             statics: Vec::new(),
-            reached: OnceLock::new(),
+            reached: Default::default(),
         };
         let Some(files) = Files::find(copy, modules) else {
             return Driver::default();
@@ -256,7 +258,7 @@ fn set(copy: &Image, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
 }
 
 /// What the driver's static memory leads to; `None` if that is more than the driver can own.
-fn reached(copy: &Image, statics: &[Range<u64>], native: &Native) -> Option<Bits> {
+fn reached(copy: &Image, statics: &[Range<u64>], native: &Native, window: u64) -> Option<Bits> {
     const MOST: u64 = 64 << 20;
     let mut found = Bits::new(copy.granules());
     let mut open = statics.to_vec();
@@ -266,7 +268,9 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native) -> Option<Bits
             let parts = native.pages.present(range.clone());
             parts.map(|part| part.start.max(range.start)..part.end)
         });
-        let targets = parallel::flat_map(&pieces(present), |piece| new_targets(copy, native, &found, piece));
+        let targets = parallel::flat_map(&pieces(present), |piece| {
+            new_targets(copy, native, &found, piece, window)
+        });
         open.clear();
         for chunk in targets {
             if set(copy, native, &mut found, chunk) {
@@ -282,7 +286,7 @@ fn reached(copy: &Image, statics: &[Range<u64>], native: &Native) -> Option<Bits
 }
 
 /// The chunks that these words lead to and that are not known, without objects of Python and of the program's classes.
-fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>]) -> Vec<Chunk> {
+fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>], window: u64) -> Vec<Chunk> {
     let mut program = OfProgram::default();
     let mut seen: HashSet<u64, FixedState> = HashSet::default();
     let mut found = Vec::new();
@@ -291,9 +295,12 @@ fn new_targets(copy: &Image, native: &Native, known: &Bits, ranges: &[Range<u64>
         if word < PAGE {
             continue;
         }
-        let Some(chunk) = native.chunk_of_any(copy, word) else {
+        let Some(mut chunk) = native.chunk_of_any(copy, word) else {
             continue;
         };
+        if chunk.heap == Heap::Window {
+            chunk.bytes = chunk.bytes.min(window);
+        }
         let is_known = copy.granule(chunk.start).is_some_and(|granule| known.get(granule));
         if is_known && chunk.heap != Heap::Window
             || chunk.heap == Heap::Python

@@ -54,19 +54,23 @@ pub fn kind_of_class<'n>(mangled: &str, name: impl FnOnce() -> &'n str) -> Kind 
 }
 
 /// The names of all kinds but [`Kind::Named`] contain one of these.
-const PARTS: [&str; 7] = ["c10", "torch", "TensorImpl", "_Sp_counted_", "executor", "tsl", "xla"];
+const PARTS: [&str; 6] = ["c10", "torch", "TensorImpl", "executor", "tsl", "xla"];
 
 fn kind_of(class: &str) -> Kind {
-    // Counts of shared pointers whose object is elsewhere, and of tensors' versions. What autograd has yet to visit is held
-    // by its graph, too, and what it has visited stays in the queue's memory. Its pool of threads has weak pointers to tasks,
-    // in a queue whose unused words are not cleared.
-    const HOLDS_NOTHING: [&str; 5] = [
-        "VersionCounter",
-        "_Sp_counted_deleter",
-        "_Sp_counted_ptr<",
+    // Counts of tensors' versions. What autograd has yet to visit is held by its graph, too, and what it has visited stays in
+    // the queue's memory. Its pool of threads has weak pointers to tasks, in a queue whose unused words are not cleared.
+    const HOLDS_NOTHING: [&str; 3] = [
+        "c10::VariableVersion::VersionCounter",
         "torch::autograd::ReadyQueue",
         "torch::autograd::Engine::ThreadPoolShared",
     ];
+    // Counts of shared pointers to PyTorch's objects, which are elsewhere. Those to others may own what the pointers do not
+    // show: a deleter with captured variables, the owner of a part.
+    const COUNTS: [&str; 2] = ["std::_Sp_counted_deleter<", "std::_Sp_counted_ptr<"];
+    let is_count = || {
+        let object = COUNTS.iter().find_map(|counts| class.strip_prefix(counts));
+        object.is_some_and(|object| object.starts_with("torch::") || object.starts_with("c10::"))
+    };
     const NODES: [&str; 2] = ["::GraphRoot", "::CppNode"];
     match class {
         "c10::StorageImpl" => Kind::Storage,
@@ -76,8 +80,7 @@ fn kind_of(class: &str) -> Kind {
         "torch::autograd::CopySlices" => Kind::WrappingNode,
         "torch::autograd::PyNode" => Kind::PythonNode,
         _ if class.ends_with("AutogradMeta") || class.ends_with("DifferentiableViewMeta") => Kind::TensorMeta,
-        _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
-        _ if class.ends_with("_Sp_counted_ptr") || is_of_runtime(class) => Kind::Leaf,
+        _ if HOLDS_NOTHING.contains(&class) || is_count() || is_of_runtime(class) => Kind::Leaf,
         _ if class.starts_with("torch::autograd::")
             && (class.contains("Backward") || NODES.iter().any(|node| class.contains(node))) =>
         {
@@ -105,8 +108,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
-        assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
+    fn counts_of_pointers_to_objects_of_pytorch_hold_nothing_and_others_hold() {
+        assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Named);
+        assert_eq!(kind_of("std::_Sp_counted_ptr<Block*>"), Kind::Named);
+        assert_eq!(
+            kind_of("std::_Sp_counted_deleter<torch::autograd::Node*, Free>"),
+            Kind::Leaf
+        );
+        assert_eq!(kind_of("c10::VersionCounterCache"), Kind::Named);
         assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
         // An object within its counts has its own class's name.
         assert_eq!(kind_of("torch::autograd::ReadyQueue"), Kind::Leaf);
@@ -129,9 +138,8 @@ mod tests {
             "torch::autograd::AutogradMeta",
             "torch::autograd::DifferentiableViewMeta",
             "c10::VariableVersion::VersionCounter",
-            "std::_Sp_counted_deleter<A, B>",
-            "std::_Sp_counted_ptr<A>",
-            "std::_Sp_counted_ptr",
+            "std::_Sp_counted_deleter<torch::autograd::Node*, A>",
+            "std::_Sp_counted_ptr<c10::A*>",
             "torch::autograd::ReadyQueue",
             "torch::autograd::Engine::ThreadPoolShared",
             "torch::autograd::generated::MulBackward0",

@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::copy::{Image, PAGE, pieces};
 use crate::modules::Modules;
 use crate::parallel;
-use crate::source::{Region, Thread};
+use crate::source::Thread;
 
 use super::driver::Role;
 use super::pages::Pages;
@@ -31,21 +31,38 @@ pub struct Stack {
     pub locals: Option<Range<u64>>,
     /// The thread pointer.
     pub descriptor: Option<u64>,
-    /// Its mapping, unused memory included.
+    /// All of its memory, as far as that is known; without other memory in the same mapping.
     pub whole: Option<Range<u64>>,
+    /// From the stack pointer on, if the thread runs on a stack that the program made itself.
+    pub own: Option<Range<u64>>,
 }
 
 /// Bytes of glibc's struct pthread, at least.
 const DESCRIPTOR: u64 = 2304;
 /// In it: the number of the thread.
 const THREAD_ID: u64 = 720;
+/// Stacks that programs make themselves are rarely larger.
+const OWN_STACK: u64 = 1 << 20;
 /// Functions may use this much memory below the stack pointer.
 const RED_ZONE: u64 = 128;
 
-/// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words. Those of other
-/// machines and C libraries are not known.
+/// Whether a struct pthread of glibc on x86-64 is here: it refers to itself in its first and third words, and in the second to
+/// the thread's blocks of thread-local memory, which begin with a generation, behind their number. Those of other machines
+/// and C libraries are not known.
 fn is_descriptor(copy: &Image, at: u64) -> bool {
-    copy.word(at) == at && copy.word(at + 16) == at
+    const MOST: u64 = 1 << 24;
+    copy.word(at) == at && copy.word(at + 16) == at && {
+        let blocks = copy.word(at + 8);
+        copy.has(blocks) && copy.word(blocks) < MOST && (1..MOST).contains(&copy.word(blocks.wrapping_sub(16)))
+    }
+}
+
+/// The memory that glibc notes as the stack of this thread, with its guard. `None`: the first thread.
+fn noted(copy: &Image, descriptor: u64) -> Option<Range<u64>> {
+    let words = (descriptor + THREAD_ID..descriptor + DESCRIPTOR).step_by(8);
+    let ranges = words.map(|at| copy.word(at)..copy.word(at).wrapping_add(copy.word(at + 8)));
+    let mut around = ranges.filter(|range| range.start >= PAGE && range.contains(&descriptor));
+    around.find(|range| range.end - descriptor <= DESCRIPTOR + PAGE)
 }
 
 /// The first struct pthread in this range, of this thread if the number can be compared.
@@ -81,24 +98,26 @@ fn all_descriptors(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<u6
 }
 
 /// The static thread-local memory and the struct pthread of a thread.
-fn locals(copy: &Image, region: &Region, descriptor: u64) -> Range<u64> {
+fn locals(copy: &Image, region: &Range<u64>, descriptor: u64) -> Range<u64> {
     const MOST_MODULES: u64 = 4096;
     // Blocks of modules, by number; those outside this mapping were allocated later.
     let blocks = copy.word(descriptor + 8);
     let count = copy.word(blocks.wrapping_sub(16)).min(MOST_MODULES);
     let static_blocks = (1..=count)
         .map(|module| copy.word(blocks.wrapping_add(module * 16)))
-        .filter(|block| (region.range.start..descriptor).contains(block) && descriptor - block < 1 << 24);
+        .filter(|block| (region.start..descriptor).contains(block) && descriptor - block < 1 << 24);
     let start = static_blocks.min().unwrap_or(descriptor) & !7;
-    start..(descriptor + DESCRIPTOR).next_multiple_of(PAGE).min(region.range.end)
+    start..(descriptor + DESCRIPTOR).next_multiple_of(PAGE).min(region.end)
 }
 
 /// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
 /// struct pthread at its end. In a core file, the kernel's has no name.
 fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
+    let is_stack = |descriptor| noted(copy, descriptor).is_none_or(|stack| stack.contains(&pointer));
     copy.source().pid().is_some()
         && copy.region(pointer).is_some_and(|region| {
-            region.name != "[stack]" && descriptor(copy, pages, pointer..region.range.end, thread.id).is_none()
+            region.name != "[stack]"
+                && !descriptor(copy, pages, pointer..region.range.end, thread.id).is_some_and(is_stack)
         })
 }
 
@@ -109,9 +128,13 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
     for thread in copy.threads().iter().cloned() {
         let mut stack = Stack::default();
         // A stack that the program made itself is memory of the heap.
-        let own = |pointer: &u64| !is_of_coroutine(copy, pages, &thread, *pointer);
-        let pointer = thread.stack_pointer.filter(own);
+        let own = |pointer: &u64| is_of_coroutine(copy, pages, &thread, *pointer);
+        let pointer = thread.stack_pointer.filter(|pointer| !own(pointer));
         stack.sure = pointer.is_some();
+        stack.own = thread.stack_pointer.filter(own).and_then(|pointer| {
+            let start = pointer.saturating_sub(RED_ZONE) & !7;
+            Some(start..copy.region(pointer)?.range.end.min(pointer + OWN_STACK))
+        });
         let region = match pointer {
             Some(pointer) => copy.region(pointer),
             None if is_main(&thread) => copy.regions().iter().find(|region| region.name == "[stack]"),
@@ -122,7 +145,10 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
                 .unwrap_or(region.range.start)
                 .max(region.range.start);
             stack.frames = Some(start..region.range.end);
-            stack.whole = Some(region.range.clone());
+            stack.whole = match region.name.as_str() {
+                "[stack]" => Some(region.range.clone()),
+                _ => stack.frames.clone(),
+            };
             let own = thread.thread_pointer.filter(|pointer| is_descriptor(copy, *pointer));
             let descriptor = own.or_else(|| match region.name.as_str() {
                 "[stack]" => None,
@@ -152,10 +178,6 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
     }
     let are_all_known = stacks.iter().all(|stack| stack.locals.is_some());
     for descriptor in others {
-        // Other memory may refer to itself in the same words.
-        if are_all_known && copy.half(descriptor + THREAD_ID) as i32 > 0 {
-            continue;
-        }
         let mut stack = Stack::default();
         stack.thread.id = copy.half(descriptor + THREAD_ID);
         stack.set_descriptor(copy, descriptor);
@@ -163,6 +185,8 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
         if stack.thread.id as i32 <= 0 {
             // The thread has ended, and glibc keeps its stack for the next one.
             (stack.frames, stack.locals) = (None, None);
+        } else if are_all_known {
+            continue;
         }
         stacks.push(stack);
     }
@@ -172,16 +196,20 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
 impl Stack {
     fn set_descriptor(&mut self, copy: &Image, descriptor: u64) {
         let Some(region) = copy.region(descriptor) else { return };
-        let locals = locals(copy, region, descriptor);
+        let noted = noted(copy, descriptor).map(|noted| {
+            let (start, end) = (noted.start.max(region.range.start), noted.end.min(region.range.end));
+            start..end
+        });
+        let locals = locals(copy, noted.as_ref().unwrap_or(&region.range), descriptor);
         match &mut self.frames {
             Some(frames) if frames.start <= locals.start && locals.start < frames.end => {
                 frames.end = locals.start;
-                self.whole = Some(region.range.start..locals.end);
+                self.whole = noted.or(Some(frames.start..locals.end));
             }
             // The thread runs: its whole stack.
-            None => {
-                self.frames = Some(region.range.start..locals.start);
-                self.whole = Some(region.range.start..locals.end);
+            None if noted.is_some() => {
+                self.frames = noted.as_ref().map(|noted| noted.start..locals.start);
+                self.whole = noted;
             }
             _ => {}
         }
@@ -208,7 +236,8 @@ impl Stack {
             RootSort::WholeStack
         };
         let frames = self.frames.clone().map(|range| root(sort, range));
-        [locals, registers, frames].into_iter().flatten().collect()
+        let own = self.own.clone().map(|range| root(RootSort::WholeStack, range));
+        [locals, registers, frames, own].into_iter().flatten().collect()
     }
 
     /// Its thread's number, if it was not found.
@@ -250,8 +279,15 @@ pub fn exclude(copy: &Image, modules: &Modules, stacks: &[Stack], pages: &mut Pa
             pages.set_kind(copy, range.clone(), Kind::None);
         }
     }
-    for range in stacks.iter().flat_map(|stack| [&stack.whole, &stack.locals]).flatten() {
-        pages.set_kind(copy, range.clone(), Kind::None);
+    for stack in stacks {
+        let whole = stack.whole.clone().unwrap_or_default();
+        let locals = stack.locals.clone().unwrap_or_default();
+        // The first and the last page of a stack may have other memory, too.
+        let pages_of_stack = whole.start.next_multiple_of(PAGE)..whole.end & !(PAGE - 1);
+        pages.set_kind(copy, pages_of_stack, Kind::None);
+        if !whole.contains(&locals.start) {
+            pages.set_kind(copy, locals, Kind::None);
+        }
     }
 }
 

@@ -129,15 +129,19 @@ impl Classes {
         }
     }
 
-    /// Whether this is the control block of shared pointers with an object that no pointer owns any more. Its destructor has begun.
+    /// Whether this is the control block of shared pointers to an object that no pointer owns any more. Its destructor has begun.
     /// If it is over, weak pointers keep the memory, with the words that it left.
     #[inline]
     pub fn is_destroyed(&mut self, copy: &Image, start: u64) -> bool {
-        let offset = self.object(copy, start).and_then(|class| self.shared[class.0 as usize]);
-        match offset {
-            None => false,
+        const ELSEWHERE: [&str; 2] = ["St19_Sp_counted_deleterI", "St15_Sp_counted_ptrI"];
+        let Some(class) = self.object(copy, start) else {
+            return false;
+        };
+        let is_libstdcxx = || ELSEWHERE.iter().any(|name| self.mangled_name(class).starts_with(name));
+        match self.shared[class.0 as usize] {
             Some((IN_LIBCXX, _)) => copy.word(start + 8) == u64::MAX,
-            Some(_) => copy.word(start + 8) & u64::from(u32::MAX) == 0,
+            None if !is_libstdcxx() => false,
+            _ => copy.word(start + 8) & u64::from(u32::MAX) == 0,
         }
     }
 

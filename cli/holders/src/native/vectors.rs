@@ -11,7 +11,24 @@ pub fn bytes_of_vector(copy: &Image, place: u64, chunk: &Chunk) -> Option<u64> {
     let limit = copy.word(place.wrapping_add(16));
     let is_vector =
         first == chunk.start && end <= limit && limit > first && limits.contains(&end) && limits.contains(&limit);
-    is_vector.then(|| end - first)
+    // The iterators of a `std::deque` (element, first, limit, the pointer to the chunk) are like an empty vector at its first element.
+    let is_deque = || end == first && copy.word(copy.word(place.wrapping_add(24))) == first;
+    (is_vector && !is_deque()).then(|| end - first)
+}
+
+/// Whether a buffer that begins with these words is that of a short `std::string` of this length.
+pub fn is_text(buffer: &[u64], length: u64) -> bool {
+    const BYTES: usize = 16;
+    let mut bytes = [0; BYTES];
+    let words = buffer.iter().take(BYTES / 8);
+    let known = words.len() * 8;
+    for (bytes, word) in bytes.chunks_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    length < BYTES as u64 && bytes[length as usize] == 0 && {
+        let text = &bytes[..known.min(length as usize)];
+        !text.contains(&0) && std::str::from_utf8(text).is_ok()
+    }
 }
 
 /// As above, if an `absl::InlinedVector` (twice the number of elements plus one, first, capacity) has it. The size of the

@@ -1,7 +1,7 @@
 //! What a word may point to, and which memory holds what.
 
 use crate::copy::Image;
-use crate::native::{Chunk, Heap, Native};
+use crate::native::{Chunk, Heap, Native, vectors};
 use crate::python::{Python, Reference, Sort, TypeId};
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. Of a `c10::TensorImpl`: up to and including those to
@@ -55,16 +55,13 @@ pub fn two_digits(copy: &Image, integer: u64) -> Option<u64> {
 }
 
 /// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points
-/// to its buffer, which follows the length, and the text ends with a zero byte. `first`: where the memory of this owner
-/// begins. What is before it is the memory of another one, and may have been text once.
+/// to its buffer, which follows the length, and holds a text that ends with its first zero byte. Vectors with room for a few
+/// elements have the same form. `first`: where the memory of this owner begins. What is before it is the memory of another
+/// one, and may have been text once.
 pub fn is_short_text(page: &[u64; 512], first: usize, place: usize, address: u64) -> bool {
-    const LONGEST: u64 = 15;
     let is_text = |string: usize| {
-        let (buffer, length) = (string + 2, page[string + 1]);
-        page[string] == address + buffer as u64 * 8 && length <= LONGEST && {
-            let word = page.get(buffer + length as usize / 8);
-            word.is_none_or(|word| word.to_le_bytes()[length as usize % 8] == 0)
-        }
+        let buffer = string + 2;
+        page[string] == address + buffer as u64 * 8 && vectors::is_text(&page[buffer..], page[string + 1])
     };
     (place >= first + 2 && is_text(place - 2)) || (place >= first + 3 && is_text(place - 3))
 }
@@ -90,6 +87,15 @@ mod tests {
         assert!(is_short_text(&page, 0, 12, 0x1000) && is_short_text(&page, 10, 13, 0x1000));
         assert!(!is_short_text(&page, 0, 22, 0x1000) && !is_short_text(&page, 0, 23, 0x1000));
         assert!(!is_short_text(&page, 0, 32, 0x1000) && !is_short_text(&page, 0, 33, 0x1000));
+        // A vector with room for its elements: of one, of six, and of eight.
+        for (length, first) in [(1, 0x7f00_0000_0000), (6, 0x55d1_f2a3_b490), (8, 0x7f12_3456_7890)] {
+            (page[31], page[32], page[33]) = (length, first, 0x7f00_0000_0300);
+            assert!(
+                !is_short_text(&page, 0, 32, 0x1000) && !is_short_text(&page, 0, 33, 0x1000),
+                "{length}"
+            );
+        }
+        page[31] = 0;
         // The first words of a chunk, and in front of it what is left of a text.
         assert!(!is_short_text(&page, 13, 13, 0x1000) && !is_short_text(&page, 12, 12, 0x1000));
     }

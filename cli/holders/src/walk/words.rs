@@ -41,7 +41,10 @@ impl Walk<'_, '_> {
                     }
                     Tail::Block(from, edge, block, interior) => self.tail_to_block(from, edge, block, interior),
                     // A stale word that leads to the driver's memory would lead to every block.
-                    Tail::Node(_, _, id, _) if self.native.is_driver(self.copy, self.graph.address(id)) => {}
+                    Tail::Node(_, _, id, _)
+                        if self
+                            .native
+                            .is_driver_although_reached(self.copy, self.graph.address(id)) => {}
                     Tail::Node(from, edge, id, unnamed) => self.offer(id, from, edge, WORD, true, unnamed),
                 }
             }
@@ -176,7 +179,10 @@ impl Walk<'_, '_> {
             return;
         }
         // A stale word that leads to the driver's memory would lead to every block.
-        if self.phase == Phase::Rest && self.graph.is_weak(from) && self.native.is_driver(self.copy, start) {
+        if self.phase == Phase::Rest
+            && self.graph.is_weak(from)
+            && self.native.is_driver_although_reached(self.copy, start)
+        {
             return;
         }
         self.graph.add_target(from, id);
@@ -229,11 +235,8 @@ impl Walk<'_, '_> {
 
     /// Whether the word lies behind the elements of a vector, in the part of its memory that is not in use.
     fn is_unused(&self, from: NodeId, edge: Edge) -> bool {
-        let Some((owner, field)) = self.owner(from) else {
-            return false;
-        };
-        let place = owner + field.index() * 8;
-        let Some(chunk) = self.native.chunk(self.copy, self.graph.address(from)) else {
+        let chunk = self.native.chunk(self.copy, self.graph.address(from));
+        let (Some(place), Some(chunk)) = (self.place(from), chunk) else {
             return false;
         };
         let used = (vectors::bytes_of_vector(self.copy, place, &chunk))
@@ -435,19 +438,28 @@ impl Walk<'_, '_> {
         if self.graph.kind(from) != NodeKind::Native || edge.kind() != EdgeKind::Word {
             return false;
         }
-        let Some((owner, field)) = self.graph.parent(from) else {
-            return false;
-        };
-        let start = match self.graph.root(owner) {
-            Some(Root::Native(root)) if root.sort == RootSort::Registers => return false,
-            Some(Root::Native(root)) => root.range.start,
-            None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
-            _ => return false,
-        };
+        let Some(place) = self.place(from) else { return false };
         let chunk = self.native.chunk(self.copy, self.graph.address(from));
-        let place = start.wrapping_add(field.index() * 8);
         let used = chunk.and_then(|chunk| vectors::bytes_of_vector(self.copy, place, &chunk));
         used.is_some_and(|used| edge.index() * 8 < used)
+    }
+
+    /// Where the word is through which this node was reached, in native memory or in a variable.
+    fn place(&self, of: NodeId) -> Option<u64> {
+        let (owner, field) = self.graph.parent(of)?;
+        let start = match self.graph.root(owner) {
+            Some(Root::Native(root)) if root.sort == RootSort::Registers => return None,
+            Some(Root::Native(root)) => root.range.start,
+            None if self.graph.kind(owner) == NodeKind::Native => self.graph.address(owner),
+            _ => return None,
+        };
+        Some(start.wrapping_add(field.index() * 8))
+    }
+
+    /// Whether memory of an unknown allocator that begins here was reached.
+    fn is_reached(&self, at: u64) -> bool {
+        let node = || self.graph.find(self.copy, at);
+        self.native.is_noted(self.copy, at) && node().is_some_and(|node| self.graph.phase(node) != Phase::None)
     }
 
     pub(super) fn words(&mut self, from: NodeId, range: Range<u64>) {
@@ -476,6 +488,10 @@ impl Walk<'_, '_> {
                 for place in first..last {
                     if let Some(ahead) = words.get(place as usize + AHEAD) {
                         self.prefetch(*ahead);
+                    }
+                    if self.is_window && page + place * 8 > start && self.is_reached(page + place * 8) {
+                        self.budget.refund(last - place);
+                        return;
                     }
                     let value = words[place as usize];
                     if may_lead(value) && value >= PAGE && value != self.borrowed {
