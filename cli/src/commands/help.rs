@@ -91,6 +91,7 @@ guides! {
     "limits" = "limits.md";
     "aarch64" = "aarch64.md";
     "costs" = "measurements.md";
+    "testing" = "testing.md";
     "proofs" = "proofs.md";
 }
 

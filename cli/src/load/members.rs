@@ -483,7 +483,7 @@ mod tests {
         let folder = folder(&["app.k3f9.host.7.culeak"]);
         let recording = [folder.path().join("app.k3f9.host.7.culeak")];
         assert_eq!(unrecorded_of(&recording), [""; 0]);
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o711)).expect("permissions");
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o311)).expect("permissions");
         let mine = setfsuid(Uid::from_raw(65534));
         let sentences = unrecorded_of(&recording);
         setfsuid(mine);
