@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use culeak::analysis::job::member::Member;
 use culeak::analysis::ledger::DeviceLedger;
-use culeak::analysis::report::{Report, Row, Tally};
+use culeak::analysis::report::{Report, Row, Tally, is_finished};
 use culeak::analysis::trend::{POINTS_NEEDED, Site, Trend};
 use culeak::snapshot::{Losses, ProcessState, Snapshot};
 
@@ -68,7 +68,7 @@ pub fn samples(
         all.push(Name::Held, [place.to_owned()], tally.bytes as f64);
         all.push(Name::HeldCount, [place.to_owned()], tally.count as f64);
     }
-    let leaked = if report.finished { held.total().bytes } else { 0 };
+    let leaked = if is_finished(snapshot) { held.total().bytes } else { 0 };
     all.push(Name::Leaked, [], leaked as f64);
     all.push(Name::Cached, [], report.totals.pool.bytes as f64);
     all.push(Name::Allocations, [], report.totals.allocated as f64);
