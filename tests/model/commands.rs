@@ -107,15 +107,16 @@ fn function(record: &Record) -> String {
     }
 }
 
+/// The function in the label of a row, without its file.
+fn function_of(row: &Value) -> &str {
+    let label = row["label"].as_str().expect("a label");
+    label.split(' ').next().unwrap_or_default()
+}
+
 fn rows_by_label(report: &Value) -> BTreeMap<String, Sum> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for row in report["rows"].as_array().expect("rows") {
-        let label = row["label"]
-            .as_str()
-            .expect("a label")
-            .split(' ')
-            .next()
-            .unwrap_or_default();
+        let label = function_of(row);
         let (bytes, count) = tally(row);
         let sum = sums.entry(label.to_owned()).or_default();
         *sum = (sum.0 + bytes, sum.1 + count - number(&row["claims"]));
@@ -232,12 +233,7 @@ fn diff(process: &Process, other: &Path, _: &[Process]) {
     modelled.retain(|_, bytes| *bytes != 0);
     let mut recorded: BTreeMap<String, i64> = BTreeMap::new();
     for row in diff["rows"].as_array().expect("rows") {
-        let label = row["label"]
-            .as_str()
-            .expect("a label")
-            .split(' ')
-            .next()
-            .unwrap_or_default();
+        let label = function_of(row);
         *recorded.entry(label.to_owned()).or_default() += row["bytes_delta"].as_i64().expect("a number");
     }
     recorded.retain(|_, bytes| *bytes != 0);

@@ -17,19 +17,16 @@ use crate::python::{Count, Python, Sort};
 /// What the resident memory is used for; `None` for a core file.
 pub fn usage(copy: &Image, native: &Native) -> Option<HostMemory> {
     let pid = copy.source().pid()?;
-    let mut found = HostMemory::default();
-    let stacks = native.stack_ranges();
+    // A mapping of a stack may contain other memory.
+    let mut found = HostMemory {
+        stacks_bytes: native.stack_bytes(),
+        ..HostMemory::default()
+    };
     for (mapping, resident) in proc::resident(pid).ok()? {
         found.resident_bytes += resident;
-        let is_stack = || {
-            stacks
-                .iter()
-                .any(|stack| stack.start < mapping.range.end && mapping.range.start < stack.end)
-        };
         match mapping.file() {
             Some(file) if file.starts_with("/dev") => found.devices_bytes += resident,
             Some(_) => found.files_bytes += resident,
-            None if mapping.name == b"[stack]" || is_stack() => found.stacks_bytes += resident,
             None => {}
         }
     }

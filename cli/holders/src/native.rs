@@ -427,9 +427,10 @@ impl Native {
         (all, used.into_iter().sum::<u64>().min(all))
     }
 
-    /// The stacks of threads, with their thread-local memory.
-    pub fn stack_ranges(&self) -> Vec<Range<u64>> {
-        self.stacks.iter().filter_map(|stack| stack.whole.clone()).collect()
+    /// The resident bytes of the stacks of threads, with their thread-local memory.
+    pub fn stack_bytes(&self) -> u64 {
+        let stacks = self.stacks.iter().filter_map(|stack| stack.whole.clone());
+        stacks.map(|stack| self.pages.bytes(stack)).sum()
     }
 
     /// Finds the CUDA driver's records of these blocks, which hold nothing: afterwards they are no chunks.
