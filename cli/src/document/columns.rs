@@ -9,7 +9,7 @@ use std::io::IsTerminal;
 use std::os::fd::AsFd;
 
 use terminal_size::{Width, terminal_size_of};
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 thread_local! {
     /// The width of the terminal that this thread writes to.
@@ -83,21 +83,16 @@ pub fn start_of(text: &str, columns: usize) -> String {
 
 /// The beginning of the text that fits in this width.
 pub fn first(text: &str, columns: usize) -> &str {
-    let mut taken = 0;
-    let end = text.char_indices().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > columns
-    });
-    &text[..end.map_or(text.len(), |(at, _)| at)]
+    // The width of a text is not that of its characters: a variation selector widens the one before it.
+    let ends = text.char_indices().map(|(at, c)| at + c.len_utf8());
+    let end = ends.take_while(|&end| text[..end].width() <= columns).last();
+    &text[..end.unwrap_or(0)]
 }
 
 fn last(text: &str, columns: usize) -> &str {
-    let mut taken = 0;
-    let start = text.char_indices().rev().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
-        taken > columns
-    });
-    &text[start.map_or(0, |(at, c)| at + c.len_utf8())..]
+    let starts = text.char_indices().rev().map(|(at, _)| at);
+    let start = starts.take_while(|&start| text[start..].width() <= columns).last();
+    &text[start.unwrap_or(text.len())..]
 }
 
 #[cfg(test)]
@@ -112,6 +107,7 @@ mod tests {
         assert_eq!(shortened("訓練訓練訓練", 7), "訓…練");
         assert_eq!(end_of("/data/模型/train.py:7", 12), "…/train.py:7");
         assert_eq!(start_of("python train.py", 7), "python…");
+        assert!(width(&shortened("aAA*\u{fe0f}", 3)) <= 3);
     }
 
     proptest! {
