@@ -10,6 +10,8 @@ const BLOCK: u32 = 1;
 const ARENA: u32 = 2;
 const ON_OTHER: u32 = 3;
 
+const OTHER_BLOCK: u32 = 4;
+
 /// A log of PyTorch's allocator. Each event is a microsecond after the one before.
 #[derive(Default)]
 struct Log(Vec<Event>);
@@ -65,6 +67,7 @@ impl Log {
             site(Kind::Tensor, Some("pytorch"), 0),
             site(Kind::Block, Some("arena"), 0),
             site(Kind::Device, None, 1),
+            site(Kind::Tensor, Some("pytorch"), 0),
         ];
         Timeline::new(0, 1 << 40, sites, self.0)
     }
@@ -187,6 +190,23 @@ fn a_smaller_range_that_did_not_serve_a_request_is_of_another_stream() {
         (trace.classes(Conflicts::NewSegments), trace.classes(Conflicts::All)),
         (vec![0, 0], vec![0, 1])
     );
+}
+
+#[test]
+fn segments_with_blocks_of_one_line_are_of_one_stream() {
+    // Two lines, each on a stream of its own. Only the segments of 40 MiB show that these are two.
+    let at = |nth: u64| A + nth * 0x1000_0000;
+    let turn = |log: Log, nth, site, mib| {
+        let log = log.segment(at(nth), mib).event(Op::Allocated, site, at(nth), mib * MIB);
+        log.event(Op::Freed, site, at(nth), mib * MIB)
+    };
+    let lines = [BLOCK, OTHER_BLOCK];
+    let log = turn(turn(Log::default(), 0, BLOCK, 40), 1, OTHER_BLOCK, 40);
+    let log = (2..8).fold(log, |log, nth| {
+        turn(log, nth, lines[nth as usize / 2 % 2], 40 + 10 * nth)
+    });
+    let trace = log.trace(&process());
+    assert_eq!(trace.classes(Conflicts::NewSegments), [0, 1, 1, 1, 0, 0, 1, 1]);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //! The log has the address of each block, so the free ranges of each segment at any time are known. It has no streams. Blocks
 //! of two streams, or of a private pool and another one, never lie in one segment, and a segment that did not serve a request for
 //! which it had room is not of the segment's stream that did. So segments get classes such that no two with such a conflict have
-//! the same. Which conflicts are real (a block that waits for another stream looks like one) is found by what reproduces the
+//! the same, and those in which the blocks of one line lie do, if the line has no conflict. Which conflicts are real (a block that waits for another stream looks like one) is found by what reproduces the
 //! recorded memory best.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,6 +88,8 @@ pub struct Trace {
     /// Segments, or of expandable ones the ranges of addresses of the pool that has more of them.
     pub segments: u32,
     conflicts: BTreeSet<(u32, u32, Conflicts)>,
+    /// The segments that the blocks of each line lay in.
+    segments_of_sites: Vec<BTreeSet<u32>>,
 }
 
 /// Other segments that are compared with the one that served a request.
@@ -294,21 +296,74 @@ impl Trace {
 
     /// The class of each segment.
     pub fn classes(&self, by: Conflicts) -> Vec<u32> {
-        let mut classes: Vec<u32> = Vec::with_capacity(self.segments as usize);
-        let mut earlier: HashMap<u32, Vec<u32>> = HashMap::default();
-        for &(a, b, _) in self.conflicts.iter().filter(|conflict| conflict.2 <= by) {
-            earlier.entry(a.max(b)).or_default().push(a.min(b));
-        }
-        for segment in 0..self.segments {
-            let others = earlier.get(&segment).into_iter().flatten();
-            let taken: BTreeSet<u32> = others.map(|&other| classes[other as usize]).collect();
-            classes.push((0..).find(|class| !taken.contains(class)).unwrap_or(0));
-        }
         // Each reserved range of addresses is of one class.
-        match self.expandable {
-            true => (0..self.segments).collect(),
-            false => classes,
+        if self.expandable {
+            return (0..self.segments).collect();
         }
+        let mut groups = Groups::new(self.segments as usize);
+        for &(a, b, _) in self.conflicts.iter().filter(|conflict| conflict.2 <= by) {
+            groups.conflicts[a as usize].insert(b);
+            groups.conflicts[b as usize].insert(a);
+        }
+        // A line whose blocks never lie in two segments with a conflict runs on one stream.
+        for segments in &self.segments_of_sites {
+            let mut all = segments.iter();
+            if all.all(|&segment| segments.is_disjoint(&groups.conflicts[segment as usize])) {
+                segments
+                    .iter()
+                    .zip(segments.iter().skip(1))
+                    .for_each(|(&a, &b)| groups.join(a, b));
+            }
+        }
+        groups.classes()
+    }
+}
+
+/// Segments that have the same class, as far as it is known. The first segment stands for its group.
+struct Groups {
+    first: Vec<u32>,
+    /// By the first segment of a group, the segments of other classes.
+    conflicts: Vec<BTreeSet<u32>>,
+}
+
+impl Groups {
+    fn new(segments: usize) -> Groups {
+        Groups {
+            first: (0..segments as u32).collect(),
+            conflicts: vec![BTreeSet::new(); segments],
+        }
+    }
+
+    fn first(&self, mut segment: u32) -> u32 {
+        while self.first[segment as usize] != segment {
+            segment = self.first[segment as usize];
+        }
+        segment
+    }
+
+    /// Joins the groups of two segments unless there is a conflict between them.
+    fn join(&mut self, a: u32, b: u32) {
+        let (a, b) = (self.first(a), self.first(b));
+        let (a, b) = (a.min(b), a.max(b));
+        if a == b || self.conflicts[a as usize].iter().any(|&other| self.first(other) == b) {
+            return;
+        }
+        self.first[b as usize] = a;
+        let conflicts = std::mem::take(&mut self.conflicts[b as usize]);
+        self.conflicts[a as usize].extend(conflicts);
+    }
+
+    /// Each group has the lowest class that none of its conflicts has.
+    fn classes(&self) -> Vec<u32> {
+        let mut classes: Vec<Option<u32>> = vec![None; self.first.len()];
+        for segment in 0..self.first.len() as u32 {
+            let first = self.first(segment);
+            let taken = self.conflicts[first as usize].iter();
+            let taken: BTreeSet<u32> = taken.filter_map(|&other| classes[self.first(other) as usize]).collect();
+            let class = classes[first as usize].or_else(|| (0..).find(|class| !taken.contains(class)));
+            classes[segment as usize] = class;
+        }
+        classes.into_iter().map(Option::unwrap_or_default).collect()
     }
 }
 
@@ -509,6 +564,10 @@ impl Builder<'_> {
             None => self.class_of_range(address, bytes),
         };
         self.trace.segments = self.trace.segments.max(segment + 1);
+        let site = life.site as usize;
+        let known = self.trace.segments_of_sites.len().max(site + 1);
+        self.trace.segments_of_sites.resize_with(known, BTreeSet::new);
+        self.trace.segments_of_sites[site].insert(segment);
         self.trace.allocations += 1;
         self.count(bytes, false);
         self.step(Step::Allocate {
