@@ -43,6 +43,8 @@ const DESCRIPTOR: u64 = 2304;
 const THREAD_ID: u64 = 720;
 /// Stacks that programs make themselves are rarely larger.
 const OWN_STACK: u64 = 1 << 20;
+/// No stack has more; an address is larger.
+const MOST_STACK: u64 = 1 << 40;
 /// Functions may use this much memory below the stack pointer.
 const RED_ZONE: u64 = 128;
 
@@ -57,11 +59,13 @@ fn is_descriptor(copy: &Image, at: u64) -> bool {
     }
 }
 
-/// The memory that glibc notes as the stack of this thread, with its guard. `None`: the first thread.
-fn noted(copy: &Image, descriptor: u64) -> Option<Range<u64>> {
-    let words = (descriptor + THREAD_ID..descriptor + DESCRIPTOR).step_by(8);
-    let ranges = words.map(|at| copy.word(at)..copy.word(at).wrapping_add(copy.word(at + 8)));
-    let mut around = ranges.filter(|range| range.start >= PAGE && range.contains(&descriptor));
+/// The memory that glibc notes as the stack of this thread, with its guard: a start and a number of bytes. `None`: the first thread.
+fn noted(word: impl Fn(u64) -> u64, descriptor: u64) -> Option<Range<u64>> {
+    // Behind the number of the thread, which is followed by an address.
+    let words = (descriptor + THREAD_ID + 8..descriptor + DESCRIPTOR).step_by(8);
+    let ranges = words.map(|at| word(at)..word(at).wrapping_add(word(at + 8)));
+    let is_size = |range: &Range<u64>| range.end.wrapping_sub(range.start) <= MOST_STACK;
+    let mut around = ranges.filter(|range| range.start >= PAGE && is_size(range) && range.contains(&descriptor));
     around.find(|range| range.end - descriptor <= DESCRIPTOR + PAGE)
 }
 
@@ -113,7 +117,7 @@ fn locals(copy: &Image, region: &Range<u64>, descriptor: u64) -> Range<u64> {
 /// Whether a thread runs on a stack that the program made itself: it is neither the one that the kernel made, nor is a
 /// struct pthread at its end. In a core file, the kernel's has no name.
 fn is_of_coroutine(copy: &Image, pages: &Pages, thread: &Thread, pointer: u64) -> bool {
-    let is_stack = |descriptor| noted(copy, descriptor).is_none_or(|stack| stack.contains(&pointer));
+    let is_stack = |descriptor| noted(|at| copy.word(at), descriptor).is_none_or(|stack| stack.contains(&pointer));
     copy.source().pid().is_some()
         && copy.region(pointer).is_some_and(|region| {
             region.name != "[stack]"
@@ -196,7 +200,7 @@ pub fn stacks(copy: &Image, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> 
 impl Stack {
     fn set_descriptor(&mut self, copy: &Image, descriptor: u64) {
         let Some(region) = copy.region(descriptor) else { return };
-        let noted = noted(copy, descriptor).map(|noted| {
+        let noted = noted(|at| copy.word(at), descriptor).map(|noted| {
             let (start, end) = (noted.start.max(region.range.start), noted.end.min(region.range.end));
             start..end
         });
@@ -304,5 +308,20 @@ mod tests {
         };
         assert!(are_locals_missing(&[unknown.clone(), unknown.clone()]));
         assert!(!are_locals_missing(&[unknown, known]) && !are_locals_missing(&[]));
+    }
+
+    #[test]
+    fn the_number_of_a_thread_is_no_start_of_a_stack() {
+        const AT: u64 = 0x7fbe_447f_f6c0;
+        let stack = 0x7fbe_4470_0000..0x7fbe_4480_0000;
+        // The list of robust mutexes is a field of struct pthread.
+        let word = |at: u64| match at - AT {
+            THREAD_ID => 5444,
+            728 => AT + 736,
+            1680 => stack.start,
+            1688 => stack.end - stack.start,
+            _ => 0,
+        };
+        assert_eq!(noted(word, AT), Some(stack.clone()));
     }
 }
