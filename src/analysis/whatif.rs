@@ -40,6 +40,8 @@ pub const MOST_ERROR: f64 = 0.02;
 const MOST_POOLS: u32 = 16;
 /// What a recommended setting saves at least: by so much predictions were off (docs/fragmentation.md).
 const WORTH: f64 = 0.1;
+/// The same where blocks are not split: which one serves a request then depends on sizes that the log has rounded.
+const WORTH_UNSPLIT: f64 = 0.25;
 const RECOMMENDED: usize = 3;
 /// Marks with a row.
 const MARKS: usize = 3;
@@ -506,11 +508,18 @@ fn predict(
 fn recommended(found: &OnDevice) -> Vec<usize> {
     let recorded = &found.predictions[0];
     let own = recorded.peak_reserved_bytes;
-    let worth = ((own as f64 * WORTH) as u64).max(found.error_bytes);
+    let worth = |of: &Prediction| {
+        let is_unsplit = of
+            .settings
+            .as_ref()
+            .is_some_and(|settings| settings.contains("max_split_size_mb"));
+        let part = if is_unsplit { WORTH_UNSPLIT } else { WORTH };
+        ((own as f64 * part) as u64).max(found.error_bytes)
+    };
     let rank = |of: &Prediction| (of.fits_device == Some(false), of.peak_reserved_bytes, of.driver_calls);
     let saves = |of: &Prediction| {
         let helps = of.failed_request == Some(FailedRequest::Fits) || of.fits_device > recorded.fits_device;
-        of.settings.is_some() && (helps || of.peak_reserved_bytes.saturating_add(worth) < own)
+        of.settings.is_some() && (helps || of.peak_reserved_bytes.saturating_add(worth(of)) < own)
     };
     let all = &found.predictions;
     let mut best: Vec<usize> = (1..all.len()).filter(|&nth| saves(&all[nth])).collect();

@@ -210,6 +210,24 @@ fn segments_with_blocks_of_one_line_are_of_one_stream() {
 }
 
 #[test]
+fn a_block_that_fills_its_range_may_be_smaller_as_others_of_its_time() {
+    // 39.5 MiB were requested each time: of a segment of 40 MiB the rest is not split, of 60 MiB it is.
+    let requested = 79 * MIB / 2;
+    let log = Log::default().segment(A, 40).block(A, 40).free(A, 40);
+    let log = log.segment(B, 60).block(B, 60).free(B, 60).give_back(A, 40);
+    let log = log.event(Op::Allocated, BLOCK, B, requested);
+    let sizes = log
+        .trace(&process())
+        .steps
+        .into_iter()
+        .filter_map(|(step, _)| match step {
+            Step::Allocate { bytes, .. } => Some(bytes),
+            _ => None,
+        });
+    assert_eq!(sizes.collect::<Vec<_>>(), [requested, 60 * MIB, requested]);
+}
+
+#[test]
 fn segments_given_back_by_the_program_are_given_back_under_each_setting() {
     let log = Log::default().segment(A, 40).block(A, 40).free(A, 40).give_back(A, 40);
     let found = log

@@ -3,6 +3,12 @@
     fw_fragmentation.py train      an MLP with batches of other sizes at each step
     fw_fragmentation.py attention  a transformer with sequences of other lengths at each step
     fw_fragmentation.py cache      a cache that grows by concatenation beside small blocks that stay
+    fw_fragmentation.py language   a language model whose logits are its largest tensors, with sequences of other lengths
+    fw_fragmentation.py pictures   convolutions over pictures of other sizes
+    fw_fragmentation.py unet       a U-Net whose skip connections stay until their layer comes
+    fw_fragmentation.py experts    a mixture of experts, each of which gets another number of tokens at each step
+    fw_fragmentation.py generate   a decoder with a cache of keys and values for each request
+    fw_fragmentation.py recomputed a transformer whose layers are computed again in backward
     fw_fragmentation.py streams    two streams that allocate in turns
     fw_fragmentation.py pins       blocks of 2 MiB, each of which keeps a segment of 64 MiB
     fw_fragmentation.py repaired   the same without the line that keeps the blocks
@@ -55,6 +61,117 @@ def cache(random):
         del scratch
 
 
+def trained(model, batches, loss_of):
+    optimizer = torch.optim.AdamW(model.parameters())
+    for batch in batches:
+        loss_of(model(batch)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def square(out):
+    return out.square().mean()
+
+
+def language(random):
+    words = 16000
+    layer = torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+    layers = torch.nn.TransformerEncoder(layer, 3)
+    model = torch.nn.Sequential(torch.nn.Embedding(words, 512), layers, torch.nn.Linear(512, words)).cuda()
+    lengths = (random.randrange(64, 768) for _ in range(25))
+    batches = (torch.randint(0, words, (8, length), device="cuda") for length in lengths)
+    trained(model, batches, lambda out: torch.nn.functional.cross_entropy(out.flatten(0, 1), out.new_zeros(out.shape[0] * out.shape[1], dtype=torch.long)))
+
+
+def convolution(given, made, stride=1):
+    return torch.nn.Sequential(torch.nn.Conv2d(given, made, 3, stride, 1), torch.nn.BatchNorm2d(made), torch.nn.ReLU())
+
+
+def picture_batches(random, count):
+    for _ in range(count):
+        side = 32 * random.randrange(2, 9)
+        yield torch.randn(random.randrange(4, 24), 3, side, side, device="cuda")
+
+
+def pictures(random):
+    model = torch.nn.Sequential(convolution(3, 64), convolution(64, 128, 2), convolution(128, 256, 2), convolution(256, 512, 2)).cuda()
+    trained(model, picture_batches(random, 25), square)
+
+
+class UNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.down = torch.nn.ModuleList([convolution(3, 64), convolution(64, 128, 2), convolution(128, 256, 2)])
+        self.up = torch.nn.ModuleList([convolution(256 + 128, 128), convolution(128 + 64, 64)])
+
+    def forward(self, x):
+        skips = []
+        for layer in self.down:
+            x = layer(x)
+            skips.append(x)
+        skips.pop()
+        for layer in self.up:
+            x = torch.nn.functional.interpolate(x, scale_factor=2)
+            x = layer(torch.cat([x, skips.pop()], 1))
+        return x
+
+
+def unet(random):
+    trained(UNet().cuda(), picture_batches(random, 25), square)
+
+
+class Experts(torch.nn.Module):
+    def __init__(self, width=1024):
+        super().__init__()
+        made = lambda: torch.nn.Sequential(torch.nn.Linear(width, 4 * width), torch.nn.GELU(), torch.nn.Linear(4 * width, width))
+        self.experts = torch.nn.ModuleList([made() for _ in range(8)])
+
+    def forward(self, batch):
+        x, chosen = batch
+        out = torch.zeros_like(x)
+        for nth, expert in enumerate(self.experts):
+            of_expert = (chosen == nth).nonzero().squeeze(1)
+            out = out.index_add(0, of_expert, expert(x[of_expert]))
+        return out
+
+
+def experts(random):
+    torch.manual_seed(1)
+    sizes = (random.randrange(512, 8192) for _ in range(25))
+    batches = ((torch.randn(size, 1024, device="cuda"), torch.randint(0, 8, (size,), device="cuda")) for size in sizes)
+    trained(Experts().cuda(), batches, square)
+
+
+def generate(random):
+    heads, width, layers = 16, 64, 8
+    requests = {}
+    for nth in range(24):
+        length = random.randrange(64, 2048)
+        requests[nth] = [torch.randn(2, heads, length, width, device="cuda") for _ in range(layers)]
+        for _ in range(8):
+            for cache in requests.values():
+                for layer, held in enumerate(cache):
+                    new = torch.randn(2, heads, 16, width, device="cuda")
+                    cache[layer] = torch.cat([held, new], 2)
+                    (cache[layer] @ new.transpose(2, 3)).softmax(2)
+        if len(requests) > 6:
+            del requests[random.choice(list(requests))]
+
+
+def recomputed(random):
+    from torch.utils.checkpoint import checkpoint
+
+    layers = torch.nn.ModuleList([torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True) for _ in range(6)]).cuda()
+    optimizer = torch.optim.AdamW(layers.parameters())
+    for _ in range(25):
+        x = torch.randn(random.randrange(2, 16), random.randrange(64, 1024), 512, device="cuda", requires_grad=True)
+        for layer in layers:
+            x = checkpoint(layer, x, use_reentrant=False)
+        square(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def streams(random):
     side = torch.cuda.Stream()
     for _ in range(60):
@@ -91,7 +208,8 @@ if mode in ("pins", "repaired"):
     pins(mode == "pins")
 else:
     torch.manual_seed(0)
-    {"train": train, "attention": attention, "cache": cache, "streams": streams}[mode](random.Random(mode))
+    RUNS = (train, attention, cache, language, pictures, unet, experts, generate, recomputed, streams)
+    {run.__name__: run for run in RUNS}[mode](random.Random(mode))
 torch.cuda.synchronize()
 fact("peak_reserved", torch.cuda.max_memory_reserved())
 fact("peak_allocated", torch.cuda.max_memory_allocated())
