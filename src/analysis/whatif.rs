@@ -41,7 +41,7 @@ const MOST_POOLS: u32 = 16;
 /// What a recommended setting saves at least: by so much predictions were off (docs/fragmentation.md).
 const WORTH: f64 = 0.1;
 /// The same where blocks are not split: which one serves a request then depends on sizes that the log has rounded.
-const WORTH_UNSPLIT: f64 = 0.25;
+const WORTH_UNSPLIT: f64 = 0.15;
 const RECOMMENDED: usize = 3;
 /// Marks with a row.
 const MARKS: usize = 3;
@@ -164,6 +164,9 @@ struct Plan {
     forced: bool,
     /// Gives the cache back at this mark too.
     empty_at: Option<usize>,
+    /// Blocks that are just too large to be split, and may be so only because they were not split in the run, were requested
+    /// smaller.
+    smaller: bool,
 }
 
 struct Replayed {
@@ -186,8 +189,17 @@ fn replay(trace: &Trace, settings: &Settings, classes: &[u32], plan: Plan) -> Re
     let mut idle_at_marks = vec![0; trace.marks.len()];
     for &(step, recorded) in &trace.steps {
         match step {
-            Step::Allocate { block, bytes, segment } => {
+            Step::Allocate {
+                block,
+                mut bytes,
+                segment,
+                is_whole,
+            } => {
                 let class = classes.get(segment as usize).copied().unwrap_or(0);
+                let unsplit = settings.max_split..settings.max_split.saturating_add(model::SMALL);
+                if plan.smaller && is_whole && unsplit.contains(&bytes) {
+                    bytes = settings.max_split - model::SMALLEST;
+                }
                 blocks.insert(block, model.allocate(bytes, class));
             }
             Step::Free { block } => {
@@ -440,7 +452,11 @@ fn predict(
         ..Plan::default()
     };
     let prediction = |label: String, text: Option<String>, settings: &Settings, classes: &[u32], plan: Plan| {
-        let run = replay(trace, settings, classes, plan);
+        let replayed = |smaller| replay(trace, settings, classes, Plan { smaller, ..plan });
+        let run = replayed(false);
+        // Which one is true is not known, so the prediction is the larger of both.
+        let smaller = (settings != own).then(|| replayed(true));
+        let run = smaller.filter(|of| of.model.peak > run.model.peak).unwrap_or(run);
         Prediction {
             label,
             settings: text,

@@ -26,7 +26,7 @@ pub const PAGE: u64 = 2 * MIB;
 /// Segments for requests of 1 to 10 MiB, and pages of expandable ones (`kLargeBuffer`).
 const LARGE_PAGE: u64 = 20 * MIB;
 /// Requests of at least this size have segments of their own size (`kMinLargeAlloc`).
-pub const OWN_SEGMENT: u64 = 10 * MIB;
+const OWN_SEGMENT: u64 = 10 * MIB;
 pub const SMALLEST: u64 = 512;
 /// A damaged log may have any sizes.
 const LARGEST: u64 = 1 << 50;

@@ -210,21 +210,23 @@ fn segments_with_blocks_of_one_line_are_of_one_stream() {
 }
 
 #[test]
-fn a_block_that_fills_its_range_may_be_smaller_as_others_of_its_time() {
-    // 39.5 MiB were requested each time: of a segment of 40 MiB the rest is not split, of 60 MiB it is.
-    let requested = 79 * MIB / 2;
-    let log = Log::default().segment(A, 40).block(A, 40).free(A, 40);
-    let log = log.segment(B, 60).block(B, 60).free(B, 60).give_back(A, 40);
-    let log = log.event(Op::Allocated, BLOCK, B, requested);
-    let sizes = log
-        .trace(&process())
-        .steps
-        .into_iter()
-        .filter_map(|(step, _)| match step {
-            Step::Allocate { bytes, .. } => Some(bytes),
-            _ => None,
-        });
-    assert_eq!(sizes.collect::<Vec<_>>(), [requested, 60 * MIB, requested]);
+fn a_block_that_fills_its_range_may_be_just_too_small_to_be_left_whole() {
+    // Two blocks of 32 MiB in turns. With requests of 31.5 MiB, max_split_size_mb:32 never uses the first segment again.
+    let log = Log::default().segment(A, 32).block(A, 32).free(A, 32);
+    let found = log.block(A, 32).free(A, 32).on_device(&process(), &Question::default());
+    assert_eq!(
+        (peak(&found, "as recorded"), peak(&found, "max_split_size_mb:32")),
+        (Some(32), Some(64))
+    );
+    // The rest of the range was split off, so the size is that of the request.
+    let log = Log::default()
+        .segment(A, 64)
+        .block(A, 64)
+        .free(A, 64)
+        .block(A, 32)
+        .free(A, 32);
+    let found = log.block(A, 32).free(A, 32).on_device(&process(), &Question::default());
+    assert_eq!(peak(&found, "max_split_size_mb:32"), Some(96));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foldhash::{HashMap, HashSet};
 
-use super::model::{OWN_SEGMENT, PAGE, SMALL, SMALLEST};
+use super::model::{PAGE, SMALL, SMALLEST};
 use super::settings::Settings;
 use crate::analysis::site::CallStacks;
 use crate::kind::{Kind, Place};
@@ -27,11 +27,13 @@ use crate::timeline::{Op, Timeline};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// `block`: the number of the life. `segment`: the recorded segment that it lies in.
+    /// `block`: the number of the life. `segment`: the recorded segment that it lies in. `is_whole`: it fills a free range, so
+    /// its request may have been up to 1 MiB smaller.
     Allocate {
         block: u32,
         bytes: u64,
         segment: u32,
+        is_whole: bool,
     },
     Free {
         block: u32,
@@ -387,7 +389,6 @@ struct Builder<'a> {
     /// Requests of the allocator to the driver that failed.
     failed_calls: Vec<&'a Failed>,
     failed_request: Option<&'a Failed>,
-    requests: Vec<Request>,
     /// The time of the last block that was allocated or freed.
     last_ns: u64,
     /// What the process has from the driver; since the last block, the most of it beside the segments, and whether these changed.
@@ -396,40 +397,6 @@ struct Builder<'a> {
     segments_changed: bool,
     /// Of the last step that has it.
     noted: u64,
-}
-
-/// A request for a block.
-#[derive(Clone, Copy)]
-struct Request {
-    step: usize,
-    bytes: u64,
-    is_exact: bool,
-}
-
-/// For each request whose size is not known, the distance to the last one of those before it that may have the same, and its size.
-fn nearest(requests: impl Iterator<Item = Request>) -> Vec<Option<(usize, u64)>> {
-    const FAR: usize = 512;
-    let mut last_of: BTreeMap<u64, usize> = BTreeMap::new();
-    let mut recent: VecDeque<(usize, u64)> = VecDeque::new();
-    let mut found = Vec::new();
-    for (nth, of) in requests.enumerate() {
-        while let Some(&(at, size)) = recent.front().filter(|(at, _)| *at + FAR < nth) {
-            recent.pop_front();
-            if last_of.get(&size) == Some(&at) {
-                last_of.remove(&size);
-            }
-        }
-        // Of the same pool, and of segments of the same sizes.
-        let least = if of.bytes < OWN_SEGMENT { SMALL + 1 } else { OWN_SEGMENT };
-        let least = of.bytes.saturating_sub(SMALL).max(least);
-        let of_size = last_of.range(least.min(of.bytes)..=of.bytes).max_by_key(|(_, at)| **at);
-        found.push(of_size.filter(|_| !of.is_exact).map(|(&size, &at)| (nth - at, size)));
-        if of.is_exact {
-            last_of.insert(of.bytes, nth);
-            recent.push_back((nth, of.bytes));
-        }
-    }
-    found
 }
 
 impl Builder<'_> {
@@ -581,11 +548,11 @@ impl Builder<'_> {
         }
         self.note_other();
         let placed = self.layout.allocate(address, bytes);
-        let (mut requested, mut is_exact) = (bytes, true);
+        let (mut requested, mut is_whole) = (bytes, false);
         let segment = match placed {
             Some((segment, is_new, run)) => {
                 // A block of just this size that got new memory, although one that may serve it was free, was requested smaller.
-                is_exact = bytes < run || bytes <= SMALL;
+                is_whole = bytes >= run;
                 let is_near = (self.own.max_split..self.own.max_split.saturating_add(SMALL)).contains(&bytes);
                 let mut larger = self.layout.by_size[0].range((bytes, 0)..);
                 if is_new && is_near && larger.any(|&(length, _)| self.own.accepts(bytes, length)) {
@@ -606,15 +573,11 @@ impl Builder<'_> {
         self.trace.segments_of_sites[site].insert(segment);
         self.trace.allocations += 1;
         self.count(bytes, false);
-        self.requests.push(Request {
-            step: self.trace.steps.len(),
-            bytes: requested,
-            is_exact: is_exact && requested == bytes,
-        });
         self.step(Step::Allocate {
             block,
             bytes: requested,
             segment,
+            is_whole,
         });
     }
 
@@ -660,25 +623,7 @@ impl Builder<'_> {
         self.trace.peak_pages = self.trace.peak_pages.max(pages);
     }
 
-    /// A block that fills a free range may be up to 1 MiB larger than its request. Tensors of one shape are usually requested
-    /// several times within a short while, so the nearest request whose size is known and may be that one is taken for it.
-    fn estimate_requests(&mut self) {
-        let before = nearest(self.requests.iter().copied());
-        let mut after = nearest(self.requests.iter().rev().copied());
-        after.reverse();
-        for (nth, of) in self.requests.iter().enumerate().filter(|(_, of)| !of.is_exact) {
-            let near = [before[nth], after[nth]]
-                .into_iter()
-                .flatten()
-                .min_by_key(|near| near.0);
-            if let (Some((_, size)), Step::Allocate { bytes, .. }) = (near, &mut self.trace.steps[of.step].0) {
-                *bytes = size;
-            }
-        }
-    }
-
     fn finish(mut self) -> Trace {
-        self.estimate_requests();
         if let Some(failed) = self.failed_request.filter(|_| self.trace.cut_off.is_none()) {
             self.fail(failed);
         }
