@@ -105,7 +105,7 @@ fn every_command_in_the_readme_and_the_pages_parses() {
         include_str!("../../../docs/live.md"),
         include_str!("../../../docs/quickstart.md"),
         include_str!("../../../docs/reports.md"),
-        include_str!("../../../docs/snapshots.md"),
+        include_str!("../../../docs/time.md"),
         include_str!("../../../docs/why.md"),
     ];
     let commands: Vec<_> = pages.into_iter().flat_map(commands).collect();

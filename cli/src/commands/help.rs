@@ -66,12 +66,13 @@ guides! {
     "attach" = "attach.md";
     "by-category" = "categories.md";
     "sampling" = "sampling.md";
-    "points" = "points.md";
-    "snapshots" = "snapshots.md";
+    "time" = "time.md";
+    "points" = "time.md", "points";
+    "snapshots" = "time.md", "snapshots";
+    "timeline" = "time.md", "timeline";
+    "phases" = "time.md", "phases";
     "live" = "live.md";
-    "timeline" = "timeline.md";
     "fragmentation" = "fragmentation.md";
-    "phases" = "phases.md";
     "trend" = "trend.md";
     "metrics" = "metrics.md";
     "watch" = "watch.md";
@@ -165,7 +166,14 @@ fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str>
 fn write_list(out: &mut dyn Write) -> io::Result<()> {
     let widest = GUIDES.iter().map(|guide| guide.name.len()).max().unwrap_or_default();
     writeln!(out, "\n{}", Styled(BOLD, "Guides:"))?;
-    let tasks = GUIDES.iter().map(|guide| (guide.name, guide.task()));
+    let tasks = GUIDES.iter().filter(|guide| !guide.link.contains('#')).map(|guide| {
+        let sections = GUIDES.iter().filter(|other| other.link.starts_with(&format!("{}#", guide.link)));
+        let sections: Vec<&str> = sections.map(|section| section.name).collect();
+        match sections.is_empty() {
+            true => (guide.name, guide.task()),
+            false => (guide.name, format!("{} (sections: {})", guide.task(), sections.join(", "))),
+        }
+    });
     let rules = (RULES, "the rules for categories, as a file to change".to_owned());
     for (name, task) in tasks.chain([rules]) {
         let line = format!("  {name:widest$}  {task}");
@@ -211,9 +219,9 @@ impl Guide {
         }
     }
 
-    /// What the page is for, from the index.
+    /// What the page is for, from the index. A section without a row of its own has its page's.
     fn task(&self) -> String {
-        let link = format!("({})", self.link);
+        let link = format!("({})", self.link.split('#').next().unwrap_or_default());
         let row = INDEX
             .lines()
             .find(|line| line.starts_with("| [") && line.contains(&link));
@@ -322,7 +330,7 @@ mod tests {
             ("frameworks", "python"),
             ("job.md", "jobs"),
             ("docs/dataset.md", "datasets"),
-            ("measurements", "costs"),
+            ("internals/measurements", "costs"),
             ("launchers/slurm.md", "slurm"),
             ("launchers", "launchers"),
             ("ci", "ci"),
