@@ -99,7 +99,7 @@ fn every_command_in_the_readme_and_the_pages_parses() {
         include_str!("../../../docs/categories.md"),
         include_str!("../../../docs/dataset.md"),
         include_str!("../../../docs/ci.md"),
-        include_str!("../../../docs/environment.md"),
+        include_str!("../../../docs/configuration.md"),
         include_str!("../../../docs/formats.md"),
         include_str!("../../../docs/frameworks.md"),
         include_str!("../../../docs/live.md"),
