@@ -186,3 +186,4 @@ ok "JUnit: hostile names, several processes, passed and failed are valid by the 
 mkdir "$work/quickstart"
 python3 "$root/tests/quickstart.py" "$culeak" "$work/quickstart"
 python3 -B "$root/docs/images/tour.py" "$culeak" --check
+python3 "$root/tests/links.py"
