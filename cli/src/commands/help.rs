@@ -93,6 +93,7 @@ guides! {
     "reach" = "limits.md", "reach";
     "file-systems" = "limits.md", "file-systems";
     "aarch64" = "limits.md", "aarch64";
+    "holders" = "internals/holders.md";
     "costs" = "internals/measurements.md";
     "testing" = "internals/testing.md";
     "proofs" = "internals/proofs.md";
