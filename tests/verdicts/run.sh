@@ -186,4 +186,6 @@ ok "JUnit: hostile names, several processes, passed and failed are valid by the 
 mkdir "$work/quickstart"
 python3 "$root/tests/quickstart.py" "$culeak" "$work/quickstart"
 python3 -B "$root/docs/images/tour.py" "$culeak" --check
+mkdir "$work/ten-steps"
+python3 "$root/tests/ten_steps.py" "$culeak" "$work/ten-steps"
 python3 "$root/tests/links.py"

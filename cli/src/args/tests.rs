@@ -105,6 +105,8 @@ fn every_command_in_the_readme_and_the_pages_parses() {
         include_str!("../../../docs/live.md"),
         include_str!("../../../docs/quickstart.md"),
         include_str!("../../../docs/reports.md"),
+        include_str!("../../../docs/symptoms.md"),
+        include_str!("../../../docs/ten-steps.md"),
         include_str!("../../../docs/time.md"),
         include_str!("../../../docs/why.md"),
     ];

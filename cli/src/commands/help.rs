@@ -49,6 +49,10 @@ macro_rules! guides {
 guides! {
     "quickstart" = "quickstart.md";
     "install" = "install.md";
+    "ten-steps" = "ten-steps.md";
+    "symptoms" = "symptoms.md";
+    "alternatives" = "alternatives.md";
+    "glossary" = "glossary.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
     "launchers" = "launchers/README.md";
