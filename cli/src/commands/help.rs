@@ -111,6 +111,12 @@ pub fn guides() -> impl Iterator<Item = &'static str> {
     GUIDES.iter().map(|guide| guide.name).chain([RULES])
 }
 
+/// The texts of the pages, those of sections several times.
+#[cfg(test)]
+pub fn pages() -> impl Iterator<Item = &'static str> {
+    GUIDES.iter().map(|guide| guide.page)
+}
+
 /// Its table lists the pages, each with its task.
 const INDEX: &str = include_str!("../../help/README.md");
 /// As [`INDEX`], of the pages of launchers.
