@@ -1,7 +1,7 @@
 //! The environment variables `CULEAK_*`: one row each.
 //!
 //! The preload library and the command line read them through this table, `culeak help environment` and the manual pages
-//! print it, and the table in `docs/environment.md` is compared with it. An invalid value is an error of `culeak run`; in a
+//! print it, and the table in `docs/configuration.md` is compared with it. An invalid value is an error of `culeak run`; in a
 //! program that runs under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the
 //! library uses it too. Deliberately absent: the effects of the variables. Most take effect when the recording is created
 //! (`shim/src/recorder/create.rs`).
@@ -137,7 +137,7 @@ variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
         "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
     SPOOL = c"CULEAK_SPOOL", Values::Text, "`$TMPDIR`, `/tmp` or `/dev/shm`",
-        "folder for recordings of running processes if `CULEAK_OUTPUT` is on a network, FUSE or copy-on-write file system, see `docs/file-systems.md`";
+        "folder for recordings of running processes if `CULEAK_OUTPUT` is on a network, FUSE or copy-on-write file system, see `docs/limits.md`";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
     STACKS = c"CULEAK_STACKS", Values::OneOf { words: &["both", "python", "native"], allowed: "both, python or native" }, "both",
         "`python`: only Python frames for tensors and other blocks of frameworks, which costs less; `native`: no Python frames; `both`";
@@ -171,7 +171,7 @@ variables! {
         "`1`: let any process of the same user read the memory of this process (`culeak why PID`), even if the kernel permits only parents to read it; replaces an earlier `PR_SET_PTRACER` of the program";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
-        "read by the CLI: the config file (`docs/config.md`)";
+        "read by the CLI: the config file (`docs/configuration.md`)";
     PAGER = c"CULEAK_PAGER", Values::Text, "`$PAGER`, else `less -FRX`",
         "read by the CLI: the pager for text that is longer than the terminal; empty: no pager";
     SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the built-in one";
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_same_table() {
-        let page = include_str!("../docs/environment.md");
+        let page = include_str!("../docs/configuration.md");
         let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `CULEAK_")).collect();
         let row = |variable: &&Variable| {
             let default = match variable.default {
@@ -286,7 +286,7 @@ mod tests {
         assert_eq!(
             rows,
             expected,
-            "the table of docs/environment.md:\n{}",
+            "the table of docs/configuration.md:\n{}",
             expected.join("\n")
         );
     }

@@ -37,7 +37,7 @@
 //!   the central word is loaded, in one total order of all such steps (SeqCst).
 //!
 //! `loom_models` checks this in every interleaving, with every ordering weakened and with a thread dying before each of its
-//! operations (docs/proofs.md).
+//! operations (docs/internals/proofs.md).
 //!
 //! Most events change two sums, that of a kind and that of a device: one after the other, each exact by itself. An
 //! allocation changes the device's sum first and a free the kind's, so at every instant the kinds add up to at most the

@@ -34,7 +34,7 @@
 //! - A thread that dies in the middle loses at most the one record it was changing, and the free records it was moving.
 //!
 //! `loom_models` checks this in every interleaving of small tables, with every ordering weakened, every tag and
-//! generation ignored in turn, and with a thread dying before each of its operations (docs/proofs.md).
+//! generation ignored in turn, and with a thread dying before each of its operations (docs/internals/proofs.md).
 
 mod free_list;
 mod guarded;

@@ -5,7 +5,7 @@ import subprocess
 
 from harness import Missing, claim, expect, expect_equal, tail
 
-# ---- libraries that bind past the preloaded one (docs/reach.md) ----
+# ---- libraries that bind past the preloaded one (docs/limits.md) ----
 
 PAST = [(how, library) for how in ("deepbind", "namespace") for library in ("driver", "runtime")]
 AUDIT = ("--record", "audit",)
@@ -95,7 +95,7 @@ def a_program_without_an_output_is_left_alone_by_ld_so_preload(t):
     expect_equal(left, ["command", "rec", "stderr", "stdout"], "files in the program's folder")
 
 
-# ---- spools (docs/file-systems.md) ----
+# ---- spools (docs/limits.md) ----
 
 
 def spooled(t, *command, codes=(0,)):

@@ -201,7 +201,7 @@ seen "no such process: an error" 'no such process' 'code <2>'
 
 # --- the pager ---
 line "clear; env -u PAGER -u CULEAK_PAGER -u LESS $culeak help ci; echo \"code <\$?>\""
-seen "text that is longer than the terminal is shown in less" 'Leak checks in CI' '^:' '!code <'
+seen "text that is longer than the terminal is shown in less" 'How do I fail a build' '^:' '!code <'
 keys C-c
 # less drops keys that it reads while it handles Ctrl-C, so this one is pressed until it is answered.
 for _ in $(seq 200); do

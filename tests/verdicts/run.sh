@@ -2,12 +2,12 @@
 # Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the workflow
 # examples of docs/ci.md and the GitHub action of packaging/action give the documented results on the fake driver, run as the
 # runners of GitHub, GitLab and Jenkins run them. The action, the examples and this repository's workflows are valid by the schemas of
-# check-jsonschema, and zizmor finds nothing unsafe in the action and the workflows. The first five minutes: docs/quickstart.md gives the reports that it shows, and
-# so does the recording in the README.
+# check-jsonschema, and zizmor finds nothing unsafe in the action and the workflows. docs/quickstart.md and docs/ten-steps.md give the reports that they show, and
+# so does the recording in the README; links between pages lead somewhere.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
-# Needs a C compiler, python3, pip, and the network for tools and the schema, which comes with the sources of pytest.
+# Needs a C and a C++ compiler, make, patch, python3, pip, and the network for tools and the schema, which comes with the sources of pytest.
 set -euo pipefail
 root=$(dirname "$(realpath "$0")")/../..
 culeak=$(realpath "${1:-$root/target/debug/culeak}")
@@ -186,3 +186,6 @@ ok "JUnit: hostile names, several processes, passed and failed are valid by the 
 mkdir "$work/quickstart"
 python3 "$root/tests/quickstart.py" "$culeak" "$work/quickstart"
 python3 -B "$root/docs/images/tour.py" "$culeak" --check
+mkdir "$work/ten-steps"
+python3 "$root/tests/ten_steps.py" "$culeak" "$work/ten-steps"
+python3 "$root/tests/links.py"

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn every_metric_is_documented_with_its_help() {
-        let page = file("docs/metrics.md");
+        let page = file("docs/fleet.md");
         let rows = page.lines().filter(|line| line.starts_with("| `culeak_"));
         let rows: Vec<&str> = rows.collect();
         assert_eq!(rows.len(), FAMILIES.len());

@@ -49,6 +49,10 @@ macro_rules! guides {
 guides! {
     "quickstart" = "quickstart.md";
     "install" = "install.md";
+    "ten-steps" = "ten-steps.md";
+    "symptoms" = "symptoms.md";
+    "alternatives" = "alternatives.md";
+    "glossary" = "glossary.md";
     "reports" = "reports.md";
     "jobs" = "job.md";
     "launchers" = "launchers/README.md";
@@ -63,36 +67,40 @@ guides! {
     "systemd" = "launchers/systemd.md";
     "jupyter" = "launchers/jupyter.md";
     "why" = "why.md";
-    "attach" = "attach.md";
+    "attach" = "why.md", "attach";
     "by-category" = "categories.md";
     "sampling" = "sampling.md";
-    "points" = "points.md";
-    "snapshots" = "snapshots.md";
+    "time" = "time.md";
+    "points" = "time.md", "points";
+    "snapshots" = "time.md", "snapshots";
+    "timeline" = "time.md", "timeline";
+    "phases" = "time.md", "phases";
     "live" = "live.md";
-    "timeline" = "timeline.md";
     "fragmentation" = "fragmentation.md";
-    "phases" = "phases.md";
     "trend" = "trend.md";
-    "metrics" = "metrics.md";
-    "watch" = "watch.md";
+    "fleet" = "fleet.md";
+    "metrics" = "fleet.md", "metrics";
+    "watch" = "fleet.md", "watch";
+    "push" = "fleet.md", "push";
     "ci" = "ci.md";
     "exit-codes" = "ci.md", "exit-codes";
-    "pytest" = "pytest.md";
+    "pytest" = "ci.md", "pytest";
     "python" = "frameworks.md";
     "adapters" = "adapters.md";
     "formats" = "formats.md";
-    "push" = "push.md";
     "datasets" = "dataset.md";
     "json" = "json.md";
-    "config" = "config.md";
-    "environment" = "environment.md";
-    "file-systems" = "file-systems.md";
-    "reach" = "reach.md";
+    "configuration" = "configuration.md";
+    "environment" = "configuration.md", "environment";
+    "config" = "configuration.md", "config";
     "limits" = "limits.md";
-    "aarch64" = "aarch64.md";
-    "costs" = "measurements.md";
-    "testing" = "testing.md";
-    "proofs" = "proofs.md";
+    "reach" = "limits.md", "reach";
+    "file-systems" = "limits.md", "file-systems";
+    "aarch64" = "limits.md", "aarch64";
+    "holders" = "internals/holders.md";
+    "costs" = "internals/measurements.md";
+    "testing" = "internals/testing.md";
+    "proofs" = "internals/proofs.md";
 }
 
 /// The page that is a file: the built-in rules for categories, to copy and change.
@@ -101,6 +109,12 @@ const RULES: &str = "categories";
 /// The names of the guides.
 pub fn guides() -> impl Iterator<Item = &'static str> {
     GUIDES.iter().map(|guide| guide.name).chain([RULES])
+}
+
+/// The texts of the pages, those of sections several times.
+#[cfg(test)]
+pub fn pages() -> impl Iterator<Item = &'static str> {
+    GUIDES.iter().map(|guide| guide.page)
 }
 
 /// Its table lists the pages, each with its task.
@@ -165,7 +179,19 @@ fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Vec<&'n str>
 fn write_list(out: &mut dyn Write) -> io::Result<()> {
     let widest = GUIDES.iter().map(|guide| guide.name.len()).max().unwrap_or_default();
     writeln!(out, "\n{}", Styled(BOLD, "Guides:"))?;
-    let tasks = GUIDES.iter().map(|guide| (guide.name, guide.task()));
+    let tasks = GUIDES.iter().filter(|guide| !guide.link.contains('#')).map(|guide| {
+        let sections = GUIDES
+            .iter()
+            .filter(|other| other.link.starts_with(&format!("{}#", guide.link)));
+        let sections: Vec<&str> = sections.map(|section| section.name).collect();
+        match sections.is_empty() {
+            true => (guide.name, guide.task()),
+            false => (
+                guide.name,
+                format!("{} (sections: {})", guide.task(), sections.join(", ")),
+            ),
+        }
+    });
     let rules = (RULES, "the rules for categories, as a file to change".to_owned());
     for (name, task) in tasks.chain([rules]) {
         let line = format!("  {name:widest$}  {task}");
@@ -211,9 +237,9 @@ impl Guide {
         }
     }
 
-    /// What the page is for, from the index.
+    /// What the page is for, from the index. A section without a row of its own has its page's.
     fn task(&self) -> String {
-        let link = format!("({})", self.link);
+        let link = format!("({})", self.link.split('#').next().unwrap_or_default());
         let row = INDEX
             .lines()
             .find(|line| line.starts_with("| [") && line.contains(&link));
@@ -281,7 +307,8 @@ mod tests {
                     .unwrap_or_default()
                     .to_owned();
                 let is_own = guide.link.rsplit('/').next() == Some(own.as_str());
-                let outside = page.starts_with("http") || page.starts_with("../") && !guide.link.contains('/');
+                let above = "../".repeat(guide.link.matches('/').count() + 1);
+                let outside = page.starts_with("http") || page.starts_with(&above);
                 assert!(
                     is_own || outside || guide.command(page).is_some(),
                     "{} links to {page}, which no guide shows",
@@ -322,7 +349,7 @@ mod tests {
             ("frameworks", "python"),
             ("job.md", "jobs"),
             ("docs/dataset.md", "datasets"),
-            ("measurements", "costs"),
+            ("internals/measurements", "costs"),
             ("launchers/slurm.md", "slurm"),
             ("launchers", "launchers"),
             ("ci", "ci"),

@@ -4,7 +4,7 @@
 //! folder is searched. A Python project may keep the same keys in `pyproject.toml`, below `tool.culeak`. An option on the
 //! command line replaces the value in the file. Paths in the file are relative to the file. Deliberately absent: options that
 //! differ from run to run, or that change what a report shows, and commands to execute (the pager), since a config file
-//! is part of the repository, which others may have written; see docs/config.md.
+//! is part of the repository, which others may have written; see docs/configuration.md.
 //!
 //! A file that was found, not named, sets the limits of a check. So it counts only if root or the caller owns it: in a parent folder
 //! such as /tmp any user may create one.

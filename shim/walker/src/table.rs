@@ -30,7 +30,7 @@
 //! One thread sweeps at a time (`sweeping`). Another thread that calls `void` meanwhile leaves its number in `sweeps`:
 //! either the sweeper reads it before it stops, or the flag is clear by then and the other thread sweeps. Nothing waits.
 //!
-//! `tests/models.rs` checks this in every interleaving, with every ordering weakened (docs/proofs.md).
+//! `tests/models.rs` checks this in every interleaving, with every ordering weakened (docs/internals/proofs.md).
 //!
 //! A walk that began before a close and ends after it may use entries from before and after: its frames are in modules
 //! that cannot have been closed, since it runs in them, and their rules are the same on both sides.

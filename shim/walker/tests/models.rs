@@ -1,5 +1,5 @@
 //! Every interleaving of threads that insert rules, close libraries and use the rules they find, over the source of the
-//! table itself, with two words and addresses of 30 bits (docs/proofs.md).
+//! table itself, with two words and addresses of 30 bits (docs/internals/proofs.md).
 #![cfg(loom)]
 
 #[path = "../../../src/lockfree/sync/modelled.rs"]

@@ -1,5 +1,5 @@
 //! Every interleaving of threads that read their frames directly and of the end of the script, over the source of the gate
-//! itself (docs/proofs.md).
+//! itself (docs/internals/proofs.md).
 #![cfg(loom)]
 
 #[path = "../../cpython/src/direct.rs"]
