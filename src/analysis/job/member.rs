@@ -11,7 +11,7 @@ use crate::analysis::words;
 use crate::snapshot::Snapshot;
 
 /// A process of a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Member {
     #[serde(flatten)]
